@@ -1,0 +1,35 @@
+"""Subjects: which ones a real-time broker takes, and which subject a retry belongs to."""
+
+import re
+from typing import Final
+
+# Guava's CharMatcher.BREAKING_WHITESPACE (no-break spaces are not in it) and the slash; CR and LF
+# are breaking whitespace too.
+_ILLEGAL: Final = re.compile(
+    "[/\t\n\x0b\f\r \u0085\u1680\u2000-\u2006\u2008-\u200a\u2028\u2029\u205f\u3000]"
+)
+
+
+def subject_fault(subject: bytes) -> str | None:
+    """Say why a broker would refuse messages of this subject, or None if it would take them.
+
+    A subject that is not UTF-8 is refused as well: a Java broker would replace what it cannot read
+    and so file the message under another name.
+    """
+    if not subject:
+        return "empty"
+    try:
+        text = subject.decode()
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    illegal = _ILLEGAL.search(text)
+    return None if illegal is None else f"contains {illegal.group()!a}"
+
+
+def real_subject(subject: bytes) -> bytes:
+    """Return S of a retry subject `%RETRY%S%group` or `%DEAD_RETRY%S%group`, else the subject."""
+    if not subject.startswith((b"%RETRY", b"%DEAD_RETRY")):
+        return subject
+    # As QMQ does it: empty parts do not count, and a subject of another shape is its own.
+    parts = [part for part in subject.split(b"%") if part]
+    return parts[1] if len(parts) == 3 else subject
