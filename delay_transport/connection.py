@@ -1,0 +1,466 @@
+"""One accepted connection: frames in, answers out, every limit kept.
+
+Two tasks serve a connection. The reader takes all complete frames of a receive and hands them to
+the handler in one synchronous call; the writer sends all answers that gathered meanwhile in one
+go. Nothing else is started, created or awaited per request.
+
+    state      reads   leaves it when
+    open       yes     the peer finishes or breaks a rule, the handler or the server closes
+    draining   no      what was accepted is answered and sent, or drain_seconds_max passed
+    closed     no      (answers that come now are dropped and counted)
+
+Deadlines are watched by the reader alone, in one cancel scope whose deadline is only ever moved
+nearer. When it passes, the reader looks at what is really overdue and goes on with a new scope, so
+that a busy connection pays for its deadlines once in some seconds and not with each receive.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import structlog
+import trio
+
+from delay_protocol import (
+    CommandCode,
+    Frame,
+    FrameDecoder,
+    RemoteProtocolError,
+    ResponseCode,
+    TruncatedFrameError,
+    encode_response,
+)
+from delay_transport.limits import ConnectionLimits
+from delay_transport.outbox import OutBox, Wakeup
+
+_FLAG_RESPONSE = 1
+_FLAG_ONE_WAY = 2
+_HEARTBEAT = int(CommandCode.HEARTBEAT)
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+class CloseReason(Enum):
+    """Why a connection ended; the value is the label in logs and metrics."""
+
+    PEER_CLOSED = "peer closed"
+    PEER_VANISHED = "peer vanished"
+    PROTOCOL_ERROR = "protocol error"
+    IDLE = "idle"
+    SLOW_FRAME = "frame too slow"
+    SLOW_READER = "answers not taken"
+    MEMORY = "memory needed elsewhere"
+    CLOSED_BY_HANDLER = "closed by handler"
+    SERVER_STOPPED = "server stopped"
+    CANCELLED = "server cancelled"
+
+
+_DRAINED = frozenset(
+    {
+        CloseReason.PEER_CLOSED,
+        CloseReason.PROTOCOL_ERROR,
+        CloseReason.IDLE,
+        CloseReason.CLOSED_BY_HANDLER,
+        CloseReason.SERVER_STOPPED,
+    }
+)
+"""After these, requests accepted before are still answered."""
+
+_ORDINARY = frozenset(
+    {
+        CloseReason.PEER_CLOSED,
+        CloseReason.IDLE,
+        CloseReason.SERVER_STOPPED,
+        CloseReason.CANCELLED,
+    }
+)
+"""These say nothing bad about the peer and are logged for debugging only."""
+
+
+@dataclass(slots=True)
+class ConnectionCounts:
+    """What happened on all connections of a listener since it began; numbers only grow."""
+
+    accepted: int = 0
+    refused: int = 0
+    """Closed at once because connections_max were open."""
+    frames: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    heartbeats: int = 0
+    responses_dropped: int = 0
+    """Frames from a peer that claimed to be answers; a server asks nothing."""
+    replies_dropped: int = 0
+    """Answers that came after their connection was closed."""
+    pauses: int = 0
+    """How often reading stopped because a limit was reached."""
+    closed: Counter[CloseReason] = field(default_factory=Counter)
+
+
+class SharedBytes:
+    """The bytes held for all connections of a listener, and who waits for them to become fewer."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held = 0
+        """Requests in flight, unfinished frames and unsent answers."""
+        self.in_flight = 0
+        """The part of `held` that ends when handlers are done, whatever peers do."""
+        # A dict and not a set: woken in the order in which they began to wait, in every process.
+        self._waiting: dict[Wakeup, None] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody may receive."""
+        return self.held >= self.bytes_max
+
+    def add(self, size: int) -> None:
+        """Hold `size` more bytes, or fewer if negative."""
+        self.held += size
+        if size < 0 and self._waiting and not self.is_full:
+            for wakeup in self._waiting:
+                wakeup.wake()
+
+    async def sleep(self, wakeup: Wakeup) -> None:
+        """Sleep until `wakeup` is woken, by its owner or because there is room."""
+        self._waiting[wakeup] = None
+        try:
+            await wakeup.sleep()
+        finally:
+            del self._waiting[wakeup]
+
+
+class FrameHandler(Protocol):
+    """What a server does with requests. Both calls are synchronous and must be short (10 ms)."""
+
+    def frames(self, connection: "Connection", frames: list[Frame], /) -> None:
+        """Take the requests of one receive, in order; never answers, heartbeats or none at all.
+
+        Answer each by `connection.reply` or `connection.answer`, now or later. For what is
+        answered later call `connection.begin` now and `connection.done` with its answer.
+        """
+
+    def closed(self, connection: "Connection", reason: CloseReason, /) -> None:
+        """Learn that a connection is gone; what is still in flight needs `done` all the same."""
+
+
+class Connection:
+    """One peer of a listener, as its handler sees it."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        *,
+        peer: str,
+        handler: FrameHandler,
+        limits: ConnectionLimits,
+        shared: SharedBytes,
+        counts: ConnectionCounts,
+    ) -> None:
+        self.peer = peer
+        """Who it is, for logs: host:port."""
+        self.in_flight_requests = 0
+        """Requests begun and not done."""
+        self.in_flight_bytes = 0
+        """Bytes of the requests begun and not done."""
+        self._stream = stream
+        self._handler = handler
+        self._limits = limits
+        self._shared = shared
+        self._counts = counts
+        self._decoder = FrameDecoder(frame_bytes_max=limits.frame_bytes_max)
+        self._outbox = OutBox(
+            stream,
+            step_bytes=limits.send_step_bytes,
+            on_sending=self._sending,
+            on_sent=self._sent,
+        )
+        self._watch = trio.CancelScope()
+        self._room = Wakeup()
+        self._ending: CloseReason | None = None
+        self._detail = ""
+        self._closed = False
+        self._unfinished_bytes = 0
+        # Times are trio's. Bytes received or sent are activity; a frame begins with the receive
+        # that brought its first byte.
+        self._active_at = self._frame_began_at = trio.current_time()
+        self._paused_at: float | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether answers can no longer reach the peer."""
+        return self._closed
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the peer has not taken yet."""
+        return self._outbox.unsent_bytes
+
+    def begin(self, requests: int, size: int) -> None:
+        """Count requests that will be answered later and the bytes they keep in memory."""
+        self.in_flight_requests += requests
+        self.in_flight_bytes += size
+        self._shared.in_flight += size
+        self._shared.add(size)
+
+    def done(self, requests: int, size: int) -> None:
+        """Take back what `begin` counted; to be called for every begin, also after the close."""
+        self.in_flight_requests -= requests
+        self.in_flight_bytes -= size
+        assert self.in_flight_requests >= 0
+        assert self.in_flight_bytes >= 0
+        self._shared.in_flight -= size
+        self._shared.add(-size)
+        self._room.wake()
+
+    def reply(self, data: bytes) -> None:
+        """Send encoded answers, one frame or many in one piece; dropped if the peer is gone."""
+        if self._closed:
+            self._counts.replies_dropped += 1
+            return
+        self._shared.add(len(data))
+        self._outbox.put(data)
+        if self._outbox.unsent_bytes > self._limits.unsent_bytes_max:
+            self._end(
+                CloseReason.SLOW_READER, f"{self._outbox.unsent_bytes} bytes of answers unsent"
+            )
+
+    def answer(self, request: Frame, code: int, body: bytes = b"") -> None:
+        """Answer one request, unless it is one-way."""
+        if not request.flag & _FLAG_ONE_WAY:
+            self.reply(encode_response(request, code=code, body=body))
+
+    def close(self, detail: str) -> None:
+        """Read no more, send the answers of what was accepted, then close."""
+        self._end(CloseReason.CLOSED_BY_HANDLER, detail)
+
+    def stop(self) -> None:
+        """Do what close() does, because the server stops."""
+        self._end(CloseReason.SERVER_STOPPED, "")
+
+    async def run(self) -> None:
+        """Serve the connection until it ends, then close it; only bugs are raised."""
+        reason = CloseReason.CANCELLED
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                await self._read()
+                await self._drain()
+                nursery.cancel_scope.cancel()
+            # Without a reason only a bug gets here, and that is on its way up as an exception.
+            assert self._ending is not None
+            reason = self._ending
+        finally:
+            self._forget(reason)
+            await trio.aclose_forcefully(self._stream)
+
+    def _end(self, reason: CloseReason, detail: str) -> None:
+        """Let the first reason stand, unless answers were to be drained and now cannot be."""
+        if self._ending is None or (self._ending in _DRAINED and reason not in _DRAINED):
+            self._ending = reason
+            self._detail = detail
+        self._watch.cancel()
+        self._room.wake()
+
+    def _forget(self, reason: CloseReason) -> None:
+        self._closed = True
+        self._shared.add(-self._unfinished_bytes - self._outbox.unsent_bytes)
+        self._unfinished_bytes = 0
+        self._counts.closed[reason] += 1
+        log = _log.debug if reason in _ORDINARY else _log.warning
+        log("connection closed", peer=self.peer, reason=reason.value, detail=self._detail)
+        self._handler.closed(self, reason)
+
+    # Writing
+
+    async def _write(self) -> None:
+        try:
+            await self._outbox.run()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._end(CloseReason.PEER_VANISHED, str(error.__cause__ or error))
+
+    def _sending(self, now: float) -> None:
+        self._look_by(now + self._limits.send_seconds_max)
+
+    def _sent(self, size: int) -> None:
+        self._active_at = trio.current_time()
+        self._counts.sent_bytes += size
+        self._shared.add(-size)
+        self._room.wake()
+
+    # Reading
+
+    async def _read(self) -> None:
+        """Read until the connection is to end; `_ending` says why."""
+        while self._ending is None:
+            with trio.CancelScope(deadline=self._next_look()) as self._watch:
+                await self._receive_all()
+            if self._ending is None:
+                self._end_if_overdue(trio.current_time())
+
+    async def _receive_all(self) -> None:
+        receive_bytes = self._limits.receive_bytes
+        stream = self._stream
+        try:
+            while self._ending is None:
+                if self._paused_at is not None or self._is_over_limit():
+                    await self._pause()
+                data = await stream.receive_some(receive_bytes)
+                if not data:
+                    self._decoder.finish()
+                    self._end(CloseReason.PEER_CLOSED, "")
+                    return
+                self._take(data)
+        except TruncatedFrameError as error:
+            self._end(CloseReason.PEER_VANISHED, str(error))
+        except RemoteProtocolError as error:
+            self._end(CloseReason.PROTOCOL_ERROR, str(error))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._end(CloseReason.PEER_VANISHED, str(error.__cause__ or error))
+
+    def _take(self, data: bytes | bytearray) -> None:
+        """Hand all frames that `data` completes to the handler; raise what is wrong after them."""
+        decoder = self._decoder
+        counts = self._counts
+        self._active_at = now = trio.current_time()
+        counts.received_bytes += len(data)
+        decoder.feed(data)
+        frames = decoder.frames()
+        unfinished = decoder.buffered
+        if unfinished != self._unfinished_bytes:
+            if unfinished and (frames or not self._unfinished_bytes):
+                self._frame_began_at = now
+                self._look_by(now + self._limits.frame_grace_seconds)
+            self._shared.add(unfinished - self._unfinished_bytes)
+            self._unfinished_bytes = unfinished
+        if frames:
+            counts.frames += len(frames)
+            requests = [
+                frame
+                for frame in frames
+                if frame.code != _HEARTBEAT and not frame.flag & _FLAG_RESPONSE
+            ]
+            if len(requests) != len(frames):
+                self._take_others(frames)
+            if requests:
+                self._handler.frames(self, requests)
+        if decoder.fault is not None:
+            raise decoder.fault
+
+    def _take_others(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            if frame.flag & _FLAG_RESPONSE:
+                self._counts.responses_dropped += 1
+            elif frame.code == _HEARTBEAT:
+                self._counts.heartbeats += 1
+                self.answer(frame, ResponseCode.SUCCESS)
+
+    # Limits
+
+    def _is_over_limit(self) -> bool:
+        limits = self._limits
+        return (
+            self.in_flight_requests >= limits.in_flight_requests_max
+            or self.in_flight_bytes >= limits.in_flight_bytes_max
+            or self._outbox.unsent_bytes >= limits.unsent_bytes_pause
+            or self._shared.held >= limits.total_bytes_max
+        )
+
+    async def _pause(self) -> None:
+        """Wait for room. The peer's own deadlines stand still meanwhile: it is us who wait."""
+        if self._paused_at is None:
+            self._paused_at = trio.current_time()
+            self._counts.pauses += 1
+        if self._unfinished_bytes:
+            self._look_by(self._next_look())
+        while self._is_over_limit():
+            await self._shared.sleep(self._room)
+        now = trio.current_time()
+        self._active_at = now
+        self._frame_began_at += now - self._paused_at
+        self._paused_at = None
+
+    def _look_by(self, when: float) -> None:
+        """Have the reader look for what is overdue at `when`, if it would not do so before."""
+        if when < self._watch.deadline:  # noqa: PLR1730 (assigning costs, and is rare)
+            self._watch.deadline = when
+
+    def _next_look(self) -> float:
+        """Return when something can be overdue at the earliest, if nothing happens until then."""
+        limits = self._limits
+        when = math.inf
+        if self._outbox.sending_since is not None:
+            when = self._outbox.sending_since + limits.send_seconds_max
+        if self._paused_at is not None:
+            if self._unfinished_bytes:
+                when = min(when, trio.current_time() + limits.frame_seconds_max)
+        elif not self._unfinished_bytes:
+            busy = self.in_flight_requests or self._outbox.unsent_bytes
+            since = trio.current_time() if busy else self._active_at
+            when = min(when, since + limits.idle_seconds_max)
+        else:
+            when = min(when, self._frame_deadline())
+        return when
+
+    def _frame_deadline(self) -> float:
+        """Return when the unfinished frame is too slow if no more of it arrives."""
+        limits = self._limits
+        lasts = self._unfinished_bytes / limits.frame_bytes_per_second_min
+        return self._frame_began_at + min(
+            limits.frame_seconds_max, max(limits.frame_grace_seconds, lasts)
+        )
+
+    def _end_if_overdue(self, now: float) -> None:
+        """End the connection if a deadline has really passed."""
+        limits = self._limits
+        since = self._outbox.sending_since
+        if since is not None and now >= since + limits.send_seconds_max:
+            self._end(CloseReason.SLOW_READER, f"{self._outbox.unsent_bytes} bytes of answers left")
+        elif self._paused_at is not None:
+            # What fills the memory are unfinished frames and unsent answers: nobody's being done
+            # would let us go on. One unfinished frame has to give way.
+            if (
+                self._unfinished_bytes
+                and self._shared.is_full
+                and self._shared.in_flight < self._shared.bytes_max // 2
+                and now >= self._paused_at + limits.frame_seconds_max
+            ):
+                self._end(CloseReason.MEMORY, f"{self._unfinished_bytes} bytes into a frame")
+        elif self._unfinished_bytes:
+            if now >= self._frame_deadline():
+                self._end(
+                    CloseReason.SLOW_FRAME,
+                    f"{self._unfinished_bytes} bytes in {now - self._frame_began_at:.1f} s",
+                )
+        elif (
+            not self.in_flight_requests
+            and not self._outbox.unsent_bytes
+            and now >= self._active_at + limits.idle_seconds_max
+        ):
+            self._end(CloseReason.IDLE, "")
+
+    # Ending
+
+    async def _drain(self) -> None:
+        """Let the answers of what was accepted reach the peer, as far as that can be."""
+        with trio.move_on_after(self._limits.drain_seconds_max):
+            while self._is_draining() and (self.in_flight_requests or self._outbox.unsent_bytes):
+                await self._room.sleep()
+        if not self._is_draining() or self._ending is CloseReason.PEER_CLOSED:
+            return
+        if isinstance(self._stream, trio.abc.HalfCloseableStream) and not self.unsent_bytes:
+            with trio.move_on_after(self._limits.linger_seconds_max):
+                await self._discard_until_closed(self._stream)
+
+    def _is_draining(self) -> bool:
+        return self._ending in _DRAINED
+
+    async def _discard_until_closed(self, stream: trio.abc.HalfCloseableStream) -> None:
+        try:
+            await stream.send_eof()
+            while await stream.receive_some(self._limits.receive_bytes):
+                pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return

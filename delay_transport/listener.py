@@ -1,0 +1,156 @@
+"""The server's side of the wire: accept connections and serve each until it ends."""
+
+import errno
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from operator import attrgetter
+
+import structlog
+import trio
+
+from delay_protocol import Frame, ResponseCode
+from delay_transport.connection import (
+    CloseReason,
+    Connection,
+    ConnectionCounts,
+    FrameHandler,
+    SharedBytes,
+)
+from delay_transport.limits import ConnectionLimits
+from delay_transport.runtime import Address, Listener, Network, format_address, peer_name
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_ACCEPT_AGAIN_S = 0.1
+"""Pause after an accept that failed for lack of descriptors or memory: some will be given back."""
+
+RequestsTaker = Callable[[Connection, list[Frame]], None]
+"""Takes requests of one code, as FrameHandler.frames takes requests of any."""
+
+
+class Dispatch:
+    """A FrameHandler that hands on by code; a code nobody takes is answered UNKNOWN_CODE (3).
+
+    Neighbours of one code stay together in one call, and all stay in the order of arrival.
+    """
+
+    def __init__(
+        self,
+        takers: Mapping[int, RequestsTaker],
+        *,
+        on_closed: Callable[[Connection, CloseReason], None] | None = None,
+    ) -> None:
+        self._takers = dict(takers)
+        self._on_closed = on_closed
+
+    def frames(self, connection: Connection, frames: list[Frame], /) -> None:
+        """Hand each run of one code to its taker."""
+        for code, run in groupby(frames, key=attrgetter("code")):
+            taker = self._takers.get(code)
+            if taker is not None:
+                taker(connection, list(run))
+            else:
+                for frame in run:
+                    connection.answer(frame, ResponseCode.UNKNOWN_CODE)
+
+    def closed(self, connection: Connection, reason: CloseReason, /) -> None:
+        """Tell whoever wanted to know."""
+        if self._on_closed is not None:
+            self._on_closed(connection, reason)
+
+
+class Server:
+    """What serve_connections gives to its starter: where it listens, what happens, how to stop."""
+
+    def __init__(self, listener: Listener, handler: FrameHandler, limits: ConnectionLimits) -> None:
+        self.address: Address = listener.address
+        """Where connections are accepted; the port is known even where 0 was asked for."""
+        self.counts = ConnectionCounts()
+        """What happened so far, on all connections."""
+        self._listener = listener
+        self._handler = handler
+        self._limits = limits
+        self._shared = SharedBytes(limits.total_bytes_max)
+        self._accepting = trio.CancelScope()
+        # A dict and not a set: stopped in the order of arrival, in every process.
+        self._open: dict[Connection, None] = {}
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that stand at this moment."""
+        return len(self._open)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held for all connections; compare ConnectionLimits.total_bytes_max."""
+        return self._shared.held
+
+    def stop(self) -> None:
+        """Accept no connection and read no request more; answer what was accepted, then close.
+
+        serve_connections returns when that is done, for which each connection has
+        drain_seconds_max and linger_seconds_max. Give it a deadline if that is too long.
+        """
+        self._accepting.cancel()
+        for connection in self._open:
+            connection.stop()
+
+    async def run(self) -> None:
+        """Accept and serve until stop() and the end of the last connection."""
+        async with trio.open_nursery() as nursery, self._listener:
+            with self._accepting:
+                await self._accept(nursery)
+
+    async def _accept(self, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                stream = await self._listener.accept()
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                _log.error("cannot accept connections", reason=error.strerror)
+                await trio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            if len(self._open) >= self._limits.connections_max:
+                self.counts.refused += 1
+                _log.warning("connection refused, too many are open", peer=peer_name(stream))
+                await trio.aclose_forcefully(stream)
+                continue
+            self.counts.accepted += 1
+            connection = Connection(
+                stream,
+                peer=peer_name(stream),
+                handler=self._handler,
+                limits=self._limits,
+                shared=self._shared,
+                counts=self.counts,
+            )
+            self._open[connection] = None
+            nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        finally:
+            del self._open[connection]
+
+
+async def serve_connections(
+    network: Network,
+    address: Address,
+    handler: FrameHandler,
+    limits: ConnectionLimits,
+    *,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Listen on `address` and serve every connection until cancelled, or stopped by Server.stop.
+
+    Starts with the Server. Raises ListenError or AddressError if it cannot listen. Cancelling cuts
+    connections off at once; what was accepted then goes unanswered.
+    """
+    host, port = address
+    server = Server(await network.listen(host, port), handler, limits)
+    _log.debug("listening", address=format_address(server.address))
+    task_status.started(server)
+    await server.run()

@@ -1,0 +1,293 @@
+"""The seams to the world outside the program: clock, network, threads and chance.
+
+Everything that runs under simulation gets these as arguments and touches the world through nothing
+else (design section 9). Each seam is a Protocol (or an abstract class where trio wants one) with
+its production form beside it; this is the only module of the server that reads a clock, opens a
+socket, starts a thread or draws a seed.
+
+Sleeping and deadlines are plain trio (`trio.sleep`, `trio.CancelScope`): trio's own clock is
+virtual under simulation. `Clock` is the wall, which may be set back, and the boot clock.
+"""
+
+import abc
+import ctypes
+import errno
+import ipaddress
+import random
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, TypeVarTuple
+
+import trio
+
+from delay_transport.errors import AddressError, ListenError
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+Address = tuple[str, int]
+"""Host (name or literal, IPv6 without brackets) and port."""
+
+
+class Clock(Protocol):
+    """The times of this machine that are not trio's."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock in ms since 1970 UTC; it may be set forward and back."""
+
+    def boot_ms(self) -> int:
+        """Return ms since boot, suspension included; never set, never goes back."""
+
+    def synchronised(self) -> bool:
+        """Say whether the kernel believes that the wall clock is disciplined (NTP, PTP)."""
+
+
+class Listener(trio.abc.Listener[trio.abc.Stream]):
+    """Accepts connections; `aclose` stops that and leaves accepted streams open.
+
+    A stream may name its peer in an attribute `peer_name: str`, for logs.
+    """
+
+    @property
+    @abc.abstractmethod
+    def address(self) -> Address:
+        """The address really bound: the port is known even where 0 was asked for."""
+
+
+class Network(Protocol):
+    """Where streams come from."""
+
+    async def listen(self, host: str, port: int) -> Listener:
+        """Bind and listen; raise ListenError if that cannot be, AddressError for a bad host."""
+
+    async def connect(self, host: str, port: int) -> trio.abc.Stream:
+        """Connect; raise OSError if the peer cannot be reached. The deadline is the caller's."""
+
+
+class Executor(Protocol):
+    """Runs calls that may block (disk, database) off the loop."""
+
+    async def run(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Return what `fn(*args)` returns, or raise what it raises.
+
+        The calls of one lane run one at a time, in the order in which they were asked for; lanes
+        do not wait for each other. Cancelled before its turn, the call is not made; cancelled
+        while it runs, `run` waits for its end and returns its result.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """All seams of one process, handed down from its composition root."""
+
+    clock: Clock
+    """Wall and boot time."""
+
+    network: Network
+    """Where connections come from and go to."""
+
+    executor: Executor
+    """Where blocking calls run."""
+
+    chance: random.Random
+    """The only source of chance. Derive one Random per concern from it."""
+
+
+def parse_address(text: str) -> Address:
+    """Return host and port of `host:port`; an IPv6 literal stands in brackets, `[::1]:20801`.
+
+    Port 0 (any free port) is let through. Raises AddressError.
+    """
+    host, colon, port_text = text.rpartition(":")
+    if text.endswith("]") or not colon:
+        raise AddressError(text=text, reason="the port is missing, expected host:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        if not _is_ipv6(host):
+            raise AddressError(text=text, reason=f"{host!r} in brackets is not an IPv6 address")
+    elif ":" in host:
+        raise AddressError(text=text, reason="write an IPv6 address in brackets, [::1]:20801")
+    if not host:
+        raise AddressError(text=text, reason="the host is missing (0.0.0.0 stands for all)")
+    if any(letter.isspace() or letter in "[]/@" for letter in host):
+        raise AddressError(text=text, reason=f"{host!r} is not a host name")
+    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
+        raise AddressError(text=text, reason=f"port {port_text!r} is not a number from 0 to 65535")
+    return host, int(port_text)
+
+
+def format_address(address: Address) -> str:
+    """Return the text that parse_address reads."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def peer_name(stream: trio.abc.Stream) -> str:
+    """Return who is at the other end of a stream, for logs."""
+    if isinstance(stream, trio.SocketStream):
+        try:
+            name = stream.socket.getpeername()
+        except OSError:
+            return "a peer already gone"
+        return format_address((name[0], name[1]))
+    return str(getattr(stream, "peer_name", "a peer without name"))
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+_TIMEX_BYTES = 512
+"""More than sizeof(struct timex) on any architecture; zeroed means: change nothing, only tell."""
+
+_TIME_ERROR = 5
+"""adjtimex: the clock is not synchronised."""
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def now_ms(self) -> int:
+        """Return the wall clock in ms."""
+        return time.time_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        """Return CLOCK_BOOTTIME in ms."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+    def synchronised(self) -> bool:
+        """Ask the kernel (adjtimex); where it cannot be asked the answer is no."""
+        state: int = self._libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+        return state not in {-1, _TIME_ERROR}
+
+
+_KEEPALIVE_IDLE_S = 15
+_KEEPALIVE_INTERVAL_S = 5
+_KEEPALIVE_PROBES = 3
+_USER_TIMEOUT_MS = 30_000
+_BACKLOG = 1024
+
+
+def _configure(stream: trio.SocketStream) -> trio.SocketStream:
+    """Send at once, and notice within 30 s that a peer died without a word."""
+    try:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+    except OSError as error:
+        # A peer that reset the connection meanwhile: the first receive will say so.
+        if error.errno not in {errno.EINVAL, errno.ECONNRESET, errno.ENOTCONN}:
+            raise
+    return stream
+
+
+class TcpListener(Listener):
+    """A Listener on one TCP address."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+        name = listener.socket.getsockname()
+        self._address: Address = (name[0], name[1])
+
+    @property
+    def address(self) -> Address:
+        """The address really bound."""
+        return self._address
+
+    async def accept(self) -> trio.SocketStream:
+        """Return the next connection; an OSError is about this process (out of descriptors)."""
+        return _configure(await self._listener.accept())
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        await self._listener.aclose()
+
+
+class TcpNetwork:
+    """Plain TCP through trio's sockets."""
+
+    async def listen(self, host: str, port: int) -> TcpListener:
+        """Bind one address. A name of several prefers IPv4: QMQ's clients cannot write IPv6."""
+        where = format_address((host, port))
+        try:
+            found = await trio.socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        except (OSError, UnicodeError) as error:
+            raise AddressError(text=where, reason=str(error)) from error
+        found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+        family, kind, protocol, _, name = found[0]
+        bound = trio.socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # [::] means every address of the machine, as it does elsewhere on Linux.
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            await bound.bind(name)
+            bound.listen(_BACKLOG)
+        except OSError as error:
+            bound.close()
+            raise ListenError(address=where, reason=error.strerror or str(error)) from error
+        return TcpListener(trio.SocketListener(bound))
+
+    async def connect(self, host: str, port: int) -> trio.SocketStream:
+        """Connect, trying the addresses of a name in turn (happy eyeballs)."""
+        return _configure(await trio.open_tcp_stream(host, port))
+
+
+class ThreadExecutor:
+    """Runs calls in threads, one at a time per lane."""
+
+    def __init__(self) -> None:
+        # One permit per lane; trio's limiters serve first come first.
+        self._lanes: dict[str, trio.CapacityLimiter] = {}
+
+    async def run(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run `fn(*args)` in a thread, after everything asked of this lane before."""
+        limiter = self._lanes.get(lane)
+        if limiter is None:
+            limiter = self._lanes[lane] = trio.CapacityLimiter(1)
+        return await trio.to_thread.run_sync(fn, *args, limiter=limiter)
+
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_MMAP_THRESHOLD_BYTES = 16 << 20
+
+
+def keep_freed_memory(size: int = 64 << 20) -> bool:
+    """Have malloc keep up to `size` freed bytes for its next use; False where it is not glibc's.
+
+    For the composition root of a process that handles frames of some 100 KiB. Left alone, glibc
+    gives their memory back to the kernel after each frame and takes it again page by page: 184
+    page faults for a frame of 256 KiB, two thirds of all CPU time.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False
+    return bool(
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) and mallopt(_M_TRIM_THRESHOLD, size)
+    )
+
+
+def system_runtime() -> Runtime:
+    """Return the production seams: real clock, TCP, threads, chance seeded by the system."""
+    return Runtime(
+        clock=SystemClock(),
+        network=TcpNetwork(),
+        executor=ThreadExecutor(),
+        chance=random.Random(),  # noqa: S311 (jitter and choice, not secrets)
+    )

@@ -1,0 +1,588 @@
+"""A server's connection answers what it accepts, and no peer can make it hold more than allowed."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import structlog
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delay_protocol import encode_frame
+from delay_protocol.frames import Frame
+from delay_transport import CloseReason, Connection, ConnectionLimits
+from tests.delay_transport.peers import (
+    ADDRESS,
+    HEARTBEAT,
+    Recorder,
+    StreamNetwork,
+    answer_all,
+    hold_all,
+    receive_frames,
+    receive_until_closed,
+    release,
+    request_bytes,
+    serving,
+)
+
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+BAD_MAGIC = bytes.fromhex("00000014 0012 deadbeef 000a 0009 00000001 00000000 000a")
+
+
+async def settle() -> None:
+    """Let every task go as far as it can without time passing."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_requests_of_one_receive_are_handed_over_in_one_call_and_answered() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(b"".join(request_bytes(n, b"body %d" % n) for n in range(300)))
+        replies = await receive_frames(peer, 300)
+    assert [len(batch) for batch in handler.batches] == [300]
+    assert [(reply.opaque, reply.body) for reply in replies] == [
+        (n, b"body %d" % n) for n in range(300)
+    ]
+    assert {(reply.code, reply.flag, reply.version, reply.request_code) for reply in replies} == {
+        (0, 1, 9, 10)
+    }
+
+
+async def test_requests_that_arrive_byte_by_byte_are_answered() -> None:
+    async with serving(Recorder(answer_all)) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        for byte in request_bytes(1, b"abc") + request_bytes(2):
+            await peer.send_all(bytes([byte]))
+            await settle()
+        replies = await receive_frames(peer, 2)
+        assert server.held_bytes == 0
+    assert [reply.opaque for reply in replies] == [1, 2]
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 800), max_size=10),
+)
+@settings(max_examples=60, deadline=None)
+def test_however_a_stream_is_cut_the_answers_are_the_same(
+    bodies: Sequence[bytes], cuts: Sequence[int]
+) -> None:
+    sent = b"".join(request_bytes(n, body) for n, body in enumerate(bodies))
+    bounds = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]
+    handler = Recorder(answer_all)
+
+    async def main() -> list[Frame]:
+        async with serving(handler) as (_, network):
+            peer = await network.connect(*ADDRESS)
+            for start, end in zip(bounds, bounds[1:], strict=False):
+                if start < end:
+                    await peer.send_all(sent[start:end])
+                    await settle()
+            return await receive_frames(peer, len(bodies))
+
+    replies = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [(reply.opaque, reply.body) for reply in replies] == list(enumerate(bodies))
+
+
+async def test_answers_given_together_are_sent_together() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(b"".join(request_bytes(n) for n in range(100)))
+        await settle()
+        assert len(await peer.receive_some()) == 100 * 24
+
+
+# What is not for the handler
+
+
+async def test_a_heartbeat_is_answered_without_the_handler() -> None:
+    handler = Recorder()
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(5, code=HEARTBEAT))
+        (reply,) = await receive_frames(peer, 1)
+        assert server.counts.heartbeats == 1
+    assert (reply.code, reply.opaque, reply.request_code, reply.body) == (0, 5, 100, b"")
+    assert handler.batches == []
+
+
+async def test_frames_that_claim_to_be_answers_are_dropped_silently() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        answer = encode_frame(Frame(0, 9, 1, 1, 10, b"x"))
+        await peer.send_all(answer + request_bytes(2) + answer)
+        (reply,) = await receive_frames(peer, 1)
+        assert server.counts.responses_dropped == 2
+    assert reply.opaque == 2
+    assert handler.opaques == [2]
+
+
+async def test_a_one_way_request_is_handled_and_not_answered() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        one_way = encode_frame(Frame(10, 9, 1, 2, 10, b""))
+        one_way_heartbeat = encode_frame(Frame(HEARTBEAT, 9, 2, 2, HEARTBEAT, b""))
+        await peer.send_all(one_way + one_way_heartbeat + request_bytes(3))
+        (reply,) = await receive_frames(peer, 1)
+    assert handler.opaques == [1, 3]
+    assert reply.opaque == 3
+
+
+# Backpressure
+
+
+async def test_nothing_is_read_while_too_many_requests_are_in_flight() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_requests_max=10)
+    async with serving(handler, limits) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(b"".join(request_bytes(n) for n in range(10)))
+        await settle()
+        await peer.send_all(request_bytes(10))
+        await settle()
+        (connection,) = handler.connections
+        assert handler.opaques == list(range(10))
+        assert server.counts.pauses == 1
+        connection.done(1, 0)
+        await settle()
+        assert handler.opaques == list(range(11))
+        connection.done(10, 0)
+
+
+async def test_nothing_is_read_while_too_many_bytes_are_in_flight() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_bytes_max=1000)
+    async with serving(handler, limits) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(999)))
+        await settle()
+        await peer.send_all(request_bytes(2, bytes(1)))
+        await settle()
+        await peer.send_all(request_bytes(3))
+        await settle()
+        assert handler.opaques == [1, 2]
+        assert server.held_bytes == 1000
+        release(handler.connections[0], handler.batches[0])
+        await settle()
+        assert handler.opaques == [1, 2, 3]
+
+
+async def test_one_receive_at_a_time_is_all_that_goes_beyond_a_limit() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_requests_max=1, receive_bytes=24 * 5)
+    async with serving(handler, limits) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(b"".join(request_bytes(n) for n in range(1000)))
+        await settle()
+        assert handler.opaques == [0, 1, 2, 3, 4]
+
+
+async def test_a_full_total_stops_every_connection_until_there_is_room() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(total_bytes_max=20_000, frame_bytes_max=10_000, receive_bytes=10_000)
+    async with serving(handler, limits) as (server, network):
+        first, second, third = [await network.connect(*ADDRESS) for _ in range(3)]
+        await first.send_all(request_bytes(1, bytes(9000)) + request_bytes(2, bytes(9000)))
+        await second.send_all(request_bytes(3, bytes(2000)))
+        await settle()
+        # All of them already wait in a receive when the total is reached: one more receive each.
+        for opaque, peer in [(4, first), (5, second), (6, third)]:
+            await peer.send_all(request_bytes(opaque))
+        await settle()
+        assert server.held_bytes >= 20_000
+        before = sorted(handler.opaques)
+        for opaque, peer in [(7, first), (8, second), (9, third)]:
+            await peer.send_all(request_bytes(opaque))
+        await settle()
+        assert sorted(handler.opaques) == before
+        for connection, batch in zip(list(handler.connections), handler.batches[:2], strict=False):
+            del connection
+            owner = handler.connections[0 if batch[0].opaque in {1, 2} else 1]
+            release(owner, batch)
+        await settle()
+        assert sorted(handler.opaques) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+async def test_unfinished_frames_and_unsent_answers_count_as_held() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, network=network) as (server, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(500))[:300])
+        await settle()
+        assert server.held_bytes == 300
+        await peer.send_all(request_bytes(1, bytes(500))[300:])
+        await settle()
+        assert server.held_bytes == 524
+        await receive_frames(peer, 1)
+        await settle()
+        assert server.held_bytes == 0
+
+
+async def test_what_a_lost_connection_held_is_given_back() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100)) + request_bytes(2, bytes(100))[:50])
+        await settle()
+        assert server.held_bytes == 150
+        await peer.aclose()
+        await trio.sleep(20)
+        assert handler.reasons == [CloseReason.PEER_VANISHED]
+        assert server.held_bytes == 100
+        release(handler.connections[0], handler.batches[0])
+        assert server.held_bytes == 0
+        assert server.counts.replies_dropped == 1
+
+
+async def test_nothing_is_read_from_a_peer_that_does_not_take_its_answers() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = ConnectionLimits(unsent_bytes_pause=1000, send_seconds_max=1000, idle_seconds_max=9999)
+    async with serving(handler, limits, network) as (_, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(2000)))
+        with trio.move_on_after(60) as waiting:
+            await peer.send_all(request_bytes(2))
+        assert waiting.cancelled_caught
+        assert handler.opaques == [1]
+        await receive_frames(peer, 1)
+        await settle()
+        assert handler.opaques == [1, 2]
+
+
+# Deadlines
+
+
+async def test_a_slow_reader_is_closed_after_its_deadline() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, network=network) as (server, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100)))
+        await trio.sleep(9.9)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        assert handler.reasons == [CloseReason.SLOW_READER]
+        assert server.held_bytes == 0
+
+
+async def test_a_slow_reader_is_closed_even_while_its_requests_are_not_read() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = ConnectionLimits(unsent_bytes_pause=50)
+    async with serving(handler, limits, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100)))
+        await trio.sleep(10.1)
+    assert handler.reasons == [CloseReason.SLOW_READER]
+
+
+async def test_a_reader_that_takes_a_step_in_time_is_not_slow() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = ConnectionLimits(send_step_bytes=1000)
+    async with serving(handler, limits, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(5000 - 24)))
+        received = 0
+        while received < 5000:
+            await trio.sleep(9)
+            received += len(await peer.receive_some(1000))
+        await settle()
+        assert handler.reasons == []
+
+
+async def test_too_many_unsent_answers_end_the_connection() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = ConnectionLimits(unsent_bytes_pause=1000, unsent_bytes_max=1000)
+    async with serving(handler, limits, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(2000)))
+        await settle()
+    assert handler.reasons == [CloseReason.SLOW_READER]
+
+
+async def test_an_idle_connection_is_closed() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await trio.sleep(40)
+        await peer.send_all(request_bytes(1))
+        await trio.sleep(44.9)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        assert await receive_until_closed(peer) == [Frame(0, 9, 1, 1, 10, b"")]
+        await peer.aclose()
+        await settle()
+        assert handler.reasons == [CloseReason.IDLE]
+
+
+async def test_a_peer_that_waits_for_its_answer_is_not_idle() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1))
+        await trio.sleep(200)
+        release(handler.connections[0], handler.batches[0])
+        await receive_frames(peer, 1)
+        answered_at = trio.current_time()
+        assert await receive_until_closed(peer) == []
+        assert 45 <= trio.current_time() - answered_at <= 91
+
+
+async def test_heartbeats_keep_a_connection_open() -> None:
+    handler = Recorder()
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        for opaque in range(20):
+            await peer.send_all(request_bytes(opaque, code=HEARTBEAT))
+            await trio.sleep(15)
+        assert handler.reasons == []
+
+
+async def test_a_frame_that_is_not_complete_in_time_ends_the_connection() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        # Quick enough for the least rate (1 KiB/s), but 16 KiB are not here within 10 s.
+        data = request_bytes(1, bytes(16_000))
+        for second in range(9):
+            await peer.send_all(data[second * 1200 : second * 1200 + 1200])
+            await trio.sleep(1)
+        assert handler.reasons == []
+        await trio.sleep(1.1)
+        assert handler.reasons == [CloseReason.SLOW_FRAME]
+
+
+async def test_a_trickled_frame_is_given_up_after_the_grace() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        for byte in request_bytes(1)[:5]:
+            await peer.send_all(bytes([byte]))
+            await trio.sleep(0.98)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        assert handler.reasons == [CloseReason.SLOW_FRAME]
+
+
+async def test_frames_that_each_come_in_time_may_go_on_for_ever() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        data = b"".join(request_bytes(n, bytes(76)) for n in range(50))
+        # Every piece ends in the middle of a frame.
+        for start in range(0, len(data), 150):
+            await peer.send_all(data[start : start + 150])
+            await trio.sleep(4)
+        await receive_frames(peer, 50)
+        assert handler.reasons == []
+
+
+async def test_the_frame_deadline_stands_still_while_the_server_does_not_read() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_requests_max=1)
+    async with serving(handler, limits) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1) + request_bytes(2)[:10])
+        await trio.sleep(300)
+        assert handler.reasons == []
+        handler.connections[0].done(1, 0)
+        await trio.sleep(4)
+        await peer.send_all(request_bytes(2)[10:])
+        await settle()
+        assert handler.opaques == [1, 2]
+        assert handler.reasons == []
+
+
+async def test_unfinished_frames_that_fill_the_memory_give_way() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(
+        total_bytes_max=12_000, frame_bytes_max=10_000, receive_bytes=2000, frame_seconds_max=10
+    )
+    async with serving(handler, limits) as (server, network):
+        peers = [await network.connect(*ADDRESS) for _ in range(4)]
+        for peer in peers:
+            await peer.send_all(request_bytes(1, bytes(9000))[:8000])
+        await trio.sleep(9)
+        assert server.held_bytes >= 12_000
+        assert handler.opaques == []
+        await trio.sleep(30)
+        assert CloseReason.MEMORY in handler.reasons
+        assert server.held_bytes < 12_000
+
+
+# Ending
+
+
+async def test_a_bad_magic_ends_the_connection_after_good_requests_are_answered() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        with structlog.testing.capture_logs() as logs:
+            await peer.send_all(request_bytes(1) + request_bytes(2) + BAD_MAGIC)
+            await settle()
+            assert handler.opaques == [1, 2]
+            await trio.sleep(1)
+            release(handler.connections[0], handler.batches[0])
+            replies = await receive_until_closed(peer)
+            await peer.aclose()
+            await settle()
+    assert [reply.opaque for reply in replies] == [1, 2]
+    assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
+    assert logs == [
+        {
+            "log_level": "warning",
+            "event": "connection closed",
+            "peer": "a peer without name",
+            "reason": "protocol error",
+            "detail": "magic 0xdeadbeef, expected 0xdec10ade",
+        }
+    ]
+
+
+async def test_a_frame_beyond_the_limit_is_refused_before_it_is_buffered() -> None:
+    handler = Recorder(answer_all)
+    limits = ConnectionLimits(frame_bytes_max=1000)
+    async with serving(handler, limits) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(2000))[:4])
+        assert await receive_until_closed(peer) == []
+        assert server.held_bytes == 0
+        await peer.aclose()
+        await settle()
+    assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
+
+
+async def test_after_a_protocol_error_what_still_comes_is_discarded_for_a_moment_only() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(BAD_MAGIC)
+        with trio.move_on_after(0.9):
+            while True:
+                await peer.send_all(bytes(1000))
+                await trio.sleep(0.1)
+        assert handler.reasons == []
+        assert server.held_bytes == 0
+        await trio.sleep(0.2)
+        assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
+
+
+async def test_requests_never_answered_hold_a_dying_connection_only_so_long() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1) + BAD_MAGIC)
+        await trio.sleep(3.9)
+        assert handler.reasons == []
+        await trio.sleep(1.2)
+        assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
+
+
+async def test_a_peer_that_finished_sending_gets_its_answers() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        assert isinstance(peer, trio.abc.HalfCloseableStream)
+        await peer.send_all(request_bytes(1))
+        await peer.send_eof()
+        await trio.sleep(2)
+        release(handler.connections[0], handler.batches[0])
+        replies = await receive_until_closed(peer)
+    assert [reply.opaque for reply in replies] == [1]
+    assert handler.reasons == [CloseReason.PEER_CLOSED]
+
+
+async def test_a_peer_that_vanishes_in_mid_frame_is_noted_as_such() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100))[:60])
+        await settle()
+        await peer.aclose()
+        await settle()
+        assert handler.reasons == [CloseReason.PEER_VANISHED]
+        assert server.open_connections == 0
+    assert handler.batches == []
+
+
+async def test_a_handler_can_close_after_its_answer() -> None:
+    def refuse(connection: Connection, frames: list[Frame]) -> None:
+        connection.answer(frames[0], 52)
+        connection.close("fenced")
+
+    handler = Recorder(refuse)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1) + request_bytes(2))
+        replies = await receive_until_closed(peer)
+        await peer.aclose()
+        await settle()
+    assert [reply.code for reply in replies] == [52]
+    assert handler.reasons == [CloseReason.CLOSED_BY_HANDLER]
+
+
+async def test_an_answer_after_the_close_is_dropped_and_counted() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1) + request_bytes(2)[:5])
+        await settle()
+        await peer.aclose()
+        await settle()
+        (connection,) = handler.connections
+        assert connection.is_closed
+        release(connection, handler.batches[0])
+        assert server.counts.replies_dropped == 1
+
+
+async def test_a_bug_in_a_handler_is_not_hidden() -> None:
+    def stumble(_connection: Connection, _frames: list[Frame]) -> None:
+        raise ZeroDivisionError
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with serving(Recorder(stumble)) as (_, network):
+            peer = await network.connect(*ADDRESS)
+            await peer.send_all(request_bytes(1))
+            await trio.sleep(1)
+
+
+async def test_many_peers_at_random_leave_nothing_held() -> None:
+    chance = random.Random(7)
+    handler = Recorder(answer_all)
+    limits = ConnectionLimits(in_flight_requests_max=3, unsent_bytes_pause=200)
+
+    async def talk(network: StreamNetwork, number: int) -> None:
+        peer = await network.connect(*ADDRESS)
+        data = b"".join(request_bytes(n, bytes(chance.randrange(90))) for n in range(20))
+        if number % 3 == 0:
+            data = data[: chance.randrange(len(data))]
+        if number % 3 == 1:
+            data += BAD_MAGIC
+        while data:
+            size = chance.randrange(1, 300)
+            await peer.send_all(data[:size])
+            data = data[size:]
+            await trio.sleep(chance.random())
+        if number % 2:
+            assert await receive_until_closed(peer) is not None
+        await peer.aclose()
+
+    async with serving(handler, limits) as (server, network):
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(talk, network, number)
+        await trio.sleep(100)
+        assert server.held_bytes == 0
+        assert server.open_connections == 0
+        assert sum(server.counts.closed.values()) == 30
