@@ -1,0 +1,71 @@
+"""The same seed gives the same trace, in any process: a canary for trio's private switch too."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from tests.simulation.determinism import SimulationStuckError, derive, run_deterministic
+from tests.simulation.toy_log import run_toy_log
+
+SEEDS = range(5)
+
+
+def test_equal_seeds_give_equal_traces_and_others_differ() -> None:
+    digests = [run_toy_log(seed).digest for seed in SEEDS]
+    assert [run_toy_log(seed).digest for seed in SEEDS] == digests
+    assert len(set(digests)) == len(SEEDS)
+
+
+def test_the_trace_does_not_depend_on_the_process() -> None:
+    program = f"""
+import sys
+from tests.simulation.toy_log import run_toy_log
+for seed in range({SEEDS.stop}):
+    print(run_toy_log(seed).digest)
+"""
+    here = [run_toy_log(seed).digest for seed in SEEDS]
+    paths = os.pathsep.join(sys.path)
+    for hash_seed in ("0", "1", "4242"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == here
+
+
+def test_the_order_of_tasks_is_the_seeds() -> None:
+    async def order() -> tuple[int, ...]:
+        finished: list[int] = []
+
+        async def task(number: int) -> None:
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            finished.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(task, number)
+        return tuple(finished)
+
+    orders = [run_deterministic(seed, order) for seed in range(10)]
+    assert [run_deterministic(seed, order) for seed in range(10)] == orders
+    assert len(set(orders)) == 10
+
+
+def test_a_run_in_which_everybody_waits_is_stopped() -> None:
+    with pytest.raises(SimulationStuckError, match="seed 7"):
+        run_deterministic(7, trio.sleep_forever)
+    with pytest.raises(SimulationStuckError, match="10 virtual seconds"):
+        run_deterministic(7, trio.sleep, 11, limit_s=10)
+
+
+def test_each_concern_has_chance_of_its_own() -> None:
+    draws = {derive(seed, name).random() for seed in (1, 2) for name in ("disk", "network")}
+    assert len(draws) == 4
+    assert derive(1, "disk").random() == derive(1, "disk").random()
