@@ -1,0 +1,1 @@
+"""The command `delaywheel`: one click group, a module per subcommand, no logic of its own."""

@@ -1,0 +1,36 @@
+"""`delaywheel broker`: a loopback real-time broker for demos and tests."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:20881",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where delay servers deliver to; port 0 for any free one.",
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Append what is received to a file, one JSON object a line.",
+)
+@click.option("--quiet", is_flag=True, help="Do not print messages.")
+def broker(*, listen: str, record: Path | None, quiet: bool) -> None:
+    """Receive messages as a QMQ broker would, and show them.
+
+    A line beginning with `ready` and the address goes to standard output when it accepts
+    connections, then a line for each message. SIGTERM and Ctrl-C stop it.
+
+    \b
+    Examples:
+      delaywheel broker --listen 127.0.0.1:20881
+      delaywheel broker --listen 127.0.0.1:0 --record received.jsonl --quiet
+    """
+    from bridges.loopback_broker import run
+
+    run(listen=listen, record=record, quiet=quiet)

@@ -1,0 +1,88 @@
+"""`delaywheel delay-server`: read the configuration, set up the log, run the server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+
+@click.command("delay-server", short_help="Take delay messages and deliver them when due.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="TOML file with the settings; `delaywheel settings` prints one to begin with.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Set one setting, over the file and the options below. Repeatable.",
+)
+@click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
+@click.option("--listen", metavar="HOST:PORT", help="Where producers connect (listener.address).")
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="NAME=HOST:PORT",
+    help="A real-time broker group to deliver to (brokers). Repeatable.",
+)
+@click.option("--http", metavar="HOST:PORT", help="Metrics, health and status (http.address).")
+@click.option("--cluster", metavar="NAME", help="Fixed at the first start (node.cluster).")
+@click.option("--group", metavar="NAME", help="Fixed at the first start (node.group).")
+@click.option("--node-id", metavar="NAME", help="Fixed at the first start (node.node_id).")
+def delay_server(
+    *,
+    config_file: Path | None,
+    overrides: tuple[str, ...],
+    brokers: tuple[str, ...],
+    **short: str | None,
+) -> None:
+    """Take delay messages, keep them, and deliver them when they are due.
+
+    A line beginning with `ready` and the addresses goes to standard output when the server accepts
+    and delivers; its log goes to standard error. SIGTERM and Ctrl-C stop it within seconds: nothing
+    is lost, and nothing that was confirmed is sent again after the next start.
+
+    \b
+    Examples:
+      delaywheel delay-server --data data --listen 127.0.0.1:20801 --broker g1=127.0.0.1:20881
+      delaywheel delay-server --config delay-server.toml
+      delaywheel delay-server --config delay-server.toml --set storage.fact_sync_ms_max=0
+    """
+    from delay_server.config_file import load_config
+    from delay_server.server import run
+    from delaywheel.log_output import set_up_log
+
+    config = load_config(config_file, [*_spelled_out(brokers, short), *overrides])
+    set_up_log(level=config.log.level, form=config.log.format)
+    run(config)
+
+
+_SHORT = {
+    "data": "node.data_dir",
+    "listen": "listener.address",
+    "http": "http.address",
+    "cluster": "node.cluster",
+    "group": "node.group",
+    "node_id": "node.node_id",
+}
+"""The setting that each short option stands for."""
+
+
+def _spelled_out(brokers: tuple[str, ...], short: dict[str, str | None]) -> Iterator[str]:
+    """Yield the short options as `section.key=value`."""
+    for option, key in _SHORT.items():
+        value = short[option]
+        if value is not None:
+            yield f"{key}={value}"
+    for broker in brokers:
+        name, equals, address = broker.partition("=")
+        if not (name and equals and address):
+            raise click.BadParameter(
+                f"{broker!r} is not of the form NAME=HOST:PORT", param_hint="--broker"
+            )
+        yield f"brokers.{name}={address}"

@@ -1,0 +1,86 @@
+"""Exit codes, and which error ends in which.
+
+The table is the edge where typed errors of all packages become one sentence on standard error and a
+number for scripts. What is not in it is a bug, and keeps its traceback.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any
+
+import click
+
+
+class ExitCode(IntEnum):
+    """What a script can tell from how the command ended; 0 is success, 1 an unexpected error."""
+
+    USAGE = 2
+    """A wrong option or setting. Correct it."""
+
+    DATA_DIRECTORY = 3
+    """The data directory is in use or belongs to another node. Look at what else runs there."""
+
+    LOGS = 4
+    """The logs are damaged, contradictory or of a newer version. Run `delaywheel log verify`."""
+
+    DISK = 5
+    """The disk failed or is full. Look at the machine; restarting recovers from the logs."""
+
+    NETWORK = 6
+    """An address cannot be listened on or reached."""
+
+    REFUSED = 7
+    """The server refused messages, or did not answer in time for them."""
+
+
+class Failure(click.ClickException):
+    """The end of a command that failed for a known reason."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        # click declares one code per class of exceptions; ours are in a table instead.
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
+def failure_of(error: Exception) -> Failure | None:
+    """Return how an error ends the command, or None if it has no place in the table.
+
+    Of a group (a nursery's way to report) every leaf must have one: nothing unknown is hidden.
+    """
+    failures: list[Failure] = []
+    for leaf in _leaves(error):
+        code = _exit_code(leaf)
+        if code is None:
+            return None
+        failures.append(Failure(str(leaf), code))
+    return failures[0]
+
+
+def _exit_code(error: BaseException) -> ExitCode | None:
+    # Imported here: a command that goes well needs none of it.
+    import delay_client
+    import delay_server.errors
+    import delay_transport
+    import storage.errors
+
+    table: tuple[tuple[type[Exception], ExitCode], ...] = (
+        (delay_server.errors.ConfigError, ExitCode.USAGE),
+        (storage.errors.DataDirectoryError, ExitCode.DATA_DIRECTORY),
+        (storage.errors.StorageFullError, ExitCode.DISK),
+        (storage.errors.FatalDiskError, ExitCode.DISK),
+        (storage.errors.StorageError, ExitCode.LOGS),
+        (delay_client.Unavailable, ExitCode.NETWORK),
+        (delay_client.DelaywheelError, ExitCode.REFUSED),
+        (delay_transport.AddressError, ExitCode.USAGE),
+        (delay_transport.TransportError, ExitCode.NETWORK),
+    )
+    return next((code for kind, code in table if isinstance(error, kind)), None)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        group: BaseExceptionGroup[Any] = error
+        for inner in group.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

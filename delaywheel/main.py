@@ -1,0 +1,50 @@
+"""The group that every subcommand hangs on, and the one place where errors become exit codes."""
+
+from typing import Any
+
+import click
+
+from delaywheel.broker import broker
+from delaywheel.delay_server import delay_server
+from delaywheel.failures import failure_of
+from delaywheel.log import log
+from delaywheel.send import send
+from delaywheel.settings import settings
+from delaywheel.status import status
+
+
+class Commands(click.Group):
+    """A group whose commands may let typed errors fly: they end in a sentence and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (click's own signature)
+        """Run a subcommand; raise Failure for every error that has a place in its table."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="delaywheel")
+def main() -> None:
+    """Keep messages until they are due.
+
+    \b
+    A server, a broker that prints what it receives, a message, a look:
+      delaywheel broker --listen 127.0.0.1:20881
+      delaywheel delay-server --data data --listen 127.0.0.1:20801 --broker g1=127.0.0.1:20881
+      delaywheel send --server 127.0.0.1:20801 --subject hello --delay 10s
+      delaywheel status
+
+    \b
+    Exit codes: 0 done, 1 unexpected error, 2 wrong option or setting, 3 data directory in use or
+    another node's, 4 damaged or unreadable logs, 5 disk failed or full, 6 network, 7 messages
+    refused.
+    """
+
+
+for command in (delay_server, broker, send, status, log, settings):
+    main.add_command(command)

@@ -1,0 +1,156 @@
+"""`delaywheel send`: hand one message, or many alike, to a delay server."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from delaywheel.failures import ExitCode, Failure, failure_of
+from delaywheel.parameters import DELAY, MOMENT, PAIR
+
+if TYPE_CHECKING:
+    from delay_client import Outcome, OutgoingMessage
+
+_FAILURES_SHOWN = 10
+
+
+@click.command()
+@click.argument("text", required=False)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    default=["127.0.0.1:20801"],
+    show_default=True,
+    metavar="HOST:PORT",
+    help="A delay server. Repeatable: each takes messages, one that fails is done without.",
+)
+@click.option("--subject", required=True, help="What consumers subscribe to.")
+@click.option("--delay", type=DELAY, help="Deliver so long after now: 30s, 1h30m, 2d.")
+@click.option("--at", type=MOMENT, help="Deliver at this moment: 2026-12-24T18:00:00+01:00.")
+@click.option(
+    "--id",
+    "message_id",
+    help="Message id; one is made if none is given. Of several messages each gets -1, -2 ... at "
+    "its end.",
+)
+@click.option(
+    "--attribute", "attributes", type=PAIR, multiple=True, help="key=value, in place of TEXT."
+)
+@click.option("--tag", "tags", multiple=True, help="For consumers that filter. Repeatable.")
+@click.option(
+    "--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many to send."
+)
+@click.option("--timeout", type=DELAY, help="How long to try, if it does not work at once.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a message.")
+def send(
+    *,
+    text: str | None,
+    servers: tuple[str, ...],
+    subject: str,
+    delay: timedelta | None,
+    at: datetime | None,
+    message_id: str | None,
+    attributes: tuple[tuple[str, str], ...],
+    tags: tuple[str, ...],
+    count: int,
+    timeout: timedelta | None,
+    as_json: bool,
+) -> None:
+    """Send a message that is delivered later.
+
+    Ends with exit code 0 only if the server has every message on its disk; 7 if messages were
+    refused, 6 if no server could be reached.
+
+    \b
+    Examples:
+      delaywheel send --subject reminder --delay 30s "call back"
+      delaywheel send --subject boarding --at 2026-12-24T18:00:00+01:00 --attribute flight=LH400
+      delaywheel send --server 127.0.0.1:20801 --subject load --delay 1m --count 100000
+    """
+    if (delay is None) == (at is None):
+        raise click.UsageError("give either --delay or --at")
+    if text is not None and attributes:
+        raise click.UsageError("give either TEXT or --attribute")
+    from delay_client import OutgoingMessage
+
+    body: str | dict[str, str] = dict(attributes) if attributes else text or ""
+
+    def messages() -> Iterator["OutgoingMessage"]:
+        for number in range(1, count + 1):
+            name = f"{message_id}-{number}" if message_id and count > 1 else message_id
+            yield OutgoingMessage(subject, body, delay, at, name, tags)
+
+    outcomes = _send_all(servers, messages(), timeout)
+    if as_json:
+        _print_json(outcomes)
+    else:
+        _print_text(outcomes)
+    _fail_if_any_failed(outcomes)
+
+
+def _send_all(
+    servers: Sequence[str], messages: Iterator["OutgoingMessage"], timeout: timedelta | None
+) -> list["Outcome"]:
+    import anyio
+
+    from delay_client import Client
+
+    try:
+        client = Client(servers)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--server") from error
+
+    async def send_many() -> list["Outcome"]:
+        async with client:
+            seconds = None if timeout is None else timeout.total_seconds()
+            return await client.send_many(messages, timeout=seconds)
+
+    return anyio.run(send_many)
+
+
+def _print_json(outcomes: Sequence["Outcome"]) -> None:
+    from delay_client import Receipt
+
+    for outcome in outcomes:
+        if isinstance(outcome, Receipt):
+            line = {"accepted": True, **outcome._asdict()}
+        else:
+            line = {
+                "accepted": False,
+                "message_id": outcome.message_id,
+                "server": outcome.server,
+                "attempts": outcome.attempts,
+                "error": type(outcome).__name__,
+                "reason": str(outcome),
+            }
+        click.echo(msgspec.json.encode(line))
+
+
+def _print_text(outcomes: Sequence["Outcome"]) -> None:
+    from delay_client import Receipt
+
+    receipts = [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
+    if len(outcomes) > 1:
+        click.echo(f"{len(receipts):,} of {len(outcomes):,} messages accepted")
+    elif receipts:
+        receipt = receipts[0]
+        due = receipt.due_at.astimezone().isoformat(sep=" ", timespec="milliseconds")
+        click.echo(f"{receipt.message_id} kept by {receipt.server}, due {due}")
+
+
+def _fail_if_any_failed(outcomes: Sequence["Outcome"]) -> None:
+    from delay_client import Receipt
+
+    errors = [outcome for outcome in outcomes if not isinstance(outcome, Receipt)]
+    if not errors:
+        return
+    failure = failure_of(errors[0])
+    code = failure.exit_code if failure and len(errors) == len(outcomes) else ExitCode.REFUSED
+    reasons = list(dict.fromkeys(str(error) for error in errors))
+    shown = "\n".join(reasons[:_FAILURES_SHOWN])
+    if len(reasons) > _FAILURES_SHOWN:
+        shown += f"\nand {len(reasons) - _FAILURES_SHOWN} more"
+    raise Failure(shown, code)

@@ -1,0 +1,102 @@
+"""`delaywheel delay-server` turns its options into a configuration and hands it to the server."""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import delaywheel.log_output
+from delay_server.config import DelayServerConfig
+from delaywheel.failures import ExitCode
+from delaywheel.main import main
+from storage.errors import DataDirectoryError
+
+
+class RecordingServer(types.ModuleType):
+    """Stands in for delay_server.server: remembers what it was to run with."""
+
+    def __init__(self, *, error: Exception | None = None) -> None:
+        super().__init__("delay_server.server")
+        self.configs: list[DelayServerConfig] = []
+        self.error = error
+
+    def run(self, config: DelayServerConfig) -> None:
+        self.configs.append(config)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> RecordingServer:
+    server = RecordingServer()
+    monkeypatch.setitem(sys.modules, "delay_server.server", server)
+    monkeypatch.setattr(delaywheel.log_output, "set_up_log", lambda **_: None)
+    return server
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["delay-server", *arguments])
+
+
+def test_the_short_form_needs_no_file(server: RecordingServer) -> None:
+    result = run(
+        *("--data", "d", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+        *("--broker", "g1=127.0.0.1:1", "--broker", "g2=[::1]:2"),
+        *("--cluster", "c", "--group", "g", "--node-id", "n"),
+    )
+    assert result.exit_code == 0, result.output
+    (config,) = server.configs
+    assert config.node.data_dir == Path("d")
+    assert config.listener.address == "127.0.0.1:0"
+    assert config.http.address == "127.0.0.1:0"
+    assert config.brokers == {"g1": "127.0.0.1:1", "g2": "[::1]:2"}
+    assert (config.node.cluster, config.node.group, config.node.node_id) == ("c", "g", "n")
+
+
+def test_options_win_over_the_file_and_set_over_both(
+    server: RecordingServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "delay.toml"
+    file.write_text(
+        '[node]\ndata_dir = "a"\ngroup = "a"\n[brokers]\ng1 = "h:1"\n[wheel]\nslot_ms=9\n'
+    )
+    result = run("--config", str(file), "--data", "b", "--group", "b", "--set", "node.group=c")
+    assert result.exit_code == 0, result.output
+    (config,) = server.configs
+    assert (config.node.data_dir, config.node.group) == (Path("b"), "c")
+    assert config.wheel.slot_ms == 9
+    assert config.brokers == {"g1": "h:1"}
+
+
+def test_an_unknown_setting_is_one_sentence_with_the_nearest_name(server: RecordingServer) -> None:
+    result = run("--data", "d", "--broker", "g1=h:1", "--set", "wheel.slot=3")
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr == (
+        "Error: --set wheel.slot=3: wheel.slot: no such setting; did you mean wheel.slot_ms?\n"
+    )
+    assert server.configs == []
+
+
+@pytest.mark.parametrize("broker", ["127.0.0.1:1", "=h:1", "g1="])
+def test_a_broker_without_a_name_or_an_address_is_refused(
+    server: RecordingServer, broker: str
+) -> None:
+    result = run("--data", "d", "--broker", broker)
+    assert result.exit_code == ExitCode.USAGE
+    assert "NAME=HOST:PORT" in result.stderr
+    assert server.configs == []
+
+
+def test_a_typed_error_of_the_server_becomes_a_sentence_and_a_code(server: RecordingServer) -> None:
+    server.error = ExceptionGroup("nursery", [DataDirectoryError("data is in use")])
+    result = run("--data", "d", "--broker", "g1=h:1")
+    assert result.exit_code == ExitCode.DATA_DIRECTORY
+    assert result.stderr == "Error: data is in use\n"
+
+
+def test_a_bug_keeps_its_traceback(server: RecordingServer) -> None:
+    server.error = ZeroDivisionError()
+    result = run("--data", "d", "--broker", "g1=h:1")
+    assert isinstance(result.exception, ZeroDivisionError)

@@ -1,0 +1,45 @@
+"""The group knows its commands, and each explains itself with an example."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from delaywheel.main import main
+
+
+def leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
+    found = []
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            found += leaves(command, *path, name)
+        else:
+            found.append((*path, name))
+    return found
+
+
+def test_the_commands_are_those_of_the_readme() -> None:
+    assert sorted(leaves(main)) == [
+        ("broker",),
+        ("delay-server",),
+        ("log", "dump"),
+        ("log", "verify"),
+        ("send",),
+        ("settings",),
+        ("status",),
+    ]
+
+
+@pytest.mark.parametrize("command", leaves(main), ids=" ".join)
+def test_every_command_explains_itself_with_an_example(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.output
+    assert f"delaywheel {' '.join(command)}" in result.output
+
+
+def test_the_exit_codes_can_be_looked_up() -> None:
+    assert "Exit codes" in CliRunner().invoke(main, ["-h"]).output
+
+
+def test_an_unknown_command_is_refused() -> None:
+    assert CliRunner().invoke(main, ["wheel"]).exit_code == 2

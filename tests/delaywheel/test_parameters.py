@@ -1,0 +1,62 @@
+"""What people type for delays, moments and attributes means what they think, or is refused."""
+
+from datetime import UTC, datetime, timedelta
+
+import click
+import pytest
+
+from delaywheel.parameters import DELAY, MOMENT, PAIR
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("0", 0),
+        ("30s", 30),
+        ("500ms", 0.5),
+        ("1.5h", 5400),
+        ("1h30m", 5400),
+        ("1d 12h", 129_600),
+        ("2W", 1_209_600),
+        ("5min", 300),
+    ],
+)
+def test_a_delay_is_a_number_with_units(text: str, seconds: float) -> None:
+    assert DELAY.convert(text, None, None) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-5s", "5 parsecs", "1h-", "s", "nan", "1e3", "9" * 30]
+)
+def test_what_is_no_delay_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        DELAY.convert(text, None, None)
+
+
+def test_a_moment_keeps_its_zone() -> None:
+    found = MOMENT.convert("2026-12-24T18:00:00+01:00", None, None)
+    assert found == datetime(2026, 12, 24, 17, tzinfo=UTC)
+
+
+def test_a_moment_without_a_zone_is_local_time() -> None:
+    found = MOMENT.convert("2026-12-24T18:00:00", None, None)
+    assert found.tzinfo is not None
+    assert found.replace(tzinfo=None) == datetime(2026, 12, 24, 18)  # noqa: DTZ001 (local, on purpose)
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        MOMENT.convert(text, None, None)
+
+
+def test_a_pair_is_split_at_its_first_equals_sign() -> None:
+    assert PAIR.convert("a=b=c", None, None) == ("a", "b=c")
+    assert PAIR.convert("a=", None, None) == ("a", "")
+
+
+@pytest.mark.parametrize("text", ["a", "=b", ""])
+def test_what_is_no_pair_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        PAIR.convert(text, None, None)

@@ -1,0 +1,146 @@
+"""`delaywheel status` shows whatever a server says, and tells in a sentence when none answers."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from delaywheel.failures import ExitCode, Failure
+from delaywheel.main import main
+from delaywheel.status import fetch, format_value, render
+
+STATUS = {
+    "version": "0.1.0",
+    "now_ms": 1_700_000_000_000,
+    "uptime_ms": 90_061_000,
+    "ready": True,
+    "failing": [],
+    "accepted": 1_234_567,
+    "refused": {"BLOCK": 3},
+    "pending": 20,
+    "lateness_ms": {"p50": 0.5, "p99": 2500.0, "max": None},
+    "subjects": {},
+    "brokers": {
+        "g1": {"state": "open", "queued": 5, "in_flight": 1024},
+        "g2": {"state": "failing", "queued": 0, "in_flight": 0},
+    },
+    "damages": [{"path": "message_log/1", "position": 4096, "reason": "crc"}],
+    "disk_free_bytes": 3 * 2**30,
+    "something_new_bytes": 2048,
+}
+
+
+class StatusServer(BaseHTTPRequestHandler):
+    """Answers as a delay server would."""
+
+    answer: ClassVar[tuple[int, bytes]] = (200, b"{}")
+
+    def do_GET(self) -> None:
+        code, body = self.answer
+        self.send_response(code if self.path == "/status" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    StatusServer.answer = (200, json.dumps(STATUS).encode())
+    with ThreadingHTTPServer(("127.0.0.1", 0), StatusServer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def shown(status: dict[str, Any]) -> str:
+    text = io.StringIO()
+    Console(width=120, file=text).print(render(status))
+    return text.getvalue()
+
+
+def test_the_server_is_asked_and_its_answer_shown(address: str) -> None:
+    result = CliRunner().invoke(main, ["status", address])
+    assert result.exit_code == 0, result.output
+    assert "1,234,567" in result.output
+
+
+def test_json_is_the_answer_itself(address: str) -> None:
+    result = CliRunner().invoke(main, ["status", address, "--json"])
+    assert json.loads(result.output) == STATUS
+
+
+def test_nobody_there_is_one_sentence_and_a_code_of_its_own() -> None:
+    result = CliRunner().invoke(main, ["status", "127.0.0.1:1"])
+    assert result.exit_code == ExitCode.NETWORK
+    assert result.stderr.startswith("Error: no delay server answers at 127.0.0.1:1")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_address_that_is_none_is_a_wrong_option() -> None:
+    result = CliRunner().invoke(main, ["status", "here"])
+    assert result.exit_code == ExitCode.USAGE
+    assert "'here' is not an address" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [((200, b"<html>"), "is no delay server"), ((503, b"{}"), "answered 503")],
+)
+def test_what_is_no_status_is_told(address: str, answer: tuple[int, bytes], words: str) -> None:
+    StatusServer.answer = answer
+    with pytest.raises(Failure, match=words):
+        fetch(address)
+
+
+def test_figures_stand_in_parts_and_unknown_ones_are_not_left_out() -> None:
+    text = shown(STATUS)
+    for word in ("1 d 1 h 1 min", "3 GiB", "BLOCK", "2.5 s", "g2", "failing", "message_log/1"):
+        assert word in text
+    assert "something new" in text
+    assert "subjects" not in text
+
+
+def test_what_fails_comes_first() -> None:
+    text = shown(STATUS | {"failing": ["recovery has not finished"]})
+    assert text.startswith("failing: recovery has not finished")
+
+
+def test_a_long_table_is_cut_and_says_so() -> None:
+    rows = [{"path": f"file-{number}"} for number in range(50)]
+    text = shown({"damages": rows})
+    assert "file-19" in text
+    assert "file-20" not in text
+    assert "and 30 more" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("accepted", 1234, "1,234"),
+        ("ratio", 0.123, "0.12"),
+        ("uptime_ms", 20, "20 ms"),
+        ("uptime_ms", 1500, "1.5 s"),
+        ("recovery_seconds", 0.25, "250 ms"),
+        ("next_due_ms", 1_700_000_000_000, "2023-11-14 22:13:20 UTC"),
+        ("disk_free_bytes", 1536, "1.5 KiB"),
+        ("disk_free_bytes", 5 * 2**40, "5 TiB"),
+        ("next_due_ms", None, "-"),
+        ("ready", False, "no"),
+        ("listen", "127.0.0.1:1", "127.0.0.1:1"),
+        ("names", ["a", 2], "a, 2"),
+        ("counts", {"a": 1, "b": 2}, "a 1, b 2"),
+    ],
+)
+def test_figures_are_written_for_people(key: str, value: object, text: str) -> None:
+    assert format_value(key, value) == text

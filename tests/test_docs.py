@@ -1,0 +1,137 @@
+"""The documentation names only what exists: modules, classes, functions, files, headings.
+
+A name is written `package/module.py::Name` or `package/module.py::Class.method`.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from delay_server.config_reference import reference_toml
+
+ROOT = Path(__file__).parent.parent
+
+CODE_NAME = re.compile(r"(?P<file>[\w./-]+\.py)::(?P<name>[A-Za-z_][\w.]*)")
+
+CODE_FILE = re.compile(r"`(?P<file>[\w-]+(?:/[\w.-]+)*/[\w-]+\.py)`")
+"""A module with its folder, in code quotes; one without a folder is an example's."""
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
+
+FENCE = re.compile(r"^ {0,3}(```|~~~).*?^ {0,3}\1\s*$", re.MULTILINE | re.DOTALL)
+
+PAGES = sorted(
+    page for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for page in ROOT.glob(pattern)
+)
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """Return the dotted names that a module defines at its top level and in its classes."""
+    return frozenset(_names(ast.parse(path.read_bytes()).body, ""))
+
+
+def _names(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.ClassDef(name=name):
+                yield prefix + name
+                yield from _names(node.body, f"{prefix}{name}.")
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield prefix + name
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield prefix + name
+            case ast.Assign(targets=targets):
+                yield from (prefix + name.id for name in targets if isinstance(name, ast.Name))
+            case ast.If() | ast.Try():
+                yield from _names(node.body, prefix)
+                yield from _names(node.orelse, prefix)
+
+
+def missing_names(text: str) -> list[str]:
+    """Return the code names and code files written in a text that do not exist."""
+    missing = []
+    for found in CODE_NAME.finditer(text):
+        path = ROOT / found["file"]
+        if not path.is_file():
+            missing.append(f"{found[0]}: there is no such file")
+        elif found["name"].rstrip(".") not in names_in(path):
+            missing.append(f"{found[0]}: there is no such name in it")
+    missing += [
+        f"{found['file']}: there is no such file"
+        for found in CODE_FILE.finditer(text)
+        if not (ROOT / found["file"]).is_file()
+    ]
+    return missing
+
+
+def headings_of(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as hosts of Markdown make them."""
+    anchors: set[str] = set()
+    for line in FENCE.sub("", text).splitlines():
+        if found := re.match(r"#{1,6}\s+(.*?)\s*#*$", line):
+            plain = re.sub(r"[^\w\- ]", "", found[1].lower().replace("`", ""))
+            anchor = plain.replace(" ", "-")
+            number = 1
+            while anchor in anchors:
+                anchor = f"{plain.replace(' ', '-')}-{number}"
+                number += 1
+            anchors.add(anchor)
+    return anchors
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """Return the relative links of a page that lead nowhere."""
+    broken = []
+    for found in LINK.finditer(FENCE.sub("", text)):
+        target, _, anchor = unquote(found["target"]).partition("#")
+        if re.match(r"[a-z][a-z0-9+.-]*:", target):
+            continue
+        path = (page.parent / target) if target else page
+        if target and not path.exists():
+            broken.append(f"{found['target']}: there is no such file")
+        elif not path.resolve().is_relative_to(ROOT):
+            broken.append(f"{found['target']}: leads out of the repository")
+        elif anchor and path.suffix == ".md":
+            there = text if path == page else path.read_text(encoding="utf-8")
+            if anchor not in headings_of(there):
+                broken.append(f"{found['target']}: there is no such heading")
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_code_name_in_the_documentation_exists(page: Path) -> None:
+    assert missing_names(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_in_the_documentation_leads_somewhere(page: Path) -> None:
+    assert broken_links(page, page.read_text(encoding="utf-8")) == []
+
+
+def test_the_list_of_settings_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "delay-server.toml").read_text(encoding="utf-8")
+    assert written == reference_toml(), "run `make docs`"
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    assert missing_names("`storage/disk.py::Disk.open`, `storage/disk.py::DirectoryDisk`") == []
+    assert missing_names("`storage/disk.py`") == []
+    assert len(missing_names("`storage/disk.py::Floppy`")) == 1
+    assert len(missing_names("`storage/disk.py::Disk.eject`")) == 1
+    assert len(missing_names("`storage/floppy.py::Disk` and `storage/floppy.py`")) == 2
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    page = ROOT / "docs" / "page.md"
+    text = "# A `first` page\n\n## Why, then?\n"
+    assert (
+        broken_links(page, text + "[up](../Makefile) [here](#why-then) [out](https://x.test)") == []
+    )
+    assert broken_links(page, "```\n[in code](nowhere.md)\n```\n") == []
+    assert len(broken_links(page, "[a](nowhere.md) [b](#no-heading)")) == 2

@@ -1,0 +1,197 @@
+"""The map stays true: what the layout, the names and the module docstrings promise a reader.
+
+Matters of form that no linter knows. Each test names every offender at once.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+PACKAGES = tuple(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
+
+NOT_OURS = {".git", ".venv", "__pycache__", "build", "dist"}
+"""Directories that make, git and tools fill; other hidden ones but .ci are caches."""
+
+SAYS_NOTHING = {"base", "common", "facade", "helper", "helpers", "manager", "misc", "util", "utils"}
+
+SCENARIOS = {"processes", "simulation"}
+"""Folders of tests that run the whole and so mirror no single module."""
+
+SILENT = ".addHandler(logging.NullHandler())"
+"""What the library that services install does so that its log is theirs to configure."""
+
+OPENS_FILES = {"storage/disk.py"}
+"""The modules of the server that may open files themselves; others get a Disk."""
+
+OUTSIDE_THE_SERVER = {"delaywheel", "tests", "benchmarks", "examples"}
+
+
+def our_files() -> Iterator[Path]:
+    """Yield every file of the repository as a path relative to it."""
+    folders = [ROOT]
+    while folders:
+        for path in sorted(folders.pop().iterdir()):
+            hidden = path.name.startswith(".") and path.name != ".ci"
+            if not path.is_dir():
+                yield path.relative_to(ROOT)
+            elif path.name not in NOT_OURS and not hidden and not path.is_symlink():
+                folders.append(path)
+
+
+def python_files() -> list[Path]:
+    return [path for path in our_files() if path.suffix == ".py"]
+
+
+def text_of(path: Path) -> str | None:
+    """Return the text of a file, or None of one that is not text."""
+    try:
+        return (ROOT / path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_bytes())
+
+
+def calls_in(path: Path) -> Iterator[tuple[ast.Call, str]]:
+    """Yield every call of a module with the name that is called, as it is written."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [str(path) for path in python_files() if not ast.get_docstring(tree_of(path))] == []
+
+
+def test_no_file_or_folder_has_a_name_that_says_nothing() -> None:
+    assert [
+        str(path)
+        for path in our_files()
+        if SAYS_NOTHING & {part.split(".")[0] for part in path.parts}
+    ] == []
+
+
+def test_every_test_file_mirrors_a_module() -> None:
+    strays = []
+    for path in python_files():
+        match path.parts:
+            case ("tests", package, *_, name) if name.startswith("test_") and package in PACKAGES:
+                mirrored = Path(*path.parts[1:-1], name.removeprefix("test_"))
+                if not (ROOT / mirrored).exists():
+                    strays.append(f"{path} mirrors {mirrored}, which does not exist")
+            case ("tests", folder, *_, name) if (
+                name.startswith("test_") and folder not in SCENARIOS
+            ):
+                strays.append(f"{path}: {folder} is neither a package nor a folder of scenarios")
+    assert strays == []
+
+
+def test_a_package_front_door_has_no_logic() -> None:
+    logic = []
+    for package in PACKAGES:
+        for node in tree_of(Path(package, "__init__.py")).body:
+            match node:
+                case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+                    pass
+                case ast.Assign(targets=[ast.Name(id="__all__")]):
+                    pass
+                case ast.Expr() if ast.unparse(node).endswith(SILENT):
+                    pass
+                case _:
+                    logic.append(f"{package}/__init__.py:{node.lineno}")
+    assert logic == []
+
+
+def test_no_channel_is_unbounded() -> None:
+    unbounded = []
+    for path in python_files():
+        for call, name in calls_in(path):
+            if name.endswith("open_memory_channel") or "open_memory_channel[" in name:
+                bounds = [*call.args, *(keyword.value for keyword in call.keywords)]
+                if any(
+                    ast.unparse(bound) in {"math.inf", "inf", "float('inf')"} for bound in bounds
+                ):
+                    unbounded.append(f"{path}:{call.lineno}")
+    assert unbounded == []
+
+
+def test_the_server_opens_files_through_its_disk_only() -> None:
+    opened = [
+        f"{path}:{call.lineno}"
+        for path in python_files()
+        if str(path) not in OPENS_FILES and path.parts[0] not in OUTSIDE_THE_SERVER
+        for call, name in calls_in(path)
+        if name in {"open", "io.open", "os.open"}
+    ]
+    assert opened == []
+
+
+# Put together from halves, so that this file does not name what it forbids.
+REGISTRY_HOSTS = re.compile(
+    r"\b("
+    + "|".join(
+        re.escape(name + ending)
+        for name, ending in (
+            ("pypi", ".org"),
+            ("pythonhosted", ".org"),
+            ("anaconda", ".org"),
+            ("npmjs", ".org"),
+            ("crates", ".io"),
+            ("proxy.golang", ".org"),
+            ("docker", ".io"),
+        )
+    )
+    + ")",
+    re.IGNORECASE,
+)
+
+MACHINE_PATHS = re.compile(r"(?<![\w.~/-])/(home|root|Users|work|tmp|opt|mnt)/\w")
+"""Directories of somebody's machine; /proc, /dev, /usr/bin/env and /var/lib are everywhere."""
+
+
+@pytest.mark.parametrize("forbidden", [REGISTRY_HOSTS, MACHINE_PATHS], ids=["registries", "paths"])
+def test_nothing_names_a_registry_or_a_path_of_one_machine(forbidden: re.Pattern[str]) -> None:
+    found = []
+    for path in our_files():
+        text = text_of(path)
+        for number, line in enumerate((text or "").splitlines(), start=1):
+            if match := forbidden.search(line):
+                found.append(f"{path}:{number}: {match[0]}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("data lies in /" + "home/somebody/data", True),
+        ('Path("/' + 'tmp/x")', True),
+        ("see ../shared/work/notes.md and a/tmp/b", False),
+        ("/usr/bin/env bash, /proc/self/fd, /var/lib/delaywheel", False),
+    ],
+)
+def test_the_pattern_of_machine_paths_finds_them_and_nothing_else(line: str, found: bool) -> None:
+    assert bool(MACHINE_PATHS.search(line)) is found
+
+
+def test_every_dependency_is_locked_with_hashes_and_without_an_index() -> None:
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        assert not [line for line in lines if "://" in line or line.startswith("-")], name
+        pins = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9]", line)]
+        assert pins, name
+        assert all("--hash=sha256:" in lines[number + 1] for number in pins), name
+
+
+def test_both_locks_pin_the_same_versions() -> None:
+    def pins(name: str) -> set[str]:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        return {line.split()[0] for line in text.splitlines() if re.match(r"[a-z0-9]", line)}
+
+    assert pins("requirements.lock") <= pins("requirements-dev.lock")
