@@ -1,0 +1,55 @@
+"""The logs on disk. Knows no socket and no event loop; all file work goes through a Disk."""
+
+from storage.batches import Damage
+from storage.columns import Columns, RecordKind
+from storage.disk import DirectoryDisk, Disk, File
+from storage.dispatch_log import FactsJournal
+from storage.entries import ENTRY, Entries, SubjectTable
+from storage.errors import (
+    DamagedError,
+    DataDirectoryError,
+    FatalDiskError,
+    LogStateError,
+    StorageError,
+    StorageFullError,
+    UnsupportedFormatError,
+)
+from storage.facts import FactBlock, Outcome
+from storage.identity import Identity
+from storage.item_reader import ItemReader
+from storage.message_log import Append, MessageLog
+from storage.schedule_log import LoadJob, ScheduleLimits, ScheduleLog, SplitJob
+from storage.store import RecoverySummary, Store, StoreSettings
+
+__all__ = [
+    "ENTRY",
+    "Append",
+    "Columns",
+    "Damage",
+    "DamagedError",
+    "DataDirectoryError",
+    "DirectoryDisk",
+    "Disk",
+    "Entries",
+    "FactBlock",
+    "FactsJournal",
+    "FatalDiskError",
+    "File",
+    "Identity",
+    "ItemReader",
+    "LoadJob",
+    "LogStateError",
+    "MessageLog",
+    "Outcome",
+    "RecordKind",
+    "RecoverySummary",
+    "ScheduleLimits",
+    "ScheduleLog",
+    "SplitJob",
+    "StorageError",
+    "StorageFullError",
+    "Store",
+    "StoreSettings",
+    "SubjectTable",
+    "UnsupportedFormatError",
+]

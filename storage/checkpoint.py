@@ -1,0 +1,146 @@
+"""The checkpoint: the manifest of everything derived from the message_log.
+
+    +-------------------------+----------------------+------------------------+
+    | file header (64 bytes,  | size u32, crc u32    | JSON of `Checkpoint`   |
+    | kind CHECKPOINT)        | (seeded, of the JSON)| (size bytes)           |
+    +-------------------------+----------------------+------------------------+
+
+It says up to which sequence and fact number the logs have been replayed and, for every segment that
+is not sealed, how much of its files counts. What neither it nor the seals nor its retired list
+names does not exist. Written to a temporary file, fsynced, renamed, the directory fsynced.
+"""
+
+import struct
+import zlib
+from uuid import UUID
+
+import msgspec
+
+from storage.batches import log_seed
+from storage.disk import Disk
+from storage.errors import DamagedError, UnsupportedFormatError
+from storage.file_header import (
+    FILE_HEADER_SIZE,
+    FileHeader,
+    LogKind,
+    decode_file_header,
+    encode_file_header,
+)
+from storage.spans import SegmentKey, Span
+
+CHECKPOINT_PATH = "checkpoint/checkpoint"
+_TEMPORARY_PATH = "checkpoint/checkpoint.tmp"
+_PREFIX = struct.Struct("<II")
+_FORMAT = 1
+
+
+class SegmentState(msgspec.Struct, frozen=True, array_like=True):
+    """One unsealed segment, as far as the checkpoint vouches for it."""
+
+    start: int
+    """First minute, minutes since the epoch."""
+    span: int
+    """1 minute, 2 hour, 3 day."""
+    rows: int
+    length: int
+    """Bytes of the segment file that count; 0 if it has no file."""
+    last_sequence: int
+    """Sequence of the last row; replay skips rows not above it."""
+    last_crc: int
+    """CRC of the last batch, which the next batch names."""
+    earliest_due_ms: int
+    facts: int
+    """Facts filed, repeated ones included."""
+    facts_length: int
+    facts_last_crc: int
+
+    @property
+    def key(self) -> SegmentKey:
+        """Which segment this is."""
+        return SegmentKey(self.start, Span(self.span))
+
+
+class RetiredFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file nothing needs any more; deleted after a grace so that its readers are not cut off."""
+
+    path: str
+    since_ms: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest of derived state; see the module's docstring."""
+
+    format: int = _FORMAT
+    written_ms: int = 0
+    sequence: int = 0
+    """Records up to this sequence are in the segments below or need none."""
+    fact_number: int = 0
+    """Facts up to this number of the journal are in the filed facts."""
+    floor_minute: int = 0
+    """Floor of the last record replayed; segments that end at or before it are closed."""
+    hour_mark: int = 0
+    """All minutes before this one are in minute segments."""
+    day_mark: int = 0
+    """All minutes before this one are in minute or hour segments."""
+    seals_length: int = 0
+    seals_count: int = 0
+    seals_last_crc: int = 0
+    segments: tuple[SegmentState, ...] = ()
+    retired: tuple[RetiredFile, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    """Files with damaged batches, kept for salvage; nothing reads them."""
+
+
+def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint; it is durable when this returns.
+
+    What it names must be durable before. Raises StorageFullError or FatalDiskError.
+    """
+    data = msgspec.json.encode(checkpoint)
+    crc = zlib.crc32(data, log_seed(log_uuid, LogKind.CHECKPOINT))
+    header = encode_file_header(FileHeader(kind=LogKind.CHECKPOINT, log_uuid=log_uuid))
+    if disk.exists(_TEMPORARY_PATH):
+        disk.unlink(_TEMPORARY_PATH)
+    file = disk.open(_TEMPORARY_PATH, create=True)
+    try:
+        file.write_at(0, [header, _PREFIX.pack(len(data), crc), data])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(_TEMPORARY_PATH, CHECKPOINT_PATH)
+    disk.sync_directory("checkpoint")
+
+
+def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:
+    """Return the checkpoint, or None if none was ever written.
+
+    Raises DamagedError or UnsupportedFormatError.
+    """
+    if not disk.exists(CHECKPOINT_PATH):
+        return None
+    file = disk.open_read(CHECKPOINT_PATH)
+    try:
+        data = file.read_at(0, file.size())
+    finally:
+        file.close()
+    decode_file_header(data, kind=LogKind.CHECKPOINT, log_uuid=log_uuid, path=CHECKPOINT_PATH)
+    body = FILE_HEADER_SIZE + _PREFIX.size
+    if len(data) < body:
+        raise DamagedError(path=CHECKPOINT_PATH, position=len(data), reason="the file is cut short")
+    size, crc = _PREFIX.unpack_from(data, FILE_HEADER_SIZE)
+    text = data[body : body + size]
+    if len(text) != size or zlib.crc32(text, log_seed(log_uuid, LogKind.CHECKPOINT)) != crc:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=body, reason="the manifest does not match its CRC"
+        )
+    try:
+        checkpoint = msgspec.json.decode(text, type=Checkpoint)
+    except msgspec.ValidationError as error:
+        raise UnsupportedFormatError(
+            path=CHECKPOINT_PATH, position=body, reason=f"the manifest has unknown parts ({error})"
+        ) from error
+    if checkpoint.format != _FORMAT:
+        raise UnsupportedFormatError(
+            path=CHECKPOINT_PATH, position=body, reason=f"manifest format {checkpoint.format}"
+        )
+    return checkpoint

@@ -1,0 +1,177 @@
+"""The journal of the dispatch_log: facts in the order in which they became known, fsynced.
+
+Files `dispatch_log/journal/<number of the first fact, 20 digits>.log` of FACTS batches, numbered
+without gaps from 1. From here facts are filed by filed minute beside the schedule segments
+(schedule_log.py); what a checkpoint says is filed, the journal may forget.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from uuid import UUID
+
+from storage.batches import Damage
+from storage.chained_file import BatchDraft, ChainedFile, read_columns
+from storage.columns import RecordKind
+from storage.disk import Disk
+from storage.errors import DamagedError, LogStateError
+from storage.facts import FactBlock, facts_of_columns, join_facts
+from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
+
+JOURNAL_DIRECTORY = "dispatch_log/journal"
+_FACTS_PER_BATCH_MAX = 100_000
+"""100,000 facts of 23 bytes stay below the 4 MiB of a batch."""
+
+
+def _path(first: int) -> str:
+    return f"{JOURNAL_DIRECTORY}/{first:020d}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRecovery:
+    """What opening the journal found."""
+
+    facts: list[FactBlock]
+    """The facts above the checkpoint's number, in order."""
+    damages: list[Damage]
+    """Bytes that are not readable: a torn tail, or worse."""
+
+
+class FactsJournal:
+    """Appends facts and makes them durable.
+
+    Invariant: every fact below `next_number` is durable in one of the files.
+    """
+
+    def __init__(self, disk: Disk, log_uuid: UUID, *, file_bytes_max: int) -> None:
+        self._disk = disk
+        self._log_uuid = log_uuid
+        self._file_bytes_max = file_bytes_max
+        self._file: ChainedFile | None = None
+        self._files: list[int] = []
+        self.next_number = 1
+
+    def _header(self, first: int) -> FileHeader:
+        return FileHeader(
+            kind=LogKind.DISPATCH_JOURNAL, log_uuid=self._log_uuid, first_sequence=first
+        )
+
+    @classmethod
+    def recover(
+        cls, disk: Disk, log_uuid: UUID, *, filed_number: int, file_bytes_max: int
+    ) -> tuple["FactsJournal", JournalRecovery]:
+        """Open the journal; every readable batch counts, numbers at or below `filed_number` do not.
+
+        Numbering goes on in a new file, so nothing is ever written behind damaged bytes.
+        """
+        journal = cls(disk, log_uuid, file_bytes_max=file_bytes_max)
+        disk.make_directory(JOURNAL_DIRECTORY)
+        facts: list[FactBlock] = []
+        damages: list[Damage] = []
+        names = [name for name in disk.list(JOURNAL_DIRECTORY) if name.endswith(".log")]
+        journal._files = [int(name.removesuffix(".log")) for name in names]
+        for first, following in zip_longest(journal._files, journal._files[1:]):
+            journal.next_number = max(journal.next_number, first)
+            if following is not None and following <= filed_number + 1:
+                continue
+            for found in journal._read_file(first):
+                if isinstance(found, Damage):
+                    damages.append(found)
+                    continue
+                number, block = found
+                journal.next_number = max(journal.next_number, number + len(block))
+                if number + len(block) - 1 > filed_number:
+                    facts.append(block.slice(max(filed_number + 1 - number, 0), len(block)))
+        if journal._files and journal._files[0] > filed_number + 1:
+            raise LogStateError(
+                f"{JOURNAL_DIRECTORY} begins at fact {journal._files[0]}, but the checkpoint has "
+                f"filed only {filed_number}: facts are missing and messages could be sent again; "
+                "restore the missing journal files or the newer checkpoint"
+            )
+        journal.next_number = max(journal.next_number, filed_number + 1)
+        return journal, JournalRecovery(facts=facts, damages=damages)
+
+    def _read_file(self, first: int) -> Iterator[tuple[int, FactBlock] | Damage]:
+        path = _path(first)
+        length = len(self._disk.map(path))
+        if length < FILE_HEADER_SIZE:
+            return
+        try:
+            yield from _facts_in(self._disk, path, length, self._header(first))
+        except DamagedError as error:
+            yield Damage(path=path, position=0, size=length, reason=error.reason)
+
+    def append(
+        self, blocks: Sequence[FactBlock], *, append_ms: int, epoch: int
+    ) -> tuple[FactBlock, int]:
+        """Make facts durable; return them as one block, and the number of the last one.
+
+        Raises StorageFullError with nothing kept, FatalDiskError.
+        """
+        facts = join_facts(blocks)
+        file = self._open_file()
+        drafts = []
+        number = self.next_number
+        for begin in range(0, len(facts), _FACTS_PER_BATCH_MAX):
+            part = facts
+            if len(facts) > _FACTS_PER_BATCH_MAX:
+                part = facts.slice(begin, begin + _FACTS_PER_BATCH_MAX)
+            drafts.append(
+                BatchDraft(
+                    kind=RecordKind.FACTS,
+                    base_sequence=number,
+                    count=len(part),
+                    columns=part.encode(),
+                    epoch=epoch,
+                    append_ms=append_ms,
+                )
+            )
+            number += len(part)
+        file.append(drafts)
+        file.file().sync()
+        self.next_number = number
+        return facts, number - 1
+
+    def _open_file(self) -> ChainedFile:
+        if self._file is not None and self._file.length < self._file_bytes_max:
+            return self._file
+        if self._file is not None:
+            self._file.close()
+        first = self.next_number
+        path = _path(first)
+        if self._disk.exists(path):
+            # An empty or torn file of this number holds no fact, or numbering would be past it.
+            self._disk.unlink(path)
+        self._file = ChainedFile(self._disk, path, self._header(first))
+        self._file.file()
+        self._disk.sync_directory(JOURNAL_DIRECTORY)
+        if first not in self._files:
+            self._files.append(first)
+        return self._file
+
+    def forget_below(self, filed_number: int) -> list[str]:
+        """Drop the files whose facts are all at or below `filed_number`; return their paths.
+
+        The caller deletes them, later. The newest file stays.
+        """
+        gone = []
+        while len(self._files) > 1 and self._files[1] <= filed_number + 1:
+            gone.append(_path(self._files.pop(0)))
+        return gone
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _facts_in(
+    disk: Disk, path: str, length: int, header: FileHeader
+) -> Iterator[tuple[int, FactBlock] | Damage]:
+    for found in read_columns(disk, path, length, header):
+        if isinstance(found, Damage):
+            yield found
+        else:
+            _position, batch, columns = found
+            yield batch.base_sequence, facts_of_columns(columns)

@@ -1,0 +1,216 @@
+"""How far the message_log of this disk is known to be durable: `message_log/durable_end`.
+
+A bad batch below the durable end is damage of something that was acknowledged; beyond it, it is
+what a crash left of an append that nobody was told about.
+
+The file has two slots, at positions 0 and 512, so that no sector holds both:
+
+    0         4         6         8             16                32              40
+    +---------+---------+---------+-------------+-----------------+---------------+
+    | magic   | version | slot    | counter     | log uuid        | next sequence |
+    | "DWDE"  | u16     | size u16| u64         | 16 bytes        | i64           |
+    +---------+---------+---------+-------------+-----------------+---------------+
+    40               48            56             64           68             72          76     80
+    +----------------+-------------+--------------+------------+--------------+-----------+-----+
+    | file's first   | position    | leader epoch | last batch | floor minute | reserved  | CRC |
+    | sequence i64   | i64         | u64          | CRC u32    | u32          | 4 zeros   | u32 |
+    +----------------+-------------+--------------+------------+--------------+-----------+-----+
+
+The slot with the larger counter counts. Writes go to one slot until it was synced, and only then to
+the other: a power cut can spoil no more than the slot being written, and the other is the last that
+was synced. The CRC is seeded as a batch's is.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from uuid import UUID
+
+from storage.batches import log_seed
+from storage.disk import Disk, File
+from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.file_header import LogKind
+
+DURABLE_END_NAME = "durable_end"
+DURABLE_END_MAGIC = b"DWDE"
+DURABLE_END_VERSION = 1
+SLOT_POSITIONS = (0, 512)
+SLOT_SIZE = 80
+_FILE_SIZE = 1024
+_SECTOR = 512
+_SLOT = struct.Struct("<4sHHQ16sqqqQII4sI")
+assert _SLOT.size == SLOT_SIZE
+_CRC = struct.Struct("<I")
+_PREFIX = struct.Struct("<4sHH")
+_SLOT_SIZE_MIN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableEnd:
+    """The end of the message_log at one of its fsyncs.
+
+    next_sequence: all records below it are durable; file_sequence: first sequence of the file the
+    end is in; position: of the end in that file; last_crc: of the last batch; epoch, floor_minute:
+    of the last batch, for the case that it is damaged.
+    """
+
+    next_sequence: int
+    file_sequence: int
+    position: int
+    last_crc: int
+    epoch: int
+    floor_minute: int
+
+
+def encode_slot(end: DurableEnd, *, log_uuid: UUID, counter: int) -> bytes:
+    """Return the bytes of one slot."""
+    data = _SLOT.pack(
+        DURABLE_END_MAGIC,
+        DURABLE_END_VERSION,
+        SLOT_SIZE,
+        counter,
+        log_uuid.bytes,
+        end.next_sequence,
+        end.file_sequence,
+        end.position,
+        end.epoch,
+        end.last_crc,
+        end.floor_minute,
+        bytes(4),
+        0,
+    )[:-4]
+    return data + _CRC.pack(zlib.crc32(data, log_seed(log_uuid, LogKind.DURABLE_END)))
+
+
+def decode_slot(
+    data: bytes, *, log_uuid: UUID, path: str, position: int
+) -> tuple[int, DurableEnd] | None:
+    """Return counter and end of the slot that fills the sector `data`; None if never written.
+
+    Raises DamagedError, UnsupportedFormatError or DataDirectoryError.
+    """
+    if not any(data):
+        return None
+    fields = _PREFIX.unpack_from(data) if len(data) >= SLOT_SIZE else (b"", 0, 0)
+    magic, version, size = fields
+    if magic != DURABLE_END_MAGIC or not _SLOT_SIZE_MIN <= size <= len(data):
+        raise DamagedError(path=path, position=position, reason="no durable end is in this slot")
+    (crc,) = _CRC.unpack_from(data, size - 4)
+    # The uuid is looked at first: with another one the CRC is bound to be wrong.
+    found = UUID(bytes=data[16:32])
+    if zlib.crc32(data[: size - 4], log_seed(found, LogKind.DURABLE_END)) != crc:
+        raise DamagedError(path=path, position=position, reason="slot fails its CRC")
+    if version > DURABLE_END_VERSION:
+        reason = f"slot of format version {version} (this one reads up to {DURABLE_END_VERSION})"
+        raise UnsupportedFormatError(path=path, position=position, reason=reason)
+    if version != DURABLE_END_VERSION or size != SLOT_SIZE:
+        reason = f"slot of version {version} has {size} bytes"
+        raise DamagedError(path=path, position=position, reason=reason)
+    if found != log_uuid:
+        raise DataDirectoryError(
+            f"{path} belongs to log {found}, but this data directory's log is {log_uuid}; "
+            "nothing was changed"
+        )
+    values = _SLOT.unpack_from(data)
+    return values[3], DurableEnd(
+        next_sequence=values[5],
+        file_sequence=values[6],
+        position=values[7],
+        epoch=values[8],
+        last_crc=values[9],
+        floor_minute=values[10],
+    )
+
+
+class DurableEndFile:
+    """The two slots of one data directory.
+
+    Invariant: the slot that is not being written is durable as it is, or was never written.
+    """
+
+    def __init__(self, disk: Disk, directory: str, *, log_uuid: UUID) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._path = f"{directory}/{DURABLE_END_NAME}"
+        self._log_uuid = log_uuid
+        self._file: File | None = None
+        self._counter = 0
+        self._slot = 0
+        self._found: DurableEnd | None = None
+        self._made = False
+        self.synced = True
+        """Whether everything written is durable."""
+
+    def read(self) -> DurableEnd | None:
+        """Return the newest end, or None if there is none; to be called before the first write.
+
+        A slot that is not intact is what a power cut may leave, when the other was the last that
+        was synced. DamagedError if no slot is intact, though both were written.
+        """
+        try:
+            file = self._disk.open_read(self._path)
+        except FileNotFoundError:
+            return None
+        try:
+            slots = [self._read_slot(file, position) for position in SLOT_POSITIONS]
+        finally:
+            file.close()
+        damages = [slot for slot in slots if isinstance(slot, DamagedError)]
+        if len(damages) == len(SLOT_POSITIONS):
+            raise damages[0]
+        for number, slot in enumerate(slots):
+            if isinstance(slot, tuple) and slot[0] > self._counter:
+                self._counter, self._found = slot
+                self._slot = number
+        return self._found
+
+    def _read_slot(self, file: File, position: int) -> tuple[int, DurableEnd] | DamagedError | None:
+        try:
+            data = file.read_at(position, _SECTOR)
+            return decode_slot(data, log_uuid=self._log_uuid, path=self._path, position=position)
+        except DamagedError as error:
+            return error
+        except OSError as error:
+            return DamagedError(path=self._path, position=position, reason=str(error))
+
+    def write(self, end: DurableEnd) -> None:
+        """Replace the end; durable after the next sync. Raises StorageFullError, FatalDiskError."""
+        file = self._file or self._open()
+        data = encode_slot(end, log_uuid=self._log_uuid, counter=self._counter + 1)
+        self.synced = False
+        file.write_at(SLOT_POSITIONS[self._slot], [data])
+        self._counter += 1
+
+    def _open(self) -> File:
+        """Open or make the file, and establish the invariant."""
+        if not self._disk.exists(self._path):
+            self._file = self._disk.open(self._path, create=True)
+            self._made = True
+            self._file.write_at(0, [bytes(_FILE_SIZE)])
+            return self._file
+        self._file = self._disk.open(self._path)
+        if self._found is not None:
+            # The newest slot may have been in the page cache only. The other one was synced before
+            # it, but must not be touched until this one is durable for certain.
+            data = encode_slot(self._found, log_uuid=self._log_uuid, counter=self._counter)
+            self._file.write_at(SLOT_POSITIONS[self._slot], [data])
+            self.synced = False
+            self.sync()
+        return self._file
+
+    def sync(self) -> None:
+        """Make what was written durable. Raises FatalDiskError."""
+        if self.synced or self._file is None:
+            return
+        self._file.sync()
+        if self._made:
+            self._disk.sync_directory(self._directory)
+            self._made = False
+        self._slot = 1 - self._slot
+        self.synced = True
+
+    def close(self) -> None:
+        """Give the descriptor back; makes nothing durable."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

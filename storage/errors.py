@@ -1,0 +1,54 @@
+"""What can go wrong on disk, and what to do about it.
+
+* StorageError
+    * DamagedError: bytes on disk fail their check. Never retried; repaired from a replica.
+    * UnsupportedFormatError: written by a newer delaywheel (version, record kind or feature bit).
+    * StorageFullError: no space left. Appends are refused, dispatch goes on.
+    * FatalDiskError: a write or an fsync failed. The process stops and recovers on restart,
+      since a second fsync may claim success for bytes that never reached the disk.
+    * DataDirectoryError: the data directory belongs to somebody else, or is in use.
+    * LogStateError: what is on disk contradicts itself so that a promise could not be kept.
+"""
+
+
+class StorageError(Exception):
+    """Anything the storage package raises on purpose."""
+
+
+class DamagedError(StorageError):
+    """Bytes on disk do not pass their CRC, or are not what their place says they are."""
+
+    def __init__(self, *, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{path} at position {position}: {reason}; run `delaywheel log verify`")
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+class UnsupportedFormatError(StorageError):
+    """A file or batch needs a newer delaywheel than this one."""
+
+    def __init__(self, *, path: str, position: int, reason: str) -> None:
+        super().__init__(
+            f"{path} at position {position}: {reason}; it was written by a newer delaywheel, "
+            "upgrade this node before starting it on this data directory"
+        )
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+class StorageFullError(StorageError):
+    """The disk has no space for an append; nothing of it was kept."""
+
+
+class FatalDiskError(StorageError):
+    """A write or an fsync failed in a way after which nothing on this disk can be trusted."""
+
+
+class DataDirectoryError(StorageError):
+    """The data directory is locked, or was made for another cluster, group or node."""
+
+
+class LogStateError(StorageError):
+    """The logs contradict each other; serving could break a promise, so the node refuses."""

@@ -1,0 +1,410 @@
+"""Looks into files of a data directory without changing anything: `delaywheel log dump | verify`.
+
+Works on a running server's directory, on a copy of one, and on a single file. Of a file that is
+being written the part beyond the last whole batch is reported as a tail, not as damage; `verify` of
+a whole directory believes the checkpoint, the seals and the durable end about what must be there.
+"""
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from storage.batches import (
+    BatchHeader,
+    Damage,
+    ScannedBatch,
+    check_blob,
+    check_columns,
+    log_seed,
+    scan_batches,
+)
+from storage.checkpoint import CHECKPOINT_PATH, read_checkpoint
+from storage.columns import Columns, RecordKind
+from storage.disk import DirectoryDisk, Disk
+from storage.durable_end import DurableEndFile
+from storage.errors import DamagedError, DataDirectoryError, StorageError
+from storage.facts import Outcome
+from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, decode_file_header
+from storage.identity import IDENTITY_PATH, read_identity
+from storage.item_formats import qmq_item_fault, qmq_message_id
+from storage.seals import SEALS_PATH, Seal, read_seals, seals_of_columns
+
+Record = Mapping[str, object]
+
+DURABLE_END_PATH = "message_log/durable_end"
+_LOG_DIRECTORIES = ("message_log", "schedule_log", "dispatch_log", "dispatch_log/journal", "seals")
+_DAMAGES_SHOWN = 20
+_ITEM_KINDS = (RecordKind.MESSAGE, RecordKind.ROWS)
+
+
+@dataclass(slots=True)
+class _Report:
+    """What verifying one file found."""
+
+    file: str
+    kind: str = "?"
+    size: int = 0
+    batches: int = 0
+    records: int = 0
+    damage: list[str] = field(default_factory=list)
+    more: int = 0
+    tail: int = 0
+
+    def add(self, position: int, reason: str) -> None:
+        if len(self.damage) < _DAMAGES_SHOWN:
+            self.damage.append(f"{position}: {reason}")
+        else:
+            self.more += 1
+
+    def record(self) -> Record:
+        if self.more:
+            self.damage.append(f"and {self.more} more")
+        return {
+            "file": self.file,
+            "kind": self.kind,
+            "bytes": self.size,
+            "batches": self.batches,
+            "records": self.records,
+            "tail bytes": self.tail,
+            "damage": self.damage,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A file, seen from the root of its data directory where that is known."""
+
+    disk: Disk
+    path: str
+    log_uuid: UUID | None
+    vouched: int | None
+    """Bytes that must be whole, where the manifest says."""
+
+
+def verify_files(path: Path) -> Iterator[Record]:
+    """Yield a report for each file; `damage` lists what is wrong, with positions."""
+    for place in _places(path):
+        yield _verify(place).record()
+
+
+def dump_records(path: Path) -> Iterator[Record]:
+    """Yield every readable record of a file or of all logs; damage becomes a record of its own."""
+    for place in _places(path):
+        if place.path.endswith(CHECKPOINT_PATH.rpartition("/")[2]):
+            yield from _dump_checkpoint(place)
+        elif not _is_small_file(place.path):
+            yield from _dump_log(place)
+
+
+def _is_small_file(path: str) -> bool:
+    return path.rpartition("/")[2] in {"durable_end", "identity", "lock", "checkpoint"}
+
+
+def _places(path: Path) -> Iterator[_Place]:
+    if path.is_file():
+        root, name = _root_of(path)
+        uuid = _uuid_of(DirectoryDisk(root))
+        yield _Place(DirectoryDisk(root), name, uuid, _vouched(DirectoryDisk(root), uuid).get(name))
+        return
+    root, prefix = (path, "") if (path / "message_log").is_dir() else _root_of(path)
+    disk = DirectoryDisk(root)
+    uuid = _uuid_of(disk)
+    vouched = _vouched(disk, uuid)
+    names = [IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH]
+    for directory in _LOG_DIRECTORIES:
+        names += [f"{directory}/{name}" for name in disk.list(directory)]
+    names += [name for name in sorted(vouched) if name not in names]
+    for name in dict.fromkeys(names):
+        wanted = name.startswith(prefix) and not name.endswith(".tmp")
+        if wanted and not (root / name).is_dir() and (name in vouched or disk.exists(name)):
+            yield _Place(disk, name, uuid, vouched.get(name))
+
+
+def _root_of(path: Path) -> tuple[Path, str]:
+    """Return the data directory a path lies in, and its name from there."""
+    for parent in path.resolve().parents:
+        if (parent / "message_log").is_dir():
+            return parent, path.resolve().relative_to(parent).as_posix()
+    return path.resolve().parent, path.name
+
+
+def _uuid_of(disk: Disk) -> UUID | None:
+    try:
+        identity = read_identity(disk)
+    except StorageError:
+        return None
+    return None if identity is None else identity.log_uuid
+
+
+def _vouched(disk: Disk, log_uuid: UUID | None) -> dict[str, int]:
+    """Return how long each file must be at least, by checkpoint and seals."""
+    if log_uuid is None:
+        return {}
+    try:
+        checkpoint = read_checkpoint(disk, log_uuid)
+        if checkpoint is None:
+            return {}
+        lengths = {SEALS_PATH: checkpoint.seals_length} if checkpoint.seals_length else {}
+        for seal in read_seals(disk, log_uuid, checkpoint.seals_length):
+            if isinstance(seal, Seal) and not seal.deleted:
+                lengths[seal.key.path] = seal.length
+                lengths[seal.key.facts_path] = seal.facts_length
+    except (StorageError, OSError):
+        return {}
+    for state in checkpoint.segments:
+        lengths |= {state.key.path: state.length} if state.length else {}
+        lengths |= {state.key.facts_path: state.facts_length} if state.facts_length else {}
+    return lengths
+
+
+def _verify(place: _Place) -> _Report:
+    report = _Report(place.path)
+    if not place.disk.exists(place.path):
+        report.add(0, "the file is gone")
+        return report
+    try:
+        if _is_small_file(place.path):
+            _verify_small(place, report)
+        else:
+            _verify_log(place, report)
+    except DamagedError as error:
+        report.add(error.position, error.reason)
+    except StorageError as error:
+        report.add(0, str(error))
+    except OSError as error:
+        report.add(0, f"cannot be read: {error}")
+    return report
+
+
+def _verify_small(place: _Place, report: _Report) -> None:
+    name = place.path.rpartition("/")[2]
+    report.kind = name.upper()
+    report.size = len(place.disk.map(place.path))
+    if name == "identity":
+        read_identity(place.disk)
+    elif place.log_uuid is None:
+        report.add(0, "cannot be checked: the directory's identity is unreadable")
+    elif name == "checkpoint":
+        read_checkpoint(place.disk, place.log_uuid)
+    elif DurableEndFile(place.disk, "message_log", log_uuid=place.log_uuid).read() is None:
+        report.add(0, "no slot is intact")
+    report.records = 1
+
+
+def _open_log(place: _Place, report: _Report) -> tuple[memoryview, FileHeader]:
+    view = place.disk.map(place.path)
+    report.size = len(view)
+    header = decode_file_header(view, path=place.path)
+    report.kind = header.kind.name
+    if place.log_uuid is not None and header.log_uuid != place.log_uuid:
+        raise DataDirectoryError(f"{place.path} belongs to another log, {header.log_uuid}")
+    return view, header
+
+
+def _verify_log(place: _Place, report: _Report) -> None:
+    view, header = _open_log(place, report)
+    seed = log_seed(header.log_uuid, header.kind)
+    last_sequence = 0
+    for found in scan_batches(
+        view, start=FILE_HEADER_SIZE, end=len(view), seed=seed, path=place.path
+    ):
+        if isinstance(found, Damage):
+            _note_damage(place, report, found, len(view))
+            continue
+        batch = found.header
+        report.batches += 1
+        report.records += batch.count
+        try:
+            columns, blob = _decode(view, found, seed, place.path)
+        except DamagedError as error:
+            report.add(error.position, error.reason)
+            continue
+        if batch.kind in _ITEM_KINDS:
+            _verify_items(report, found.position, columns, memoryview(blob))
+        if batch.kind is RecordKind.ROWS:
+            sequence = columns.arrays["sequence"]
+            if int(sequence[0]) <= last_sequence or (sequence[1:] <= sequence[:-1]).any():
+                report.add(found.position, "the rows' sequences do not ascend")
+            last_sequence = int(sequence[-1])
+    if place.vouched is not None and len(view) < place.vouched:
+        report.add(len(view), f"the file is cut short, {place.vouched} bytes are vouched for")
+
+
+def _note_damage(place: _Place, report: _Report, damage: Damage, size: int) -> None:
+    """Take bytes at the very end that nothing vouches for as a tail that is being written."""
+    is_tail = damage.position + damage.size >= size
+    if is_tail and (place.vouched is None or damage.position >= place.vouched):
+        report.tail = size - damage.position
+    else:
+        report.add(damage.position, damage.reason)
+
+
+def _verify_items(report: _Report, position: int, columns: Columns, blob: memoryview) -> None:
+    begin = 0
+    sizes, dues = columns.arrays["size"].tolist(), columns.arrays["due_ms"].tolist()
+    for size, due_ms in zip(sizes, dues, strict=True):
+        fault = qmq_item_fault(blob[begin : begin + size], due_ms)
+        if fault is not None:
+            report.add(position, fault)
+        begin += size
+
+
+def _decode(
+    view: memoryview, found: ScannedBatch, seed: int, path: str
+) -> tuple[Columns, bytes | bytearray | memoryview]:
+    data = view[found.position : found.position + found.header.size]
+    columns = check_columns(found.header, data, seed=seed, path=path, position=found.position)
+    return columns, check_blob(found.header, data, seed=seed, path=path, position=found.position)
+
+
+def _dump_log(place: _Place) -> Iterator[Record]:
+    try:
+        view, header = _open_log(place, _Report(place.path))
+    except (StorageError, OSError) as error:
+        yield {"file": place.path, "position": 0, "damage": str(error)}
+        return
+    seed = log_seed(header.log_uuid, header.kind)
+    for found in scan_batches(
+        view, start=FILE_HEADER_SIZE, end=len(view), seed=seed, path=place.path
+    ):
+        if isinstance(found, Damage):
+            yield {"file": place.path, "position": found.position, "damage": found.reason}
+            continue
+        try:
+            columns, blob = _decode(view, found, seed, place.path)
+        except DamagedError as error:
+            yield {"file": place.path, "position": error.position, "damage": error.reason}
+            continue
+        yield from _records(place, header, found, columns, memoryview(blob))
+
+
+def _records(
+    place: _Place, header: FileHeader, found: ScannedBatch, columns: Columns, blob: memoryview
+) -> Iterator[Record]:
+    batch = found.header
+    where = {"file": place.path, "position": found.position}
+    match batch.kind:
+        case RecordKind.MESSAGE | RecordKind.ROWS:
+            yield from _dump_items(where, batch, columns, blob)
+        case RecordKind.FACTS:
+            yield from _dump_facts(where, header, batch, columns)
+        case RecordKind.SEALS:
+            for place_in_batch, seal in enumerate(seals_of_columns(columns)):
+                yield where | {
+                    "seal": batch.base_sequence + place_in_batch,
+                    "segment": seal.key.name,
+                    "rows": seal.rows,
+                    "delivered": seal.outcomes[0],
+                    "facts": sum(seal.outcomes),
+                    "bytes": seal.length,
+                    "digest": f"{seal.digest[0]:016x}{seal.digest[1]:016x}",
+                }
+        case _:
+            yield where | {
+                "sequence": batch.base_sequence,
+                "kind": batch.kind.name,
+                "epoch": batch.epoch,
+                "floor": _time(batch.floor_minute * 60_000),
+                "appended": _time(batch.append_ms),
+            }
+
+
+def _dump_items(
+    where: dict[str, object], batch: BatchHeader, columns: Columns, blob: memoryview
+) -> Iterator[Record]:
+    arrays = columns.arrays
+    count = batch.count
+    sequences = (
+        arrays["sequence"].tolist()
+        if "sequence" in arrays
+        else range(batch.base_sequence, batch.base_sequence + count)
+    )
+    begin = 0
+    for sequence, due_ms, size, subject in zip(
+        sequences,
+        arrays["due_ms"].tolist(),
+        arrays["size"].tolist(),
+        arrays["subject"].tolist(),
+        strict=True,
+    ):
+        item = blob[begin : begin + size]
+        begin += size
+        yield where | {
+            "sequence": sequence,
+            "kind": batch.kind.name,
+            "due": _time(due_ms),
+            "subject": columns.names[subject].decode(errors="backslashreplace"),
+            "message id": qmq_message_id(item).decode(errors="backslashreplace"),
+            "bytes": size,
+            "appended": _time(batch.append_ms),
+        }
+
+
+def _dump_facts(
+    where: dict[str, object], header: FileHeader, batch: BatchHeader, columns: Columns
+) -> Iterator[Record]:
+    arrays = columns.arrays
+    numbered = header.kind is LogKind.DISPATCH_JOURNAL
+    for place, (sequence, minute, at_ms, target, outcome) in enumerate(
+        zip(
+            arrays["sequence"].tolist(),
+            arrays["minute"].tolist(),
+            arrays["at_ms"].tolist(),
+            arrays["target"].tolist(),
+            arrays["outcome"].tolist(),
+            strict=True,
+        )
+    ):
+        number = {"fact": batch.base_sequence + place} if numbered else {}
+        yield (
+            where
+            | number
+            | {
+                "sequence": sequence,
+                "filed": _time(minute * 60_000),
+                "at": _time(at_ms),
+                "target": columns.names[target].decode(errors="backslashreplace"),
+                "outcome": Outcome(outcome).name.lower(),
+            }
+        )
+
+
+def _dump_checkpoint(place: _Place) -> Iterator[Record]:
+    if place.log_uuid is None:
+        return
+    try:
+        checkpoint = read_checkpoint(place.disk, place.log_uuid)
+    except StorageError as error:
+        yield {"file": place.path, "position": 0, "damage": str(error)}
+        return
+    if checkpoint is None:
+        return
+    yield {
+        "file": place.path,
+        "sequence": checkpoint.sequence,
+        "fact": checkpoint.fact_number,
+        "floor": _time(checkpoint.floor_minute * 60_000),
+        "hours split until": _time(checkpoint.hour_mark * 60_000),
+        "days split until": _time(checkpoint.day_mark * 60_000),
+        "written": _time(checkpoint.written_ms),
+    }
+    for state in checkpoint.segments:
+        yield {
+            "segment": state.key.name,
+            "rows": state.rows,
+            "facts": state.facts,
+            "bytes": state.length,
+            "facts bytes": state.facts_length,
+            "last sequence": state.last_sequence,
+            "earliest due": _time(state.earliest_due_ms),
+        }
+
+
+def _time(ms: int) -> str:
+    try:
+        when = dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,49 @@
+"""Reading a file from front to back in large pieces, and past sectors that cannot be read."""
+
+from storage.disk import File
+
+_PIECE = 4 * 1024 * 1024
+READ_BLOCK_SIZE = 4096
+"""How much is given up when the disk cannot read a byte."""
+
+
+class ReadAhead:
+    """A window on a file that moves forward with its reader.
+
+    Views stay valid after the window has moved on. Bytes the disk cannot read are zeros in a view
+    (no CRC takes them for anything), and their blocks' path and position go into `unreadable`.
+    """
+
+    def __init__(self, file: File, *, end: int, unreadable: list[tuple[str, int]]) -> None:
+        self._file = file
+        self._end = end
+        self._unreadable = unreadable
+        self._start = 0
+        self._window = memoryview(b"")
+
+    def view(self, position: int, size: int) -> memoryview:
+        """Return `size` bytes from `position`; fewer only at the end."""
+        size = max(0, min(size, self._end - position))
+        offset = position - self._start
+        if offset < 0 or offset + size > len(self._window):
+            wanted = min(max(size, _PIECE), self._end - position)
+            self._window = memoryview(self._read(position, wanted))
+            self._start, offset = position, 0
+        return self._window[offset : offset + size]
+
+    def _read(self, position: int, size: int) -> bytes:
+        try:
+            return self._file.read_at(position, size)
+        except OSError:
+            blocks = range(position, position + size, READ_BLOCK_SIZE)
+            return b"".join(
+                self._read_block(block, min(READ_BLOCK_SIZE, position + size - block))
+                for block in blocks
+            )
+
+    def _read_block(self, position: int, size: int) -> bytes:
+        try:
+            return self._file.read_at(position, size)
+        except OSError:
+            self._unreadable.append((self._file.path, position))
+            return bytes(size)

@@ -1,0 +1,714 @@
+"""The schedule_log: committed messages filed by the time they are due, and loaded from there.
+
+Rows come in by `file`, in order of sequence. Those of minutes that are being or have been loaded
+are written at once and returned as entries for the wheel; the others wait in the *pile* and are
+written together, each segment once per flush, because a commit's rows may belong to hundreds of
+segments. All methods are called one at a time, in order (one lane of the executor), which is what
+makes loading exactly once: `begin_load` moves the loading cursor and notes the last filed sequence
+in one step, so every row is either on disk for the load or above it and goes straight in.
+
+Half-open times: the loading cursor T means that rows whose effective due time is below T are in the
+wheel or on their way there.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import numpy as np
+
+from storage.batches import Damage
+from storage.columns import Columns
+from storage.disk import Disk, File
+from storage.entries import ENTRY, Entries, SubjectTable, no_entries
+from storage.errors import DamagedError, StorageFullError
+from storage.facts import FactBlock, join_facts
+from storage.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
+from storage.segment import Segment, SegmentBatch
+from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleLimits:
+    """How the schedule_log gathers and cuts time; each node may choose for itself."""
+
+    minute_horizon_minutes: int = 120
+    """What is due within this many minutes lies in minute segments."""
+
+    hour_horizon_minutes: int = 48 * 60
+    """What is due within this many minutes lies in hour segments, beyond it in day segments."""
+
+    gather_bytes_max: int = 64 * 1024 * 1024
+    """Rows for later are written when this many bytes of them wait in memory."""
+
+    open_files_max: int = 512
+    """Clean segment files kept open for appending; more are closed after a checkpoint."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that could not work."""
+        if self.minute_horizon_minutes < 2:
+            raise ValueError("minute_horizon_minutes must be at least 2")
+        if self.hour_horizon_minutes < self.minute_horizon_minutes + 60:
+            raise ValueError("hour_horizon_minutes must exceed minute_horizon_minutes by an hour")
+
+
+class ScheduleLog:
+    """Files, loads, splits and crosses off; knows no clock and no task."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_uuid: UUID,
+        *,
+        limits: ScheduleLimits,
+        subjects: SubjectTable,
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        self.disk = disk
+        self.subjects = subjects
+        self._log_uuid = log_uuid
+        self._limits = limits
+        self._on_damage = on_damage
+        self.segments: dict[int, Segment] = {}
+        """Unsealed segments by the code of their key."""
+        self.epoch = 1
+        self.last_filed = 0
+        """The last sequence handed to `file`; pile and held rows count as filed."""
+        self.floor_minute = 0
+        self.hour_mark = 0
+        self.day_mark = 0
+        self.loading_ms = 0
+        self.loaded_ms = 0
+        self._near: list[RowBlock] = []
+        self._pile: list[RowBlock] = []
+        self._pile_bytes = 0
+        self._pile_earliest_ms: int | None = None
+        self._held: list[RowBlock] = []
+        self._split: SplitJob | None = None
+        self._unfiled: list[FactBlock] = []
+        self._dirty: dict[str, File] = {}
+        self.names_changed = False
+        """A file was made since the last checkpoint, so the directories need an fsync."""
+        self.full = False
+        """The last write found no space; rows wait in memory and `file` goes on accepting."""
+        self.pending = 0
+        """Rows without a fact, pile included."""
+        self.retired: list[str] = []
+        """Files that nothing needs any more, for the next checkpoint to list."""
+        self.quarantined: list[str] = []
+        """Files with damaged batches that were not carried over; kept for salvage."""
+
+    # -- filing ------------------------------------------------------------------------------
+
+    def file(
+        self,
+        *,
+        base_sequence: int,
+        floor_minute: int,
+        epoch: int,
+        columns: Columns,
+        blob: bytes,
+        append_ms: int,
+        above: int = 0,
+    ) -> Entries:
+        """File one committed MESSAGE batch; return the entries that go straight into the wheel.
+
+        Rows that are filed already (replay after a crash) are skipped: those not above sequence
+        `above`, and those not above the last one of their segment.
+        """
+        self._raise_floor(floor_minute, append_ms)
+        self.epoch = epoch
+        arrays = columns.arrays
+        count = len(arrays["due_ms"])
+        block = RowBlock(
+            sequence=np.arange(base_sequence, base_sequence + count, dtype=np.int64),
+            due_ms=arrays["due_ms"],
+            id_hash=arrays["id_hash"],
+            size=arrays["size"],
+            subject=self.subjects.numbers(columns.names)[arrays["subject"]],
+            minute=filed_minutes(arrays["due_ms"], self.floor_minute),
+            blob=blob,
+        )
+        self.last_filed = base_sequence + count - 1
+        block = block.above(above)
+        if not len(block):
+            return no_entries()
+        self.pending += len(block)
+        near = block.minute * MINUTE_MS < self.loading_ms
+        if near.all():
+            self._near.append(block)
+        elif near.any():
+            self._near.append(block.take(np.flatnonzero(near)))
+            self._put_aside(block.take(np.flatnonzero(~near)))
+        else:
+            self._put_aside(block)
+        return self.flush_near(append_ms)
+
+    def file_control(self, *, sequence: int, floor_minute: int, epoch: int, now_ms: int) -> None:
+        """Note a record that makes no row (EPOCH_START, FLOOR)."""
+        self._raise_floor(floor_minute, now_ms)
+        self.epoch = epoch
+        self.last_filed = sequence
+
+    def _raise_floor(self, floor_minute: int, now_ms: int) -> None:
+        self.floor_minute = max(self.floor_minute, floor_minute)
+        if self.floor_minute >= self.hour_mark:
+            # Only in replay: the marks moved on after the checkpoint and the crash forgot it. A
+            # row that the floor moved must never lie in a coarse segment, which could not tell.
+            while (job := self.begin_split(self.floor_minute * MINUTE_MS)) is not None:
+                while not job.step(now_ms):
+                    pass
+            if self.floor_minute >= self.hour_mark:
+                raise StorageFullError("no space to split the segments that the log has passed")
+
+    def _put_aside(self, block: RowBlock) -> None:
+        self._pile.append(block)
+        self._pile_bytes += block.weight
+        earliest = int(effective_due_ms(block.due_ms, block.minute).min())
+        known = self._pile_earliest_ms
+        self._pile_earliest_ms = earliest if known is None else min(known, earliest)
+
+    @property
+    def pile_bytes(self) -> int:
+        """Bytes of rows that wait in memory for a flush, those held by a split included."""
+        return self._pile_bytes
+
+    @property
+    def pile_earliest_ms(self) -> int | None:
+        """When the first row of the pile has to be in the wheel."""
+        return self._pile_earliest_ms
+
+    @property
+    def pile_is_full(self) -> bool:
+        """Whether it is time for `flush`."""
+        return self._pile_bytes >= self._limits.gather_bytes_max
+
+    def flush_near(self, now_ms: int) -> Entries:
+        """Write rows of loaded minutes; return the entries of those below the loading cursor.
+
+        What finds no space waits for the next call.
+        """
+        found = [
+            self._entries(segment, block, positions)
+            for segment, block, positions in self._write_all(self._near, now_ms)
+        ]
+        return np.concatenate(found) if found else no_entries()
+
+    def _entries(self, segment: Segment, block: RowBlock, positions: Int64s) -> Entries:
+        entries = np.empty(len(block), ENTRY)
+        entries["sequence"] = block.sequence
+        entries["due_ms"] = block.due_ms
+        entries["position"] = positions
+        entries["size"] = block.size
+        entries["minute"] = segment.key.start
+        entries["subject"] = block.subject
+        if (segment.key.start + 1) * MINUTE_MS > self.loading_ms:
+            return entries[effective_due_ms(block.due_ms, block.minute) < self.loading_ms]
+        return entries
+
+    def flush(self, now_ms: int) -> bool:
+        """Write the pile; return False if some of it found no space and waits on."""
+        if self._split is not None:
+            self._hold_rows(self._split)
+        for _written in self._write_all(self._pile, now_ms):
+            pass
+        waiting, self._pile = self._pile, []
+        self._pile_bytes = sum(block.weight for block in self._held)
+        self._pile_earliest_ms = None
+        for block in waiting:
+            self._put_aside(block)
+        return not waiting
+
+    def _hold_rows(self, job: "SplitJob") -> None:
+        kept = []
+        for block in self._pile:
+            held = (block.minute >= job.key.start) & (block.minute < job.key.end)
+            if held.any():
+                self._held.append(block.take_or_empty(np.flatnonzero(held)))
+                block = block.take_or_empty(np.flatnonzero(~held))  # noqa: PLW2901
+            if len(block):
+                kept.append(block)
+        self._pile = kept
+
+    def _write_all(
+        self, blocks: list[RowBlock], now_ms: int
+    ) -> Iterator[tuple[Segment, RowBlock, Int64s]]:
+        """Write blocks segment by segment; empty the list of what was written."""
+        if not blocks:
+            return
+        left: list[RowBlock] = []
+        self.full = False
+        merged = join_blocks(blocks)
+        groups = merged.split_by_segment(hour_mark=self.hour_mark, day_mark=self.day_mark)
+        for code, group in groups:
+            segment = self._segment(key_of_code(code))
+            block = group.above(segment.last_sequence)
+            self.pending -= len(group) - len(block)
+            if not len(block):
+                continue
+            try:
+                positions = self._append(segment, block, now_ms)
+            except StorageFullError:
+                self.full = True
+                left.append(group)
+                continue
+            yield segment, block, positions
+        blocks[:] = left
+
+    def _segment(self, key: SegmentKey) -> Segment:
+        segment = self.segments.get(key.code)
+        if segment is None:
+            segment = self.segments[key.code] = Segment.new(self.disk, self._log_uuid, key)
+        return segment
+
+    def _append(self, segment: Segment, block: RowBlock, now_ms: int) -> Int64s:
+        self.names_changed |= not segment.file.length
+        positions = segment.append(block, self.subjects, epoch=self.epoch, append_ms=now_ms)
+        self._dirty[segment.file.path] = segment.file.file()
+        return positions
+
+    # -- loading -----------------------------------------------------------------------------
+
+    def next_load_ms(self) -> int | None:
+        """Return the due time of the first row that is not in the wheel, None if there is none.
+
+        Rows of coarse segments count: they have to be split before.
+        """
+        times = [
+            max(segment.earliest_effective_ms, self.loading_ms)
+            for segment in self.segments.values()
+            if segment.key.end * MINUTE_MS > self.loading_ms and segment.pending
+        ]
+        if self._pile_earliest_ms is not None:
+            times.append(self._pile_earliest_ms)
+        return min(times, default=None)
+
+    def begin_load(self, until_ms: int, *, rows_max: int, now_ms: int) -> "LoadJob | None":
+        """Move the loading cursor towards `until_ms`, over at most about `rows_max` rows.
+
+        Returns None if nothing can be loaded now: the cursor is there already, the pile could not
+        be written, a split has to come first, or `rows_max` leaves no room.
+        """
+        until_ms = min(until_ms, self.hour_mark * MINUTE_MS)
+        if until_ms <= self.loading_ms or rows_max <= 0 or not self.flush(now_ms):
+            return None
+        segments = self._segments_between(self.loading_ms, until_ms)
+        rows = 0
+        chosen: list[Segment] = []
+        for segment in segments:
+            rows += segment.pending
+            if rows > rows_max:
+                if chosen:
+                    until_ms = segment.key.start * MINUTE_MS
+                else:
+                    until_ms = self._slice_end(segment, rows_max, until_ms)
+                    chosen.append(segment)
+                break
+            chosen.append(segment)
+        until_ms = max(until_ms, self.loading_ms + 1)
+        job = LoadJob(
+            schedule=self,
+            from_ms=self.loading_ms,
+            until_ms=until_ms,
+            last_sequence=self.last_filed,
+            parts=[(segment, segment.file.length) for segment in chosen],
+        )
+        self.loading_ms = until_ms
+        return job
+
+    def _segments_between(self, from_ms: int, until_ms: int) -> list[Segment]:
+        return sorted(
+            (
+                segment
+                for segment in self.segments.values()
+                if segment.key.span is Span.MINUTE
+                and segment.key.start * MINUTE_MS < until_ms
+                and segment.key.end * MINUTE_MS > from_ms
+            ),
+            key=lambda segment: segment.key.start,
+        )
+
+    def _slice_end(self, segment: Segment, rows_max: int, until_ms: int) -> int:
+        """Return the due time up to which about `rows_max` rows of one segment can be loaded."""
+        times = [
+            batch.effective_due_ms()
+            for batch in segment.read_rows(self.disk, segment.file.length)
+            if isinstance(batch, SegmentBatch)
+        ]
+        waiting = np.concatenate(times) if times else np.empty(0, np.int64)
+        waiting = np.sort(waiting[waiting >= self.loading_ms])
+        end = min(until_ms, segment.key.end * MINUTE_MS)
+        if len(waiting) <= rows_max:
+            return end
+        return min(end, max(int(waiting[rows_max]), int(waiting[0]) + 1))
+
+    def crossed_off(self, segment: Segment) -> Int64s:
+        """Return the sequences of a segment that have a fact, repeated ones included."""
+        found = []
+        for block in segment.read_facts(self.disk):
+            if isinstance(block, Damage):
+                self._on_damage(block)
+            else:
+                found.append(block.sequence)
+        if segment.key.span is Span.MINUTE:
+            found += [block.sequence[block.minute == segment.key.start] for block in self._unfiled]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    @property
+    def gather_bytes_max(self) -> int:
+        """How many bytes of rows may wait in memory."""
+        return self._limits.gather_bytes_max
+
+    def new_segment(self, key: SegmentKey) -> Segment:
+        """Return an empty segment that does not count yet."""
+        return Segment.new(self.disk, self._log_uuid, key)
+
+    def report(self, damage: Damage) -> None:
+        """Pass damage on to whoever listens."""
+        self._on_damage(damage)
+
+    # -- splitting ---------------------------------------------------------------------------
+
+    def next_split_ms(self) -> int | None:
+        """Return the time at which a coarse segment has to be split, None if there is none."""
+        times = []
+        for segment in self.segments.values():
+            if segment.key.span is Span.HOUR:
+                times.append(segment.key.start - self._limits.minute_horizon_minutes)
+            elif segment.key.span is Span.DAY:
+                times.append(segment.key.start - self._limits.hour_horizon_minutes)
+        return min(times) * MINUTE_MS if times else None
+
+    def begin_split(self, now_ms: int) -> "SplitJob | None":
+        """Return the next split that is due, having moved the marks over empty time before it."""
+        if self._split is not None:
+            return self._split
+        now = now_ms // MINUTE_MS
+        day_target = _after(now + self._limits.hour_horizon_minutes, Span.DAY)
+        hour_target = _after(now + self._limits.minute_horizon_minutes, Span.HOUR)
+        segment = self._first_coarse(Span.DAY, day_target)
+        if segment is None:
+            self.day_mark = max(self.day_mark, day_target)
+            segment = self._first_coarse(Span.HOUR, hour_target)
+        else:
+            self.day_mark = max(self.day_mark, segment.key.start)
+        if segment is None:
+            self.hour_mark = max(self.hour_mark, hour_target)
+            return None
+        if segment.key.span is Span.HOUR:
+            self.hour_mark = max(self.hour_mark, segment.key.start)
+        # Rows that wait for this segment go in first, while it is still where they belong.
+        if not self.flush(now_ms):
+            return None
+        self._split = SplitJob(schedule=self, source=segment)
+        return self._split
+
+    def _first_coarse(self, span: Span, before: int) -> Segment | None:
+        starts = [
+            segment.key.start
+            for segment in self.segments.values()
+            if segment.key.span is span and segment.key.start < before
+        ]
+        return self.segments[SegmentKey(min(starts), span).code] if starts else None
+
+    def finish_split(self, job: "SplitJob") -> None:
+        """Put the finer segments in the place of the coarse one."""
+        source = job.source
+        del self.segments[source.key.code]
+        self._dirty.pop(source.file.path, None)
+        self._dirty.pop(source.facts_file.path, None)
+        source.close()
+        for segment in job.finer.values():
+            self.segments[segment.key.code] = segment
+            self._dirty[segment.file.path] = segment.file.file()
+        if source.key.span is Span.DAY:
+            self.day_mark = max(self.day_mark, source.key.end)
+        else:
+            self.hour_mark = max(self.hour_mark, source.key.end)
+        self.names_changed = True
+        self._split = None
+        waiting, self._pile, self._held = self._held + self._pile, [], []
+        self._pile_bytes = 0
+        for block in waiting:
+            self._put_aside(block)
+        self._hand_down_facts(source)
+        files = [file.path for file in (source.file, source.facts_file) if file.length]
+        (self.quarantined if job.damaged else self.retired).extend(files)
+
+    def _hand_down_facts(self, source: Segment) -> None:
+        facts = [block for block in source.read_facts(self.disk) if isinstance(block, FactBlock)]
+        unfiled = []
+        for block in self._unfiled:
+            inside = (block.minute >= source.key.start) & (block.minute < source.key.end)
+            if inside.any():
+                facts.append(block.take(np.flatnonzero(inside)))
+                block = block.take(np.flatnonzero(~inside))  # noqa: PLW2901
+            if len(block):
+                unfiled.append(block)
+        self._unfiled = unfiled
+        if facts:
+            again = join_facts(facts)
+            self.pending += len(again)
+            self.note_facts(again)
+
+    # -- crossing off ------------------------------------------------------------------------
+
+    def note_facts(self, facts: FactBlock) -> None:
+        """Count durable facts; they are filed at the next checkpoint."""
+        self._unfiled.append(facts)
+        self.pending -= len(facts)
+        minutes, counts = np.unique(facts.minute, return_counts=True)
+        for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
+            segment = self._covering(minute)
+            if segment is not None:
+                segment.facts_seen += count
+
+    def _covering(self, minute: int) -> Segment | None:
+        for span in (Span.MINUTE, Span.HOUR, Span.DAY):
+            segment = self.segments.get(key_of_minute(minute, span).code)
+            if segment is not None:
+                return segment
+        return None
+
+    def file_facts(self, now_ms: int) -> bool:
+        """Write the facts noted so far beside their segments; False if there was no space."""
+        if not self._unfiled:
+            return True
+        facts = join_facts(self._unfiled)
+        minutes = facts.minute
+        order = np.argsort(minutes, kind="stable")
+        edges = np.flatnonzero(np.diff(minutes[order])) + 1
+        left = []
+        for rows in np.split(order, edges):
+            part = facts.take(rows)
+            segment = self._covering(int(part.minute[0]))
+            if segment is None:
+                continue  # A fact told twice, of a segment that is sealed by now.
+            self.names_changed |= not segment.facts_file.length
+            try:
+                segment.append_facts(part, epoch=self.epoch, append_ms=now_ms)
+            except StorageFullError:
+                self.full = True
+                left.append(part)
+                continue
+            self._dirty[segment.facts_file.path] = segment.facts_file.file()
+        self._unfiled = left
+        return not left
+
+    def wants_floor(self) -> int | None:
+        """Return the floor minute that would close a covered segment, None if none waits."""
+        ends = [
+            segment.key.end
+            for segment in self.segments.values()
+            if segment.key.end > self.floor_minute
+            and segment.rows
+            and segment.facts_seen >= segment.rows
+            and segment.key.span is Span.MINUTE
+        ]
+        return min(ends, default=None)
+
+    # -- for the checkpoint ------------------------------------------------------------------
+
+    def covered_segments(self) -> list[Segment]:
+        """Return closed segments whose facts may cover their rows by now."""
+        return [
+            segment
+            for segment in self.segments.values()
+            if segment.key.end <= self.floor_minute
+            and segment.facts_seen >= segment.rows
+            and segment.facts_seen != segment.facts_at_last_look
+        ]
+
+    def replayed_sequence(self) -> int:
+        """Return the sequence below the oldest row that waits in memory."""
+        waiting = [int(block.sequence.min()) for block in self._near + self._pile + self._held]
+        return min(waiting) - 1 if waiting else self.last_filed
+
+    @property
+    def is_splitting(self) -> bool:
+        """Whether a split is under way (its finer segments do not count yet)."""
+        return self._split is not None
+
+    def take_dirty(self) -> list[File]:
+        """Return the files written since the last call."""
+        dirty = list(self._dirty.values())
+        self._dirty = {}
+        return dirty
+
+    def put_back_dirty(self, files: Sequence[File]) -> None:
+        """Count files as not synced again."""
+        self._dirty = {file.path: file for file in files} | self._dirty
+
+    def drop_sealed(self, keys: Sequence[SegmentKey]) -> None:
+        """Forget segments whose seal is durable."""
+        for key in keys:
+            segment = self.segments.pop(key.code, None)
+            if segment is not None:
+                segment.close()
+
+    def close_clean_files(self) -> None:
+        """Give descriptors back where too many are open and nothing waits for an fsync."""
+        held = [
+            file
+            for segment in self.segments.values()
+            for file in (segment.file, segment.facts_file)
+            if file.is_open and file.path not in self._dirty
+        ]
+        if len(held) > self._limits.open_files_max:
+            for file in held:
+                file.close()
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for segment in self.segments.values():
+            segment.close()
+
+
+def _after(minute: int, span: Span) -> int:
+    """Return the first minute after the span that covers `minute`."""
+    return minute - minute % span.minutes + span.minutes
+
+
+@dataclass(slots=True)
+class LoadJob:
+    """One move of the loading cursor, done in steps so that filing goes on in between.
+
+    What is loaded was fixed at the start: rows up to `last_sequence` with an effective due time in
+    [from_ms, until_ms) and without a fact. Whatever is filed later goes straight into the wheel.
+    """
+
+    schedule: ScheduleLog
+    from_ms: int
+    until_ms: int
+    last_sequence: int
+    parts: list[tuple[Segment, int]]
+    _batches: Iterator[SegmentBatch | Damage] | None = None
+    _crossed_off: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def step(self, rows_max: int) -> tuple[Entries, bool]:
+        """Return the next entries, about `rows_max` of them, and whether that was all."""
+        found: list[Entries] = []
+        count = 0
+        while count < rows_max:
+            if self._batches is None:
+                if not self.parts:
+                    self.schedule.loaded_ms = max(self.schedule.loaded_ms, self.until_ms)
+                    return (np.concatenate(found) if found else no_entries()), True
+                self._open_next()
+            assert self._batches is not None
+            batch = next(self._batches, None)
+            if batch is None:
+                self._batches = None
+            elif isinstance(batch, Damage):
+                self.schedule.report(batch)
+            else:
+                count += batch.header.count
+                found.append(self._entries(batch))
+        return np.concatenate(found), False
+
+    def _open_next(self) -> None:
+        segment, length = self.parts.pop(0)
+        self._crossed_off = self.schedule.crossed_off(segment)
+        self._batches = segment.read_rows(self.schedule.disk, length)
+        self.schedule.disk.prefetch(segment.file.path)
+
+    def _entries(self, batch: SegmentBatch) -> Entries:
+        arrays = batch.columns.arrays
+        wanted = batch.effective_due_ms()
+        mask = (wanted >= self.from_ms) & (wanted < self.until_ms)
+        mask &= batch.sequence <= self.last_sequence
+        if len(self._crossed_off):
+            mask &= ~np.isin(batch.sequence, self._crossed_off)
+        entries = np.empty(int(mask.sum()), ENTRY)
+        entries["sequence"] = batch.sequence[mask]
+        entries["due_ms"] = batch.due_ms[mask]
+        entries["position"] = batch.item_positions()[mask]
+        entries["size"] = arrays["size"][mask]
+        entries["minute"] = batch.segment.key.start
+        numbers = self.schedule.subjects.numbers(batch.columns.names)
+        entries["subject"] = numbers[arrays["subject"][mask]]
+        return entries
+
+
+@dataclass(slots=True)
+class SplitJob:
+    """One coarse segment on its way into finer ones.
+
+    Until `ScheduleLog.finish_split` the coarse segment is the one that counts: checkpoints name it,
+    and rows that arrive for it are held in memory.
+    """
+
+    schedule: ScheduleLog
+    source: Segment
+    finer: dict[int, Segment] = field(default_factory=dict)
+    _batches: Iterator[SegmentBatch | Damage] | None = None
+    _view: memoryview = field(default_factory=lambda: memoryview(b""))
+    _gathered: list[RowBlock] = field(default_factory=list)
+    damaged: bool = False
+    """A batch could not be carried over."""
+
+    @property
+    def key(self) -> SegmentKey:
+        """The segment being split."""
+        return self.source.key
+
+    def step(self, now_ms: int) -> bool:
+        """Do a bounded part of the work; return True when the finer segments have taken over.
+
+        Raises StorageFullError where a finer segment finds no space; the step can be repeated.
+        """
+        if self._batches is None:
+            self._open()
+        assert self._batches is not None
+        batch = next(self._batches, None)
+        if batch is None:
+            self._write(now_ms)
+            self.schedule.finish_split(self)
+            return True
+        if isinstance(batch, Damage):
+            self.damaged = True
+            self.schedule.report(batch)
+            return False
+        try:
+            rows = batch.rows(self._view, self.schedule.subjects)
+        except DamagedError as error:
+            self.damaged = True
+            self.schedule.report(
+                Damage(
+                    path=error.path,
+                    position=error.position,
+                    size=batch.header.size,
+                    reason=error.reason,
+                )
+            )
+            return False
+        self._gathered.append(rows)
+        if sum(block.weight for block in self._gathered) >= self.schedule.gather_bytes_max:
+            self._write(now_ms)
+        return False
+
+    def _open(self) -> None:
+        disk, path = self.schedule.disk, self.source.file.path
+        self._batches = self.source.read_rows(disk, self.source.file.length)
+        self._view = disk.map(path) if self.source.file.length else memoryview(b"")
+
+    def _write(self, now_ms: int) -> None:
+        if not self._gathered:
+            return
+        # Marks that send every row of this segment to the next finer span, whatever the clock says.
+        day = self.source.key.span is Span.DAY
+        marks = {
+            "hour_mark": self.source.key.start if day else self.source.key.end,
+            "day_mark": self.source.key.end,
+        }
+        for code, group in join_blocks(self._gathered).split_by_segment(**marks):
+            segment = self.finer.get(code)
+            if segment is None:
+                segment = self.schedule.new_segment(key_of_code(code))
+                self.finer[code] = segment
+            block = group.above(segment.last_sequence)
+            if len(block):
+                segment.append(
+                    block, self.schedule.subjects, epoch=self.schedule.epoch, append_ms=now_ms
+                )
+        self._gathered = []

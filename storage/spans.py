@@ -1,0 +1,86 @@
+"""How time is cut into schedule segments: minutes near, hours further on, days beyond.
+
+A segment covers `span` minutes from `start` (minutes since the epoch, UTC). Its name and its file
+header carry both, e.g. `20261121T1403Z.minute`, so a file tells what it holds without a manifest.
+Names use UTC: local time would fold two hours into one when a clock changes.
+"""
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+MINUTE_MS = 60_000
+
+
+class Span(IntEnum):
+    """How much time a file covers."""
+
+    NONE = 0
+    """It does not cover a span of due times."""
+    MINUTE = 1
+    HOUR = 2
+    DAY = 3
+
+    @property
+    def minutes(self) -> int:
+        """The length in minutes."""
+        return _MINUTES[self]
+
+
+_MINUTES = {Span.NONE: 0, Span.MINUTE: 1, Span.HOUR: 60, Span.DAY: 1440}
+_NAME = re.compile(r"(\d{8}T\d{4})Z\.(minute|hour|day)")
+_CODE_SPANS = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentKey:
+    """Which segment: its first minute and its span."""
+
+    start: int
+    span: Span
+
+    @property
+    def end(self) -> int:
+        """The first minute after the segment."""
+        return self.start + self.span.minutes
+
+    @property
+    def code(self) -> int:
+        """The key as one number, which arrays of rows are grouped by."""
+        return self.start * _CODE_SPANS + self.span
+
+    @property
+    def name(self) -> str:
+        """The file name, alike in schedule_log and dispatch_log."""
+        start = dt.datetime.fromtimestamp(self.start * 60, dt.UTC)
+        return f"{start:%Y%m%dT%H%M}Z.{self.span.name.lower()}"
+
+    @property
+    def path(self) -> str:
+        """The segment's file."""
+        return f"schedule_log/{self.name}"
+
+    @property
+    def facts_path(self) -> str:
+        """The file of the facts filed for this segment."""
+        return f"dispatch_log/{self.name}"
+
+
+def key_of_code(code: int) -> SegmentKey:
+    """Return the key whose code this is."""
+    return SegmentKey(code // _CODE_SPANS, Span(code % _CODE_SPANS))
+
+
+def key_of_name(name: str) -> SegmentKey | None:
+    """Return the key a file name stands for, or None if it names no segment."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    start = dt.datetime.strptime(match[1] + "+0000", "%Y%m%dT%H%M%z")
+    return SegmentKey(int(start.timestamp()) // 60, Span[match[2].upper()])
+
+
+def key_of_minute(minute: int, span: Span) -> SegmentKey:
+    """Return the segment of this span that covers a minute."""
+    return SegmentKey(minute - minute % span.minutes, span)

@@ -1,0 +1,540 @@
+"""One node's data directory, opened: identity, the logs, recovery and the checkpoint.
+
+data directory/
+  lock, identity            who this is; one process at a time
+  message_log/              what was accepted, and `durable_end`
+  schedule_log/             by the time it is due, one file per segment
+  dispatch_log/             what became of it, filed alike; `journal/` as it became known
+  seals/                    complete segments
+  checkpoint/               the manifest of all that is derived
+"""
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storage.batches import Damage
+from storage.checkpoint import Checkpoint, RetiredFile, read_checkpoint, write_checkpoint
+from storage.columns import RecordKind
+from storage.disk import Disk, File
+from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
+from storage.entries import SubjectTable
+from storage.errors import LogStateError, UnsupportedFormatError
+from storage.facts import FactBlock, Outcome
+from storage.identity import Identity, open_identity
+from storage.message_log import MessageLog, RecoveryReport
+from storage.schedule_log import ScheduleLimits, ScheduleLog
+from storage.seals import SEALS_DIRECTORY, SEALS_PATH, Seal, SealsLog, read_seals
+from storage.segment import Segment, SegmentBatch
+from storage.spans import key_of_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """What a node decides about its data directory."""
+
+    cluster: str | None = None
+    """Name of the cluster; None takes what the directory says."""
+
+    group: str | None = None
+    """Name of the group; fixed at the first start."""
+
+    node_id: str | None = None
+    """Name of the node; fixed at the first start."""
+
+    schedule: ScheduleLimits = field(default_factory=ScheduleLimits)
+    """How the schedule_log gathers and cuts time."""
+
+    message_log_file_bytes_max: int = 256 * 1024 * 1024
+    """A message_log file is closed and the next begun beyond this size."""
+
+    journal_file_bytes_max: int = 64 * 1024 * 1024
+    """A file of the facts journal is closed and the next begun beyond this size."""
+
+    retired_grace_ms: int = 60 * 60 * 1000
+    """How long files that nothing needs any more stay for those who read them."""
+
+
+@dataclass(slots=True)
+class RecoverySummary:
+    """What opening a data directory found and did."""
+
+    message_log: RecoveryReport
+    replayed: int = 0
+    """Records replayed into the schedule_log."""
+    facts: int = 0
+    """Facts of the journal that were not filed yet."""
+    orphans: list[str] = field(default_factory=list)
+    """Files that nothing named, deleted."""
+    damages: list[Damage] = field(default_factory=list)
+    """Bytes that should be readable and are not."""
+
+
+@dataclass(slots=True)
+class CheckpointWork:
+    """A checkpoint that is being written: what has to be durable before it, and what it says."""
+
+    disk: Disk
+    identity: Identity
+    seals_log: SealsLog
+    files: list[File]
+    sync_names: bool
+    seals: list[Seal]
+    checkpoint: Checkpoint
+
+    def write(self) -> None:
+        """Make everything durable in the order that recovery relies on. May take its time."""
+        self.disk.sync_files(self.files)
+        if self.sync_names:
+            self.disk.sync_directory("schedule_log")
+            self.disk.sync_directory("dispatch_log")
+        if self.seals:
+            self.seals_log.append(self.seals, append_ms=self.checkpoint.written_ms)
+        self.checkpoint = replace_seals(self.checkpoint, self.seals_log)
+        write_checkpoint(self.disk, self.identity.log_uuid, self.checkpoint)
+
+
+def replace_seals(checkpoint: Checkpoint, seals_log: SealsLog) -> Checkpoint:
+    """Return the checkpoint with the seals log as it is now."""
+    fields = {name: getattr(checkpoint, name) for name in Checkpoint.__struct_fields__}
+    fields |= {
+        "seals_length": seals_log.length,
+        "seals_count": seals_log.count,
+        "seals_last_crc": seals_log.last_crc,
+    }
+    return Checkpoint(**fields)
+
+
+_DIRECTORIES = (
+    "message_log",
+    "schedule_log",
+    "dispatch_log",
+    JOURNAL_DIRECTORY,
+    SEALS_DIRECTORY,
+    "checkpoint",
+)
+
+
+class Store:
+    """An open data directory.
+
+    `schedule` and the checkpoint's preparation and end belong to one lane of the executor,
+    `message_log` and `journal` to one each; `CheckpointWork.write` to another.
+    """
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        settings: StoreSettings,
+        identity: Identity,
+        message_log: MessageLog,
+        journal: FactsJournal,
+        schedule: ScheduleLog,
+        seals_log: SealsLog,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self.disk = disk
+        self.settings = settings
+        self.identity = identity
+        self.message_log = message_log
+        self.journal = journal
+        self.schedule = schedule
+        self.seals_log = seals_log
+        self.checkpoint = checkpoint
+        """The last durable one."""
+        self.fact_number = checkpoint.fact_number
+        """Number of the last fact the schedule_log was told of."""
+        self.sealed = 0
+        """Segments sealed since the start."""
+        self._retired = list(checkpoint.retired)
+        self._locks = contextlib.ExitStack()
+
+    # -- opening -----------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        settings: StoreSettings,
+        *,
+        chance: random.Random,
+        now_ms: int,
+        on_damage: Callable[[Damage], None],
+    ) -> tuple["Store", RecoverySummary]:
+        """Lock, recover and replay a data directory, making it first if it is empty.
+
+        Raises DataDirectoryError, LogStateError, DamagedError, UnsupportedFormatError,
+        StorageFullError or FatalDiskError; nothing was lost then.
+        """
+        with contextlib.ExitStack() as locks:
+            disk.make_directory("")
+            locks.enter_context(disk.lock("lock"))
+            identity = open_identity(
+                disk,
+                cluster=settings.cluster,
+                group=settings.group,
+                node_id=settings.node_id,
+                chance=chance,
+            )
+            for name in _DIRECTORIES:
+                disk.make_directory(name)
+            for name in ("", *_DIRECTORIES):
+                # A process that died between making a name and its fsync left a name that only the
+                # page cache knows; nothing may rely on it before it is durable.
+                disk.sync_directory(name)
+            recovery = _Recovery(disk, settings, identity, now_ms, on_damage)
+            store, summary = recovery.run()
+            store.hold(locks.pop_all())
+            return store, summary
+
+    def hold(self, locks: contextlib.ExitStack) -> None:
+        """Take over the directory's lock."""
+        self._locks = locks
+
+    # -- crossing off ------------------------------------------------------------------------
+
+    def note_facts(self, facts: FactBlock, last_number: int) -> None:
+        """Tell the schedule_log of durable facts, up to the journal's `last_number`."""
+        self.schedule.note_facts(facts)
+        self.fact_number = last_number
+
+    # -- the checkpoint ----------------------------------------------------------------------
+
+    def needs_checkpoint(self, now_ms: int) -> bool:
+        """Say whether a checkpoint would say anything new. May be called outside the lane."""
+        schedule, last = self.schedule, self.checkpoint
+        grace_ms = self.settings.retired_grace_ms
+        return (
+            schedule.last_filed != last.sequence
+            or self.fact_number != last.fact_number
+            or schedule.names_changed
+            or bool(schedule.retired)
+            or any(now_ms - file.since_ms >= grace_ms for file in self._retired)
+        )
+
+    def prepare_checkpoint(self, now_ms: int) -> CheckpointWork:
+        """Write what waits in memory and take down what a checkpoint shall say."""
+        schedule = self.schedule
+        schedule.flush(now_ms)
+        if schedule.file_facts(now_ms):
+            fact_number = self.fact_number
+        else:
+            fact_number = self.checkpoint.fact_number
+        sequence = schedule.replayed_sequence()
+        # A replay from below the last filed row would make a sealed segment anew.
+        seals = self._find_seals() if sequence == schedule.last_filed else []
+        sealed = {seal.key for seal in seals}
+        names_changed, schedule.names_changed = schedule.names_changed, False
+        self._retire(fact_number, now_ms)
+        checkpoint = Checkpoint(
+            written_ms=now_ms,
+            sequence=sequence,
+            fact_number=fact_number,
+            floor_minute=schedule.floor_minute,
+            hour_mark=schedule.hour_mark,
+            day_mark=schedule.day_mark,
+            segments=tuple(
+                segment.state()
+                for segment in schedule.segments.values()
+                if segment.key not in sealed and segment.rows
+            ),
+            retired=tuple(self._retired),
+            quarantined=tuple(schedule.quarantined),
+        )
+        return CheckpointWork(
+            disk=self.disk,
+            identity=self.identity,
+            seals_log=self.seals_log,
+            files=schedule.take_dirty(),
+            sync_names=names_changed,
+            seals=seals,
+            checkpoint=checkpoint,
+        )
+
+    def _retire(self, fact_number: int, now_ms: int) -> None:
+        paths = self.schedule.retired + self.journal.forget_below(fact_number)
+        self.schedule.retired = []
+        known = {file.path for file in self._retired}
+        self._retired += [
+            RetiredFile(path=path, since_ms=now_ms) for path in paths if path not in known
+        ]
+
+    def finish_checkpoint(self, work: CheckpointWork, now_ms: int) -> None:
+        """Forget what the checkpoint, durable now, allows to forget."""
+        self.checkpoint = work.checkpoint
+        self.schedule.drop_sealed([seal.key for seal in work.seals])
+        self.sealed += len(work.seals)
+        kept = []
+        durable = set(work.checkpoint.retired)
+        for file in self._retired:
+            over = file in durable and now_ms - file.since_ms >= self.settings.retired_grace_ms
+            if not over:
+                kept.append(file)
+            elif self.disk.exists(file.path):
+                self.disk.unlink(file.path)
+        self._retired = kept
+        self.schedule.close_clean_files()
+
+    def abandon_checkpoint(self, work: CheckpointWork) -> None:
+        """Take back a checkpoint that found no space; the next one does its work."""
+        self.schedule.put_back_dirty(work.files)
+        self.schedule.names_changed |= work.sync_names
+
+    def _find_seals(self) -> list[Seal]:
+        seals = []
+        for segment in self.schedule.covered_segments():
+            seal = self._seal_of(segment)
+            if seal is None:
+                segment.facts_at_last_look = segment.facts_seen
+            else:
+                seals.append(seal)
+        return seals
+
+    def _seal_of(self, segment: Segment) -> Seal | None:
+        """Return the seal of a segment whose facts cover its rows, None if they do not."""
+        columns: dict[str, list[bytes]] = {name: [] for name in _DIGESTED}
+        sequences = [np.empty(0, np.int64)]
+        for batch in segment.read_rows(self.disk, segment.file.length):
+            if not isinstance(batch, SegmentBatch):
+                return None
+            sequences.append(batch.sequence)
+            for name, parts in columns.items():
+                parts.append(batch.columns.arrays[name].tobytes())
+        rows = np.concatenate(sequences)
+        facts = [block for block in segment.read_facts(self.disk) if isinstance(block, FactBlock)]
+        told = np.unique(np.concatenate([rows[:0], *(block.sequence for block in facts)]))
+        if len(rows) != segment.rows or not np.isin(rows, told).all():
+            return None
+        outcomes = np.zeros(max(Outcome) + 1, np.int64)
+        for block in facts:
+            outcomes += np.bincount(block.outcome, minlength=len(outcomes))[: len(outcomes)]
+        return Seal(
+            key=segment.key,
+            rows=len(rows),
+            distinct=int(np.isin(told, rows).sum()),
+            last_sequence=segment.last_sequence,
+            length=segment.file.length,
+            facts_length=segment.facts_file.length,
+            digest=_digest(b"".join(b"".join(parts) for parts in columns.values())),
+            facts_digest=_digest(told.tobytes()),
+            outcomes=tuple(outcomes.tolist()[1:]),
+        )
+
+    def close(self) -> None:
+        """Give descriptors and the lock back; makes nothing durable."""
+        self.schedule.close()
+        self.journal.close()
+        self.seals_log.close()
+        self.message_log.close()
+        self._locks.close()
+
+
+_DIGESTED = ("sequence", "due_ms", "size", "id_hash")
+
+
+def _digest(data: bytes) -> tuple[int, int]:
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+class _Recovery:
+    """Brings a data directory to the state its logs prescribe."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: StoreSettings,
+        identity: Identity,
+        now_ms: int,
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._identity = identity
+        self._now_ms = now_ms
+        self._damages: list[Damage] = []
+        self._report = on_damage
+
+    def _on_damage(self, damage: Damage) -> None:
+        self._damages.append(damage)
+        self._report(damage)
+
+    def run(self) -> tuple[Store, RecoverySummary]:
+        """Recover; return the open store and what was done."""
+        disk, settings, uuid = self._disk, self._settings, self._identity.log_uuid
+        found = read_checkpoint(disk, uuid)
+        checkpoint = found or Checkpoint()
+        if found is None:
+            self._require_young_logs()
+        schedule = ScheduleLog(
+            disk,
+            uuid,
+            limits=settings.schedule,
+            subjects=SubjectTable(),
+            on_damage=self._on_damage,
+        )
+        self._restore_segments(schedule, checkpoint)
+        seals_log, sealed = self._restore_seals(checkpoint)
+        orphans = self._delete_orphans(checkpoint, sealed)
+        journal, facts = FactsJournal.recover(
+            disk,
+            uuid,
+            filed_number=checkpoint.fact_number,
+            file_bytes_max=settings.journal_file_bytes_max,
+        )
+        known = max((int(block.sequence.max()) for block in facts.facts), default=0)
+        message_log, report = MessageLog.recover(
+            disk,
+            log_uuid=uuid,
+            checkpoint_sequence=checkpoint.sequence,
+            known_sequence=known,
+            file_bytes_max=settings.message_log_file_bytes_max,
+        )
+        for damage in report.damages:
+            self._on_damage(damage)
+        if message_log.next_sequence == 1:
+            message_log.start_epoch(1, append_ms=self._now_ms)
+        summary = RecoverySummary(message_log=report, orphans=orphans, damages=self._damages)
+        summary.replayed = self._replay(message_log, schedule, checkpoint.sequence)
+        store = Store(
+            disk=disk,
+            settings=settings,
+            identity=self._identity,
+            message_log=message_log,
+            journal=journal,
+            schedule=schedule,
+            seals_log=seals_log,
+            checkpoint=checkpoint,
+        )
+        for block in facts.facts:
+            store.note_facts(block, journal.next_number - 1)
+            summary.facts += len(block)
+        return store, summary
+
+    def _require_young_logs(self) -> None:
+        """Without a checkpoint everything must be derivable from the very first record."""
+        disk = self._disk
+        first = [name for name in disk.list("message_log") if name.endswith(".log")][:1]
+        if (first and int(first[0].removesuffix(".log")) != 1) or disk.exists(SEALS_PATH):
+            raise LogStateError(
+                "the checkpoint is missing, and without it nobody can say which messages were "
+                "delivered; restore checkpoint/checkpoint from a backup or take this node's data "
+                "from a replica"
+            )
+
+    def _restore_segments(self, schedule: ScheduleLog, checkpoint: Checkpoint) -> None:
+        schedule.floor_minute = checkpoint.floor_minute
+        schedule.hour_mark = checkpoint.hour_mark
+        schedule.day_mark = checkpoint.day_mark
+        schedule.quarantined = list(checkpoint.quarantined)
+        schedule.last_filed = checkpoint.sequence
+        for state in checkpoint.segments:
+            segment = Segment.of_state(self._disk, self._identity.log_uuid, state)
+            for file in (segment.file, segment.facts_file):
+                if not file.length:
+                    continue
+                if not self._disk.exists(file.path):
+                    self._on_damage(
+                        Damage(
+                            path=file.path, position=0, size=file.length, reason="the file is gone"
+                        )
+                    )
+                    file.length = file.last_crc = 0
+                    continue
+                file.cut()
+                file.close()
+            schedule.segments[segment.key.code] = segment
+            schedule.pending += segment.pending
+
+    def _restore_seals(self, checkpoint: Checkpoint) -> tuple[SealsLog, set[str]]:
+        disk, uuid = self._disk, self._identity.log_uuid
+        if not checkpoint.seals_length and disk.exists(SEALS_PATH):
+            disk.unlink(SEALS_PATH)
+        elif checkpoint.seals_length:
+            file = disk.open(SEALS_PATH)
+            if file.size() > checkpoint.seals_length:
+                file.truncate(checkpoint.seals_length)
+            file.close()
+        seals_log = SealsLog(
+            disk,
+            uuid,
+            length=checkpoint.seals_length,
+            count=checkpoint.seals_count,
+            crc=checkpoint.seals_last_crc,
+        )
+        names = set()
+        damaged = False
+        for seal in read_seals(disk, uuid, checkpoint.seals_length):
+            if isinstance(seal, Damage):
+                damaged = True
+                self._on_damage(seal)
+            else:
+                names.add(seal.key.name)
+        if damaged:
+            # Which files are sealed is not known: keep every file that is not known to be derived.
+            names |= set(disk.list("schedule_log")) | set(disk.list("dispatch_log"))
+        return seals_log, names
+
+    def _delete_orphans(self, checkpoint: Checkpoint, sealed: set[str]) -> list[str]:
+        """Delete segment files that nothing names: they were made after the checkpoint."""
+        named = {state.key.name for state in checkpoint.segments} | sealed
+        kept = {file.path for file in checkpoint.retired} | set(checkpoint.quarantined)
+        orphans = [
+            path
+            for directory in ("schedule_log", "dispatch_log")
+            for name in self._disk.list(directory)
+            if key_of_name(name) is not None
+            and name not in named
+            and (path := f"{directory}/{name}") not in kept
+        ]
+        for state in checkpoint.segments:
+            # Named by the checkpoint, but as a segment that had no such file yet.
+            if not state.length and self._disk.exists(state.key.path):
+                orphans.append(state.key.path)
+            if not state.facts_length and self._disk.exists(state.key.facts_path):
+                orphans.append(state.key.facts_path)
+        for path in orphans:
+            self._disk.unlink(path)
+        return orphans
+
+    def _replay(self, message_log: MessageLog, schedule: ScheduleLog, sequence: int) -> int:
+        """File what the checkpoint does not cover; return the number of records."""
+        replayed = 0
+        for batch in message_log.read(sequence + 1):
+            if isinstance(batch, Damage):
+                self._on_damage(batch)
+                continue
+            header = batch.header
+            replayed += header.count
+            if header.kind in {RecordKind.EPOCH_START, RecordKind.FLOOR}:
+                schedule.file_control(
+                    sequence=header.base_sequence,
+                    floor_minute=header.floor_minute,
+                    epoch=header.epoch,
+                    now_ms=self._now_ms,
+                )
+                continue
+            if header.kind is not RecordKind.MESSAGE:
+                raise UnsupportedFormatError(
+                    path="message_log",
+                    position=header.base_sequence,
+                    reason=f"record kind {header.kind.name} at this sequence is not known here",
+                )
+            schedule.file(
+                base_sequence=header.base_sequence,
+                floor_minute=header.floor_minute,
+                epoch=header.epoch,
+                columns=batch.columns,
+                blob=bytes(batch.blob),
+                append_ms=self._now_ms,
+                above=sequence,
+            )
+            if schedule.pile_is_full:
+                schedule.flush(self._now_ms)
+        schedule.last_filed = max(schedule.last_filed, message_log.next_sequence - 1)
+        return replayed

@@ -1,0 +1,106 @@
+"""Small message_logs, disks made of given bytes, and a way to read a log back for comparison."""
+
+import random
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import numpy as np
+
+from storage.batches import Damage
+from storage.columns import RecordKind
+from storage.disk import Disk
+from storage.message_log import Append, MessageLog, RecoveryReport
+from tests.simulation.disk import SimDisk
+
+LOG_UUID = UUID("6a0f3c52-9d1e-4b7a-8c35-2f1e0d9c8b7a")
+OTHER_UUID = UUID("00000000-0000-4000-8000-000000000001")
+NOW_MS = 1_385_510_400_000
+
+Record = tuple[int, bytes, bytes]
+"""Sequence, subject and item of a message."""
+
+
+def messages(items: Sequence[bytes], *, subjects: Sequence[bytes] = (b"boarding",)) -> Append:
+    """Return a batch of messages; subjects take turns."""
+    count = len(items)
+    return Append(
+        kind=RecordKind.MESSAGE,
+        count=count,
+        floor_minute=NOW_MS // 60_000,
+        names=list(subjects),
+        arrays={
+            "due_ms": np.arange(count) * 1000 + NOW_MS,
+            "id_hash": np.arange(count, dtype=np.uint64) + np.uint64(2**63),
+            "size": np.array([len(item) for item in items], np.uint32),
+            "subject": (np.arange(count) % len(subjects)).astype(np.uint16),
+        },
+        blob=list(items),
+    )
+
+
+def recover(
+    disk: Disk,
+    *,
+    checkpoint_sequence: int = 0,
+    known_sequence: int = 0,
+    file_bytes_max: int = 1 << 20,
+) -> tuple[MessageLog, RecoveryReport]:
+    """Open a log the way a start does, epoch and all."""
+    log, report = MessageLog.recover(
+        disk,
+        log_uuid=LOG_UUID,
+        checkpoint_sequence=checkpoint_sequence,
+        known_sequence=known_sequence,
+        file_bytes_max=file_bytes_max,
+    )
+    if log.next_sequence == 1:
+        log.start_epoch(1, append_ms=NOW_MS)
+    return log, report
+
+
+def new_disk(seed: int = 0) -> SimDisk:
+    return SimDisk(random.Random(seed))
+
+
+def disk_of(files: Mapping[str, bytes]) -> SimDisk:
+    """Return a disk on which exactly these files are durable."""
+    disk = new_disk()
+    directories = {""}
+    for path, data in files.items():
+        directory = path.rpartition("/")[0]
+        disk.make_directory(directory)
+        directories.add(directory)
+        file = disk.open(path, create=True)
+        file.write_at(0, [data])
+        file.sync()
+        file.close()
+    for directory in directories:
+        disk.sync_directory(directory)
+    return disk
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """Return the bytes with one bit changed."""
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def records_of(log: MessageLog, from_sequence: int = 1) -> list[Record]:
+    """Return every message that can be read, as it is on the disk."""
+    records = []
+    for batch in log.read(from_sequence):
+        if isinstance(batch, Damage) or batch.header.kind is not RecordKind.MESSAGE:
+            continue
+        arrays = batch.columns.arrays
+        ends = np.cumsum(arrays["size"]).tolist()
+        for index, (end, size) in enumerate(zip(ends, arrays["size"].tolist(), strict=True)):
+            subject = batch.columns.names[int(arrays["subject"][index])]
+            item = bytes(batch.blob[end - size : end])
+            records.append((batch.header.base_sequence + index, subject, item))
+    return records
+
+
+def damages_of(log: MessageLog, from_sequence: int = 1) -> list[Damage]:
+    """Return all damage that reading meets."""
+    return [found for found in log.read(from_sequence) if isinstance(found, Damage)]

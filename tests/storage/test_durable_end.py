@@ -1,0 +1,164 @@
+"""The durable end survives a power cut at any moment, and never says less than its last sync."""
+
+import random
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.batches import log_seed
+from storage.durable_end import (
+    SLOT_POSITIONS,
+    SLOT_SIZE,
+    DurableEnd,
+    DurableEndFile,
+    decode_slot,
+    encode_slot,
+)
+from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.file_header import LogKind
+from tests.simulation.disk import SimDisk
+from tests.simulation.faults import HARSH, Action, FaultPlan, PowerCut, Trap
+from tests.storage.small_logs import LOG_UUID, OTHER_UUID, disk_of, flipped, new_disk
+from tests.storage.worked_examples import worked_examples
+
+PATH = "message_log/durable_end"
+TORN = FaultPlan(lose_writes=1, tear=1, flip_bits=1)
+
+
+def end_at(sequence: int) -> DurableEnd:
+    return DurableEnd(
+        next_sequence=sequence,
+        file_sequence=1,
+        position=64 + 100 * sequence,
+        last_crc=sequence * 7,
+        epoch=1,
+        floor_minute=23_091_840,
+    )
+
+
+def opened(disk: SimDisk) -> DurableEndFile:
+    return DurableEndFile(disk, "message_log", log_uuid=LOG_UUID)
+
+
+def small_disk(seed: int = 0) -> SimDisk:
+    disk = new_disk(seed)
+    disk.make_directory("message_log")
+    disk.sync_directory("")
+    return disk
+
+
+def synced_twice() -> bytes:
+    """Return a file whose slots hold the ends at 5 and, newer, at 9."""
+    disk = small_disk()
+    file = opened(disk)
+    for sequence in (5, 9):
+        file.write(end_at(sequence))
+        file.sync()
+    return disk.contents(durable=True)[PATH]
+
+
+ends = st.builds(
+    DurableEnd,
+    next_sequence=st.integers(1, 2**62),
+    file_sequence=st.integers(1, 2**62),
+    position=st.integers(0, 2**62),
+    last_crc=st.integers(0, 2**32 - 1),
+    epoch=st.integers(0, 2**63),
+    floor_minute=st.integers(0, 2**32 - 1),
+)
+
+
+@given(ends, st.integers(1, 2**62), st.binary(max_size=432))
+def test_a_slot_is_decoded_as_it_was_encoded(end: DurableEnd, counter: int, rest: bytes) -> None:
+    data = encode_slot(end, log_uuid=LOG_UUID, counter=counter)
+    assert len(data) == SLOT_SIZE
+    found = decode_slot(data + rest, log_uuid=LOG_UUID, path=PATH, position=0)
+    assert found == (counter, end)
+
+
+def test_there_is_no_end_before_the_first_write() -> None:
+    assert opened(small_disk()).read() is None
+    assert opened(disk_of({PATH: bytes(1024)})).read() is None
+    assert opened(disk_of({PATH: b""})).read() is None
+
+
+def test_the_newest_slot_counts() -> None:
+    assert opened(disk_of({PATH: synced_twice()})).read() == end_at(9)
+
+
+def test_slots_lie_in_different_sectors() -> None:
+    assert SLOT_POSITIONS == (0, 512)
+    assert len(synced_twice()) == 1024
+
+
+def test_any_flipped_bit_of_a_slot_leaves_the_other_one() -> None:
+    data = synced_twice()
+    for slot, other in ((0, 9), (512, 5)):
+        for bit in range(slot * 8, (slot + SLOT_SIZE) * 8):
+            assert opened(disk_of({PATH: flipped(data, bit)})).read() == end_at(other)
+
+
+def test_two_bad_slots_are_damage_and_not_a_new_log() -> None:
+    data = flipped(flipped(synced_twice(), 100), 512 * 8 + 100)
+    with pytest.raises(DamagedError, match="durable_end at position 0"):
+        opened(disk_of({PATH: data})).read()
+
+
+def test_a_torn_first_write_is_no_end_yet() -> None:
+    data = encode_slot(end_at(2), log_uuid=LOG_UUID, counter=1)
+    assert opened(disk_of({PATH: data[:30] + bytes(994)})).read() is None
+
+
+def test_a_newer_version_is_refused_in_a_clear_sentence() -> None:
+    body = struct.pack("<4sHHQ16s", b"DWDE", 2, 96, 1, LOG_UUID.bytes) + bytes(60)
+    crc = zlib.crc32(body, log_seed(LOG_UUID, LogKind.DURABLE_END))
+    with pytest.raises(UnsupportedFormatError, match=r"version 2.*newer delaywheel"):
+        opened(disk_of({PATH: body + struct.pack("<I", crc) + bytes(928)})).read()
+
+
+def test_the_end_of_another_log_is_refused() -> None:
+    data = encode_slot(end_at(2), log_uuid=OTHER_UUID, counter=1)
+    with pytest.raises(DataDirectoryError, match="belongs to log 00000000"):
+        opened(disk_of({PATH: data})).read()
+
+
+def test_a_read_error_of_one_slot_leaves_the_other_one() -> None:
+    disk = disk_of({PATH: synced_twice()})
+    disk.arm(Trap(action=Action.EIO, kinds={"read"}, skip=1))
+    assert opened(disk).read() == end_at(5)
+
+
+@pytest.mark.parametrize("plan", [HARSH, TORN], ids=["harsh", "torn"])
+def test_a_power_cut_at_any_operation_leaves_at_least_the_last_synced_end(plan: FaultPlan) -> None:
+    for seed in range(150):
+        chance = random.Random(seed)
+        disk = SimDisk(random.Random(seed + 1), plan=plan)
+        disk.make_directory("message_log")
+        disk.sync_directory("")
+        written = synced = 1
+        for _life in range(4):
+            disk.arm(Trap(action=Action.POWER_CUT, skip=chance.randrange(25)))
+            try:
+                file = opened(disk)
+                found = file.read()
+                assert synced <= (found.next_sequence if found else 1) <= written
+                for _ in range(20):
+                    written += 1
+                    file.write(end_at(written))
+                    if chance.random() < 0.4:
+                        file.sync()
+                        synced = written
+            except PowerCut:
+                disk = disk.revive()
+                found = opened(disk).read()
+                assert synced <= (found.next_sequence if found else 1) <= written
+                if found is not None:
+                    assert found == end_at(found.next_sequence)
+
+
+def test_the_worked_example_is_what_the_code_writes() -> None:
+    data = synced_twice()
+    assert worked_examples("durable_end.md") == [data]
