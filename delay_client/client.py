@@ -1,0 +1,324 @@
+"""The client for asyncio and trio: an anyio shell around the exchange.
+
+It runs one task for time and, for each server, one that keeps the connection, with a writer below
+it. A message costs no task: a send() waits for one event, a send_many() for one per answer.
+"""
+
+import math
+import os
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from delay_client.batches import Collection, Waiter, cut_batches
+from delay_client.clock import wall_ms
+from delay_client.config import DEFAULT_SERVERS, ClientConfig
+from delay_client.errors import ClientClosed
+from delay_client.exchange import Exchange
+from delay_client.item_encoder import ItemEncoder
+from delay_client.links import Link
+from delay_client.message_ids import MessageIdMaker
+from delay_client.messages import Body, Delay, Outcome, OutgoingMessage, Receipt
+
+_RECEIVE_SIZE: Final = 65536
+
+_Broken = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+class Client:
+    """Sends messages that are delivered later. Use it as `async with Client(...) as client`.
+
+    Any number of tasks may use one client at the same time; their messages share connections and
+    requests. Of several servers each takes messages; when one fails, the others do its work.
+    Leaving the block waits until every call has its outcome; leaving it by an exception does not.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str] = DEFAULT_SERVERS,
+        *,
+        config: ClientConfig | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        """Name the servers as `host:port`. `chance` is for tests: it draws ids and pauses."""
+        self._config = config or ClientConfig()
+        chance = chance or random.SystemRandom()
+        self._exchange = Exchange(servers, config=self._config, chance=chance)
+        self._encoder = ItemEncoder(
+            ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
+        )
+        self._lines = [_Line(link) for link in self._exchange.links]
+        self._lifetime = self._run()
+        self._is_open = False
+        self._leaves_at_once = False
+        self._calls = 0
+        """Calls that have no outcome yet."""
+        self._time_bell = _Bell()
+        self._sleeps_until = math.inf
+        self._eased = anyio.Event()
+        """Set, and replaced, whenever calls that waited for room or for the end may look again."""
+
+    async def send(
+        self,
+        subject: str,
+        body: Body = "",
+        *,
+        delay: Delay | None = None,
+        at: datetime | None = None,
+        message_id: str | None = None,
+        tags: Sequence[str] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 (bounds the tries, tells why they failed)
+    ) -> Receipt:
+        """Have one message delivered after `delay` (timedelta or seconds), or `at` a datetime.
+
+        Returns when a server has it on disk. Raises a DelaywheelError: a FatalError at once, a
+        RetryableError when trying again for `timeout` seconds was in vain. Cancelled, it may or may
+        not have been sent.
+        """
+        message = OutgoingMessage(subject, body, delay, at, message_id, tags)
+        timeout_s = self._config.timeout(timeout)
+        self._check_open()
+        encoded = self._encoder.encode(message, wall_ms())
+        settled = anyio.Event()
+        waiter = Waiter(settled.set)
+        now = anyio.current_time()
+        self._exchange.offer(encoded, waiter, timeout_s=timeout_s, now=now)
+        self._look_round(now)
+        self._calls += 1
+        try:
+            await settled.wait()
+        finally:
+            waiter.abandoned = True
+            self._end_call()
+        return waiter.receipt()
+
+    async def send_many(
+        self,
+        messages: Iterable[OutgoingMessage],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (as send(): per message, not for the call)
+    ) -> list[Outcome]:
+        """Send many messages, many in one request and several requests at a time.
+
+        Returns one outcome for each message, in order: its Receipt, or the DelaywheelError that
+        send() would have raised. `timeout` is for each message, from the moment it is taken from
+        `messages`; but once no server has answered for so long, the rest is given up as well.
+        """
+        timeout_s = self._config.timeout(timeout)
+        self._check_open()
+        progress = _Bell()
+        collection = Collection(progress.ring)
+        self._calls += 1
+        try:
+            for batch in cut_batches(
+                messages,
+                collection,
+                encoder=self._encoder,
+                config=self._config,
+                wall_ms=wall_ms,
+            ):
+                now = anyio.current_time()
+                batch.deadline = collection.deadline(now, timeout_s)
+                self._exchange.submit(batch, now)
+                self._look_round(now)
+                await anyio.lowlevel.checkpoint()
+                while self._exchange.is_congested:
+                    await self._eased.wait()
+            while collection.unsettled:
+                await progress.wait()
+        finally:
+            collection.abandoned = True
+            self._end_call()
+        return collection.outcomes()
+
+    async def __aenter__(self) -> Self:
+        """Begin; a client can be entered once. Servers are connected to when there is work."""
+        await self._lifetime.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Wait for the outcomes of all calls, then disconnect; after an error only disconnect."""
+        self._leaves_at_once = error is not None
+        try:
+            if isinstance(error, Exception):
+                # That we use a task group is nobody's business: the error does not pass through it.
+                await self._lifetime.__aexit__(None, None, None)
+                return False
+            return await self._lifetime.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
+
+    # Tasks.
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            self._is_open = True
+            tasks.start_soon(self._keep_time)
+            for line in self._lines:
+                tasks.start_soon(self._keep_line, line)
+            try:
+                yield
+                while self._calls and not self._leaves_at_once:
+                    await self._eased.wait()
+            finally:
+                self._is_open = False
+                self._exchange.close()
+                self._ease()
+                tasks.cancel_scope.cancel()
+
+    async def _keep_time(self) -> None:
+        """Wake the exchange at the times it asks for."""
+        while True:
+            now = anyio.current_time()
+            self._exchange.poll(now)
+            self._look_round(now)
+            self._sleeps_until = self._exchange.wake_at
+            with anyio.CancelScope(deadline=self._sleeps_until):
+                await self._time_bell.wait()
+
+    async def _keep_line(self, line: "_Line") -> None:
+        """Connect to one server whenever there is work, again and again."""
+        link = line.link
+        while True:
+            while not self._exchange.wants_connection(link, anyio.current_time()):
+                await line.bell.wait()
+            self._exchange.connecting(link)
+            reason = await self._connect_and_converse(line)
+            now = anyio.current_time()
+            self._exchange.lost(link, reason, now)
+            self._look_round(now)
+
+    async def _connect_and_converse(self, line: "_Line") -> str:
+        """Return why there is no connection any more."""
+        link = line.link
+        limit_s = self._config.connect_timeout_s
+        try:
+            with anyio.fail_after(limit_s):
+                stream = await anyio.connect_tcp(link.host, link.port)
+        except TimeoutError:
+            return f"no connection within {limit_s:g} s"
+        except (OSError, UnicodeError) as error:
+            return _describe(error)
+        try:
+            now = anyio.current_time()
+            self._exchange.connected(link, now)
+            self._look_round(now)
+            return await self._converse(line, stream)
+        finally:
+            await anyio.aclose_forcefully(stream)
+
+    async def _converse(self, line: "_Line", stream: anyio.abc.SocketStream) -> str:
+        """Read and write until the connection ends; return why it did."""
+        reason = "closed by the server"
+        async with anyio.create_task_group() as tasks:
+            line.scope = tasks.cancel_scope
+            tasks.start_soon(self._write, line, stream)
+            try:
+                while True:
+                    data = await stream.receive(_RECEIVE_SIZE)
+                    now = anyio.current_time()
+                    self._exchange.received(line.link, data, now)
+                    self._look_round(now)
+            except anyio.EndOfStream:
+                pass
+            except _Broken as error:
+                reason = _describe(error)
+            tasks.cancel_scope.cancel()
+        line.scope = None
+        return line.link.condemned or reason
+
+    async def _write(self, line: "_Line", stream: anyio.abc.SocketStream) -> None:
+        """Write what the link puts out. Only this task writes, so no cancelled call cuts a frame.
+
+        A connection that cannot be written to is left to the reader: it may still find answers,
+        and it will find the end.
+        """
+        try:
+            while True:
+                data = line.link.take_outgoing()
+                if data:
+                    await stream.send(data)
+                else:
+                    await line.bell.wait()
+        except _Broken:
+            pass
+
+    # What the tasks have to tell each other.
+
+    def _look_round(self, now: float) -> None:
+        """Wake whoever has something to do after the exchange has changed."""
+        exchange = self._exchange
+        for line in self._lines:
+            if line.link.condemned is not None and line.scope is not None:
+                line.scope.cancel()
+            elif line.link.has_outgoing or exchange.wants_connection(line.link, now):
+                line.bell.ring()
+        if exchange.wake_at < self._sleeps_until:
+            # Once is enough; the task sets it again.
+            self._sleeps_until = -math.inf
+            self._time_bell.ring()
+        if not exchange.is_congested:
+            self._ease()
+
+    def _ease(self) -> None:
+        if self._eased.statistics().tasks_waiting:
+            self._eased.set()
+            self._eased = anyio.Event()
+
+    def _end_call(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._ease()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ClientClosed("the client is not open: use it inside `async with Client(...)`")
+
+
+class _Bell:
+    """Wakes one task, now or when it next waits."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = anyio.Event()
+
+
+class _Line:
+    """What the shell keeps for a link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.bell = _Bell()
+        self.scope: anyio.CancelScope | None = None
+        """Ends the conversation, while there is one."""
+
+
+def _describe(error: BaseException) -> str:
+    """Return the reason in few words; anyio and asyncio hide it in causes and groups."""
+    inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    if inner is not None:
+        return _describe(inner)
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__

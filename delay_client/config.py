@@ -1,0 +1,90 @@
+"""Settings of a client. The defaults suit a service that sends now and then and one that floods."""
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+DEFAULT_SERVERS: Final = ("127.0.0.1:20801",)
+"""Where a delay server listens on a developer's machine."""
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How long, how much and how many."""
+
+    timeout_s: float = 15.0
+    """How long a message may take to be accepted, tries and pauses included, where the call does
+    not say."""
+
+    try_timeout_s: float = 6.0
+    """How long one try waits for its answer. A delay server in a passing state (start-up, change
+    of master) holds a request for up to 4 s, so less than that makes needless tries."""
+
+    connect_timeout_s: float = 3.0
+    """How long connecting to one server may take."""
+
+    linger_s: float = 0.001
+    """How long a send() may wait for others to share its request, while other requests are in
+    flight. A lone send() never waits."""
+
+    request_items_max: int = 500
+    """Messages in one request."""
+
+    request_bytes_max: int = 256 * _KIB
+    """Bytes of messages in one request; a larger message travels alone."""
+
+    requests_in_flight_max: int = 16
+    """Unanswered requests per server."""
+
+    bytes_in_flight_max: int = 4 * _MIB
+    """Unanswered bytes per server beyond which no further request goes out."""
+
+    item_bytes_max: int = 1 * _MIB
+    """A larger message is refused before it is sent. A server has a limit of its own."""
+
+    answer_bytes_max: int = 16 * _MIB
+    """A server whose answer is larger does not speak the protocol; its connection is closed."""
+
+    backoff_min_s: float = 0.05
+    """The pause before the second try, drawn between half of it and all of it. It doubles with
+    each try."""
+
+    backoff_max_s: float = 2.0
+    """The longest pause between tries."""
+
+    idle_s: float = 30.0
+    """A connection unused for so long is closed, before the server closes it in the middle of a
+    send."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming the setting."""
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            # Not `value <= 0`: that lets a NaN through.
+            if not value > 0 and setting.name != "linger_s":
+                raise ValueError(f"{setting.name} must be positive, not {value!r}")
+        if not self.linger_s >= 0:
+            raise ValueError(f"linger_s must not be negative, not {self.linger_s!r}")
+        if self.backoff_max_s < self.backoff_min_s:
+            raise ValueError("backoff_max_s must not be less than backoff_min_s")
+
+    def timeout(self, timeout_s: float | None) -> float:
+        """Return how long a message may take, given what the call says."""
+        if timeout_s is None:
+            return self.timeout_s
+        if not timeout_s > 0:
+            raise ValueError(f"timeout={timeout_s!r}: give a positive number of seconds")
+        return timeout_s
+
+
+def parse_server(text: str) -> tuple[str, int]:
+    """Return host and port of `host:port`; an IPv6 literal stands in brackets, `[::1]:20801`."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or (bare == host and ":" in host) or not (port.isascii() and port.isdigit()):
+        raise ValueError(f"{text!r} is not an address: write host:port, or [::1]:20801 for IPv6")
+    if not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not an address: ports go from 1 to 65535")
+    return bare, int(port)

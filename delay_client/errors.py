@@ -1,0 +1,98 @@
+"""What can become of a message that was not accepted, drawn by remedy.
+
+* DelaywheelError: catch this to catch all of it.
+    * RetryableError: the same message, with the same message id, may be sent again later.
+        * Unavailable: no server could be reached, or none was in a state to take it.
+        * Overloaded: the servers answered that they cannot keep up.
+        * TimedOut (also a TimeoutError): no answer came in time.
+    * FatalError: sending the same message again fails again.
+        * InvalidMessage (also a ValueError): it cannot be sent as it is written.
+        * IllegalSubject: brokers refuse this subject, or it is not served here.
+        * MessageTooLarge: it exceeds a limit in bytes.
+        * DelayTooLong: it is due beyond the server's horizon.
+        * Refused: the server refused it for good for another reason.
+        * ClientClosed: the client is not open.
+
+The client has already tried again, within the time it was given, before it reports a
+RetryableError. Every error names the message, and its text ends with what to do.
+"""
+
+# ruff: noqa: N818 (these names say what happened to a message; each is an Error by its parents)
+
+
+class DelaywheelError(Exception):
+    """A message was not accepted; `str()` says why and what to do."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        message_id: str | None = None,
+        server: str | None = None,
+        attempts: int = 0,
+    ) -> None:
+        super().__init__(text)
+        self.message_id = message_id
+        """The message's id; use it again when you send the same message again."""
+        self.server = server
+        """Address of the server that was tried last, if one was."""
+        self.attempts = attempts
+        """How many times the message was put on the wire."""
+
+
+class RetryableError(DelaywheelError):
+    """Not accepted for now. Sending it again with the same message id is safe."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        message_id: str | None = None,
+        server: str | None = None,
+        attempts: int = 0,
+        maybe_kept: bool = False,
+    ) -> None:
+        super().__init__(text, message_id=message_id, server=server, attempts=attempts)
+        self.maybe_kept = maybe_kept
+        """Whether a server may have kept the message although no answer said so. The same message
+        id and the same content make a second copy recognisable, to servers and to consumers."""
+
+
+class Unavailable(RetryableError):
+    """No server could be reached, or none that was reached could take the message."""
+
+
+class Overloaded(RetryableError):
+    """The servers answered that they cannot keep up: send more slowly."""
+
+
+class TimedOut(RetryableError, TimeoutError):
+    """No server answered in time."""
+
+
+class FatalError(DelaywheelError):
+    """The same message would be refused again."""
+
+
+class InvalidMessage(FatalError, ValueError):
+    """The message cannot be sent as it is written; it was not put on the wire."""
+
+
+class IllegalSubject(FatalError):
+    """The subject is one that brokers refuse, or that is not served here."""
+
+
+class MessageTooLarge(FatalError):
+    """The message, or one value in it, exceeds a limit in bytes."""
+
+
+class DelayTooLong(FatalError):
+    """The message is due further away than the server keeps messages."""
+
+
+class Refused(FatalError):
+    """The server refused the message for good."""
+
+
+class ClientClosed(FatalError):
+    """The client was used outside its `with` block, or was closed with messages on their way."""

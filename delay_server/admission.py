@@ -1,0 +1,293 @@
+"""Admission: which items of a SEND_MESSAGE are accepted, and the code each refused one gets.
+
+    what is wrong with an item                                  item code
+    its CRC                                                     6 STORE_ERROR: is sent again
+    too large, malformed, beyond the horizon, one too many      5 BLOCK: is not sent again
+    subject illegal or not allowed                              3 SUBJECT_NOT_ASSIGNED
+
+The CRC is looked at first, since nothing in an item with a wrong CRC can be believed. Neighbours of
+a refused item go on. An item whose delay bit is clear is due now; a due time in the past stays as
+it was asked for.
+
+Nearly all requests are flawless, so a request is first examined as a whole, by a few operations on
+the columns of its scan. Only when one of them finds a flaw are its items looked at one by one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from delay_protocol import (
+    FLAG_DELAY,
+    ITEM_SIZE_MIN,
+    STR_SIZE_MAX,
+    TAGS_MAX,
+    ItemCode,
+    ItemScan,
+    attributes_fit,
+    scan_items,
+    subject_fault,
+)
+from delay_server.intake import BATCH_BYTES_MAX, ITEM_OVERHEAD_MAX, Intake
+
+DAY_MS: Final = 24 * 60 * 60 * 1000
+
+_CREATE_MS_AT: Final = 9
+"""Where an item's creation time begins."""
+
+_NEGATIVE: Final = 0x80
+"""A time whose first byte is this or more is negative."""
+
+_SUBJECTS_REMEMBERED: Final = 16_384
+"""How many subjects' verdicts are kept; when there are more, all are forgotten and found again."""
+
+_URGENCY: Final = (
+    ItemCode.BLOCK,
+    ItemCode.SUBJECT_NOT_ASSIGNED,
+    ItemCode.STORE_ERROR,
+)
+"""Of one message id refused more than once, the last of these codes is answered: the one that makes
+a producer try again, since another try may save one of the items."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionLimits:
+    """What one item, and one request, may be. A node may choose its own and change them."""
+
+    horizon_ms: int = 730 * DAY_MS
+    """An item due later than this from now is refused (code 5)."""
+
+    item_bytes_max: int = 1024 * 1024
+    """An item with more bytes, its CRC and header included, is refused (code 5)."""
+
+    subject_bytes_max: int = 255
+    """A longer subject is refused (code 5). Retry subjects hold a subject and a group."""
+
+    id_bytes_max: int = 255
+    """An item with a longer message id is refused (code 5)."""
+
+    request_items_max: int = 8192
+    """Items of one request beyond this many are refused (code 5). A request of so many takes the
+    loop about 10 ms."""
+
+    attribute_bytes_max: int = STR_SIZE_MAX
+    """An item with an attribute value longer than this is refused (code 5); Java consumers cannot
+    read values beyond 32,767 bytes."""
+
+    def __post_init__(self) -> None:
+        if self.horizon_ms <= 0:
+            raise ValueError("admission.horizon_ms must be positive")
+        if not 1 <= self.subject_bytes_max <= STR_SIZE_MAX:
+            raise ValueError(f"admission.subject_bytes_max must be 1 to {STR_SIZE_MAX}")
+        if not 1 <= self.id_bytes_max <= STR_SIZE_MAX:
+            raise ValueError(f"admission.id_bytes_max must be 1 to {STR_SIZE_MAX}")
+        if self.request_items_max < 1:
+            raise ValueError("admission.request_items_max must be positive")
+        if not 0 <= self.attribute_bytes_max <= 2 * STR_SIZE_MAX + 1:
+            raise ValueError("admission.attribute_bytes_max must be 0 to 65535")
+        room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - self.subject_bytes_max
+        if not ITEM_SIZE_MIN <= self.item_bytes_max <= room:
+            raise ValueError(f"admission.item_bytes_max must be {ITEM_SIZE_MIN} to {room}")
+
+
+class Failure(NamedTuple):
+    """An item that was refused, as encode_send_reply() takes it."""
+
+    message_id: bytes
+    """As it arrived, which may be empty or no UTF-8."""
+    code: ItemCode
+    remark: str
+    """For people; says the limit where there is one."""
+
+
+class Admitted(NamedTuple):
+    """What became of one request."""
+
+    count_accepted: int
+    failures: list[Failure]
+    """One for each message id of which an item was refused, even if another one was accepted."""
+
+
+class Admission:
+    """Decides, item by item, what goes into the log.
+
+    `subject_refusal` says why a legal subject is not allowed here, or None if it is; its verdicts
+    are remembered until forget_subjects().
+    """
+
+    def __init__(
+        self,
+        limits: AdmissionLimits,
+        *,
+        subject_refusal: Callable[[bytes], str | None] = lambda _: None,
+    ) -> None:
+        self._limits = limits
+        self._subject_refusal = subject_refusal
+        self._walk_above = min(limits.attribute_bytes_max, STR_SIZE_MAX)
+        """Attribute maps of at most this many bytes cannot hold a value that is too long."""
+        self._subjects_accepted: set[bytes] = set()
+        self._subjects_refused: dict[bytes, str] = {}
+
+    def admit(self, body: bytes, now_ms: int, into: Intake) -> Admitted:
+        """Put the acceptable items of a request's body into the intake and list the others.
+
+        Raise IndivisibleBodyError, and take nothing, if the body cannot be divided into items.
+        """
+        scan = ItemScan()
+        scan_items(body, scan)
+        if not len(scan):
+            return Admitted(0, [])
+        if not self._is_flawless(scan, body, now_ms):
+            return self._admit_one_by_one(scan, body, now_ms, into)
+        into.add_request(
+            body,
+            starts=scan.starts,
+            sizes=scan.sizes,
+            due_ms=scan.due_ms,
+            id_hash=list(map(xxh3_64_intdigest, scan.ids)),
+            subjects=scan.subjects,
+        )
+        return Admitted(len(scan), [])
+
+    def forget_subjects(self) -> None:
+        """Ask `subject_refusal` anew for every subject."""
+        self._subjects_accepted.clear()
+        self._subjects_refused.clear()
+
+    def _is_flawless(self, scan: ItemScan, body: bytes, now_ms: int) -> bool:
+        """Say whether all items are acceptable, and delayed; False may also mean "look closer".
+
+        This is what every request pays: each line is a pass in C over a column, or none.
+        """
+        limits = self._limits
+        flags = set(scan.flags)
+        id_sizes = set(map(len, scan.ids))
+        return (
+            False not in scan.crc_ok
+            and all(flag & FLAG_DELAY for flag in flags)
+            and (flags == {FLAG_DELAY} or max(scan.tag_counts) <= TAGS_MAX)
+            and min(scan.due_ms) >= 0
+            and max(scan.due_ms) <= now_ms + limits.horizon_ms
+            and max([body[start + _CREATE_MS_AT] for start in scan.starts]) < _NEGATIVE
+            and min(id_sizes) > 0
+            and max(id_sizes) <= limits.id_bytes_max
+            and b"".join(scan.ids).isascii()
+            and (len(body) <= limits.item_bytes_max or max(scan.sizes) <= limits.item_bytes_max)
+            and (len(body) <= self._walk_above or max(scan.body_sizes) <= self._walk_above)
+            and len(scan) <= limits.request_items_max
+            and (
+                self._subjects_accepted.issuperset(scan.subjects)
+                or all(self._subject_flaw(name) is None for name in dict.fromkeys(scan.subjects))
+            )
+        )
+
+    def _admit_one_by_one(self, scan: ItemScan, body: bytes, now_ms: int, into: Intake) -> Admitted:
+        failures: dict[bytes, Failure] = {}
+        accepted: list[int] = []
+        for index, message_id in enumerate(scan.ids):
+            flaw = self._flaw(scan, index, body, now_ms)
+            if flaw is None:
+                accepted.append(index)
+            elif message_id not in failures or _is_more_urgent(flaw[0], failures[message_id].code):
+                failures[message_id] = Failure(message_id, *flaw)
+        add = into.add_request if len(accepted) == len(scan) else into.add_items
+        add(
+            body,
+            starts=[scan.starts[index] for index in accepted],
+            sizes=[scan.sizes[index] for index in accepted],
+            due_ms=[
+                scan.due_ms[index] if scan.flags[index] & FLAG_DELAY else now_ms
+                for index in accepted
+            ],
+            id_hash=[xxh3_64_intdigest(scan.ids[index]) for index in accepted],
+            subjects=[scan.subjects[index] for index in accepted],
+        )
+        return Admitted(len(accepted), list(failures.values()))
+
+    def _flaw(
+        self, scan: ItemScan, index: int, body: bytes, now_ms: int
+    ) -> tuple[ItemCode, str] | None:
+        """Say why an item is refused, or None if it is not."""
+        limits = self._limits
+        if not scan.crc_ok[index]:
+            return ItemCode.STORE_ERROR, "crc does not match the item"
+        if index >= limits.request_items_max:
+            return _blocked(f"more than {limits.request_items_max} items in a request")
+        if scan.sizes[index] > limits.item_bytes_max:
+            return _blocked(f"item of {scan.sizes[index]} bytes, limit {limits.item_bytes_max}")
+        return (
+            self._id_flaw(scan.ids[index])
+            or self._subject_flaw(scan.subjects[index])
+            or self._time_flaw(scan, index, body, now_ms)
+            or self._content_flaw(scan, index, body)
+        )
+
+    def _id_flaw(self, message_id: bytes) -> tuple[ItemCode, str] | None:
+        if not message_id:
+            return _blocked("malformed: the message id is empty")
+        if len(message_id) > self._limits.id_bytes_max:
+            limit = self._limits.id_bytes_max
+            return _blocked(f"message id of {len(message_id)} bytes, limit {limit}")
+        try:
+            message_id.decode()
+        except UnicodeDecodeError:
+            return _blocked("malformed: the message id is not UTF-8")
+        return None
+
+    def _time_flaw(
+        self, scan: ItemScan, index: int, body: bytes, now_ms: int
+    ) -> tuple[ItemCode, str] | None:
+        due_ms = scan.due_ms[index]
+        if due_ms < 0 or body[scan.starts[index] + _CREATE_MS_AT] >= _NEGATIVE:
+            return _blocked("malformed: a time is negative")
+        horizon_ms = self._limits.horizon_ms
+        if scan.flags[index] & FLAG_DELAY and due_ms > now_ms + horizon_ms:
+            return _blocked(
+                f"due in {(due_ms - now_ms) / DAY_MS:.1f} days, limit {horizon_ms / DAY_MS:.1f}"
+            )
+        return None
+
+    def _content_flaw(self, scan: ItemScan, index: int, body: bytes) -> tuple[ItemCode, str] | None:
+        if scan.tag_counts[index] > TAGS_MAX:
+            return _blocked(f"{scan.tag_counts[index]} tags, limit {TAGS_MAX}")
+        end = scan.starts[index] + scan.sizes[index]
+        body_size = scan.body_sizes[index]
+        limit = self._limits.attribute_bytes_max
+        if body_size > self._walk_above and not attributes_fit(
+            memoryview(body)[end - body_size : end], value_size_max=limit
+        ):
+            return _blocked(f"malformed attributes, or a value of more than {limit} bytes")
+        return None
+
+    def _subject_flaw(self, subject: bytes) -> tuple[ItemCode, str] | None:
+        """Say why messages of a subject are refused, or None; remembers the verdict."""
+        if subject in self._subjects_accepted:
+            return None
+        if len(subject) > self._limits.subject_bytes_max:
+            limit = self._limits.subject_bytes_max
+            return _blocked(f"subject of {len(subject)} bytes, limit {limit}")
+        refusal = self._subjects_refused.get(subject)
+        if refusal is None:
+            refusal = self._judge(subject)
+        return None if refusal is None else (ItemCode.SUBJECT_NOT_ASSIGNED, refusal)
+
+    def _judge(self, subject: bytes) -> str | None:
+        if len(self._subjects_accepted) + len(self._subjects_refused) >= _SUBJECTS_REMEMBERED:
+            self.forget_subjects()
+        fault = subject_fault(subject)
+        fault = self._subject_refusal(subject) if fault is None else f"illegal subject: {fault}"
+        if fault is None:
+            self._subjects_accepted.add(subject)
+            return None
+        refusal = self._subjects_refused[subject] = f"message rejected: {fault}"
+        return refusal
+
+
+def _blocked(remark: str) -> tuple[ItemCode, str]:
+    return ItemCode.BLOCK, remark
+
+
+def _is_more_urgent(code: ItemCode, than: ItemCode) -> bool:
+    return _URGENCY.index(code) > _URGENCY.index(than)

@@ -1,0 +1,384 @@
+"""The configuration of one delay server process, composed of the limits of its parts.
+
+A section of the file is a frozen dataclass that checks itself, by the rules of the parts that take
+its settings: sections are cut as an operator thinks, parts as the code is. Every field is followed
+by a line that gives its unit and what follows from it; `delaywheel settings` prints them all.
+Nothing below this reads files, environment or globals.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import msgspec
+
+from delay_server.admission import AdmissionLimits
+from delay_server.filing import FilingLimits
+from delay_server.ingest import IngestLimits
+from delay_transport import ConnectionLimits, parse_address
+from sender import BrokerGroup, SenderConfig
+from storage import ScheduleLimits, StoreSettings
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+KIB = 1024
+MIB = 1024 * KIB
+DAY_MS = 24 * 60 * 60 * 1000
+
+Part = TypeVar("Part", bound="DataclassInstance")
+
+
+def _part(kind: type[Part], settings: "DataclassInstance") -> Part:
+    """Return the fields of `settings` that a part's own dataclass has, as that dataclass.
+
+    Making it checks them by the part's own rules.
+    """
+    return kind(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(kind)})
+
+
+def _require_at_least(settings: object, least: float, *names: str) -> None:
+    """Raise ValueError naming the first of these fields that is below `least`."""
+    for name in names:
+        value = getattr(settings, name)
+        # Written so that a NaN is refused as well.
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least:g}, not {value}")
+
+
+NAME_BYTES_MAX = 255
+"""What the name of a cluster, group, node or broker group may have: it goes into file headers."""
+
+
+def _require_name(what: str, name: str) -> None:
+    if not name or len(name.encode()) > NAME_BYTES_MAX:
+        raise ValueError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name!r}")
+    if not name.isprintable() or any(letter.isspace() or letter == "/" for letter in name):
+        raise ValueError(f"{what} must have no blanks, slashes or control characters, not {name!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Who this node is and where it keeps what it knows."""
+
+    data_dir: Path
+    """Directory of all logs; made if it is missing, locked for as long as the process lives."""
+
+    cluster: str | None = None
+    """Name of the cluster, fixed at the first start. Not set: as the data directory says."""
+
+    group: str | None = None
+    """Name of the group, alike on replicas, fixed at the first start. Not set: as the data
+    directory says."""
+
+    node_id: str | None = None
+    """Name of the node, fixed at the first start. Not set: as the data directory says."""
+
+    stop_ms_max: int = 4000
+    """Milliseconds from SIGTERM in which requests are answered and deliveries confirmed. What is
+    unconfirmed by then is delivered again after the next start."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that could not be written down."""
+        for name in ("cluster", "group", "node_id"):
+            value = getattr(self, name)
+            if value is not None:
+                _require_name(name, value)
+        _require_at_least(self, 0, "stop_ms_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig(ConnectionLimits):
+    """Where producers connect, and what a connection may take."""
+
+    address: str = "127.0.0.1:20801"
+    """host:port to listen on; IPv6 in brackets, port 0 for any free one. The default takes
+    connections from this machine only."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address, and limits that no connection could live with."""
+        parse_address(self.address)
+        _part(ConnectionLimits, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionConfig:
+    """Which messages are taken, and what happens to requests that cannot be taken now."""
+
+    horizon_days: int = 730
+    """Days. A message due further ahead is refused for good; 730 are two years."""
+
+    item_bytes_max: int = 2 * MIB
+    """Bytes of one message as on the wire. A larger one is refused for good."""
+
+    subject_bytes_max: int = 1024
+    """Bytes of a subject. A longer one is refused for good. Retry subjects hold a subject and the
+    name of a consumer group."""
+
+    id_bytes_max: int = 1024
+    """Bytes of a message id. A longer one is refused for good."""
+
+    request_items_max: int = 8192
+    """Messages of one request; those beyond are refused. A request of so many takes 10 ms, in which
+    nobody else is served."""
+
+    hold_ms: int = 4000
+    """Milliseconds. How long a request is held when it cannot be taken for a passing reason
+    (starting, overload) before it is answered with an error that producers retry on. QMQ's
+    producers wait 5 s for an answer: more than that only makes duplicates."""
+
+    pending_bytes_max: int = 16 * MIB
+    """Bytes of admitted messages that gather for the next write while one is being made durable.
+    Beyond it requests are held."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the parts refuse."""
+        _require_at_least(self, 1, "horizon_days")
+        self.limits()
+        self.ingest_limits()
+
+    @property
+    def horizon_ms(self) -> int:
+        """The horizon in ms."""
+        return self.horizon_days * DAY_MS
+
+    def limits(self) -> AdmissionLimits:
+        """Return what admission takes."""
+        return AdmissionLimits(
+            horizon_ms=self.horizon_ms,
+            item_bytes_max=self.item_bytes_max,
+            subject_bytes_max=self.subject_bytes_max,
+            id_bytes_max=self.id_bytes_max,
+            request_items_max=self.request_items_max,
+        )
+
+    def ingest_limits(self) -> IngestLimits:
+        """Return what ingest takes."""
+        return IngestLimits(hold_ms=self.hold_ms, intake_bytes_max=self.pending_bytes_max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """How the logs are cut into files, and when they become durable."""
+
+    message_log_file_bytes_max: int = 256 * MIB
+    """Bytes. Beyond this a file of the message_log is closed and the next begun. Files are deleted
+    whole: larger ones stay longer."""
+
+    journal_file_bytes_max: int = 64 * MIB
+    """Bytes. Beyond this a file of the facts journal is closed and the next begun."""
+
+    minute_horizon_minutes: int = 120
+    """Minutes. What is due within them lies in segments of one minute, from which it is sent."""
+
+    hour_horizon_minutes: int = 48 * 60
+    """Minutes. What is due within them lies in segments of one hour, what is due later in segments
+    of one day. Longer horizons mean more open files and less rewriting."""
+
+    gather_bytes_max: int = 64 * MIB
+    """Bytes of messages for later segments that may wait in memory for more of their segment. More
+    means fewer, larger writes; they are in the message_log already."""
+
+    open_files_max: int = 512
+    """Segment files kept open for appending. Must stay below the process's limit of open files."""
+
+    filing_bytes_max: int = 128 * MIB
+    """Bytes of durable messages that wait to be filed by time. Beyond it the next write waits, so
+    that memory stays bounded when the disk is slow."""
+
+    fact_sync_ms_max: int = 20
+    """Milliseconds from a broker's confirmation to its fact being durable. What a crash within them
+    forgets is delivered twice; less means more fsyncs."""
+
+    checkpoint_interval_ms: int = 3000
+    """Milliseconds between checkpoints while there is anything new. Shorter means faster restarts
+    and more fsyncs."""
+
+    checkpoint_bytes: int = 256 * MIB
+    """Bytes filed after which a checkpoint does not wait for the interval."""
+
+    retired_grace_ms: int = 60 * 60 * 1000
+    """Milliseconds for which files that nothing needs any more stay for those who read them (Spark,
+    copies), across restarts too."""
+
+    disk_free_bytes_min: int = 2048 * MIB
+    """Bytes. With less free disk than this and than the share below, messages are refused while
+    delivery goes on."""
+
+    disk_free_share_min: float = 0.05
+    """Share of the file system, 0 to 1. The smaller of the two floors counts."""
+
+    def __post_init__(self) -> None:
+        """Refuse values under which the logs could not move on."""
+        _require_at_least(
+            self, MIB, "message_log_file_bytes_max", "journal_file_bytes_max", "checkpoint_bytes"
+        )
+        _require_at_least(self, MIB, "filing_bytes_max")
+        _require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
+        _require_at_least(self, 0, "disk_free_bytes_min", "disk_free_share_min")
+        _require_at_least(self, 100, "checkpoint_interval_ms")
+        if not self.disk_free_share_min < 1:
+            raise ValueError("disk_free_share_min must be below 1: it is a share of the disk")
+        self.schedule_limits()
+
+    def schedule_limits(self) -> ScheduleLimits:
+        """Return what the schedule_log takes."""
+        return _part(ScheduleLimits, self)
+
+    def disk_floor_bytes(self, total_bytes: int) -> int:
+        """Return how many bytes must be free on a file system of this size to take messages."""
+        return min(self.disk_free_bytes_min, int(total_bytes * self.disk_free_share_min))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelConfig:
+    """The index, in memory, of the messages that are due soon."""
+
+    load_ahead_ms: int = 120_000
+    """Milliseconds. How long before they are due messages enter the wheel. More costs memory, less
+    leaves little time to read them when the disk is slow."""
+
+    entries_max: int = 8_000_000
+    """Messages in the wheel, 36 to 72 bytes each. What does not fit is loaded, in the order of due
+    time, as places become free: what is due may then be late, never lost."""
+
+    slot_ms: int = 64
+    """Milliseconds of due time that are sorted at once. Changes the cost, not order or lateness."""
+
+    def __post_init__(self) -> None:
+        """Refuse a wheel that could hold nothing, or would come too late."""
+        _require_at_least(self, 1000, "load_ahead_ms", "entries_max")
+        _require_at_least(self, 1, "slot_ms")
+        if self.slot_ms > self.load_ahead_ms:
+            raise ValueError("slot_ms must be at most load_ahead_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockConfig:
+    """What is believed of the machine's clock."""
+
+    step_forward_ms_max: int = 60_000
+    """Milliseconds. If the wall clock gains more than this on the time since boot, dispatch is held
+    until the step is confirmed or taken back: a clock that is wrong by a year would send a year's
+    messages."""
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that ordinary clock discipline would reach."""
+        _require_at_least(self, 1000, "step_forward_ms_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The port for metrics, health and status."""
+
+    address: str = "127.0.0.1:20811"
+    """host:port; port 0 for any free one, empty for no HTTP at all. There is no authentication: the
+    default takes connections from this machine only."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address."""
+        if self.address:
+            parse_address(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """What the process says about itself, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe events that are written."""
+
+    format: Literal["auto", "json", "console"] = "auto"
+    """json: one object a line; console: for people; auto: console on a terminal, else json."""
+
+
+class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set of one delay server."""
+
+    node: NodeConfig
+    """Who this node is."""
+
+    brokers: dict[str, str]
+    """Name and host:port of each real-time broker group to deliver to. A name goes into the
+    dispatch_log: it should not come to mean another group."""
+
+    sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
+    """How messages are delivered."""
+
+    listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
+    """Where producers connect."""
+
+    admission: AdmissionConfig = msgspec.field(default_factory=AdmissionConfig)
+    """Which messages are taken."""
+
+    storage: StorageConfig = msgspec.field(default_factory=StorageConfig)
+    """The logs."""
+
+    wheel: WheelConfig = msgspec.field(default_factory=WheelConfig)
+    """What is due soon."""
+
+    clock: ClockConfig = msgspec.field(default_factory=ClockConfig)
+    """What is believed of the clock."""
+
+    http: HttpConfig = msgspec.field(default_factory=HttpConfig)
+    """Metrics, health and status."""
+
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
+    """What the process says."""
+
+    def __post_init__(self) -> None:
+        """Refuse brokers that cannot be reached, and what fits in each section but not together."""
+        if not self.brokers:
+            raise ValueError("brokers must name at least one broker group to deliver to")
+        self.broker_groups()
+        if self.storage.minute_horizon_minutes * 60_000 < 2 * self.wheel.load_ahead_ms:
+            raise ValueError(
+                "storage.minute_horizon_minutes must be at least twice wheel.load_ahead_ms: "
+                "a segment is split well before it is loaded"
+            )
+        if self.admission.item_bytes_max + 64 * KIB > self.listener.frame_bytes_max:
+            raise ValueError(
+                "listener.frame_bytes_max must be at least 64 KiB above admission.item_bytes_max: "
+                "an item comes in a frame"
+            )
+
+    def broker_groups(self) -> tuple[BrokerGroup, ...]:
+        """Return the broker groups in the order in which they were given."""
+        groups = []
+        for name, address in self.brokers.items():
+            _require_name("the name of a broker group", name)
+            host, port = parse_address(address)
+            groups.append(BrokerGroup(name=name, host=host, port=port))
+        return tuple(groups)
+
+    def store_settings(self) -> StoreSettings:
+        """Return what the data directory is opened with."""
+        return StoreSettings(
+            cluster=self.node.cluster,
+            group=self.node.group,
+            node_id=self.node.node_id,
+            schedule=self.storage.schedule_limits(),
+            message_log_file_bytes_max=self.storage.message_log_file_bytes_max,
+            journal_file_bytes_max=self.storage.journal_file_bytes_max,
+            retired_grace_ms=self.storage.retired_grace_ms,
+        )
+
+    def filing_limits(self) -> FilingLimits:
+        """Return what filing, loading and checkpoints take."""
+        return FilingLimits(
+            load_ahead_ms=self.wheel.load_ahead_ms,
+            wheel_entries_max=self.wheel.entries_max,
+            backlog_bytes_max=self.storage.filing_bytes_max,
+            checkpoint_interval_ms=self.storage.checkpoint_interval_ms,
+            checkpoint_bytes=self.storage.checkpoint_bytes,
+        )
+
+
+def sections() -> dict[str, type]:
+    """Return the dataclass of every section that has settings, as declared (all but brokers)."""
+    return {
+        field.name: field.type
+        for field in msgspec.structs.fields(DelayServerConfig)
+        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type)
+    }

@@ -1,0 +1,274 @@
+"""From frames to the message_log: admission, group commit, answers.
+
+Requests are admitted the moment they arrive, into an `Intake` of columns. While one commit is being
+written and fsynced the next intake gathers; one write and one fsync serve all of it, and all
+answers of a commit go to a connection in one piece. What cannot be taken now (the server starts,
+the log lags, the disk stalls) is held as it came, up to a time, and then answered 51, since a QMQ
+client that gets a quick refusal burns its retries at once.
+"""
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import structlog
+import trio
+
+from delay_protocol import (
+    CommandCode,
+    Frame,
+    IndivisibleBodyError,
+    ItemCode,
+    ItemScan,
+    ResponseCode,
+    encode_response,
+    encode_send_reply,
+    scan_items,
+)
+from delay_server.admission import Admission, Failure
+from delay_server.intake import Intake
+from delay_transport import Clock, CloseReason, Connection, Wakeup
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
+
+
+class IngestState(Enum):
+    """What happens to a request that arrives."""
+
+    HOLDING = "holding"
+    """It waits: the server starts or stops."""
+    SERVING = "serving"
+    """It is admitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestLimits:
+    """Bounds of what waits before the message_log."""
+
+    hold_ms: int = 4000
+    """How long a request that cannot be taken now is held before it is answered 51. QMQ clients
+    give up after 5 s."""
+
+    intake_bytes_max: int = 16 * 1024 * 1024
+    """Bytes of items gathered for the next commit; requests beyond it are held."""
+
+    def __post_init__(self) -> None:
+        """Refuse nonsense."""
+        if self.hold_ms < 0 or self.intake_bytes_max < 1:
+            raise ValueError("hold_ms must not be negative, intake_bytes_max at least 1")
+
+
+@dataclass(slots=True)
+class IngestCounts:
+    """What became of requests and items since the start."""
+
+    requests: int = 0
+    accepted: int = 0
+    accepted_bytes: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """Items refused, by the name of their item code."""
+    indivisible: int = 0
+    unknown_commands: int = 0
+    expired: int = 0
+    """Requests held in vain."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request whose accepted items are in an intake."""
+
+    connection: Connection
+    frame: Frame
+    failures: list[Failure]
+
+
+@dataclass(slots=True)
+class _Held:
+    until: float
+    connection: Connection
+    frame: Frame
+
+
+class Ingest:
+    """The handler of producers' connections, and the group commit behind it.
+
+    `commit` makes the items of an intake durable or raises StorageFullError (as `disk_full`); it is
+    given by the server, so that this module knows no log.
+    """
+
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        limits: IngestLimits,
+        clock: Clock,
+        commit: Callable[[Intake], Awaitable[bool]],
+    ) -> None:
+        self._admission = admission
+        self._limits = limits
+        self._clock = clock
+        self._commit = commit
+        self._state = IngestState.HOLDING
+        self._intake = Intake()
+        self._waiting: list[_Waiting] = []
+        self._held: deque[_Held] = deque()
+        self._more = Wakeup()
+        self._aged = Wakeup()
+        self._committing = False
+        self._idle = trio.Event()
+        self.disk_full = False
+        """Set by the server: appends are refused with item code 4 while it is."""
+        self.counts = IngestCounts()
+
+    # -- FrameHandler ------------------------------------------------------------------------
+
+    def frames(self, connection: Connection, frames: list[Frame]) -> None:
+        """Take the requests of one receive."""
+        for frame in frames:
+            if frame.code != CommandCode.SEND_MESSAGE:
+                self.counts.unknown_commands += 1
+                connection.answer(frame, ResponseCode.UNKNOWN_CODE)
+            elif self._must_hold():
+                self._hold(connection, frame)
+            else:
+                self._admit(connection, frame)
+
+    def closed(self, connection: Connection, reason: CloseReason) -> None:
+        """Let held requests of the connection go when their time comes; nobody waits for them."""
+
+    def _must_hold(self) -> bool:
+        return (
+            self._state is IngestState.HOLDING
+            or bool(self._held)
+            or self._intake.blob_bytes >= self._limits.intake_bytes_max
+        )
+
+    def _hold(self, connection: Connection, frame: Frame) -> None:
+        connection.begin(1, len(frame.body))
+        until = trio.current_time() + self._limits.hold_ms / 1000
+        self._held.append(_Held(until, connection, frame))
+        self._aged.wake()
+
+    def _admit(self, connection: Connection, frame: Frame) -> None:
+        self.counts.requests += 1
+        if self.disk_full:
+            self._refuse_all(connection, frame)
+            return
+        try:
+            admitted = self._admission.admit(frame.body, self._clock.now_ms(), self._intake)
+        except IndivisibleBodyError as error:
+            self.counts.indivisible += 1
+            _log.warning("request refused", peer=connection.peer, reason=str(error))
+            connection.answer(frame, ResponseCode.BROKER_ERROR)
+            return
+        for _message_id, code, _remark in admitted.failures:
+            self.counts.refused[ItemCode(code).name] += 1
+        if not admitted.count_accepted:
+            connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(admitted.failures))
+            return
+        connection.begin(1, len(frame.body))
+        self._waiting.append(_Waiting(connection, frame, admitted.failures))
+        self._more.wake()
+
+    def _refuse_all(self, connection: Connection, frame: Frame) -> None:
+        try:
+            scan = ItemScan()
+            scan_items(frame.body, scan)
+        except IndivisibleBodyError:
+            self.counts.indivisible += 1
+            connection.answer(frame, ResponseCode.BROKER_ERROR)
+            return
+        code = ItemCode.BROKER_READ_ONLY
+        self.counts.refused[code.name] += len(scan.ids)
+        failures = [
+            (message_id, int(code), DISK_FULL_REMARK) for message_id in dict.fromkeys(scan.ids)
+        ]
+        connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(failures))
+
+    # -- group commit ------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Begin to admit, held requests first."""
+        self._state = IngestState.SERVING
+        self._admit_held()
+
+    async def stop(self) -> None:
+        """Admit no more and wait until everything admitted is committed and answered."""
+        self._state = IngestState.HOLDING
+        while self._waiting or self._committing:
+            self._idle = trio.Event()
+            self._more.wake()
+            await self._idle.wait()
+
+    async def run_commits(self) -> None:
+        """Commit intake after intake; ends only by an error of the log or cancellation."""
+        while True:
+            if not self._waiting:
+                self._idle.set()
+                await self._more.sleep()
+                continue
+            intake, self._intake = self._intake, Intake()
+            waiting, self._waiting = self._waiting, []
+            self._committing = True
+            kept = await self._commit(intake)
+            self._committing = False
+            if kept:
+                self.counts.accepted += len(intake)
+                self.counts.accepted_bytes += intake.blob_bytes
+                self._answer(waiting)
+            else:
+                self._refuse_waiting(waiting)
+            self._admit_held()
+
+    def _answer(self, waiting: list[_Waiting]) -> None:
+        answers: dict[Connection, list[bytes]] = {}
+        sizes: Counter[Connection] = Counter()
+        success = int(ResponseCode.SUCCESS)
+        for one in waiting:
+            frame = one.frame
+            body = encode_send_reply(one.failures) if one.failures else b""
+            parts = answers.setdefault(one.connection, [])
+            sizes[one.connection] += len(frame.body)
+            # A one-way request gets none, but is counted as done.
+            parts.append(
+                b"" if frame.is_one_way else encode_response(frame, code=success, body=body)
+            )
+        for connection, parts in answers.items():
+            connection.reply(b"".join(parts))
+            connection.done(len(parts), sizes[connection])
+
+    def _refuse_waiting(self, waiting: list[_Waiting]) -> None:
+        for one in waiting:
+            self._refuse_all(one.connection, one.frame)
+            one.connection.done(1, len(one.frame.body))
+
+    def _admit_held(self) -> None:
+        if self._state is IngestState.HOLDING:
+            return
+        while self._held and self._intake.blob_bytes < self._limits.intake_bytes_max:
+            held = self._held.popleft()
+            if not held.connection.is_closed:
+                self._admit(held.connection, held.frame)
+            held.connection.done(1, len(held.frame.body))
+
+    async def run_expiry(self) -> None:
+        """Answer 51 to requests that were held too long."""
+        while True:
+            if not self._held:
+                await self._aged.sleep()
+                continue
+            head = self._held[0]
+            await trio.sleep_until(head.until)
+            if self._held and self._held[0] is head:
+                self._held.popleft()
+                self.counts.expired += 1
+                head.connection.answer(head.frame, ResponseCode.BROKER_ERROR)
+                head.connection.done(1, len(head.frame.body))
+
+    @property
+    def held_requests(self) -> int:
+        """Requests that wait to be admitted."""
+        return len(self._held)

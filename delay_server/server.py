@@ -1,0 +1,401 @@
+"""The composition root of a delay server process: opens, recovers, starts everything, stops it.
+
+Read `serve` from top to bottom to see what a delay server is made of. Order of start: the listener
+(it holds requests), the data directory with its recovery, then everything behind the listener, and
+at last admission. Order of stop: admission, commits, dispatch, deliveries in flight, facts, filing,
+a last checkpoint.
+"""
+
+import random
+import signal
+import sys
+
+import structlog
+import trio
+
+from delay_protocol import Hello
+from delay_server.admission import Admission
+from delay_server.clock_guard import ClockGuard
+from delay_server.committing import MESSAGE_LANE, Committing
+from delay_server.config import DelayServerConfig
+from delay_server.dispatch import CrossingOff, Dispatch
+from delay_server.filing import SCHEDULE_LANE, Filing
+from delay_server.http import serve_http
+from delay_server.ingest import Ingest
+from delay_server.intake import Intake
+from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
+from delay_server.pace import Pacer
+from delay_server.wheel import Wheel
+from delay_transport import (
+    Runtime,
+    Server,
+    Wakeup,
+    format_address,
+    parse_address,
+    serve_connections,
+    system_runtime,
+)
+from sender import Outcome as SenderOutcome
+from sender import Sender
+from storage import (
+    Damage,
+    DirectoryDisk,
+    Disk,
+    Entries,
+    FactBlock,
+    ItemReader,
+    Outcome,
+    RecoverySummary,
+    Store,
+    StoreSettings,
+)
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_DISK_CHECK_S = 1.0
+_DURABLE_END_S = 0.01
+"""Half of the 20 ms within which the durable end is to be durable itself."""
+_DAMAGES_KEPT = 100
+
+
+class DelayServer:
+    """One running delay server: the parts, wired, and what can be seen of them.
+
+    Made by `serve`. `store` and what depends on it stand once `ready` is set.
+    """
+
+    def __init__(self, config: DelayServerConfig, runtime: Runtime, disk: Disk) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.disk = disk
+        self.started_ms = runtime.clock.now_ms()
+        self.ready = trio.Event()
+        self.stopping = False
+        self.damages: list[Damage] = []
+        self.damage_count = 0
+        self.undeliverable = 0
+        """Messages whose bytes are damaged; they wait on disk."""
+        self.disk_free_bytes = 0
+        self.disk_total_bytes = 0
+        self.commit_seconds = Distribution(FSYNC_BUCKETS_S)
+        self.lateness_seconds = Distribution(LATENESS_BUCKETS_S)
+        self.lateness_max_seconds = 0.0
+        self._committed = Wakeup()
+        self._disk_checked = Wakeup()
+        self._dispatching = trio.CancelScope()
+        self.pacer = Pacer(
+            runtime.clock,
+            ClockGuard(step_forward_ms_max=config.clock.step_forward_ms_max),
+            on_change=self._clock_trust_changed,
+        )
+        self.ingest = Ingest(
+            admission=Admission(config.admission.limits()),
+            limits=config.admission.ingest_limits(),
+            clock=runtime.clock,
+            commit=self._commit,
+        )
+        self.wheel = Wheel(slot_ms=config.wheel.slot_ms)
+        self.listener: Server | None = None
+        self.recovery: RecoverySummary | None = None
+        self.recovery_seconds = 0.0
+        # The rest stands when the data directory is open.
+        self.store: Store
+        self.filing: Filing
+        self.committing: Committing
+        self.dispatch: Dispatch
+        self.crossing_off: CrossingOff
+        self.sender: Sender
+
+    async def _commit(self, intake: Intake) -> bool:
+        began = trio.current_time()
+        kept = await self.committing.commit(intake)
+        self.commit_seconds.observe(trio.current_time() - began)
+        self._committed.wake()
+        self._disk_checked.wake()
+        return kept
+
+    def _clock_trust_changed(self, trusted: bool) -> None:  # noqa: FBT001
+        if self.ready.is_set():
+            (self.sender.resume if trusted else self.sender.pause)()
+
+    # -- start -------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the data directory, recover, and wire everything that stands on it."""
+        began = trio.current_time()
+        config, runtime = self.config, self.runtime
+        settings = config.store_settings()
+        self.store, self.recovery = await runtime.executor.run(
+            SCHEDULE_LANE, self._open_store, settings
+        )
+        self.recovery_seconds = trio.current_time() - began
+        self.crossing_off = CrossingOff(
+            journal=self.store.journal,
+            executor=runtime.executor,
+            pacer=self.pacer,
+            epoch=lambda: self.store.schedule.epoch,
+            note_facts=self._note_facts,
+            sync_ms_max=config.storage.fact_sync_ms_max,
+        )
+        reader = ItemReader(self.disk, self._damaged_item)
+        self.sender = self._make_sender(reader)
+        self.dispatch = Dispatch(
+            wheel=self.wheel,
+            pacer=self.pacer,
+            offer=self.sender.offer,
+            room=lambda: self.sender.room,
+        )
+        self.filing = Filing(
+            store=self.store,
+            wheel=self.wheel,
+            limits=config.filing_limits(),
+            executor=runtime.executor,
+            pacer=self.pacer,
+            on_wheel_grown=self.dispatch.wheel_has_grown,
+            entries_elsewhere=lambda: self.sender.unsent().total,
+            append_floor=self._append_floor,
+        )
+        self.committing = Committing(
+            message_log=self.store.message_log,
+            filing=self.filing,
+            executor=runtime.executor,
+            pacer=self.pacer,
+            floor_minute=max(
+                self.store.schedule.floor_minute, self.store.message_log.last_floor_minute
+            ),
+        )
+
+    def _open_store(self, settings: StoreSettings) -> tuple[Store, RecoverySummary]:
+        return Store.open(
+            self.disk,
+            settings,
+            chance=self._own_chance(),
+            now_ms=self.runtime.clock.now_ms(),
+            on_damage=self._damaged,
+        )
+
+    def _make_sender(self, reader: ItemReader) -> Sender:
+        names = self.store.schedule.subjects.names
+        identity = self.store.identity
+        return Sender(
+            self.config.broker_groups(),
+            hello=Hello(
+                group=identity.group, epoch=self.store.schedule.epoch, node_id=identity.node_id
+            ),
+            config=self.config.sender,
+            clock=self.runtime.clock,
+            network=self.runtime.network,
+            chance=self._own_chance(),
+            read_items=reader.read,
+            subject_name=names.__getitem__,
+            on_outcome=self._settled,
+            on_damaged=self._undeliverable,
+        )
+
+    def _own_chance(self) -> random.Random:
+        """Return a Random of its own for one concern."""
+        return random.Random(self.runtime.chance.getrandbits(64))  # noqa: S311 (not for secrets)
+
+    async def _append_floor(self, wanted_minute: int) -> None:
+        await self.committing.append_floor(wanted_minute)
+
+    async def _note_facts(self, facts: FactBlock, last_number: int) -> None:
+        await self.filing.note_facts(facts, last_number)
+
+    # -- what goes wrong ---------------------------------------------------------------------
+
+    def _damaged(self, damage: Damage) -> None:
+        self.damage_count += 1
+        if len(self.damages) < _DAMAGES_KEPT:
+            self.damages.append(damage)
+            _log.error(
+                "damaged bytes",
+                path=damage.path,
+                position=damage.position,
+                size=damage.size,
+                reason=damage.reason,
+                remedy="delaywheel log verify",
+            )
+
+    def _damaged_item(self, path: str, position: int, reason: str) -> None:
+        self._damaged(Damage(path=path, position=position, size=0, reason=reason))
+
+    def _undeliverable(self, entries: Entries) -> None:
+        """Leave damaged messages on disk: they stay pending until they are salvaged."""
+        self.undeliverable += len(entries)
+
+    # -- what goes right ---------------------------------------------------------------------
+
+    def _settled(self, entries: Entries, at_ms: int, target: str, outcome: SenderOutcome) -> None:
+        self.crossing_off.cross_off(entries, at_ms, target, Outcome(outcome))
+        late_s = (at_ms - entries["due_ms"]) / 1000
+        self.lateness_seconds.observe_all(late_s)
+        self.lateness_max_seconds = max(self.lateness_max_seconds, float(late_s.max()))
+
+    # -- what can be seen --------------------------------------------------------------------
+
+    @property
+    def clock_held(self) -> bool:
+        """Whether dispatch waits because the clock is not trusted."""
+        return bool(self.pacer.reason)
+
+    @property
+    def late_now(self) -> int:
+        """Messages that are due and have no outcome yet."""
+        return self.sender.unsent().total
+
+    def sender_numbers(self) -> dict[str, dict[str, int | str]]:
+        """Return what is known of each broker group."""
+        return {
+            group.name: {
+                "state": group.state.value,
+                "queued": group.queued,
+                "in_flight": group.in_flight,
+                "tries": group.counts.requests,
+                "delivered": group.counts.delivered,
+                "known": group.counts.known,
+                "refused": group.counts.refused,
+                "retries": group.counts.refused + group.counts.possible_duplicates,
+                "possible_duplicates": group.counts.possible_duplicates,
+                "failures": group.failures,
+                "last_end": group.last_end,
+            }
+            for group in self.sender.status()
+        }
+
+    async def run_dispatch(self) -> None:
+        """Offer due messages until the server stops."""
+        with self._dispatching:
+            await self.dispatch.run()
+
+    async def watch_disk(self) -> None:
+        """Refuse messages while free disk is below its floor; delivery goes on."""
+        while True:
+            free, total = await self.runtime.executor.run("disk", self.disk.free_bytes)
+            self.disk_free_bytes, self.disk_total_bytes = free, total
+            full = free < self.config.storage.disk_floor_bytes(total)
+            if full != self.ingest.disk_full:
+                self.ingest.disk_full = full
+                log = _log.error if full else _log.warning
+                log("free disk is below its floor" if full else "disk is free again", free=free)
+            await trio.sleep(_DISK_CHECK_S)
+            if not full:
+                # Nobody else's business as long as nothing is written.
+                await self._disk_checked.sleep()
+
+    async def sync_durable_end(self) -> None:
+        """Make the durable end durable soon after a commit, and before the log rests."""
+        log = self.store.message_log
+        while True:
+            if log.durable_end_synced:
+                await self._committed.sleep()
+                continue
+            await trio.sleep(_DURABLE_END_S)
+            await self.runtime.executor.run(MESSAGE_LANE, log.sync_durable_end)
+
+    # -- stop --------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Bring everything under way to an end, in order; waits at most node.stop_ms_max."""
+        self.stopping = True
+        deadline = trio.current_time() + self.config.node.stop_ms_max / 1000
+        with trio.move_on_at(deadline):
+            await self.ingest.stop()
+        assert self.listener is not None
+        self.listener.stop()
+        self._dispatching.cancel()
+        unanswered = await self.sender.drain(deadline=deadline)
+        if unanswered:
+            _log.warning("deliveries unconfirmed, they will be repeated", messages=unanswered)
+        await self.crossing_off.stop()
+        await self.filing.drain()
+        await self.filing.checkpoint()
+        await self.runtime.executor.run(MESSAGE_LANE, self.store.message_log.sync_durable_end)
+
+
+async def serve(
+    server: DelayServer,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a delay server until `stop` is set; starts when it accepts and delivers.
+
+    Raises what made serving impossible: StorageError, TransportError, or a bug.
+    """
+    async with trio.open_nursery() as nursery:
+        # Producers may connect; their requests are held until admission is open.
+        server.listener = await nursery.start(
+            serve_connections,
+            server.runtime.network,
+            parse_address(server.config.listener.address),
+            server.ingest,
+            server.config.listener,
+        )
+        nursery.start_soon(server.ingest.run_expiry)
+        await server.open()
+        try:
+            async with trio.open_nursery() as inner:
+                # Behind the commit: filing, loading, splitting, checkpoints.
+                inner.start_soon(server.filing.run_filing)
+                inner.start_soon(server.filing.run_checkpoints)
+                inner.start_soon(server.filing.run_loading)
+                # Deliver, and cross off what was delivered.
+                inner.start_soon(server.crossing_off.run)
+                await inner.start(server.sender.run)
+                inner.start_soon(server.run_dispatch)
+                # Keep the books of the log and the disk.
+                inner.start_soon(server.watch_disk)
+                inner.start_soon(server.sync_durable_end)
+                # Take messages now that everything behind stands.
+                inner.start_soon(server.ingest.run_commits)
+                server.ingest.serve()
+                server.ready.set()
+                task_status.started()
+                await stop.wait()
+                await server.stop()
+                inner.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
+        finally:
+            server.store.close()
+
+
+def run(config: DelayServerConfig) -> None:
+    """Run a delay server as a process: real clock, files and sockets, until SIGTERM."""
+    # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
+    sys.setswitchinterval(0.0005)
+    trio.run(_run_process, config)
+
+
+async def _run_process(config: DelayServerConfig) -> None:
+    config.node.data_dir.mkdir(parents=True, exist_ok=True)
+    server = DelayServer(config, system_runtime(), DirectoryDisk(config.node.data_dir))
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_on_signals, server, stop, nursery.cancel_scope)
+        http = "none"
+        if config.http.address:
+            http = await nursery.start(serve_http, server, config.http.address)
+        nursery.start_soon(_announce, server, http)
+        await serve(server, stop)
+        nursery.cancel_scope.cancel()
+
+
+async def _announce(server: DelayServer, http: str) -> None:
+    await server.ready.wait()
+    assert server.listener is not None
+    listen = format_address(server.listener.address)
+    sys.stdout.write(f"ready listen={listen} http={http}\n")
+    sys.stdout.flush()
+
+
+async def _stop_on_signals(
+    server: DelayServer, stop: trio.Event, everything: trio.CancelScope
+) -> None:
+    """Stop in good order at the first signal; at once while recovering, or at the second."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            _log.info("stopping", signal=signal.Signals(number).name)
+            if stop.is_set() or not server.ready.is_set():
+                everything.cancel()
+            stop.set()

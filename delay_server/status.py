@@ -1,0 +1,88 @@
+"""What can be seen of a running delay server, as plain values."""
+
+from typing import TYPE_CHECKING, Any
+
+from delay_server.metrics import installed_version, top_subjects
+from delay_transport import format_address
+
+if TYPE_CHECKING:
+    from delay_server.server import DelayServer
+
+
+def failing_checks(server: "DelayServer") -> list[str]:
+    """Return why the server does not take and deliver messages; empty if it does."""
+    failing = []
+    if server.stopping:
+        failing.append("the server is stopping")
+    if not server.ready.is_set():
+        failing.append("recovery has not finished")
+        return failing
+    if server.ingest.disk_full:
+        failing.append("free disk is below its floor: messages are refused, delivery goes on")
+    if server.clock_held:
+        failing.append(f"the clock is not trusted, delivery is held: {server.pacer.reason}")
+    return failing
+
+
+def status_of(server: "DelayServer") -> dict[str, Any]:
+    """Return the status as `GET /status` and `delaywheel status` show it."""
+    now_ms = server.runtime.clock.now_ms()
+    counts = server.ingest.counts
+    status: dict[str, Any] = {
+        "version": installed_version(),
+        "now_ms": now_ms,
+        "uptime_ms": now_ms - server.started_ms,
+        "ready": not failing_checks(server),
+        "failing": failing_checks(server),
+        "listen": format_address(server.listener.address) if server.listener else None,
+        "connections": server.listener.open_connections if server.listener else 0,
+        "accepted": counts.accepted,
+        "refused": dict(counts.refused),
+        "held_requests": server.ingest.held_requests,
+    }
+    if not server.ready.is_set():
+        return status
+    store, schedule = server.store, server.store.schedule
+    identity = store.identity
+    due = server.wheel.next_due_ms()
+    lateness = server.lateness_seconds
+    status |= {
+        "cluster": identity.cluster,
+        "group": identity.group,
+        "node_id": identity.node_id,
+        "log_uuid": str(identity.log_uuid),
+        "incarnation": identity.incarnation,
+        "epoch": schedule.epoch,
+        "last_sequence": store.message_log.next_sequence - 1,
+        "replay_lag": store.message_log.next_sequence - 1 - schedule.last_filed,
+        "checkpoint_sequence": store.checkpoint.sequence,
+        "segments": len(schedule.segments),
+        "sealed": store.sealed,
+        "pending": schedule.pending,
+        "wheel": len(server.wheel),
+        "next_due_ms": due,
+        "late": server.late_now,
+        "dispatched": {
+            outcome.name.lower(): count for outcome, count in server.crossing_off.outcomes.items()
+        },
+        "lateness_ms": {
+            name: None if value is None else value * 1000
+            for name, value in (
+                ("p50", lateness.quantile(0.5)),
+                ("p99", lateness.quantile(0.99)),
+                ("max", server.lateness_max_seconds if lateness.total else None),
+            )
+        },
+        "subjects": dict(top_subjects(server)),
+        "brokers": server.sender_numbers(),
+        "disk_free_bytes": server.disk_free_bytes,
+        "disk_full": server.ingest.disk_full,
+        "clock_held": server.clock_held,
+        "damaged": server.damage_count,
+        "damages": [
+            {"path": d.path, "position": d.position, "size": d.size, "reason": d.reason}
+            for d in list(server.damages)
+        ],
+        "recovery_seconds": server.recovery_seconds,
+    }
+    return status

@@ -1,0 +1,109 @@
+"""The sender's settings, each with its unit and consequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from sender.errors import SettingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerGroup:
+    """A broker group to deliver to."""
+
+    name: str
+    """Goes into the facts, the logs and the metrics; must be unique."""
+
+    host: str
+    """Name or literal of the group's master; an IPv6 literal without brackets."""
+
+    port: int
+    """20881 where nothing else was set on a QMQ broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderConfig:
+    """Settings of one delay server's sender; a node may choose its own and change them on restart.
+
+    Memory: in flight at most `in_flight_bytes_max` per group (plus one item larger than that), and
+    36 bytes of index for each entry that was offered.
+    """
+
+    batch_items: int = 256
+    """Most items of one request."""
+
+    batch_bytes: int = 256 * 1024
+    """Most bytes of the items of one request; a larger item goes alone."""
+
+    in_flight_requests_max: int = 8
+    """Requests that may be unanswered on one connection."""
+
+    in_flight_bytes_max: int = 4 * 1024 * 1024
+    """Bytes of items that may be unanswered on one connection."""
+
+    queue_items_max: int = 8192
+    """Entries that wait for one group. The rest waits for whichever group has room next, so this is
+    what a group that becomes slow can keep from the others."""
+
+    entries_max: int = 1_000_000
+    """Entries that the sender should hold in all; `Sender.room` counts down from here."""
+
+    connect_timeout_s: float = 5.0
+    """To connect, and again to be answered to the HELLO."""
+
+    request_timeout_s: float = 5.0
+    """After this long without an answer a request is sent again, elsewhere if possible: the broker
+    may have it, so its items may be delivered twice."""
+
+    heartbeat_s: float = 15.0
+    """A connection that is idle this long is asked whether it still lives."""
+
+    answer_bytes_max: int = 16 * 1024 * 1024
+    """A broker whose answer is a larger frame is not one; its connection is closed."""
+
+    retry_base_s: float = 0.1
+    """Wait before the second try of an item; doubles with each try."""
+
+    retry_max_s: float = 30.0
+    """Longest wait between two tries of an item."""
+
+    refused_base_s: float = 1.0
+    """As retry_base_s, for items that the broker refused in a way which a retry hardly cures."""
+
+    refused_max_s: float = 300.0
+    """As retry_max_s, for those items."""
+
+    reconnect_base_s: float = 0.1
+    """Wait before a group that failed is tried again; doubles until it takes a message."""
+
+    reconnect_max_s: float = 10.0
+    """Longest wait before a group that failed is tried again."""
+
+    refusals_max: int = 3
+    """Requests refused one after another before the group counts as failing."""
+
+    trial_items: int = 1
+    """Items risked at a time on a group that failed, until it takes one."""
+
+    clock_check_s: float = 1.0
+    """While entries wait because the clock was set back: how often it is read again."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise SettingError(f"sender.{field.name} must be positive")
+        for base, most in (
+            ("retry_base_s", "retry_max_s"),
+            ("refused_base_s", "refused_max_s"),
+            ("reconnect_base_s", "reconnect_max_s"),
+        ):
+            if getattr(self, base) > getattr(self, most):
+                raise SettingError(f"sender.{base} must not exceed sender.{most}")
+
+
+def check_groups(groups: Sequence[BrokerGroup]) -> None:
+    """Raise SettingError unless there is a group and each has a name of its own."""
+    if not groups:
+        raise SettingError("there is no broker group to deliver to")
+    names = [group.name for group in groups]
+    if len(set(names)) < len(names) or not all(names):
+        raise SettingError(f"broker groups need a name each, got {names}")

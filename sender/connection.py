@@ -1,0 +1,245 @@
+"""One connection to a broker group: requests out, answers back, nothing remembered after its end.
+
+A request is asked of the source only when it can be written at once: between the look at the clock
+that the source takes and the first byte on the socket lies no queue. That is why the sender does
+not use an out-buffer.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, Protocol
+
+import trio
+
+from delay_protocol import CommandCode, Frame, FrameDecoder, RemoteProtocolError, encode_request
+from sender.parcels import Parcel
+
+SEND_VERSION: Final = 7
+"""The header version QMQ's delay server delivers with."""
+
+_RECEIVE_SIZE = 64 * 1024
+_OPAQUE_MAX = 2**31 - 1
+
+
+class End(Enum):
+    """Why a connection ended; each but DRAINED counts against the group."""
+
+    UNREACHABLE = "unreachable"
+    """It could not be made in time."""
+    HELLO = "hello"
+    """The HELLO was not answered, or with an error."""
+    FENCED = "fenced"
+    """The HELLO was refused: a newer epoch of this delay group has been seen there."""
+    TIMEOUT = "timeout"
+    """A request was not answered in time."""
+    LOST = "lost"
+    """The peer closed it, or the network did."""
+    GARBAGE = "garbage"
+    """What came was no frame, or no answer."""
+    REFUSING = "refusing"
+    """The broker refused one request after another."""
+    DRAINED = "drained"
+    """We closed it with nothing in flight."""
+
+
+class Request:
+    """A request in flight. Its bytes are not kept: a retry reads them anew."""
+
+    __slots__ = ("deadline", "items", "parcel", "size")
+
+    def __init__(self, parcel: Parcel, items: Sequence[bytes | memoryview], size: int) -> None:
+        self.parcel = parcel
+        self.items = items
+        """As sent, to find out whom an answer means."""
+        self.size = size
+        """Bytes of the items."""
+        self.deadline = 0.0
+        """In trio's time; set when the first byte goes out."""
+
+
+class RequestSource(Protocol):
+    """Where requests come from and answers go. All calls are synchronous."""
+
+    def next_request(self) -> tuple[Request, bytes] | None:
+        """Return a request and its body, to be written now; None if there is none."""
+
+    def answered(self, request: Request, answer: Frame) -> None:
+        """Take the answer to a request."""
+
+    def timed_out(self, request: Request | None) -> None:
+        """Take the news that a request (None: a heartbeat) was not answered in time.
+
+        An answer that still comes is dropped.
+        """
+
+
+class BrokerConnection:
+    """Sends what its source has, and tells the source what came back. It decides nothing.
+
+    Invariant: a request is in `in_flight` from before its first byte is written until its answer
+    came or its time ran out; what is in there when run() returns may or may not have arrived.
+    """
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        source: RequestSource,
+        *,
+        answer_bytes_max: int,
+        request_timeout_s: float,
+        heartbeat_s: float,
+    ) -> None:
+        self.in_flight: dict[int, Request | None] = {}
+        """By opaque, in the order of sending; None is a heartbeat."""
+        self.answers_unmatched = 0
+        """Frames dropped: late answers, and what answers nothing."""
+        self._stream = stream
+        self._source = source
+        self._decoder = FrameDecoder(frame_bytes_max=answer_bytes_max)
+        self._request_timeout_s = request_timeout_s
+        self._heartbeat_s = heartbeat_s
+        self._opaque = 0
+        self._work = trio.Event()
+        self._sent = trio.Event()
+        self._heartbeat_deadline = 0.0
+        self._scope = trio.CancelScope()
+        self._retiring: tuple[End, str] | None = None
+        self._end: tuple[End, str] | None = None
+
+    def wake(self) -> None:
+        """Say that the source may have a request now."""
+        self._work.set()
+
+    def retire(self, end: End, detail: str) -> None:
+        """End once nothing is in flight. The source must give no more requests."""
+        if self._retiring is None:
+            self._retiring = (end, detail)
+        self._end_if_retired()
+
+    async def greet(self, hello: bytes, *, timeout_s: float) -> Frame | None:
+        """Send the HELLO and return its answer; None if there was none before the peer closed.
+
+        Raises TooSlowError, OSError, BrokenResourceError or RemoteProtocolError.
+        """
+        opaque = self._next_opaque()
+        request = encode_request(code=CommandCode.HELLO, opaque=opaque, body=hello)
+        with trio.fail_after(timeout_s):
+            await self._stream.send_all(request)
+            while data := await self._stream.receive_some(_RECEIVE_SIZE):
+                self._decoder.feed(data)
+                for frame in self._decoder.frames():
+                    if frame.is_response and frame.opaque == opaque:
+                        return frame
+                    self.answers_unmatched += 1
+        return None
+
+    async def run(self) -> tuple[End, str]:
+        """Send and receive until the connection ends; return why."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send)
+                nursery.start_soon(self._receive)
+                nursery.start_soon(self._watch)
+        assert self._end is not None
+        return self._end
+
+    async def _send(self) -> None:
+        """Write one request after another, each built when the one before has left."""
+        while True:
+            ready = self._source.next_request()
+            if ready is not None:
+                await self._write(ready[0], CommandCode.SEND_MESSAGE, ready[1])
+                continue
+            with trio.move_on_after(self._heartbeat_s):
+                await self._work.wait()
+            is_idle = not self._work.is_set() and not self.in_flight
+            self._work = trio.Event()
+            if is_idle:
+                await self._write(None, CommandCode.HEARTBEAT, b"")
+
+    async def _write(self, request: Request | None, code: CommandCode, body: bytes) -> None:
+        opaque = self._next_opaque()
+        deadline = trio.current_time() + self._request_timeout_s
+        if request is None:
+            self._heartbeat_deadline = deadline
+        else:
+            request.deadline = deadline
+        self.in_flight[opaque] = request
+        self._sent.set()
+        frame = encode_request(code=code, opaque=opaque, body=body, version=SEND_VERSION)
+        try:
+            await self._stream.send_all(frame)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._finish(End.LOST, _reason(error))
+            # run() is cancelled; what another task might do before that must not come from here.
+            await trio.sleep_forever()
+
+    async def _receive(self) -> None:
+        """Hand every answer to the source."""
+        while True:
+            try:
+                data = await self._stream.receive_some(_RECEIVE_SIZE)
+                self._decoder.feed(data)
+                if not data:
+                    self._decoder.finish()
+                frames = self._decoder.frames()
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                self._finish(End.LOST, _reason(error))
+                return
+            except RemoteProtocolError as error:
+                self._finish(End.LOST if self._decoder.fault is None else End.GARBAGE, str(error))
+                return
+            self._match(frames)
+            if self._decoder.fault is not None:
+                self._finish(End.GARBAGE, str(self._decoder.fault))
+                return
+            if not data:
+                self._finish(End.LOST, "closed by the peer")
+                return
+
+    def _match(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            if not frame.is_response or frame.opaque not in self.in_flight:
+                self.answers_unmatched += 1
+                continue
+            request = self.in_flight.pop(frame.opaque)
+            if request is not None:
+                self._source.answered(request, frame)
+        self._end_if_retired()
+        self._work.set()
+
+    async def _watch(self) -> None:
+        """Give up requests whose time has run out. Sleeps through those answered in time."""
+        while True:
+            while not self.in_flight:
+                self._sent = trio.Event()
+                await self._sent.wait()
+            await trio.sleep_until(self._oldest_deadline())
+            now = trio.current_time()
+            while self.in_flight and self._oldest_deadline() <= now:
+                self._source.timed_out(self.in_flight.pop(next(iter(self.in_flight))))
+            self._end_if_retired()
+
+    def _oldest_deadline(self) -> float:
+        # Deadlines ascend in the order of sending.
+        oldest = next(iter(self.in_flight.values()))
+        return self._heartbeat_deadline if oldest is None else oldest.deadline
+
+    def _next_opaque(self) -> int:
+        self._opaque = self._opaque % _OPAQUE_MAX + 1
+        return self._opaque
+
+    def _end_if_retired(self) -> None:
+        if self._retiring is not None and not self.in_flight:
+            self._finish(*self._retiring)
+
+    def _finish(self, end: End, detail: str) -> None:
+        if self._end is None:
+            self._end = self._retiring or (end, detail)
+        self._scope.cancel()
+
+
+def _reason(error: BaseException) -> str:
+    # trio wraps the system's error, which says more.
+    cause = error.__cause__ or error
+    return str(cause) or type(cause).__name__

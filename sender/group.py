@@ -1,0 +1,426 @@
+"""One broker group: what waits for it, its one connection, and what is in flight.
+
+Groups share no queue, no connection and no task. A group that fails gives back at once what is
+queued for it; what is in flight gets the rest of its time, since its answers may still come. Its
+states are drawn in group_status.py.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import compress
+from typing import Protocol
+
+import structlog
+import trio
+
+from delay_protocol import (
+    Frame,
+    Hello,
+    ItemCode,
+    MalformedReplyError,
+    RemoteProtocolError,
+    ResponseCode,
+    encode_hello,
+)
+from delay_transport import Clock, Network, TransportError
+from sender.answers import UNTOLD, Codes, is_broker_sick, item_codes
+from sender.backoff import Backoff
+from sender.config import BrokerGroup, SenderConfig
+from sender.connection import BrokerConnection, End, Request
+from sender.errors import ItemBytesError
+from sender.group_status import MOVES, GroupCounts, GroupState, GroupStatus
+from sender.outcomes import Outcome
+from sender.parcels import Entries, Mask, Parcel, ParcelQueue
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
+
+ReadItems = Callable[[Entries], tuple[Sequence[bytes | memoryview], Mask | None]]
+"""Returns the item of each entry, checked, and which of them are damaged (None if none is).
+
+A damaged item has its place in the list too, whatever stands there.
+"""
+
+
+class Exchange(Protocol):
+    """Where a group leaves entries that it does not keep. All calls are synchronous."""
+
+    is_paused: bool
+    """Whether nothing is to be sent for now."""
+
+    def give_back(self, parcels: Sequence[Parcel]) -> None:
+        """Take entries that were queued for a group and not sent."""
+
+    def hold_early(self, parcel: Parcel) -> None:
+        """Take entries that are not due, by a clock that was set back."""
+
+    def damaged(self, entries: Entries) -> None:
+        """Take entries whose items cannot be read."""
+
+    def settled(self, entries: Entries, outcome: Outcome, group: str) -> None:
+        """Take entries for which nothing more is to be done."""
+
+    def retry(self, parcel: Parcel, *, avoid: int) -> None:
+        """Take entries whose try failed with their request, or whose outcome is unknown."""
+
+    def refused(self, parcel: Parcel, codes: Codes, *, avoid: int) -> None:
+        """Take entries that were refused one by one, with the code of each."""
+
+    def room_changed(self) -> None:
+        """Hear that a group has room for more."""
+
+
+class Group:
+    """The queue, the connection and the health of one broker group.
+
+    Invariants: `in_flight` and `in_flight_bytes` are the sums over the requests in flight; only in
+    the states UP and TRIAL is anything queued or sent.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        target: BrokerGroup,
+        *,
+        hello: Hello,
+        config: SenderConfig,
+        clock: Clock,
+        network: Network,
+        chance: random.Random,
+        read_items: ReadItems,
+        exchange: Exchange,
+    ) -> None:
+        self.name = target.name
+        self.state = GroupState.DOWN
+        self.in_flight = 0
+        """Entries sent and not answered."""
+        self._number = number
+        self._target = target
+        self._hello = hello
+        self._config = config
+        self._clock = clock
+        self._network = network
+        self._chance = chance
+        self._read_items = read_items
+        self._exchange = exchange
+        self._reconnect = Backoff(base_s=config.reconnect_base_s, max_s=config.reconnect_max_s)
+        self._queue = ParcelQueue()
+        self._in_flight_bytes = 0
+        self._connection: BrokerConnection | None = None
+        self._failures = 0
+        self._refusals = 0
+        self._counts = GroupCounts()
+        self._last_end = ""
+        self._stopping = False
+        self._scope = trio.CancelScope()
+
+    @property
+    def queued(self) -> int:
+        """Entries that wait for this group."""
+        return self._queue.count
+
+    @property
+    def load(self) -> int:
+        """Entries that wait for this group or are in flight to it."""
+        return self._queue.count + self.in_flight
+
+    @property
+    def room(self) -> int:
+        """How many entries may be queued for this group now."""
+        if self.state is GroupState.UP:
+            return max(0, self._config.queue_items_max - self._queue.count)
+        if self.state is GroupState.TRIAL:
+            return max(0, self._config.trial_items - self.load)
+        return 0
+
+    def status(self) -> GroupStatus:
+        """Return a look at the group as it is now."""
+        return GroupStatus(
+            name=self.name,
+            state=self.state,
+            queued=self.queued,
+            in_flight=self.in_flight,
+            in_flight_bytes=self._in_flight_bytes,
+            failures=self._failures,
+            last_end=self._last_end,
+            counts=replace(self._counts, ends=dict(self._counts.ends)),
+        )
+
+    def enqueue(self, parcel: Parcel) -> None:
+        """Queue entries for this group; it must have room for them."""
+        assert len(parcel) <= self.room, f"{self.name}: {len(parcel)} entries, room {self.room}"
+        self._queue.append(parcel)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look for something to send."""
+        if self._connection is not None:
+            self._connection.wake()
+
+    def stop(self) -> None:
+        """Send nothing more; run() returns once what is in flight is answered."""
+        if self._connection is None:
+            self.abort()
+        else:
+            self._stopping = True
+            self._retire(End.DRAINED, "stopped")
+
+    def abort(self) -> None:
+        """Close at once, whatever is in flight; it stays counted as in flight."""
+        self._stopping = True
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Keep a connection and deliver through it, until stopped or fenced."""
+        with self._scope:
+            while not self._stopping:
+                self._move(GroupState.CONNECTING)
+                end, detail = await self._converse()
+                self._counts.ends[end] += 1
+                self._last_end = f"{end.value}: {detail}"
+                if end is End.FENCED:
+                    self._move(GroupState.FENCED)
+                    _log.error("broker group fences us off", group=self.name, **self._who())
+                    return
+                self._move(GroupState.DOWN)
+                self._give_back()
+                if not self._stopping:
+                    await self._wait_after_failure(end, detail)
+
+    async def _wait_after_failure(self, end: End, detail: str) -> None:
+        self._failures += 1
+        wait_s = self._reconnect.wait_s(self._failures, self._chance)
+        _log.warning(
+            "broker group failed",
+            group=self.name,
+            reason=end.value,
+            detail=detail,
+            failures=self._failures,
+            again_in_s=round(wait_s, 3),
+        )
+        await trio.sleep(wait_s)
+
+    async def _converse(self) -> tuple[End, str]:
+        """Connect, say HELLO, deliver until the connection ends; return why it did."""
+        timeout_s = self._config.connect_timeout_s
+        try:
+            with trio.fail_after(timeout_s):
+                stream = await self._network.connect(self._target.host, self._target.port)
+        except trio.TooSlowError:
+            return End.UNREACHABLE, f"not connected within {timeout_s:g} s"
+        except (OSError, TransportError) as error:
+            return End.UNREACHABLE, str(error)
+        try:
+            connection = BrokerConnection(
+                stream,
+                self,
+                answer_bytes_max=self._config.answer_bytes_max,
+                request_timeout_s=self._config.request_timeout_s,
+                heartbeat_s=self._config.heartbeat_s,
+            )
+            obstacle = await self._greet(connection)
+            if obstacle is not None:
+                return obstacle
+            self._move(GroupState.TRIAL if self._failures else GroupState.UP)
+            self._connection = connection
+            self._exchange.room_changed()
+            end = await connection.run()
+            self._connection = None
+            self._take_back(connection)
+            return end
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _greet(self, connection: BrokerConnection) -> tuple[End, str] | None:
+        """Say HELLO; return None if the broker may be sent to, or else why not."""
+        timeout_s = self._config.connect_timeout_s
+        try:
+            answer = await connection.greet(encode_hello(self._hello), timeout_s=timeout_s)
+        except trio.TooSlowError:
+            return End.HELLO, f"no answer within {timeout_s:g} s"
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            return End.HELLO, str(error.__cause__ or error)
+        except RemoteProtocolError as error:
+            return End.GARBAGE, str(error)
+        return self._hello_answered(None if answer is None else answer.code)
+
+    def _hello_answered(self, code: int | None) -> tuple[End, str] | None:
+        if code is None:
+            return End.HELLO, "closed by the peer"
+        if code == ResponseCode.BROKER_REJECT:
+            return End.FENCED, f"epoch {self._hello.epoch} is refused"
+        # A QMQ broker does not know HELLO and says so: it cannot fence, but it can be sent to.
+        if code not in {ResponseCode.SUCCESS, ResponseCode.UNKNOWN_CODE}:
+            return End.HELLO, f"answered with code {code}"
+        _log.info("broker group connected", group=self.name, fences=code == 0, **self._who())
+        return None
+
+    # What the connection asks for, and tells.
+
+    def next_request(self) -> tuple[Request, bytes] | None:
+        """Return the next batch as a request and its body; None if there is none for now."""
+        config = self._config
+        ready = None
+        while ready is None and self._may_send():
+            parcel = self._queue.take(
+                items_max=config.batch_items,
+                bytes_max=min(
+                    config.batch_bytes, config.in_flight_bytes_max - self._in_flight_bytes
+                ),
+                any_size=not self.in_flight,
+            )
+            if parcel is None:
+                break
+            ready = self._build(parcel)
+        if self._queue.count <= config.queue_items_max // 2:
+            self._exchange.room_changed()
+        return ready
+
+    def answered(self, request: Request, answer: Frame) -> None:
+        """Take an answer: settle what was taken, hand on what was not."""
+        self._landed(request)
+        if answer.code != ResponseCode.SUCCESS:
+            self._counts.requests_refused += 1
+            self._counts.refused += len(request.parcel)
+            self._exchange.retry(request.parcel, avoid=self._number)
+            self._refusal(
+                f"answered with code {answer.code}",
+                is_final=answer.code == ResponseCode.BROKER_REJECT,
+            )
+        elif not answer.body:
+            self._counts.delivered += len(request.parcel)
+            self._exchange.settled(request.parcel.entries, Outcome.DELIVERED, self.name)
+            self._success()
+        else:
+            self._answered_in_part(request, answer.body)
+
+    def timed_out(self, request: Request | None) -> None:
+        """Take the news that there was no answer in time, which says something about the group."""
+        if request is not None:
+            self._landed(request)
+            self._counts.requests_timed_out += 1
+            self._doubtful(request.parcel)
+        self._retire(End.TIMEOUT, f"no answer within {self._config.request_timeout_s:g} s")
+
+    def _may_send(self) -> bool:
+        if self._exchange.is_paused or not self._queue.count or self._connection is None:
+            return False
+        requests = len(self._connection.in_flight)
+        if self.state is GroupState.TRIAL:
+            return not requests
+        return self.state is GroupState.UP and requests < self._config.in_flight_requests_max
+
+    def _build(self, parcel: Parcel) -> tuple[Request, bytes] | None:
+        """Read the items of a batch anew and make a request of those that may be sent.
+
+        None if there are none: an empty request would be answered with success.
+        """
+        early: Mask = parcel.entries["due_ms"] > self._clock.now_ms()
+        if early.any():
+            self._exchange.hold_early(parcel.where(early))
+            parcel = parcel.where(~early)
+            if not len(parcel):
+                return None
+        items, damaged = self._read_items(parcel.entries)
+        if damaged is not None and damaged.any():
+            self._exchange.damaged(parcel.where(damaged).entries)
+            parcel = parcel.where(~damaged)
+            items = list(compress(items, (~damaged).tolist()))
+            if not len(parcel):
+                return None
+        body = b"".join(items)
+        sizes = list(map(len, items))
+        expected: list[int] = parcel.entries["size"].tolist()
+        if sizes != expected or 0 in sizes:
+            raise ItemBytesError(
+                entries=len(parcel),
+                items=len(items),
+                expected_bytes=sum(expected),
+                bytes_read=len(body),
+            )
+        self.in_flight += len(parcel)
+        self._in_flight_bytes += len(body)
+        self._counts.requests += 1
+        return Request(parcel, items, len(body)), body
+
+    def _answered_in_part(self, request: Request, answer: bytes) -> None:
+        """Look up what an answer that lists failures says about each item."""
+        parcel = request.parcel
+        try:
+            codes = item_codes(request.items, answer)
+        except MalformedReplyError as error:
+            self._doubtful(parcel)
+            self._retire(End.GARBAGE, str(error))
+            return
+        delivered = codes == ItemCode.SUCCESS
+        known = codes == ItemCode.MESSAGE_DUPLICATE
+        untold = codes == UNTOLD
+        refused = ~(delivered | known | untold)
+        self._counts.delivered += int(delivered.sum())
+        self._counts.known += int(known.sum())
+        self._counts.refused += int(refused.sum())
+        for mask, outcome in ((delivered, Outcome.DELIVERED), (known, Outcome.KNOWN)):
+            if mask.any():
+                self._exchange.settled(parcel.where(mask).entries, outcome, self.name)
+        if refused.any():
+            self._exchange.refused(parcel.where(refused), codes[refused], avoid=self._number)
+        if untold.any():
+            self._doubtful(parcel.where(untold))
+        if is_broker_sick(codes):
+            self._refusal(f"refused every item, the first with code {codes[0]}", is_final=False)
+        elif delivered.any() or known.any():
+            self._success()
+
+    def _landed(self, request: Request) -> None:
+        self.in_flight -= len(request.parcel)
+        self._in_flight_bytes -= request.size
+
+    def _doubtful(self, parcel: Parcel) -> None:
+        """Try entries again that the group may have taken."""
+        self._counts.possible_duplicates += len(parcel)
+        self._exchange.retry(parcel, avoid=self._number)
+
+    def _success(self) -> None:
+        self._refusals = 0
+        # Good answers of a connection that is being given up do not make up for why it is.
+        if self.state is not GroupState.RETIRING:
+            self._failures = 0
+        if self.state is GroupState.TRIAL:
+            self._move(GroupState.UP)
+            self._exchange.room_changed()
+
+    def _refusal(self, detail: str, *, is_final: bool) -> None:
+        self._refusals += 1
+        is_trial = self.state is GroupState.TRIAL
+        if is_final or is_trial or self._refusals >= self._config.refusals_max:
+            self._retire(End.REFUSING, detail)
+
+    def _retire(self, end: End, detail: str) -> None:
+        """Send no more on this connection, and close it once nothing is in flight."""
+        assert self._connection is not None
+        if self.state is not GroupState.RETIRING:
+            self._move(GroupState.RETIRING)
+            self._give_back()
+        self._connection.retire(end, detail)
+
+    def _take_back(self, connection: BrokerConnection) -> None:
+        """Try again what was in flight when the connection ended: it may have arrived or not."""
+        self._counts.answers_unmatched += connection.answers_unmatched
+        self._refusals = 0
+        for request in connection.in_flight.values():
+            if request is not None:
+                self._landed(request)
+                self._counts.requests_lost += 1
+                self._doubtful(request.parcel)
+
+    def _give_back(self) -> None:
+        parcels = self._queue.clear()
+        if parcels:
+            self._exchange.give_back(parcels)
+
+    def _move(self, state: GroupState) -> None:
+        assert state in MOVES[self.state], f"{self.name}: {self.state} -> {state}"
+        self.state = state
+
+    def _who(self) -> dict[str, object]:
+        return {"address": f"{self._target.host}:{self._target.port}", "epoch": self._hello.epoch}

@@ -1,0 +1,87 @@
+"""How a broker group is doing: its states, what follows what, and what it has done so far.
+
+DOWN --> CONNECTING --> UP -----------> RETIRING --> DOWN    a failure: the others take over
+             |   |      ^                  ^
+             |   +--> TRIAL ---------------+                 after one a single item goes first
+             +------> FENCED                                 for good: our epoch is over there
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from sender.connection import End
+
+
+class GroupState(Enum):
+    """How a group is doing."""
+
+    DOWN = "down"
+    """Not connected; tried again after a while."""
+    CONNECTING = "connecting"
+    """Until the HELLO is answered."""
+    TRIAL = "trial"
+    """Connected again after a failure; gets a single item until it takes one."""
+    UP = "up"
+    RETIRING = "retiring"
+    """Gets nothing more; waits for the answers to what is in flight, then closes."""
+    FENCED = "fenced"
+    """Refuses our epoch. Never tried again."""
+
+
+MOVES: Final = {
+    GroupState.DOWN: {GroupState.CONNECTING},
+    GroupState.CONNECTING: {
+        GroupState.UP,
+        GroupState.TRIAL,
+        GroupState.DOWN,
+        GroupState.FENCED,
+    },
+    GroupState.TRIAL: {GroupState.UP, GroupState.RETIRING, GroupState.DOWN},
+    GroupState.UP: {GroupState.RETIRING, GroupState.DOWN},
+    GroupState.RETIRING: {GroupState.DOWN},
+    GroupState.FENCED: set[GroupState](),
+}
+"""What may follow each state."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupCounts:
+    """What happened at one group so far; numbers only grow. Items unless it says requests."""
+
+    requests: int = 0
+    """Requests sent, each try counted."""
+    delivered: int = 0
+    known: int = 0
+    """Taken as delivered, since the group had them already."""
+    refused: int = 0
+    """Refused, by a code of their own or with their whole request; tried again."""
+    possible_duplicates: int = 0
+    """Tried again although the group may have taken them."""
+    requests_refused: int = 0
+    """Requests answered with a code other than success."""
+    requests_timed_out: int = 0
+    requests_lost: int = 0
+    """Requests unanswered when their connection ended."""
+    answers_unmatched: int = 0
+    """Frames that answered nothing in flight: late answers, most likely."""
+    ends: dict[End, int] = field(default_factory=lambda: dict.fromkeys(End, 0))
+    """Connections (or attempts at one) by why they ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """A look at one group."""
+
+    name: str
+    state: GroupState
+    queued: int
+    """Entries that wait for this group."""
+    in_flight: int
+    """Entries sent and not answered."""
+    in_flight_bytes: int
+    failures: int
+    """Failures in a row; 0 while it delivers."""
+    last_end: str
+    """Why its last connection ended, for people."""
+    counts: GroupCounts

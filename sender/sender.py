@@ -1,0 +1,330 @@
+"""Due messages in, facts out: hands entries to broker groups until each of them has an outcome.
+
+    offer --> waiting --> a group's queue --> in flight --> outcome
+                ^  ^         |      |            |
+                |  +---------+      |            +--> retries --+   wait for their backoff
+                |   the group failed|                           |
+                |                   +--> early ---+             |   the clock was set back
+                +---------------------------------+-------------+
+
+Everything here is index entries in arrays; bytes are read just before a request is written. Which
+group gets what is decided by a Routing, how a group is doing by group.py.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import structlog
+import trio
+
+from delay_protocol import Hello
+from delay_transport import Clock, Network
+from sender.answers import Codes, permanent
+from sender.backoff import Backoff
+from sender.config import BrokerGroup, SenderConfig, check_groups
+from sender.group import Group, ReadItems
+from sender.group_status import GroupStatus
+from sender.outcomes import Outcome
+from sender.parcels import Entries, Parcel, ParcelQueue, Shelf, first_try
+from sender.routing import LATER, LeastLoaded, Routing
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
+
+OnOutcome = Callable[[Entries, int, str, Outcome], None]
+"""Called with entries, the wall clock in ms, the name of the broker group, and what became of them.
+
+The entries may be a part of the array that was offered: who keeps them copies them.
+"""
+
+_ROUTED_AT_ONCE: Final = 2048
+"""Entries for which groups are chosen in one step."""
+
+_STEPS_AT_ONCE: Final = 64
+"""Steps between two looks at the rest of the program: the loop is not to be held for 10 ms."""
+
+_REFUSAL_LOG_S: Final = 1.0
+"""Refused items are logged once in this long; the counts tell the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsent:
+    """How many entries the sender holds, by what they wait for."""
+
+    queued: int
+    """For a group with room, or in a group's queue."""
+    in_flight: int
+    """For the answer to their request."""
+    retrying: int
+    """For the end of their backoff."""
+    early: int
+    """For the clock, which was set back after they became due."""
+
+    @property
+    def total(self) -> int:
+        """All entries that were offered and have no outcome yet."""
+        return self.queued + self.in_flight + self.retrying + self.early
+
+
+class Sender:
+    """Delivers what is offered to it.
+
+    Every entry offered ends in exactly one call of `on_outcome` or `on_damaged`, unless the process
+    ends before; until then it is counted in `unsent()`.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[BrokerGroup],
+        *,
+        hello: Hello,
+        config: SenderConfig,
+        clock: Clock,
+        network: Network,
+        chance: random.Random,
+        read_items: ReadItems,
+        subject_name: Callable[[int], bytes],
+        on_outcome: OnOutcome,
+        on_damaged: Callable[[Entries], None],
+        routing: Routing | None = None,
+    ) -> None:
+        check_groups(targets)
+        self.is_paused = False
+        """Whether nothing is sent for now; see pause()."""
+        self._config = config
+        self._clock = clock
+        self._chance = chance
+        self._subject_name = subject_name
+        self._on_outcome = on_outcome
+        self._on_damaged = on_damaged
+        self._routing = routing or LeastLoaded(batch_items=config.batch_items)
+        self._groups = [
+            Group(
+                number,
+                target,
+                hello=hello,
+                config=config,
+                clock=clock,
+                network=network,
+                chance=chance,
+                read_items=read_items,
+                exchange=self,
+            )
+            for number, target in enumerate(targets)
+        ]
+        self._waiting = ParcelQueue()
+        # Times are trio's in the one and the wall's (ms) in the other.
+        self._retries = Shelf()
+        self._early = Shelf()
+        self._retry = Backoff(base_s=config.retry_base_s, max_s=config.retry_max_s)
+        self._retry_refused = Backoff(base_s=config.refused_base_s, max_s=config.refused_max_s)
+        self._refusal_logged_at = -_REFUSAL_LOG_S
+        self._is_draining = False
+        self._tend_now = trio.Event()
+        self._stopped = trio.Event()
+        self._stopped.set()
+
+    @property
+    def queued(self) -> int:
+        """Entries that are not in flight."""
+        return self.unsent().total - self.in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """Entries sent and not answered."""
+        return sum(group.in_flight for group in self._groups)
+
+    @property
+    def room(self) -> int:
+        """How many more entries should be offered for now; the rest is better left on disk."""
+        return max(0, self._config.entries_max - self.unsent().total)
+
+    def unsent(self) -> Unsent:
+        """Return how many entries wait, and for what."""
+        return Unsent(
+            queued=self._waiting.count + sum(group.queued for group in self._groups),
+            in_flight=self.in_flight,
+            retrying=self._retries.count,
+            early=self._early.count,
+        )
+
+    def status(self) -> list[GroupStatus]:
+        """Return a look at each group, in the order of the settings."""
+        return [group.status() for group in self._groups]
+
+    def offer(self, entries: Entries) -> None:
+        """Take due entries, in the order in which they should be sent. The array is not copied.
+
+        After drain() they are counted and kept, but never sent.
+        """
+        if len(entries):
+            self._waiting.append(first_try(entries))
+            self._tend_now.set()
+
+    def pause(self) -> None:
+        """Send nothing until resume(); what is in flight is answered meanwhile."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on after pause()."""
+        self.is_paused = False
+        for group in self._groups:
+            group.wake()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Deliver until drained or cancelled. Does not wait for any broker to be ready."""
+        self._stopped = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                for group in self._groups:
+                    nursery.start_soon(group.run, name=f"sender group {group.name}")
+                nursery.start_soon(self._tend, name="sender")
+                task_status.started()
+        finally:
+            self._stopped.set()
+
+    async def drain(self, *, deadline: float) -> int:
+        """Send nothing more, wait for what is in flight, close the connections; run() returns.
+
+        Return the number of entries whose answer had not come by the deadline (trio's time): they
+        may or may not have been delivered.
+        """
+        self._is_draining = True
+        self._tend_now.set()
+        for group in self._groups:
+            group.stop()
+        with trio.move_on_at(deadline):
+            await self._stopped.wait()
+        for group in self._groups:
+            group.abort()
+        await self._stopped.wait()
+        return self.in_flight
+
+    # What groups leave here: the Exchange of group.py.
+
+    def give_back(self, parcels: Sequence[Parcel]) -> None:
+        """Take entries that a group did not send; they go first, to whoever has room."""
+        self._waiting.prepend(parcels)
+        self._tend_now.set()
+
+    def hold_early(self, parcel: Parcel) -> None:
+        """Keep entries until the earliest of them is due."""
+        self._early.put(int(parcel.entries["due_ms"].min()), parcel)
+        self._tend_now.set()
+
+    def damaged(self, entries: Entries) -> None:
+        """Hand on entries whose items cannot be read: they are not sent."""
+        self._on_damaged(entries)
+
+    def settled(self, entries: Entries, outcome: Outcome, group: str) -> None:
+        """Report entries for which nothing more is to be done."""
+        self._on_outcome(entries, self._clock.now_ms(), group, outcome)
+
+    def retry(self, parcel: Parcel, *, avoid: int) -> None:
+        """Try entries again after a backoff of their own, if possible at another group."""
+        self._put_back(parcel, self._retry, avoid=avoid)
+
+    def refused(self, parcel: Parcel, codes: Codes, *, avoid: int) -> None:
+        """Decide what becomes of items that were refused one by one.
+
+        What is refused for good is to become a dead letter after some tries. As long as there are
+        none it is tried elsewhere like the rest, but after a longer wait.
+        """
+        hopeless = permanent(codes)
+        if hopeless.any():
+            self._log_hopeless(parcel.where(hopeless), codes[hopeless], avoid)
+            self._put_back(parcel.where(hopeless), self._retry_refused, avoid=avoid)
+        if not hopeless.all():
+            self._put_back(parcel.where(~hopeless), self._retry, avoid=avoid)
+
+    def room_changed(self) -> None:
+        """Hand out what waits for room, if anything does."""
+        if self._waiting.count:
+            self._tend_now.set()
+
+    def _put_back(self, parcel: Parcel, backoff: Backoff, *, avoid: int) -> None:
+        """Keep entries for a while that depends on how often each was tried."""
+        now = trio.current_time()
+        tries = parcel.tries + np.uint32(1)
+        for count in np.unique(tries).tolist():
+            # A copy: one entry that waits for minutes must not keep the whole array it came in.
+            entries = parcel.where(tries == count).entries
+            retried = Parcel(entries, np.full(len(entries), count, np.uint32), avoid)
+            self._retries.put(now + backoff.wait_s(count, self._chance), retried)
+        self._tend_now.set()
+
+    def _log_hopeless(self, parcel: Parcel, codes: Codes, number: int) -> None:
+        now = trio.current_time()
+        if now - self._refusal_logged_at < _REFUSAL_LOG_S:
+            return
+        self._refusal_logged_at = now
+        subject = self._subject_name(int(parcel.entries["subject"][0]))
+        _log.warning(
+            "items refused for good",
+            group=self._groups[number].name,
+            items=len(parcel),
+            first_code=int(codes[0]),
+            first_subject=subject.decode(errors="replace"),
+            first_tries=int(parcel.tries[0]) + 1,
+        )
+
+    # The one task that moves entries between the places of the picture above.
+
+    async def _tend(self) -> None:
+        """Release what has waited long enough and hand out what waits; asleep in between."""
+        while not self._is_draining:
+            self._release()
+            if self._hand_out():
+                await trio.lowlevel.checkpoint()
+                continue
+            with trio.move_on_at(self._next_release()):
+                await self._tend_now.wait()
+            self._tend_now = trio.Event()
+
+    def _next_release(self) -> float:
+        """Return when to look again, in trio's time."""
+        at = math.inf if self._retries.next_at is None else self._retries.next_at
+        if self._early.next_at is not None:
+            # By the wall clock, which may be set again meanwhile: hence the check in between.
+            wait_s = (self._early.next_at - self._clock.now_ms()) / 1000
+            at = min(at, trio.current_time() + min(wait_s, self._config.clock_check_s))
+        return at
+
+    def _release(self) -> None:
+        """Queue again what has waited long enough; it is older than all that waits."""
+        self._waiting.prepend(self._retries.take_until(trio.current_time()))
+        now_ms = self._clock.now_ms()
+        due: list[Parcel] = []
+        for parcel in self._early.take_until(now_ms):
+            is_early = parcel.entries["due_ms"] > now_ms
+            due.append(parcel.where(~is_early))
+            if is_early.any():
+                self.hold_early(parcel.where(is_early))
+        self._waiting.prepend(due)
+
+    def _hand_out(self) -> bool:
+        """Queue entries with the groups that the routing chooses; say whether there is more to do.
+
+        Entries that no group can take stay at the front, and with them those behind.
+        """
+        for _ in range(_STEPS_AT_ONCE):
+            if not self._waiting.count or not any(group.room for group in self._groups):
+                return False
+            parcel = self._waiting.take_alike(_ROUTED_AT_ONCE)
+            choices = self._routing.choose(parcel.entries, avoid=parcel.avoid, groups=self._groups)
+            chosen = np.unique(choices).tolist()
+            if len(chosen) == 1 and chosen[0] != LATER:
+                self._groups[chosen[0]].enqueue(parcel)
+                continue
+            for number in chosen:
+                if number != LATER:
+                    self._groups[number].enqueue(parcel.where(choices == number))
+            left = choices == LATER
+            if left.any():
+                rest = parcel.where(left)
+                self._waiting.prepend([Parcel(rest.entries, rest.tries, parcel.avoid)])
+                return False
+        return True

@@ -1,0 +1,255 @@
+"""Promise: the blocking client keeps the promises of the other one, for threads and after forks."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from delay_client import (
+    BlockingClient,
+    ClientClosed,
+    ClientConfig,
+    IllegalSubject,
+    OutgoingMessage,
+    Receipt,
+    TimedOut,
+    Unavailable,
+)
+from tests.delay_client.conftest import DROP, FAST, SILENCE, Request, ScriptedServer, StartServer
+
+
+def accept(request: Request) -> bytes:
+    return request.accept()
+
+
+def numbered(count: int) -> Iterator[OutgoingMessage]:
+    for number in range(count):
+        yield OutgoingMessage("departures", f"flight {number}", 60.0, message_id=f"m{number}")
+
+
+def test_a_message_is_sent_and_its_receipt_returned(start_server: StartServer) -> None:
+    server = start_server(accept)
+    at = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    with BlockingClient([server.address], config=FAST) as client:
+        receipt = client.send("departures", {"flight": "LH 400"}, at=at, message_id="m1")
+    assert receipt == Receipt("m1", int(at.timestamp() * 1000), server.address, 1)
+    (item,) = server.items()
+    assert item.attributes["flight"] == "LH 400"
+
+
+def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
+    start_server: StartServer,
+) -> None:
+    server = start_server(accept)
+    with BlockingClient([server.address], config=FAST) as client:
+        outcomes = client.send_many(numbered(10_000))
+    assert [outcome.message_id for outcome in outcomes] == [f"m{n}" for n in range(10_000)]
+    assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+    assert [item.message_id for item in server.items()] == [f"m{n}" for n in range(10_000)]
+
+
+def test_several_requests_are_in_flight_at_a_time(start_server: StartServer) -> None:
+    held: list[Request] = []
+
+    def answer_the_fourth_only(request: Request) -> bytes:
+        held.append(request)
+        return b"".join(one.accept() for one in reversed(held)) if len(held) == 4 else SILENCE
+
+    server = start_server(answer_the_fourth_only)
+    with BlockingClient([server.address], config=ClientConfig(request_items_max=10)) as client:
+        outcomes = client.send_many(numbered(40))
+    assert [outcome.message_id for outcome in outcomes] == [f"m{n}" for n in range(40)]
+
+
+def test_partial_failure_shows_in_its_place(start_server: StartServer) -> None:
+    def script(request: Request) -> bytes:
+        return request.fail_items(("m1", 3, "")) if request.number == 0 else request.accept()
+
+    server = start_server(script)
+    with BlockingClient([server.address], config=FAST) as client:
+        kept, refused, impossible = client.send_many(
+            [*numbered(2), OutgoingMessage("a/b", delay=1)]
+        )
+    assert isinstance(kept, Receipt)
+    assert isinstance(refused, IllegalSubject)
+    assert isinstance(impossible, IllegalSubject)
+
+
+def test_a_retry_sends_the_same_bytes(start_server: StartServer) -> None:
+    def script(request: Request) -> bytes:
+        return [DROP, request.answer(51), request.fail_items((request.ids[0], 6, "")), b""][
+            request.number
+        ] or request.accept()
+
+    server = start_server(script)
+    with BlockingClient([server.address], config=FAST) as client:
+        assert client.send("s", "x", delay=60).attempts == 4
+    assert len({request.items[0] for request in server.requests}) == 1
+
+
+def test_another_server_takes_over_when_one_dies(start_server: StartServer) -> None:
+    doomed: ScriptedServer
+
+    def die(_: Request) -> bytes:
+        doomed.close()
+        return DROP
+
+    doomed = start_server(die)
+    heir = start_server(accept)
+    with BlockingClient([doomed.address, heir.address], config=FAST) as client:
+        assert all(isinstance(outcome, Receipt) for outcome in client.send_many(numbered(3000)))
+        assert client.send("s", "x", delay=60).server == heir.address
+
+
+def test_a_connection_that_died_between_calls_costs_no_try(start_server: StartServer) -> None:
+    server = start_server(accept)
+    with BlockingClient([server.address], config=FAST) as client:
+        client.send("s", "x", delay=60)
+        server.drop_connections()
+        # The loopback tells of the end at once, but not within this very call.
+        threading.Event().wait(0.02)
+        assert client.send("s", "x", delay=60).attempts == 1
+        server.drop_connections()
+        threading.Event().wait(0.02)
+        (receipt,) = client.send_many(numbered(1))
+        assert isinstance(receipt, Receipt)
+        assert receipt.attempts == 1
+    assert server.connections == 3
+
+
+def test_without_a_server_the_error_names_address_and_reason(unused_address: str) -> None:
+    client = BlockingClient([unused_address], config=FAST)
+    with pytest.raises(Unavailable, match="refused") as caught:
+        client.send("s", "x", delay=60, timeout=0.05)
+    assert unused_address in str(caught.value)
+    outcomes = client.send_many(numbered(3), timeout=0.05)
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}
+    client.close()
+
+
+def test_a_name_that_does_not_resolve_is_unavailable() -> None:
+    with (
+        BlockingClient(["no-such-host.invalid:1"], config=FAST) as client,
+        pytest.raises(Unavailable, match=r"no-such-host\.invalid"),
+    ):
+        client.send("s", "x", delay=60, timeout=0.05)
+
+
+def test_a_name_with_several_addresses_is_tried_at_each(start_server: StartServer) -> None:
+    # localhost may be ::1 first, where this server does not listen.
+    server = start_server(accept)
+    port = server.address.rpartition(":")[2]
+    with BlockingClient([f"localhost:{port}"], config=FAST) as client:
+        assert client.send("s", "x", delay=60).attempts == 1
+
+
+def test_a_server_that_never_answers_makes_a_time_out(start_server: StartServer) -> None:
+    server = start_server(lambda _: SILENCE)
+    with (
+        BlockingClient([server.address], config=FAST) as client,
+        pytest.raises(TimedOut),
+    ):
+        client.send("s", "x", delay=60, timeout=0.05)
+
+
+def test_threads_share_the_connection_and_each_gets_its_own_outcome(
+    start_server: StartServer,
+) -> None:
+    server = start_server(accept)
+    receipts: dict[str, Receipt] = {}
+    with BlockingClient([server.address], config=FAST) as client:
+
+        def send(thread: int) -> None:
+            for number in range(50):
+                name = f"t{thread}n{number}"
+                receipts[name] = client.send("s", "x", delay=60, message_id=name)
+            many = client.send_many(
+                OutgoingMessage("s", "x", 60.0, message_id=f"t{thread}m{number}")
+                for number in range(1000)
+            )
+            for number, outcome in enumerate(many):
+                assert isinstance(outcome, Receipt)
+                assert outcome.message_id == f"t{thread}m{number}"
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+    assert len(receipts) == 400
+    assert all(name == receipt.message_id for name, receipt in receipts.items())
+    assert len({item.message_id for item in server.items()}) == 8400
+    assert server.connections == 1
+
+
+def test_a_forked_process_connects_anew_and_leaves_the_parents_connection_alone(
+    start_server: StartServer,
+) -> None:
+    server = start_server(accept)
+    client = BlockingClient([server.address], config=FAST)
+    mine = client.send("s", "parent", delay=60)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            theirs = client.send("s", "child", delay=60, timeout=5)
+            client.close()
+            code = 0 if theirs.message_id != mine.message_id else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert client.send("s", "parent", delay=60).attempts == 1
+    client.close()
+    assert server.connections == 2
+    assert [item.attributes["body"] for item in server.items()] == ["parent", "child", "parent"]
+
+
+def test_an_interrupted_call_does_not_spoil_the_next(start_server: StartServer) -> None:
+    class Interruption(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    server = start_server(lambda request: request.accept() if request.connection else SILENCE)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with BlockingClient([server.address], config=FAST) as client:
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            with pytest.raises(Interruption):
+                client.send("s", "first", delay=60)
+            assert client.send("s", "second", delay=60).attempts == 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert [item.attributes["body"] for item in server.items()] == ["first", "second"]
+
+
+def test_closing_ends_the_calls_of_other_threads(start_server: StartServer) -> None:
+    server = start_server(lambda _: SILENCE)
+    client = BlockingClient([server.address], config=FAST)
+    ended: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            client.send("s", "x", delay=60)
+        except ClientClosed as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=send) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while len(server.items()) < 3:
+        threading.Event().wait(0.001)
+    client.close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert len(ended) == 3
+    with pytest.raises(ClientClosed, match="closed"):
+        client.send("s", "x", delay=60)
+    client.close()

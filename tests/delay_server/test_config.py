@@ -1,0 +1,155 @@
+"""The configuration checks itself: what could not work is refused, with a sentence, at once."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from delay_server.config import (
+    AdmissionConfig,
+    ClockConfig,
+    DelayServerConfig,
+    HttpConfig,
+    ListenerConfig,
+    NodeConfig,
+    StorageConfig,
+    WheelConfig,
+    sections,
+)
+from delay_transport import ConnectionLimits
+from sender import BrokerGroup
+from storage import ScheduleLimits, StoreSettings
+
+NODE = NodeConfig(data_dir=Path("data"))
+BROKERS = {"g1": "127.0.0.1:20881"}
+
+
+def test_a_directory_and_a_broker_are_all_that_has_to_be_said() -> None:
+    config = DelayServerConfig(node=NODE, brokers=BROKERS)
+    assert config.listener.address == "127.0.0.1:20801"
+    assert config.admission.horizon_days == 730
+    assert config.wheel.load_ahead_ms == 120_000
+    assert config.broker_groups() == (BrokerGroup(name="g1", host="127.0.0.1", port=20881),)
+
+
+def test_a_configuration_does_not_change() -> None:
+    config = DelayServerConfig(node=NODE, brokers=BROKERS)
+    with pytest.raises(AttributeError):
+        config.node = NODE  # type: ignore[misc]
+    for section, kind in sections().items():
+        first = dataclasses.fields(kind)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(getattr(config, section), first, 1)
+
+
+def test_the_defaults_are_those_of_the_parts() -> None:
+    config = DelayServerConfig(node=NODE, brokers=BROKERS)
+    assert config.store_settings() == StoreSettings()
+    assert config.storage.schedule_limits() == ScheduleLimits()
+    defaults = ConnectionLimits()
+    for field in dataclasses.fields(ConnectionLimits):
+        assert getattr(config.listener, field.name) == getattr(defaults, field.name)
+
+
+def test_what_an_operator_sets_reaches_the_parts() -> None:
+    config = DelayServerConfig(
+        node=NodeConfig(data_dir=Path("data"), cluster="c", group="g", node_id="n"),
+        brokers=BROKERS,
+        storage=StorageConfig(
+            message_log_file_bytes_max=2**20,
+            journal_file_bytes_max=2**21,
+            minute_horizon_minutes=10,
+            hour_horizon_minutes=600,
+            retired_grace_ms=7,
+            filing_bytes_max=2**22,
+            checkpoint_interval_ms=500,
+            checkpoint_bytes=2**23,
+        ),
+        wheel=WheelConfig(load_ahead_ms=5000, entries_max=2000),
+        admission=AdmissionConfig(horizon_days=2, hold_ms=100, pending_bytes_max=2**24),
+    )
+    settings = config.store_settings()
+    assert (settings.cluster, settings.group, settings.node_id) == ("c", "g", "n")
+    assert (settings.message_log_file_bytes_max, settings.journal_file_bytes_max) == (2**20, 2**21)
+    assert settings.retired_grace_ms == 7
+    assert settings.schedule.minute_horizon_minutes == 10
+    filing = config.filing_limits()
+    assert (filing.load_ahead_ms, filing.wheel_entries_max) == (5000, 2000)
+    assert (filing.checkpoint_interval_ms, filing.checkpoint_bytes) == (500, 2**23)
+    assert filing.backlog_bytes_max == 2**22
+    assert config.admission.limits().horizon_ms == 2 * 86_400_000
+    ingest = config.admission.ingest_limits()
+    assert (ingest.hold_ms, ingest.intake_bytes_max) == (100, 2**24)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "sentence"),
+    [
+        (NodeConfig, {"data_dir": Path("d"), "group": ""}, "group must have 1 to 255 bytes"),
+        (NodeConfig, {"data_dir": Path("d"), "node_id": "a b"}, "node_id must have no blanks"),
+        (NodeConfig, {"data_dir": Path("d"), "cluster": "a/b"}, "cluster must have no blanks, sl"),
+        (NodeConfig, {"data_dir": Path("d"), "cluster": "ä" * 128}, "cluster must have 1 to 255"),
+        (NodeConfig, {"data_dir": Path("d"), "stop_ms_max": -1}, "stop_ms_max must be at least 0"),
+        (ListenerConfig, {"address": "nowhere"}, "the port is missing"),
+        (ListenerConfig, {"connections_max": 0}, "connections_max must be more than 0"),
+        (HttpConfig, {"address": "127.0.0.1:http"}, "is not a number from 0 to 65535"),
+        (AdmissionConfig, {"horizon_days": 0}, "horizon_days must be at least 1"),
+        (AdmissionConfig, {"hold_ms": -1}, "hold_ms must not be negative"),
+        (AdmissionConfig, {"item_bytes_max": 5 * 2**20}, "item_bytes_max must be"),
+        (StorageConfig, {"checkpoint_interval_ms": 0}, "checkpoint_interval_ms must be at least"),
+        (StorageConfig, {"disk_free_share_min": 5.0}, "disk_free_share_min must be below 1"),
+        (StorageConfig, {"disk_free_share_min": float("nan")}, "disk_free_share_min must be at"),
+        (StorageConfig, {"hour_horizon_minutes": 130}, "hour_horizon_minutes must exceed minute"),
+        (WheelConfig, {"load_ahead_ms": 1}, "load_ahead_ms must be at least 1000"),
+        (WheelConfig, {"slot_ms": 0}, "slot_ms must be at least 1"),
+        (WheelConfig, {"slot_ms": 200_000}, "slot_ms must be at most load_ahead_ms"),
+        (ClockConfig, {"step_forward_ms_max": 5}, "step_forward_ms_max must be at least 1000"),
+    ],
+)
+def test_nonsense_is_refused_with_a_sentence(
+    section: type, values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        section(**values)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "sentence"),
+    [
+        ({}, "brokers must name at least one"),
+        ({"g1": "127.0.0.1"}, "the port is missing"),
+        ({"g 1": "127.0.0.1:1"}, "the name of a broker group must have no blanks"),
+    ],
+)
+def test_brokers_that_cannot_be_reached_are_refused(brokers: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        DelayServerConfig(node=NODE, brokers=brokers)
+
+
+def test_sections_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="minute_horizon_minutes must be at least twice"):
+        DelayServerConfig(
+            node=NODE, brokers=BROKERS, storage=StorageConfig(minute_horizon_minutes=3)
+        )
+    with pytest.raises(ValueError, match="frame_bytes_max must be at least 64 KiB above"):
+        DelayServerConfig(
+            node=NODE, brokers=BROKERS, listener=ListenerConfig(frame_bytes_max=2**21)
+        )
+
+
+def test_the_http_port_can_be_left_out() -> None:
+    assert HttpConfig(address="").address == ""
+
+
+def test_the_smaller_floor_counts() -> None:
+    storage = StorageConfig()
+    assert storage.disk_floor_bytes(10 * 2**30) == 2**29
+    assert storage.disk_floor_bytes(10 * 2**40) == 2 * 2**30
+    assert StorageConfig(disk_free_bytes_min=0).disk_floor_bytes(10 * 2**30) == 0
+
+
+def test_every_field_of_the_whole_is_a_section_or_the_brokers() -> None:
+    names = {field.name for field in msgspec.structs.fields(DelayServerConfig)}
+    assert names == {*sections(), "brokers"}

@@ -1,0 +1,311 @@
+"""Every entry leaves the wheel once, in order, when its time has come and never before.
+
+The wheel is compared with the simplest thing that could be right: a heap of (due_ms, sequence).
+"""
+
+import heapq
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delay_server import sorted_runs, wheel
+from delay_server.wheel import Wheel
+from storage import ENTRY, Entries
+
+NOON = 1_700_000_000_000
+
+
+def entries_due(*due_ms: int, sequence: int = 0, subject: int = 0) -> Entries:
+    """Return entries due at these times, numbered upwards from `sequence`."""
+    entries = np.zeros(len(due_ms), ENTRY)
+    entries["due_ms"] = due_ms
+    entries["sequence"] = np.arange(sequence, sequence + len(due_ms))
+    entries["position"] = 7 * entries["sequence"]
+    entries["size"] = 100 + entries["sequence"] % 50
+    entries["minute"] = entries["due_ms"] // 60_000
+    entries["subject"] = subject
+    return entries
+
+
+def random_entries(
+    chance: np.random.Generator, count: int, first_ms: int, last_ms: int, sequence: int = 0
+) -> Entries:
+    entries = entries_due(*chance.integers(first_ms, last_ms + 1, count).tolist())
+    entries["sequence"] += sequence
+    entries["subject"] = chance.integers(0, 300, count)
+    chance.shuffle(entries)
+    return entries
+
+
+def in_order(entries: Entries) -> Entries:
+    return entries[np.lexsort((entries["sequence"], entries["due_ms"]))]
+
+
+def pop_all(due_wheel: Wheel, now_ms: int, limit: int) -> Iterator[Entries]:
+    while len(due := due_wheel.pop_due(now_ms, limit)):
+        yield due
+
+
+class HeapWheel:
+    """The model: one Python heap."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, tuple[int, ...]]] = []
+
+    def add(self, entries: Entries) -> None:
+        for entry in entries.tolist():
+            heapq.heappush(self.heap, (entry[1], entry[0], entry))
+
+    def pop_due(self, now_ms: int, limit: int) -> list[tuple[int, ...]]:
+        due: list[tuple[int, ...]] = []
+        while self.heap and self.heap[0][0] <= now_ms and len(due) < limit:
+            due.append(heapq.heappop(self.heap)[2])
+        return due
+
+    def pending(self) -> Counter[int]:
+        return Counter(entry[-1] for _, _, entry in self.heap)
+
+
+@pytest.fixture(params=["as it is", "small sizes"])
+def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test with the real sizes, and with sizes that a few rows exceed."""
+    if request.param == "small sizes":
+        monkeypatch.setattr(sorted_runs, "FRONT_ROWS", 4)
+        monkeypatch.setattr(sorted_runs, "RUN_ROWS_MAX", 12)
+        monkeypatch.setattr(wheel, "FRESH_ROWS", 5)
+        monkeypatch.setattr(wheel, "_SLOT_BYTES", 4 * ENTRY.itemsize)
+
+
+times = st.integers(-300, 300)
+adds = st.tuples(st.just("add"), st.lists(st.tuples(times, st.integers(0, 90)), max_size=40))
+pops = st.tuples(st.just("pop"), st.tuples(times, st.integers(0, 30)))
+sequences = st.permutations(range(40))
+
+
+@pytest.mark.usefixtures("_sizes")
+@settings(max_examples=150)
+@given(
+    steps=st.lists(st.one_of(adds, pops), max_size=40),
+    slot_ms=st.sampled_from([1, 7, 64]),
+    start_ms=times,
+    shuffled=sequences,
+)
+def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
+    steps: list[tuple[str, object]], slot_ms: int, start_ms: int, shuffled: list[int]
+) -> None:
+    real, model = Wheel(slot_ms=slot_ms, now_ms=NOON + start_ms), HeapWheel()
+    added = 0
+    for step, argument in steps:
+        if step == "add":
+            assert isinstance(argument, list)
+            entries = entries_due(*[NOON + due for due, _ in argument])
+            entries["sequence"] = added + np.array(shuffled[: len(entries)], np.int64)
+            entries["subject"] = [subject for _, subject in argument]
+            added += 40
+            real.add(entries)
+            model.add(entries)
+            entries["due_ms"] = 0  # The caller may do with its array what it likes.
+        else:
+            assert isinstance(argument, tuple)
+            now, limit = argument
+            due = real.pop_due(NOON + now, limit)
+            assert due.tolist() == model.pop_due(NOON + now, limit)
+            assert due.dtype == ENTRY
+            due["due_ms"] = 0  # What was handed out is the caller's own.
+        assert len(real) == len(model.heap)
+        assert real.next_due_ms() == (model.heap[0][0] if model.heap else None)
+        counts = real.pending_by_subject()
+        assert {i: int(counts[i]) for i in np.flatnonzero(counts)} == model.pending()
+    assert real.pop_due(NOON + 1000, 10_000).tolist() == model.pop_due(NOON + 1000, 10_000)
+    assert len(real) == 0
+    assert not real.pending_by_subject().any()
+
+
+@pytest.mark.parametrize("now_ms", [0, NOON - 400, NOON + 10_000])
+def test_many_entries_added_in_parts_leave_in_one_order(now_ms: int) -> None:
+    chance = np.random.default_rng(3)
+    everything = random_entries(chance, 120_000, NOON, NOON + 500)
+    due_wheel = Wheel(now_ms=now_ms)
+    for part in np.split(everything, [50_000, 50_001, 50_900, 51_000, 70_000, 110_000]):
+        due_wheel.add(part)
+    left = np.concatenate(list(pop_all(due_wheel, NOON + 499, 3001)))
+    last = due_wheel.pop_due(NOON + 500, 120_000)
+    assert np.array_equal(np.concatenate((left, last)), in_order(everything))
+    assert (last["due_ms"] == NOON + 500).all()
+
+
+def test_entries_all_due_in_one_millisecond_leave_by_sequence() -> None:
+    everything = entries_due(*[NOON] * 100_000)
+    np.random.default_rng(5).shuffle(everything)
+    due_wheel = Wheel()
+    for part in np.split(everything, 7 * np.arange(1, 200)):
+        due_wheel.add(part)
+    assert len(due_wheel.pop_due(NOON - 1, 200_000)) == 0
+    left = np.concatenate(list(pop_all(due_wheel, NOON, 4096)))
+    assert left["sequence"].tolist() == list(range(100_000))
+
+
+def test_an_entry_leaves_in_its_millisecond_and_not_in_the_one_before() -> None:
+    due_wheel = Wheel()
+    due_wheel.add(entries_due(NOON + 5, NOON + 6))
+    assert len(due_wheel.pop_due(NOON + 4, 10)) == 0
+    assert due_wheel.pop_due(NOON + 5, 10)["due_ms"].tolist() == [NOON + 5]
+    assert due_wheel.pop_due(NOON + 6, 10)["due_ms"].tolist() == [NOON + 6]
+
+
+def test_an_entry_that_was_within_reach_stays_when_time_steps_back() -> None:
+    due_wheel = Wheel()
+    due_wheel.add(entries_due(NOON, NOON + 10, NOON + 20))
+    assert len(due_wheel.pop_due(NOON + 15, 1)) == 1
+    assert len(due_wheel.pop_due(NOON + 5, 10)) == 0
+    due_wheel.add(entries_due(NOON - 3_600_000, sequence=3))
+    assert due_wheel.pop_due(NOON - 3_600_000, 10)["sequence"].tolist() == [3]
+    assert due_wheel.pop_due(NOON + 25, 10)["sequence"].tolist() == [1, 2]
+
+
+def test_an_entry_due_long_ago_goes_before_what_is_waiting() -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    due_wheel.add(entries_due(*range(NOON - 100, NOON)))
+    assert len(due_wheel.pop_due(NOON, 10)) == 10
+    due_wheel.add(entries_due(NOON - 86_400_000, sequence=500))
+    assert due_wheel.pop_due(NOON, 2)["sequence"].tolist() == [500, 10]
+
+
+def test_the_next_due_time_is_exact_wherever_the_entry_is() -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    assert due_wheel.next_due_ms() is None
+    due_wheel.add(entries_due(*range(NOON + 130, NOON + 30_000)))  # Goes to the slots.
+    assert due_wheel.next_due_ms() == NOON + 130
+    due_wheel.add(entries_due(NOON + 129))  # Stays fresh.
+    assert due_wheel.next_due_ms() == NOON + 129
+    assert len(due_wheel.pop_due(NOON + 130, 10)) == 2  # The rest of its slot is in the runs now.
+    assert due_wheel.next_due_ms() == NOON + 131
+    due_wheel.pop_due(NOON + 40_000, 100_000)
+    assert due_wheel.next_due_ms() is None
+
+
+def test_a_limit_of_nothing_pops_nothing() -> None:
+    due_wheel = Wheel()
+    due_wheel.add(entries_due(NOON))
+    assert len(due_wheel.pop_due(NOON, 0)) == 0
+    assert len(due_wheel) == 1
+
+
+def test_adding_no_entries_is_harmless() -> None:
+    due_wheel = Wheel()
+    due_wheel.add(np.empty(0, ENTRY))
+    assert due_wheel.next_due_ms() is None
+    assert len(due_wheel.pop_due(NOON, 10)) == 0
+
+
+def test_a_strided_array_can_be_added() -> None:
+    due_wheel = Wheel()
+    due_wheel.add(entries_due(*range(NOON, NOON + 10))[::-2])
+    assert due_wheel.pop_due(NOON + 10, 10)["sequence"].tolist() == [1, 3, 5, 7, 9]
+
+
+def test_due_times_and_sequences_too_far_apart_for_one_number_are_ordered_too() -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    entries = entries_due(NOON, -(2**62), 0, NOON, 2**61)
+    entries["sequence"] = [2**62, 1, 2, 0, 3]
+    due_wheel.add(entries)
+    assert due_wheel.pop_due(NOON, 10)["sequence"].tolist() == [1, 2, 0, 2**62]
+    assert due_wheel.next_due_ms() == 2**61
+
+
+def test_subjects_are_counted_up_and_down_however_high_their_numbers() -> None:
+    due_wheel = Wheel()
+    due_wheel.add(entries_due(NOON, NOON + 1, subject=3))
+    due_wheel.add(entries_due(NOON, subject=70_000))
+    counts = due_wheel.pending_by_subject()
+    assert (counts[3], counts[70_000], counts.sum()) == (2, 1, 3)
+    due_wheel.pop_due(NOON, 10)
+    counts = due_wheel.pending_by_subject()
+    assert (counts[3], counts[70_000], counts.sum()) == (1, 0, 1)
+
+
+class Sorting:
+    """Notes how many rows each sort sorts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: list[int] = []
+        self._sorted_rows = sorted_runs.sorted_rows
+        monkeypatch.setattr(sorted_runs, "sorted_rows", self)
+        monkeypatch.setattr(wheel, "sorted_rows", self)
+
+    def __call__(self, rows: sorted_runs.Rows) -> object:
+        self.counts.append(len(rows))
+        return self._sorted_rows(rows)
+
+
+def test_a_backlog_is_not_sorted_again_for_every_few_entries_that_come_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = np.random.default_rng(7)
+    sorting = Sorting(monkeypatch)
+    due_wheel = Wheel(now_ms=NOON)
+    for part in range(20):
+        due_wheel.add(random_entries(chance, 20_000, NOON - 3_600_000, NOON, part * 20_000))
+    due_wheel.pop_due(NOON, 1)
+    assert max(sorting.counts) <= sorted_runs.RUN_ROWS_MAX
+    sorting.counts.clear()
+    for i in range(20):
+        due_wheel.add(entries_due(NOON - 7_200_000 + i, sequence=1_000_000 + i))
+        assert len(due_wheel.pop_due(NOON, 100)) == 100
+    assert sum(sorting.counts) < 20 * 3 * sorted_runs.FRONT_ROWS
+
+
+def test_no_pop_sorts_more_than_a_few_thousand_rows_of_a_backlog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    for part in range(20):
+        due_wheel.add(entries_due(*[NOON - 1000] * 20_000, sequence=part * 20_000))
+    due_wheel.add(entries_due(*[NOON - 2000] * 600, sequence=1_000_000))
+    due_wheel._spread_reached()
+    sorting = Sorting(monkeypatch)
+    assert len(np.concatenate(list(pop_all(due_wheel, NOON, 4096)))) == 400_600
+    assert max(sorting.counts) <= 2 * sorted_runs.FRONT_ROWS
+
+
+def test_what_was_popped_holds_no_memory_but_its_own() -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    due_wheel.add(entries_due(*range(NOON - 20_000, NOON)))
+    due = due_wheel.pop_due(NOON, 10)
+    assert due.flags.writeable
+    assert due.base is not None
+    assert due.base.nbytes == due.nbytes
+
+
+def test_a_long_sleep_is_caught_up_with_slot_by_slot() -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    due_wheel.add(random_entries(np.random.default_rng(9), 60_000, NOON + 64, NOON + 60_000))
+    assert len(due_wheel.pop_due(NOON + 3_600_000, 100)) == 100
+    # Only the slots that were needed have been opened.
+    assert len(due_wheel._runs) < 200
+
+
+def test_memory_stays_near_36_bytes_an_entry_and_is_told_truly() -> None:
+    chance = np.random.default_rng(11)
+    tracemalloc.start()
+    due_wheel = Wheel(now_ms=NOON)
+    for part in range(100):
+        due_wheel.add(random_entries(chance, 2000, NOON, NOON + 120_000, part * 2000))
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    fixed = wheel.FRESH_ROWS * ENTRY.itemsize
+    assert used - fixed < 48 * len(due_wheel)
+    assert 0.8 < due_wheel.memory_bytes / used < 1.2
+
+
+def test_memory_is_given_back_when_all_have_left() -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    empty = due_wheel.memory_bytes
+    due_wheel.add(random_entries(np.random.default_rng(13), 100_000, NOON, NOON + 10_000))
+    due_wheel.pop_due(NOON + 10_000, 100_000)
+    assert due_wheel.memory_bytes < empty + 300 * 8 + 1000

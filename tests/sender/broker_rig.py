@@ -1,0 +1,356 @@
+"""A scripted broker on memory streams, and a sender in front of it: what these tests stand on.
+
+Time is trio's MockClock, which jumps; the wall clock on top of it can be set. A FakeBroker keeps
+what it received, and answers as its script says: a function of the request, given anew by a test
+whenever the broker is to behave differently.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import trio
+from trio.testing import memory_stream_pair
+
+from delay_protocol import (
+    FLAG_DELAY,
+    CommandCode,
+    Frame,
+    FrameDecoder,
+    Hello,
+    Item,
+    ItemScan,
+    decode_hello,
+    encode_item,
+    encode_response,
+    encode_send_reply,
+    scan_items,
+)
+from delay_transport import Listener
+from sender import BrokerGroup, Outcome, Sender, SenderConfig
+from sender.parcels import Entries, Mask
+
+EPOCH_MS = 1_700_000_000_000
+"""The wall clock when trio's is 0."""
+
+ENTRY = np.dtype(
+    [
+        ("sequence", "<i8"),
+        ("due_ms", "<i8"),
+        ("position", "<i8"),
+        ("size", "<u4"),
+        ("minute", "<u4"),
+        ("subject", "<u4"),
+    ]
+)
+"""As in storage, which the sender does not know."""
+
+HELLO = Hello(group="dg1", epoch=3, node_id="n1")
+
+
+class Wall:
+    """A wall clock that can be set."""
+
+    def __init__(self) -> None:
+        self._offset_ms = EPOCH_MS
+        self._stepped: tuple[float, int] = (-1.0, 0)
+
+    def now_ms(self) -> int:
+        return int(trio.current_time() * 1000 + 1e-6) + self._offset_ms
+
+    def boot_ms(self) -> int:
+        return int(trio.current_time() * 1000)
+
+    def synchronised(self) -> bool:
+        return True
+
+    def step(self, ms: int) -> None:
+        self._stepped = (trio.current_time(), max(0, -ms))
+        self._offset_ms += ms
+
+    def latest_ms(self) -> int:
+        """The latest time the clock has shown at this moment: before it was set back, if it was."""
+        at, back_ms = self._stepped
+        return self.now_ms() + (back_ms if at == trio.current_time() else 0)
+
+
+@dataclass
+class Received:
+    """A SEND_MESSAGE as it came in."""
+
+    at_ms: int
+    frame: Frame
+    ids: list[bytes]
+
+
+@dataclass
+class Reply:
+    """What a script wants done about one request."""
+
+    code: int = 0
+    failures: Mapping[bytes, int] = field(default_factory=dict)
+    """Item codes by message id."""
+    body: bytes | None = None
+    """Instead of the failures: any bytes."""
+    raw: bytes | None = None
+    """Instead of a frame: any bytes."""
+    delay_s: float = 0.0
+    times: int = 1
+    """How often it is answered; 0 is never."""
+    cut: int | None = None
+    """Close the connection after so many bytes of the answer."""
+
+
+Script = Callable[[Received], Reply]
+
+
+def take_all(_request: Received) -> Reply:
+    return Reply()
+
+
+def stay_silent(_request: Received) -> Reply:
+    return Reply(times=0)
+
+
+class _Shared:
+    """A stream that many tasks may send to."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self._lock = trio.Lock()
+        self.receive_some = stream.receive_some
+
+    async def send_all(self, data: bytes) -> None:
+        async with self._lock:
+            await self._stream.send_all(data)
+
+    async def close(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+class FakeBroker:
+    """One broker group's only broker."""
+
+    def __init__(self, name: str, wall: Wall) -> None:
+        self.name = name
+        self.script: Script = take_all
+        self.hello_code: int | None = 3
+        """None: the HELLO is never answered."""
+        self.is_refusing = False
+        """Connections are refused."""
+        self.is_unreachable = False
+        """Connections are neither made nor refused."""
+        self.is_deaf = False
+        """Nothing is read from connections."""
+        self.requests: list[Received] = []
+        self.connects: list[float] = []
+        self.hellos: list[Hello] = []
+        self.heartbeats: list[float] = []
+        self._wall = wall
+        self._open: list[trio.abc.Stream] = []
+
+    @property
+    def ids(self) -> list[bytes]:
+        """Every message id received, in order."""
+        return [message_id for request in self.requests for message_id in request.ids]
+
+    async def hang_up(self) -> None:
+        """Close all connections."""
+        for stream in self._open:
+            await trio.aclose_forcefully(stream)
+        self._open.clear()
+
+    async def serve(self, connection: trio.abc.Stream) -> None:
+        """Serve one connection."""
+        self._open.append(connection)
+        decoder = FrameDecoder(frame_bytes_max=1 << 26)
+        stream = _Shared(connection)
+        try:
+            async with trio.open_nursery() as nursery:
+                while not self.is_deaf and (data := await stream.receive_some()):
+                    decoder.feed(data)
+                    for frame in decoder.frames():
+                        await self._handle(stream, frame, nursery)
+                if self.is_deaf:
+                    await trio.sleep_forever()
+                nursery.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    async def _handle(self, stream: _Shared, frame: Frame, nursery: trio.Nursery) -> None:
+        if frame.code == CommandCode.HELLO:
+            self.hellos.append(decode_hello(frame.body))
+            if self.hello_code is not None:
+                await stream.send_all(encode_response(frame, code=self.hello_code))
+        elif frame.code == CommandCode.HEARTBEAT:
+            self.heartbeats.append(trio.current_time())
+            if self.script is not stay_silent:
+                await stream.send_all(encode_response(frame, code=3))
+        else:
+            assert frame.code == CommandCode.SEND_MESSAGE
+            scan = ItemScan()
+            scan_items(frame.body, scan)
+            assert scan.ids, "an empty SEND_MESSAGE"
+            assert all(scan.crc_ok)
+            received = Received(self._wall.latest_ms(), frame, list(scan.ids))
+            assert all(due <= received.at_ms for due in scan.due_ms), "sent before its time"
+            self.requests.append(received)
+            nursery.start_soon(self._answer, stream, frame, self.script(received))
+
+    async def _answer(self, stream: _Shared, frame: Frame, reply: Reply) -> None:
+        await trio.sleep(reply.delay_s)
+        body = reply.body
+        if body is None:
+            body = encode_send_reply([(i, code, "why") for i, code in reply.failures.items()])
+        data = reply.raw or encode_response(frame, code=reply.code, body=body)
+        for _ in range(reply.times):
+            if reply.cut is not None:
+                await stream.send_all(data[: reply.cut])
+                await stream.close()
+                return
+            await stream.send_all(data)
+
+
+class MemoryNetwork:
+    """Connects to fake brokers by host name."""
+
+    def __init__(self, brokers: Iterable[FakeBroker], nursery: trio.Nursery) -> None:
+        self._brokers = {broker.name: broker for broker in brokers}
+        self._nursery = nursery
+
+    async def connect(self, host: str, port: int) -> trio.abc.Stream:
+        assert port == 20881
+        broker = self._brokers[host]
+        broker.connects.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+        if broker.is_unreachable:
+            await trio.sleep_forever()
+        if broker.is_refusing:
+            raise ConnectionRefusedError(111, "Connection refused")
+        ours, theirs = memory_stream_pair()
+        self._nursery.start_soon(broker.serve, theirs)
+        return ours
+
+    async def listen(self, host: str, port: int) -> Listener:
+        raise NotImplementedError
+
+
+class ItemStore:
+    """The items on disk, and the entries that lead to them."""
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+        self.damaged: set[int] = set()
+        """Sequences whose items cannot be read."""
+        self.reads = 0
+
+    def add(self, dues_ms: Sequence[int], *, subject: str = "a.b", size: int = 20) -> Entries:
+        """Make an item and an entry for each due time."""
+        entries = np.zeros(len(dues_ms), ENTRY)
+        for row, due_ms in enumerate(dues_ms):
+            sequence = len(self.items)
+            item = encode_item(
+                Item(
+                    flag=FLAG_DELAY,
+                    create_ms=EPOCH_MS,
+                    due_ms=due_ms,
+                    subject=subject,
+                    message_id=f"m{sequence}",
+                    tags=(),
+                    attributes={"k": "v" * size},
+                )
+            )
+            self.items.append(item)
+            entries[row] = (sequence, due_ms, sequence, len(item), due_ms // 60_000, 0)
+        return entries
+
+    def read(self, entries: Entries) -> tuple[list[bytes | memoryview], Mask | None]:
+        self.reads += 1
+        sequences = entries["sequence"].tolist()
+        bad = np.array([sequence in self.damaged for sequence in sequences], np.bool_)
+        items: list[bytes | memoryview] = [
+            memoryview(b"" if is_bad else self.items[sequence])
+            for sequence, is_bad in zip(sequences, bad, strict=True)
+        ]
+        return items, bad if bad.any() else None
+
+
+@dataclass
+class Fact:
+    """One call of on_outcome, for one entry."""
+
+    sequence: int
+    at_ms: int
+    group: str
+    outcome: Outcome
+
+
+class Rig:
+    """A sender, its brokers, and what came of it."""
+
+    def __init__(
+        self, brokers: Sequence[FakeBroker], nursery: trio.Nursery, config: SenderConfig, wall: Wall
+    ) -> None:
+        self.wall = wall
+        self.brokers = brokers
+        self.store = ItemStore()
+        self.facts: list[Fact] = []
+        self.damages: list[int] = []
+        self.offered = 0
+        self.sender = Sender(
+            [
+                BrokerGroup(name=f"g-{broker.name}", host=broker.name, port=20881)
+                for broker in brokers
+            ],
+            hello=HELLO,
+            config=config,
+            clock=wall,
+            network=MemoryNetwork(brokers, nursery),
+            chance=random.Random(7),
+            read_items=self.store.read,
+            subject_name=lambda _number: b"a.b",
+            on_outcome=self._on_outcome,
+            on_damaged=lambda entries: self.damages.extend(entries["sequence"].tolist()),
+        )
+
+    def _on_outcome(self, entries: Entries, at_ms: int, group: str, outcome: Outcome) -> None:
+        assert at_ms == self.wall.now_ms()
+        self.facts += [Fact(s, at_ms, group, outcome) for s in entries["sequence"].tolist()]
+
+    def offer(self, count: int, *, in_ms: int = 0, size: int = 20) -> Entries:
+        """Offer messages that became due `in_ms` from now."""
+        entries = self.store.add([self.wall.now_ms() + in_ms] * count, size=size)
+        self.offered += count
+        self.sender.offer(entries)
+        return entries
+
+    def delivered(self) -> list[int]:
+        """Sequences with an outcome, in order of time."""
+        return [fact.sequence for fact in self.facts]
+
+    def assert_all_settled(self) -> None:
+        """Every entry offered has exactly one outcome (or damage), and none is left inside."""
+        ended = sorted(self.delivered() + self.damages)
+        assert ended == list(range(self.offered))
+        assert self.sender.unsent().total == 0
+
+
+@asynccontextmanager
+async def rig_of(
+    brokers: int = 1,
+    *,
+    config: SenderConfig | None = None,
+    setup: Callable[[Rig], None] | None = None,
+) -> AsyncIterator[Rig]:
+    """Run a sender in front of this many brokers; `setup` is called before it starts."""
+    wall = Wall()
+    async with trio.open_nursery() as nursery:
+        fakes = [FakeBroker(f"b{number}", wall) for number in range(brokers)]
+        rig = Rig(fakes, nursery, config or SenderConfig(), wall)
+        if setup is not None:
+            setup(rig)
+        await nursery.start(lambda task_status: rig.sender.run(task_status=task_status))
+        yield rig
+        nursery.cancel_scope.cancel()
