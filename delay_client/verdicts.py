@@ -83,7 +83,7 @@ def _refusal_name(code: int, remark: str) -> str:
         return "subject"
     if code == ItemCode.BLOCK:
         words = remark.lower()
-        if "horizon" in words or "delay" in words:
+        if words.startswith("due in") or "horizon" in words or "delay" in words:
             return "delay"
         if "large" in words or "bytes" in words or "size" in words:
             return "size"

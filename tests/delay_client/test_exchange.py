@@ -500,7 +500,7 @@ def test_a_request_without_an_answer_is_tried_again_and_a_silent_connection_give
     world.run(4.0)
     assert wire.condemned() == "silent for 4 s"
     assert not wire.requests()
-    world.exchange.lost(wire.link, wire.link.condemned, 4.0)
+    world.exchange.lost(wire.link, str(wire.condemned()), 4.0)
     world.run(4.5)
     wire.connect(4.5)
     wire.answer(wire.requests()[0], 4.6)

@@ -43,6 +43,7 @@ def test_an_item_is_tried_again_after_1_4_and_6_only(
     [
         (3, "message rejected", IllegalSubject),
         (3, "", IllegalSubject),
+        (5, "due in 800.0 days, limit 730.0", DelayTooLong),
         (5, "due beyond the horizon of 730 days", DelayTooLong),
         (5, "item of 70000 bytes, limit 65536", MessageTooLarge),
         (5, "message too large", MessageTooLarge),

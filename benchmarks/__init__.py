@@ -1,0 +1,1 @@
+"""What delaywheel costs and how fast it is, each figure beside a limit measured in the same run."""

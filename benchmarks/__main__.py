@@ -1,0 +1,157 @@
+"""`python -m benchmarks [NAME …]`: the figures of docs/performance.md, one run each.
+
+    ingest     durable ingest, 100-byte bodies, 20 a request, due within an hour and within a year
+    delivery   500,000 messages due in one second
+    lateness   1,000 messages a second
+    restart    SIGKILL with 2,000,000 messages pending
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.load import Load, build_load, codec_seconds, send_load
+from benchmarks.processes import DelayServer, Receiver
+
+HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
+
+
+def say(name: str, value: object) -> None:
+    """Print one figure."""
+    print(f"  {name:<46} {value}", flush=True)  # noqa: T201
+
+
+def now_ms() -> int:
+    """Return the wall clock."""
+    return int(time.time() * 1000)
+
+
+def ingest(directory: Path, scale: float) -> None:
+    """Measure durable ingest."""
+    for name, spread_ms in (("an hour", HOUR_MS), ("a year", YEAR_MS)):
+        messages = int(1_000_000 * scale)
+        load = build_load(
+            messages, per_request=20, due_from_ms=now_ms() + 600_000, spread_ms=spread_ms
+        )
+        codec = codec_seconds(load) / load.messages
+        where = directory / f"ingest-{spread_ms}"
+        where.mkdir()
+        receiver = Receiver(where)
+        server = DelayServer(where, broker_port=receiver.port)
+        before = server.cpu_seconds()
+        seconds = send_load(server.address, load, connections=2)
+        lag = server.status()["replay_lag"]
+        to_ack = (server.cpu_seconds() - before) / load.messages
+        caught_up = time.perf_counter()
+        while server.status()["replay_lag"]:
+            time.sleep(0.05)
+        caught_up = time.perf_counter() - caught_up
+        while server.status()["checkpoint_sequence"] < load.messages + 1:
+            time.sleep(2)
+        whole = (server.cpu_seconds() - before) / load.messages
+        say(f"ingest, due within {name}", f"{load.messages / seconds:,.0f} messages/s")
+        say("  plain codec loop", f"{codec * 1e6:.2f} us CPU a message")
+        say("  server, until acknowledged", f"{to_ack * 1e6:.2f} us, {to_ack / codec:.1f} times")
+        say("  server, filed and checkpointed", f"{whole * 1e6:.2f} us, {whole / codec:.1f} times")
+        say("  replay lag at the end", f"{lag:,} messages, caught up in {caught_up:.1f} s")
+        say("  memory", f"{server.memory_mib():.0f} MiB")
+        server.stop()
+        receiver.stop()
+        shutil.rmtree(where)
+
+
+def delivery(directory: Path, scale: float) -> None:
+    """Measure a burst."""
+    messages = int(500_000 * scale)
+    lead_ms = int(15_000 + 15_000 * scale)
+    due_ms = now_ms() + lead_ms
+    load = build_load(messages, per_request=100, due_from_ms=due_ms, spread_ms=1000)
+    receiver = Receiver(directory)
+    server = DelayServer(directory, broker_port=receiver.port)
+    send_load(server.address, load, connections=2)
+    if now_ms() > due_ms - 3000:
+        raise SystemExit("the machine is too slow for this lead time, use a smaller --scale")
+    time.sleep((due_ms - 500 - now_ms()) / 1000)
+    before = server.cpu_seconds()
+    while server.status()["pending"]:
+        time.sleep(0.1)
+    cpu = (server.cpu_seconds() - before) / messages
+    time.sleep(0.5)
+    server.stop()
+    counted = receiver.summary()
+    seconds = (counted["last_ms"] - due_ms) / 1000
+    say(f"delivery of {messages:,} due in one second", f"{messages / seconds:,.0f} messages/s")
+    say("  until the last had arrived", f"{seconds:.2f} s")
+    say("  server CPU", f"{cpu * 1e6:.2f} us a message")
+    say("  receiver CPU", f"{counted['cpu_seconds'] / messages * 1e6:.2f} us a message")
+    say("  received, early", f"{counted['received']:,}, {counted['early']}")
+    say("  lateness, ms", counted["lateness_ms"])
+
+
+def lateness(directory: Path, scale: float) -> None:
+    """Measure lateness at a modest rate."""
+    seconds = int(30 * scale)
+    receiver = Receiver(directory)
+    server = DelayServer(directory, broker_port=receiver.port)
+    for _ in range(seconds):
+        # Each second brings 1,000 messages that are due within the second after next.
+        began = time.perf_counter()
+        load = build_load(1000, per_request=20, due_from_ms=now_ms() + 2000, spread_ms=1000)
+        send_load(server.address, load)
+        time.sleep(max(1 - (time.perf_counter() - began), 0))
+    time.sleep(4)
+    server.stop()
+    counted = receiver.summary()
+    say("lateness at 1,000 messages/s, ms", counted["lateness_ms"])
+    say("  received, early", f"{counted['received']:,}, {counted['early']}")
+
+
+def restart(directory: Path, scale: float) -> None:
+    """Measure a restart after SIGKILL."""
+    messages = int(2_000_000 * scale)
+    load: Load = build_load(
+        messages, per_request=100, due_from_ms=now_ms() + 600_000, spread_ms=HOUR_MS
+    )
+    receiver = Receiver(directory)
+    server = DelayServer(directory, broker_port=receiver.port)
+    send_load(server.address, load, connections=2)
+    server.kill()
+    server = DelayServer(directory, broker_port=receiver.port)
+    status = server.status()
+    say(f"restart with {messages:,} pending", f"{server.seconds_to_ready:.2f} s until ready")
+    say("  of it recovery", f"{status['recovery_seconds']:.2f} s")
+    say("  pending after it", f"{status['pending']:,}")
+    say("  memory", f"{server.memory_mib():.0f} MiB")
+    server.stop()
+    receiver.stop()
+
+
+BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
+    "ingest": ingest,
+    "delivery": delivery,
+    "lateness": lateness,
+    "restart": restart,
+}
+
+
+def main() -> None:
+    """Run the benchmarks that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=", ".join(BENCHMARKS))
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the full size")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)}")
+    for name in options.names or BENCHMARKS:
+        print(name, flush=True)  # noqa: T201
+        with tempfile.TemporaryDirectory(prefix="delaywheel-bench-") as directory:
+            BENCHMARKS[name](Path(directory), options.scale)
+
+
+if __name__ == "__main__":
+    main()

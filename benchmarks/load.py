@@ -1,0 +1,108 @@
+"""Load for benchmarks: requests built beforehand, so that sending them costs next to nothing."""
+
+import random
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from delay_protocol import FrameDecoder, ItemScan, encode_request, scan_items
+
+BODY_BYTES = 100
+SUBJECTS = 10
+_FRAME_MAX = 16 * 1024 * 1024
+_HEAD = struct.Struct(">Bqq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Encoded requests and what is in them."""
+
+    frames: list[bytes]
+    messages: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on the wire."""
+        return sum(map(len, self.frames))
+
+
+def build_load(
+    messages: int, *, per_request: int, due_from_ms: int, spread_ms: int, seed: int = 1
+) -> Load:
+    """Return requests whose items have 100-byte bodies and due times spread evenly."""
+    chance = random.Random(seed)
+    subjects = [b"bench.subject%d" % number for number in range(SUBJECTS)]
+    prefixes = [struct.pack(">h", len(name)) + name for name in subjects]
+    body = b"\0\4body" + struct.pack(">h", BODY_BYTES - 8) + b"x" * (BODY_BYTES - 8)
+    tail = struct.pack(">i", len(body)) + body
+    created = int(time.time() * 1000)
+    frames = []
+    number = 0
+    for request in range(messages // per_request):
+        items = []
+        for _ in range(per_request):
+            due_ms = due_from_ms + int(chance.random() * spread_ms)
+            rest = b"%b%b\0\x0d%013d%b" % (
+                _HEAD.pack(2, created, due_ms),
+                prefixes[number % SUBJECTS],
+                number,
+                tail,
+            )
+            items.append(struct.pack(">q", zlib.crc32(rest)))
+            items.append(rest)
+            number += 1
+        frames.append(encode_request(code=10, opaque=request, body=b"".join(items)))
+    return Load(frames=frames, messages=number)
+
+
+def send_load(address: tuple[str, int], load: Load, *, connections: int = 1) -> float:
+    """Send everything, pipelined, until every request is answered; return the seconds it took."""
+    began = time.perf_counter()
+    threads = [
+        threading.Thread(target=_send, args=(address, load.frames[place::connections]))
+        for place in range(connections)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began
+
+
+def _send(address: tuple[str, int], frames: Sequence[bytes]) -> None:
+    with socket.create_connection(address) as stream:
+        sender = threading.Thread(target=stream.sendall, args=(b"".join(frames),))
+        sender.start()
+        decoder = FrameDecoder(frame_bytes_max=_FRAME_MAX)
+        answered = 0
+        while answered < len(frames):
+            data = stream.recv(1 << 20)
+            if not data:
+                raise SystemExit("the server closed the connection")
+            decoder.feed(data)
+            for frame in decoder.frames():
+                if frame.code or frame.body:
+                    raise SystemExit(f"refused: code {frame.code}, body {frame.body[:100]!r}")
+                answered += 1
+        sender.join()
+
+
+def codec_seconds(load: Load) -> float:
+    """Return the CPU seconds of a plain codec loop over the same bytes: the floor of any server."""
+    data = b"".join(load.frames)
+    decoder = FrameDecoder(frame_bytes_max=_FRAME_MAX)
+    items = 0
+    began = time.process_time()
+    for start in range(0, len(data), 64 * 1024):
+        decoder.feed(data[start : start + 64 * 1024])
+        for frame in decoder.frames():
+            scan = ItemScan()
+            scan_items(frame.body, scan)
+            items += len(scan)
+    seconds = time.process_time() - began
+    assert items == load.messages
+    return seconds

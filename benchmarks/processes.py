@@ -1,0 +1,108 @@
+"""Processes under measurement: started, asked, killed, and what they cost."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """Return a loopback port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """A child that prints a line beginning with `ready`."""
+
+    def __init__(self, *arguments: str, log: Path) -> None:
+        self._log = log.open("a")
+        began = time.perf_counter()
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self.child.stdout is not None
+        line = self.child.stdout.readline()
+        if not line.startswith("ready"):
+            raise SystemExit(f"{arguments[0]} said {line!r}, not ready:\n{log.read_text()}")
+        self.seconds_to_ready = time.perf_counter() - began
+
+    def cpu_seconds(self) -> float:
+        """Return user and system time so far."""
+        text = Path(f"/proc/{self.child.pid}/stat").read_text()
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def memory_mib(self) -> float:
+        """Return the resident set."""
+        for line in Path(f"/proc/{self.child.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.child.kill()
+        self.child.wait()
+
+    def stop(self) -> str:
+        """Send SIGTERM; return what it still printed."""
+        self.child.send_signal(signal.SIGTERM)
+        rest, _ = self.child.communicate(timeout=30)
+        self._log.close()
+        return rest
+
+
+class DelayServer(Process):
+    """A delay server in a directory, delivering to one port."""
+
+    def __init__(self, directory: Path, *, broker_port: int, settings: tuple[str, ...] = ()) -> None:
+        self.port = free_port()
+        self._http = free_port()
+        extra = [part for setting in settings for part in ("--set", setting)]
+        super().__init__(
+            "delaywheel", "delay-server",
+            "--data", str(directory / "data"),
+            "--listen", f"127.0.0.1:{self.port}",
+            "--http", f"127.0.0.1:{self._http}",
+            "--broker", f"bench=127.0.0.1:{broker_port}",
+            *extra,
+            log=directory / "delay-server.log",
+        )  # fmt: skip
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it takes messages."""
+        return "127.0.0.1", self.port
+
+    def status(self) -> dict[str, Any]:
+        """Return GET /status."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/status") as answer:  # noqa: S310
+            status: dict[str, Any] = json.load(answer)
+            return status
+
+
+class Receiver(Process):
+    """The counting broker."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        super().__init__("benchmarks.receiver", str(self.port), log=directory / "receiver.log")
+
+    def summary(self) -> dict[str, Any]:
+        """Stop it and return what it counted."""
+        summary: dict[str, Any] = json.loads(self.stop())
+        return summary

@@ -1,0 +1,425 @@
+"""A real-time broker for demos and tests: it speaks QMQ's protocol, counts, and keeps nothing.
+
+To a delay server it looks like any broker group: SEND_MESSAGE is answered item by item, a bad CRC
+by item code 6, an illegal subject by 3. It also knows HELLO, and refuses a sender whose epoch is
+older than one it has seen. It prints or records what it receives; with neither it only scans,
+checks and counts, fast enough to measure a delay server with.
+"""
+
+import logging
+import signal
+import struct
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from bridges.lateness import LatenessHistogram
+from bridges.recording import Delivery, Recorder, attributes_of
+from delay_protocol import (
+    FLAG_DELAY,
+    CommandCode,
+    Frame,
+    Hello,
+    IndivisibleBodyError,
+    ItemCode,
+    ItemScan,
+    MalformedHelloError,
+    ResponseCode,
+    decode_hello,
+    encode_hello,
+    encode_response,
+    encode_send_reply,
+    scan_items,
+    subject_fault,
+)
+from delay_transport import (
+    Address,
+    CloseReason,
+    Connection,
+    ConnectionLimits,
+    Dispatch,
+    Runtime,
+    Server,
+    format_address,
+    parse_address,
+    serve_connections,
+    system_runtime,
+)
+
+_FIRST_REQUEST_CODE: Final = 50
+"""Refusal codes from here on answer a whole request, those below one item of it."""
+_ALL_DELAYED: Final = frozenset(flag for flag in range(256) if flag & FLAG_DELAY)
+_SUBJECTS_KEPT: Final = 10_000
+_STOP_SECONDS_MAX: Final = 3.0
+_CREATE_MS: Final = struct.Struct(">q")
+_CREATE_MS_AT: Final = 9
+"""Where an item has its create time: behind its CRC and its flag."""
+
+Failure = tuple[bytes, int, str]
+"""Message id, item code and remark of an item that is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopbackBrokerConfig:
+    """Where a loopback broker listens, what it does with messages, and how it misbehaves."""
+
+    listen: Address = ("127.0.0.1", 20881)
+    """Host and port; port 0 for any free one."""
+
+    record: Path | None = None
+    """File to which each received message is appended as a line of JSON."""
+
+    record_attributes: bool = False
+    """Whether the record has the attributes too."""
+
+    print_line: Callable[[str], None] | None = None
+    """Called with a line for people for each message; None for quiet."""
+
+    group: str = "loopback"
+    """The name it answers a HELLO with."""
+
+    refuse_every: int = 0
+    """Refuse every so many-th message, or request; 0 for none. What is refused is not counted as
+    received."""
+
+    reject_code: int = ItemCode.STORE_ERROR
+    """How: below 50 an item code for a message, from 50 a response code for a whole request."""
+
+    delay_ms: int = 0
+    """Answer so much later than received."""
+
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    """What each delay server is granted."""
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.refuse_every < 0 or self.delay_ms < 0:
+            raise ValueError("refuse_every and delay_ms must not be negative")
+        if self.reject_code == ItemCode.SUCCESS:
+            raise ValueError("reject_code must be a code of failure, not 0")
+
+
+class LoopbackBroker:
+    """Takes requests and counts what they brought. One per process.
+
+    Invariant: what is counted as received was answered with success, or will be after `delay_ms`.
+    """
+
+    def __init__(
+        self,
+        config: LoopbackBrokerConfig,
+        *,
+        now_ms: Callable[[], int],
+        recorder: Recorder | None,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.address: Address = config.listen
+        """Where it listens; the port is known once it has started."""
+        self.received = 0
+        """Messages accepted, those received twice counted twice."""
+        self.lateness = LatenessHistogram()
+        """Of the received messages that have a due time."""
+        self.requests = 0
+        """SEND_MESSAGE requests, refused ones included."""
+        self.refused: Counter[str] = Counter()
+        """Messages and requests that were not accepted, by reason."""
+        self.epochs: dict[str, int] = {}
+        """The highest epoch of each delay group that said HELLO."""
+        self._config = config
+        self._now_ms = now_ms
+        self._recorder = recorder
+        self._nursery = nursery
+        self._senders: dict[Connection, Hello] = {}
+        self._legal_subjects: set[bytes] = set()
+        self._asked = 0
+        """Messages, or requests, since the start: which one is the so many-th."""
+        self._stop: Callable[[], None] | None = None
+        self._looks_at_items = config.print_line is not None or recorder is not None
+
+    def dispatch(self) -> Dispatch:
+        """Return the handler for a listener."""
+        return Dispatch(
+            {CommandCode.SEND_MESSAGE: self._take_messages, CommandCode.HELLO: self._take_hellos},
+            on_closed=self._forget,
+        )
+
+    def statistics(self) -> str:
+        """Return one line about everything since the start."""
+        late = self.lateness
+        by = f" (by up to {late.earliest_ms} ms)" if late.early else ""
+        p50, p99 = late.quantile_ms(0.5), late.quantile_ms(0.99)
+        parts = [
+            f"received {self.received} messages in {self.requests} requests",
+            f"early {late.early}{by}",
+            f"lateness p50 {p50} ms, p99 {p99} ms, max {late.max_ms} ms",
+        ]
+        parts += [f"refused {count} ({reason})" for reason, count in sorted(self.refused.items())]
+        return ", ".join(parts)
+
+    def started(self, server: Server) -> None:
+        """Note where it listens and how to stop it."""
+        self.address = server.address
+        self._stop = server.stop
+
+    def stop(self) -> None:
+        """Take no more, answer what was received, and end."""
+        assert self._stop is not None
+        self._stop()
+
+    # HELLO
+
+    def _take_hellos(self, connection: Connection, frames: list[Frame]) -> None:
+        for frame in frames:
+            try:
+                hello = decode_hello(frame.body)
+            except MalformedHelloError:
+                self.refused["unreadable hello"] += 1
+                connection.answer(frame, ResponseCode.BROKER_ERROR)
+                continue
+            newest = max(hello.epoch, self.epochs.get(hello.group, 0))
+            self.epochs[hello.group] = newest
+            self._senders[connection] = hello
+            if hello.epoch < newest:
+                self.refused["older epoch"] += 1
+                connection.answer(frame, ResponseCode.BROKER_REJECT)
+                continue
+            answer = Hello(group=self._config.group, epoch=newest, node_id="loopback")
+            connection.answer(frame, ResponseCode.SUCCESS, encode_hello(answer))
+
+    def _is_fenced(self, connection: Connection) -> bool:
+        """Whether a newer epoch of the sender's group has been here; without HELLO nobody can tell.
+
+        Asked for each receive: the newer one may have come over another connection meanwhile.
+        """
+        hello = self._senders.get(connection)
+        return hello is not None and hello.epoch < self.epochs[hello.group]
+
+    def _forget(self, connection: Connection, _: CloseReason) -> None:
+        self._senders.pop(connection, None)
+
+    # SEND_MESSAGE
+
+    def _take_messages(self, connection: Connection, frames: list[Frame]) -> None:
+        """Take all requests of one receive; their answers go out in one piece."""
+        now_ms = self._now_ms()
+        self.requests += len(frames)
+        deliveries: list[Delivery] = []
+        if self._is_fenced(connection):
+            self.refused["older epoch"] += len(frames)
+            answers = [encode_response(f, code=ResponseCode.BROKER_REJECT) for f in frames]
+        else:
+            answers = [self._take_request(frame, now_ms, deliveries) for frame in frames]
+        self._show(deliveries)
+        answers = [data for data, f in zip(answers, frames, strict=True) if not f.is_one_way]
+        if self._config.delay_ms:
+            size = sum(len(frame.body) for frame in frames)
+            connection.begin(len(frames), size)
+            self._nursery.start_soon(
+                self._answer_later, connection, b"".join(answers), len(frames), size
+            )
+        else:
+            connection.reply(b"".join(answers))
+
+    async def _answer_later(
+        self, connection: Connection, data: bytes, requests: int, size: int
+    ) -> None:
+        await trio.sleep(self._config.delay_ms / 1000)
+        connection.reply(data)
+        connection.done(requests, size)
+
+    def _take_request(self, frame: Frame, now_ms: int, deliveries: list[Delivery]) -> bytes:
+        """Return the answer to one request."""
+        if self._config.reject_code >= _FIRST_REQUEST_CODE and self._is_turn():
+            self.refused["on purpose"] += 1
+            return encode_response(frame, code=self._config.reject_code)
+        scan = ItemScan()
+        try:
+            scan_items(frame.body, scan)
+        except IndivisibleBodyError:
+            self.refused["indivisible body"] += 1
+            return encode_response(frame, code=ResponseCode.BROKER_ERROR)
+        failures = self._failures(scan)
+        kept: Sequence[int] = range(len(scan))
+        if failures:
+            kept = [index for index in kept if index not in failures]
+        self.received += len(kept)
+        if self._looks_at_items:
+            deliveries += [self._delivery(frame.body, scan, index, now_ms) for index in kept]
+        if failures or not _ALL_DELAYED.issuperset(scan.flags):
+            self.lateness.add(
+                [scan.due_ms[index] for index in kept if scan.flags[index] & FLAG_DELAY], now_ms
+            )
+        else:
+            self.lateness.add(scan.due_ms, now_ms)
+        if not failures:
+            return encode_response(frame, code=ResponseCode.SUCCESS)
+        return encode_response(
+            frame, code=ResponseCode.SUCCESS, body=encode_send_reply(failures.values())
+        )
+
+    def _failures(self, scan: ItemScan) -> dict[int, Failure]:
+        """Return which items are refused, by their index. Costs little where none is."""
+        failures: dict[int, Failure] = {}
+        if self._config.refuse_every and self._config.reject_code < _FIRST_REQUEST_CODE:
+            for index, message_id in enumerate(scan.ids):
+                if self._is_turn():
+                    failures[index] = (message_id, self._config.reject_code, "refused on purpose")
+            self.refused["on purpose"] += len(failures)
+        if not self._legal_subjects.issuperset(scan.subjects):
+            for index, subject in enumerate(scan.subjects):
+                if not self._is_legal(subject):
+                    self.refused["illegal subject"] += 1
+                    failures[index] = (
+                        scan.ids[index],
+                        ItemCode.SUBJECT_NOT_ASSIGNED,
+                        "message rejected",
+                    )
+        if not all(scan.crc_ok):
+            for index, is_ok in enumerate(scan.crc_ok):
+                if not is_ok:
+                    self.refused["bad crc"] += 1
+                    failures[index] = (scan.ids[index], ItemCode.STORE_ERROR, "bad crc")
+        return failures
+
+    def _is_turn(self) -> bool:
+        self._asked += 1
+        return self._config.refuse_every > 0 and self._asked % self._config.refuse_every == 0
+
+    def _is_legal(self, subject: bytes) -> bool:
+        if subject in self._legal_subjects:
+            return True
+        if subject_fault(subject) is not None:
+            return False
+        if len(self._legal_subjects) >= _SUBJECTS_KEPT:
+            self._legal_subjects.clear()
+        self._legal_subjects.add(subject)
+        return True
+
+    # Showing
+
+    def _delivery(self, body: bytes, scan: ItemScan, index: int, now_ms: int) -> Delivery:
+        start = scan.starts[index]
+        due_ms = scan.due_ms[index]
+        if not scan.flags[index] & FLAG_DELAY:
+            # Its time field says something else: it was due when it was made.
+            (due_ms,) = _CREATE_MS.unpack_from(body, start + _CREATE_MS_AT)
+        attributes = None
+        if self._config.record_attributes or self._config.print_line is not None:
+            attributes = attributes_of(body[start : start + scan.sizes[index]])
+        return Delivery(
+            scan.ids[index].decode(errors="replace"),
+            scan.subjects[index].decode(errors="replace"),
+            due_ms,
+            now_ms,
+            attributes,
+        )
+
+    def _show(self, deliveries: list[Delivery]) -> None:
+        """Record and print what was received, before it is answered."""
+        if not deliveries:
+            return
+        if self._config.print_line is not None:
+            for delivery in deliveries:
+                self._config.print_line(_line(delivery))
+        if self._recorder is not None:
+            if not self._config.record_attributes:
+                for delivery in deliveries:
+                    delivery.attributes = None
+            self._recorder.record(deliveries)
+
+
+def _line(delivery: Delivery) -> str:
+    """Return what a person wants to know of one message."""
+    when = datetime.fromtimestamp(delivery.received_ms / 1000, UTC).astimezone()
+    attributes = {
+        key: value
+        for key, value in (delivery.attributes or {}).items()
+        if not key.startswith("qmq_")
+    }
+    text = attributes["body"] if attributes.keys() == {"body"} else attributes
+    return (
+        f"{when:%H:%M:%S}.{delivery.received_ms % 1000:03d} {delivery.subject} "
+        f"{delivery.message_id} {delivery.received_ms - delivery.due_ms:+d} ms {text!r}"
+    )
+
+
+async def run_broker(
+    config: LoopbackBrokerConfig,
+    runtime: Runtime,
+    *,
+    task_status: trio.TaskStatus[LoopbackBroker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Listen and take messages until cancelled, or stopped by LoopbackBroker.stop().
+
+    Starts with the LoopbackBroker. Raises ListenError or AddressError if it cannot listen, OSError
+    if the record cannot be opened or written.
+    """
+    recorder = Recorder(config.record) if config.record is not None else None
+    try:
+        async with trio.open_nursery() as nursery:
+            broker = LoopbackBroker(
+                config, now_ms=runtime.clock.now_ms, recorder=recorder, nursery=nursery
+            )
+            server: Server = await nursery.start(
+                serve_connections, runtime.network, config.listen, broker.dispatch(), config.limits
+            )
+            broker.started(server)
+            task_status.started(broker)
+    finally:
+        if recorder is not None:
+            recorder.close()
+
+
+def run(
+    *,
+    listen: str,
+    record: Path | None = None,
+    quiet: bool = False,
+    refuse_every: int = 0,
+    reject_code: int = ItemCode.STORE_ERROR,
+    delay_ms: int = 0,
+) -> None:
+    """Run a loopback broker as this process, until SIGTERM or SIGINT.
+
+    Prints a line that begins with `ready` and has the address once it accepts connections, a line
+    for each message unless `quiet`, and one with statistics at the end.
+    """
+    config = LoopbackBrokerConfig(
+        listen=parse_address(listen),
+        record=record,
+        print_line=None if quiet else _print,
+        refuse_every=refuse_every,
+        reject_code=reject_code,
+        delay_ms=delay_ms,
+    )
+    # Standard output is for the lines above; what goes wrong goes to standard error.
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    trio.run(_run_until_signal, config)
+
+
+async def _run_until_signal(config: LoopbackBrokerConfig) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            broker: LoopbackBroker = await nursery.start(run_broker, config, system_runtime())
+            _print(f"ready {format_address(broker.address)}")
+            async for _ in signals:
+                break
+            broker.stop()
+            nursery.cancel_scope.deadline = trio.current_time() + _STOP_SECONDS_MAX
+    _print(broker.statistics())
+
+
+def _print(line: str) -> None:
+    # Flushed: whoever started us waits for these lines, perhaps at the end of a pipe.
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,56 @@
+"""A file of what a loopback broker received, for programs that keep account.
+
+One JSON object a line: message_id, subject, due_ms, received_ms, and attributes where asked for.
+The lines of a message are in the file before its answer is sent, so whoever knows that a delivery
+was answered finds it there.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from delay_protocol import MalformedItemError, decode_item
+
+
+class Delivery(msgspec.Struct, omit_defaults=True, gc=False):
+    """One received message."""
+
+    message_id: str
+    subject: str
+    due_ms: int
+    """When it was due: the item's own time."""
+    received_ms: int
+    """When it came, by the broker's wall clock."""
+    attributes: dict[str, str] | None = None
+
+
+class Recorder:
+    """Appends deliveries to a file.
+
+    The file is opened here and not through a Disk: this is a test's notebook, nobody's data, and
+    never part of a simulation.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` for appending; raises OSError."""
+        # Unbuffered: what was written is there for others to read.
+        self._file = path.open("ab", buffering=0)
+        self._encoder = msgspec.json.Encoder()
+
+    def record(self, deliveries: list[Delivery]) -> None:
+        """Write one line for each; raises OSError, and then nothing should be answered."""
+        view = memoryview(self._encoder.encode_lines(deliveries))
+        while view:
+            view = view[self._file.write(view) :]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def attributes_of(item: bytes) -> dict[str, str] | None:
+    """Return the attributes of an item, None if its map cannot be read."""
+    try:
+        return dict(decode_item(item).attributes)
+    except MalformedItemError:
+        return None
