@@ -127,6 +127,9 @@ class Server:
                 counts=self.counts,
             )
             self._open[connection] = None
+            if self._accepting.cancel_called:
+                # It was accepted before stop() and is seen after it.
+                connection.stop()
             nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: Connection) -> None:

@@ -113,7 +113,9 @@ def parse_address(text: str) -> Address:
         raise AddressError(text=text, reason="the host is missing (0.0.0.0 stands for all)")
     if any(letter.isspace() or letter in "[]/@" for letter in host):
         raise AddressError(text=text, reason=f"{host!r} is not a host name")
-    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
+    # The length first: int() refuses thousands of digits with an error of its own.
+    is_number = port_text.isascii() and port_text.isdigit() and len(port_text) <= 5
+    if not is_number or int(port_text) > 65535:
         raise AddressError(text=text, reason=f"port {port_text!r} is not a number from 0 to 65535")
     return host, int(port_text)
 
@@ -260,27 +262,6 @@ class ThreadExecutor:
         if limiter is None:
             limiter = self._lanes[lane] = trio.CapacityLimiter(1)
         return await trio.to_thread.run_sync(fn, *args, limiter=limiter)
-
-
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_MMAP_THRESHOLD_BYTES = 16 << 20
-
-
-def keep_freed_memory(size: int = 64 << 20) -> bool:
-    """Have malloc keep up to `size` freed bytes for its next use; False where it is not glibc's.
-
-    For the composition root of a process that handles frames of some 100 KiB. Left alone, glibc
-    gives their memory back to the kernel after each frame and takes it again page by page: 184
-    page faults for a frame of 256 KiB, two thirds of all CPU time.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
-        return False
-    return bool(
-        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) and mallopt(_M_TRIM_THRESHOLD, size)
-    )
 
 
 def system_runtime() -> Runtime:

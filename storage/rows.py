@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from storage.disk import Bytes
 from storage.entries import SubjectTable
 from storage.spans import MINUTE_MS, Span
 
@@ -34,7 +35,7 @@ class RowBlock:
     size: npt.NDArray[np.uint32]
     subject: npt.NDArray[np.uint32]
     minute: Int64s
-    blob: bytes
+    blob: Bytes
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -56,10 +57,10 @@ class RowBlock:
             begin = int(ends[first]) - int(self.size[first])
             blob = self.blob[begin : int(ends[last])]
         else:
-            blob = b"".join(_cut(self.blob, (ends - self.size)[rows], ends[rows]))
+            blob = gather_items(self.blob, (ends - self.size)[rows], self.size[rows])
         return self._with_rows(rows, blob)
 
-    def _with_rows(self, rows: npt.NDArray[np.intp], blob: bytes) -> "RowBlock":
+    def _with_rows(self, rows: npt.NDArray[np.intp] | slice, blob: Bytes) -> "RowBlock":
         return RowBlock(
             sequence=self.sequence[rows],
             due_ms=self.due_ms[rows],
@@ -95,11 +96,15 @@ class RowBlock:
             return
         order = np.argsort(codes, kind="stable")
         ordered = codes[order]
-        ends = np.cumsum(self.size, dtype=np.int64)
-        items = _cut(self.blob, (ends - self.size)[order], ends[order])
+        sizes = self.size[order]
+        begins = (np.cumsum(self.size, dtype=np.int64) - self.size)[order]
+        blob = gather_items(self.blob, begins, sizes)
+        by_segment = self._with_rows(order, blob)
+        ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(order)]
         for begin, end in pairwise(edges):
-            yield int(ordered[begin]), self._with_rows(order[begin:end], b"".join(items[begin:end]))
+            part = blob[int(ends[begin]) : int(ends[end])]
+            yield int(ordered[begin]), by_segment._with_rows(slice(begin, end), part)
 
     def batches(
         self, *, bytes_max: int, names_bytes_max: int, subjects: SubjectTable
@@ -109,18 +114,19 @@ class RowBlock:
         A piece has at most `bytes_max` bytes of columns and items and `names_bytes_max` of subject
         names, unless it is a single row.
         """
-        ones = np.arange(1, len(self) + 1)
-        weight = np.cumsum(self.size, dtype=np.int64) + ROW_COLUMNS_BYTES * ones
+        weights = self.size.astype(np.int64) + ROW_COLUMNS_BYTES
         names = np.unique(self.subject)
         name_bytes = sum(len(subjects.names[number]) + 2 for number in names.tolist())
-        if weight[-1] <= bytes_max and name_bytes <= names_bytes_max and len(names) < 2**16:
+        if weights.sum() <= bytes_max and name_bytes <= names_bytes_max and len(names) < 2**16:
             yield self
             return
         if name_bytes > names_bytes_max or len(names) >= 2**16:
             # Many subjects: count each row's name as if no other row shared it.
             lengths = [len(subjects.names[number]) + 2 for number in self.subject.tolist()]
-            scaled = np.cumsum(np.array(lengths, np.int64)) * (bytes_max // names_bytes_max)
-            weight = np.maximum(weight, scaled)
+            scaled = np.array(lengths, np.int64) * (bytes_max // names_bytes_max)
+            # Row by row: pieces of the larger of two sums would be bounded by neither.
+            weights = np.maximum(weights, scaled)
+        weight = np.cumsum(weights)
         begin = 0
         while begin < len(self):
             base = int(weight[begin - 1]) if begin else 0
@@ -147,8 +153,41 @@ _FEW_ROWS = 48
 """Below this a plain loop is cheaper than numpy.unique."""
 
 
-def _cut(blob: bytes, begins: Int64s, ends: Int64s) -> list[bytes]:
-    return [blob[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+def gather_items(blob: Bytes, begins: Int64s, sizes: npt.NDArray[np.integer]) -> memoryview:
+    """Return the items that begin at these positions of `blob`, one after another.
+
+    Messages of a stream are alike, so items are copied size by size: those of one size are elements
+    of one dtype, which numpy takes and puts without a loop here. Where hardly two have the same
+    size a loop is cheaper.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    order = np.argsort(sizes, kind="stable")
+    edges = [0, *(np.flatnonzero(np.diff(sizes[order])) + 1).tolist(), len(order)]
+    if len(edges) * _ALIKE_MIN > len(order):
+        stops = begins + sizes
+        items = [
+            blob[begin:stop] for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True)
+        ]
+        return memoryview(b"".join(items))
+    gathered = bytearray(total)
+    places = ends - sizes
+    for first, last in pairwise(edges):
+        rows = order[first:last]
+        size = int(sizes[rows[0]])
+        if size:
+            _windows(gathered, size)[places[rows]] = _windows(blob, size)[begins[rows]]
+    return memoryview(gathered).toreadonly()
+
+
+_ALIKE_MIN = 8
+"""Items of each size, on average, from which copying size by size pays."""
+
+
+def _windows(buffer: Bytes, size: int) -> npt.NDArray[np.void]:
+    """Return the array whose element i is the `size` bytes of the buffer from i on."""
+    count = len(buffer) - size + 1
+    return np.ndarray((count,), np.dtype((np.void, size)), buffer, strides=(1,))
 
 
 def segment_codes(minute: Int64s, *, hour_mark: int, day_mark: int) -> Int64s:

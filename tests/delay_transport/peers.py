@@ -1,7 +1,9 @@
 """Peers for the transport's tests: a network of trio's test streams, handlers, frames."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial, wraps
+from typing import ParamSpec
 
 import trio
 import trio.testing
@@ -23,6 +25,18 @@ SEND = 10
 HEARTBEAT = 100
 
 Pair = tuple[trio.abc.Stream, trio.abc.Stream]
+P = ParamSpec("P")
+
+
+def virtual_time(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run a test on a clock that jumps whenever nobody has anything to do."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        trio.run(partial(test, *args, **kwargs), clock=clock)
+
+    return run
 
 
 def request_bytes(opaque: int, body: bytes = b"", *, code: int = SEND) -> bytes:
@@ -113,6 +127,8 @@ class Recorder:
 
     def __init__(self, react: Callable[[Connection, list[Frame]], None] | None = None) -> None:
         self.batches: list[list[Frame]] = []
+        self.owners: list[Connection] = []
+        """Whose each of the batches is."""
         self.ended: list[tuple[Connection, CloseReason]] = []
         self.connections: list[Connection] = []
         self._react = react
@@ -130,6 +146,7 @@ class Recorder:
     def frames(self, connection: Connection, frames: list[Frame], /) -> None:
         """Keep and react."""
         self.batches.append(frames)
+        self.owners.append(connection)
         if connection not in self.connections:
             self.connections.append(connection)
         if self._react is not None:
