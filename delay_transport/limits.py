@@ -59,10 +59,10 @@ class ConnectionLimits:
     frame_bytes_per_second_min: int = 1 * KIB
     """Bytes per second, on average, of an unfinished frame older than the grace."""
 
-    idle_seconds_max: float = 45.0
+    idle_seconds_max: float = 150.0
     """Seconds without a byte either way while nothing waits for an answer; then the connection is
-    closed. Our peers send heartbeats every 15 s. A QMQ client sends none and closes by itself
-    after 120 s: below that it now and then has to connect anew."""
+    closed. A QMQ client sends no heartbeat and closes by itself after 120 s: below that it would
+    now and then send into a connection that is being closed, and count a time-out."""
 
     send_seconds_max: float = 10.0
     """Seconds in which a peer must take `send_step_bytes` (or what there is); then it is closed."""
