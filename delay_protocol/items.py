@@ -231,7 +231,8 @@ def _scan_items(body: bytes, sink: ItemScan) -> None:
     Every message passes here, so neighbours are expected to be alike: after two items whose
     subjects and whose ids have the same sizes, a struct made for these sizes reads the head of the
     next one at once. It reads the sizes too; where they are others, the head is read anew, field by
-    field. That is 0.65 us an item instead of 0.85 (the CRC alone is 0.28).
+    field. That is 0.70 us an item instead of 0.86 (1.06 where sizes change with every few items;
+    the CRC alone is 0.28, and slower over a memoryview).
     """
     end = len(body)
     start = 0

@@ -15,6 +15,7 @@ the columns of its scan. Only when one of them finds a flaw are its items looked
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -39,6 +40,9 @@ _CREATE_MS_AT: Final = 9
 
 _NEGATIVE: Final = 0x80
 """A time whose first byte is this or more is negative."""
+
+_PLAIN: Final = {FLAG_DELAY}
+"""The flags of a request that has delayed items without tags only: nearly every one."""
 
 _SUBJECTS_REMEMBERED: Final = 16_384
 """How many subjects' verdicts are kept; when there are more, all are forgotten and found again."""
@@ -137,7 +141,8 @@ class Admission:
         """
         scan = ItemScan()
         scan_items(body, scan)
-        if not len(scan):
+        count = len(scan.ids)
+        if not count:
             return Admitted(0, [])
         if not self._is_flawless(scan, body, now_ms):
             return self._admit_one_by_one(scan, body, now_ms, into)
@@ -149,7 +154,7 @@ class Admission:
             id_hash=list(map(xxh3_64_intdigest, scan.ids)),
             subjects=scan.subjects,
         )
-        return Admitted(len(scan), [])
+        return Admitted(count, [])
 
     def forget_subjects(self) -> None:
         """Ask `subject_refusal` anew for every subject."""
@@ -163,20 +168,23 @@ class Admission:
         """
         limits = self._limits
         flags = set(scan.flags)
-        id_sizes = set(map(len, scan.ids))
+        # The first byte of each creation time; of the first item twice, so that one makes a tuple.
+        create_bytes = itemgetter(0, *scan.starts)(body[_CREATE_MS_AT:])
         return (
             False not in scan.crc_ok
-            and all(flag & FLAG_DELAY for flag in flags)
-            and (flags == {FLAG_DELAY} or max(scan.tag_counts) <= TAGS_MAX)
+            and (
+                flags == _PLAIN
+                or (all(flag & FLAG_DELAY for flag in flags) and max(scan.tag_counts) <= TAGS_MAX)
+            )
             and min(scan.due_ms) >= 0
             and max(scan.due_ms) <= now_ms + limits.horizon_ms
-            and max([body[start + _CREATE_MS_AT] for start in scan.starts]) < _NEGATIVE
-            and min(id_sizes) > 0
-            and max(id_sizes) <= limits.id_bytes_max
+            and max(create_bytes) < _NEGATIVE
+            and all(scan.ids)
+            and max(map(len, scan.ids)) <= limits.id_bytes_max
             and b"".join(scan.ids).isascii()
             and (len(body) <= limits.item_bytes_max or max(scan.sizes) <= limits.item_bytes_max)
             and (len(body) <= self._walk_above or max(scan.body_sizes) <= self._walk_above)
-            and len(scan) <= limits.request_items_max
+            and len(scan.ids) <= limits.request_items_max
             and (
                 self._subjects_accepted.issuperset(scan.subjects)
                 or all(self._subject_flaw(name) is None for name in dict.fromkeys(scan.subjects))

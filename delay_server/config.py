@@ -180,8 +180,10 @@ class StorageConfig:
     """Bytes of messages for later segments that may wait in memory for more of their segment. More
     means fewer, larger writes; they are in the message_log already."""
 
-    open_files_max: int = 512
-    """Segment files kept open for appending. Must stay below the process's limit of open files."""
+    open_files_max: int = 2048
+    """Segment files open for appending at a time. Before there are more, those written since the
+    last checkpoint are made durable and closed, which costs an fsync. Together with
+    listener.connections_max it should stay below the process's limit of open files."""
 
     filing_bytes_max: int = 128 * MIB
     """Bytes of durable messages that wait to be filed by time. Beyond it the next write waits, so

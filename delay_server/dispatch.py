@@ -58,7 +58,7 @@ class Dispatch:
             if not self._pacer.runs():
                 await trio.sleep(_HELD_RECHECK_S)
                 continue
-            now_ms = self._pacer.now_ms()
+            now_ms = self._pacer.trusted_ms()
             if due_ms > now_ms:
                 self._sleeps_until_ms = due_ms
                 wait_ms = min(due_ms - now_ms, self._pacer.sleep_ms_max)

@@ -142,13 +142,12 @@ class Filing:
     async def wait_for_room(self) -> None:
         """Wait until the backlog of filing is within its bound."""
         while self.backlog_bytes > self._limits.backlog_bytes_max:
-            self._room = trio.Event()
-            await self._room.wait()
+            await self._next_filed()
 
     async def run_filing(self) -> None:
         """File what is committed."""
         while True:
-            if not self._backlog:
+            if not self._backlog and not self._store.schedule.full:
                 await self._more.sleep()
                 continue
             batches = list(self._backlog)
@@ -192,6 +191,9 @@ class Filing:
                     epoch=batch.epoch,
                     now_ms=now_ms,
                 )
+        if schedule.full:
+            # Rows of loaded minutes found no space before; they are tried again.
+            found.append(schedule.flush_near(now_ms))
         if schedule.pile_is_full:
             schedule.flush(now_ms)
         return found, schedule.pile_earliest_ms, schedule.full
@@ -233,32 +235,50 @@ class Filing:
 
     async def _advance(self) -> _View:
         """Do all splits and loads that are due now."""
+        may_split = True
         while self._pacer.runs():
-            split = await self._run(self._store.schedule.begin_split, self._pacer.now_ms())
-            if split is None:
-                break
-            await self._split(split)
-        self.hour_mark = self._store.schedule.hour_mark
-        while self._pacer.runs():
-            until_ms = self._pacer.now_ms() + self._limits.load_ahead_ms
-            load = await self._run(self._begin_load, until_ms)
-            if load is None:
-                break
-            await self._load(load)
-        view = await self._run(self._view)
-        if view.wants_floor is not None and self._pacer.runs():
-            await self._append_floor(view.wants_floor)
-        return view
+            found = await self._run(self._next_work, may_split)
+            self.hour_mark = self._store.schedule.hour_mark
+            if isinstance(found, SplitJob):
+                may_split = await self._split(found)
+            elif isinstance(found, LoadJob):
+                await self._load(found)
+            else:
+                if found.wants_floor is not None and self._pacer.runs():
+                    await self._append_floor(found.wants_floor)
+                return found
+        return await self._run(self._view)
 
-    async def _split(self, job: SplitJob) -> None:
-        while True:
-            try:
-                if await self._run(job.step, self._pacer.now_ms()):
-                    _log.info("segment split", segment=job.key.name)
-                    return
-            except StorageFullError as error:
-                _log.error("no space to split a segment", segment=job.key.name, error=str(error))
-                await trio.sleep(_FULL_RETRY_S)
+    def _next_work(self, may_split: bool) -> SplitJob | LoadJob | _View:  # noqa: FBT001
+        """Begin the next split or load that is due; if none is, look around.
+
+        One call, since nearly always there is nothing to do.
+        """
+        job: SplitJob | LoadJob | None = None
+        if may_split:
+            job = self._store.schedule.begin_split(self._pacer.now_ms())
+        if job is None:
+            job = self._begin_load(self._load_until_ms())
+        return self._view() if job is None else job
+
+    async def _split(self, job: SplitJob) -> bool:
+        """Split a segment; False if there was no space: loading goes on, the rest comes later."""
+        try:
+            while not await self._run(job.step, self._pacer.now_ms()):
+                pass
+        except StorageFullError as error:
+            _log.error("no space to split a segment", segment=job.key.name, error=str(error))
+            return False
+        _log.info("segment split", segment=job.key.name)
+        return True
+
+    def _load_until_ms(self) -> int:
+        """Return how far to load: to the end of a minute, since the time itself never stands still.
+
+        So each segment is read once, and between two minutes there is nothing to do.
+        """
+        ahead_ms = self._pacer.now_ms() + self._limits.load_ahead_ms
+        return (ahead_ms // MINUTE_MS + 1) * MINUTE_MS
 
     def _begin_load(self, until_ms: int) -> LoadJob | None:
         return self._store.schedule.begin_load(
@@ -319,8 +339,13 @@ class Filing:
     async def drain(self) -> None:
         """Wait until everything submitted is filed."""
         while self._backlog or self._filing:
+            await self._next_filed()
+
+    async def _next_filed(self) -> None:
+        """Wait until something more is filed; several may wait."""
+        if self._room.is_set():
             self._room = trio.Event()
-            await self._room.wait()
+        await self._room.wait()
 
     async def _run(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         return await self._executor.run(SCHEDULE_LANE, fn, *args)

@@ -7,6 +7,7 @@ GET  /metrics       Prometheus
 POST /clock/accept  an operator vouches for the clock after a step forward
 """
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from starlette.routing import Route
 
 from delay_server.metrics import ServerMetrics
 from delay_server.status import failing_checks, status_of
+from delay_transport import ListenError, parse_address
 
 if TYPE_CHECKING:
     from delay_server.server import DelayServer
@@ -70,9 +72,12 @@ async def serve_http(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; starts with the address that is really bound."""
+    """Serve until cancelled; starts with the address that is really bound.
+
+    Raises ListenError if it cannot listen there.
+    """
     config = hypercorn.config.Config()
-    config.bind = [bind]
+    config.bind = [f"fd://{await _bind(bind)}"]
     config.accesslog = None
     config.errorlog = None
     config.keep_alive_timeout = 30
@@ -87,6 +92,19 @@ async def serve_http(
         shutdown_trigger=trio.sleep_forever,
         task_status=_Started(started),
     )
+
+
+async def _bind(address: str) -> int:
+    """Bind, and return a descriptor for hypercorn, which leaks its own socket when it cannot."""
+    host, port = parse_address(address)
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        raise ListenError(address=address, reason=error.strerror or str(error)) from error
+    descriptor = os.dup(listeners[0].socket.fileno())
+    for listener in listeners:
+        await listener.aclose()
+    return descriptor
 
 
 class _Started(trio.TaskStatus[list[str]]):

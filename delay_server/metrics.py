@@ -122,7 +122,7 @@ class ServerMetrics(Collector):
             closed = CounterMetricFamily(
                 "delaywheel_connections_closed", "Connections closed.", labels=["reason"]
             )
-            for why, count in connections.closed.items():
+            for why, count in list(connections.closed.items()):
                 closed.add_metric([why.name.lower()], count)
             yield closed
 
@@ -131,7 +131,8 @@ class ServerMetrics(Collector):
         store, filing = server.store, server.filing
         yield _counter("commits", "Group commits of the message_log.", server.committing.commits)
         yield _histogram("fsync_seconds", "Write and fsync of a commit.", server.commit_seconds)
-        lag = store.message_log.next_sequence - 1 - store.schedule.last_filed
+        # Read while other threads write: what is filed may be newer than what is committed.
+        lag = max(0, store.message_log.next_sequence - 1 - store.schedule.last_filed)
         yield _gauge("replay_lag_messages", "Committed and not filed yet.", lag)
         yield _gauge("replay_lag_bytes", "Bytes of those.", filing.backlog_bytes)
         yield _gauge("gathered_bytes", "Filed, waiting to be written.", store.schedule.pile_bytes)
@@ -158,23 +159,30 @@ class ServerMetrics(Collector):
         outcomes = CounterMetricFamily(
             "delaywheel_messages_dispatched", "Messages crossed off.", labels=["outcome"]
         )
-        for outcome, count in server.crossing_off.outcomes.items():
+        for outcome, count in list(server.crossing_off.outcomes.items()):
             outcomes.add_metric([outcome.name.lower()], count)
         yield outcomes
         yield _histogram(
             "delivery_lateness_seconds", "From due to confirmed.", server.lateness_seconds
         )
-        names = ("tries", "retries", "possible_duplicates", "in_flight", "queued")
-        families = {
-            name: GaugeMetricFamily(
-                f"delaywheel_sender_{name}", "Of a broker group.", labels=["target"]
-            )
-            for name in names
-        }
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for name, kind, text in _SENDER_METRICS:
+            families[name] = kind(f"delaywheel_sender_{name}", text, labels=["target"])
         for target, values in server.sender_numbers().items():
             for name, family in families.items():
                 family.add_metric([target], float(values.get(name, 0)))
         yield from families.values()
+
+
+_SENDER_METRICS = (
+    ("tries", CounterMetricFamily, "Requests sent to a broker group."),
+    ("retries", CounterMetricFamily, "Messages sent again to any group after this one failed."),
+    ("possible_duplicates", CounterMetricFamily, "Messages sent again that it may have got."),
+    ("in_flight", GaugeMetricFamily, "Messages sent to it and not answered."),
+    ("queued", GaugeMetricFamily, "Messages that wait for it."),
+    ("failures", GaugeMetricFamily, "Failures in a row; 0 while it delivers."),
+    ("up", GaugeMetricFamily, "1 while it is connected and takes messages."),
+)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

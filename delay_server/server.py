@@ -8,6 +8,7 @@ a last checkpoint.
 
 import ctypes
 import random
+import resource
 import signal
 import sys
 
@@ -25,7 +26,7 @@ from delay_server.http import serve_http
 from delay_server.ingest import Ingest
 from delay_server.intake import Intake
 from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
-from delay_server.pace import Pacer
+from delay_server.pace import Pacer, TrustedClock
 from delay_server.wheel import Wheel
 from delay_transport import (
     Runtime,
@@ -39,6 +40,7 @@ from delay_transport import (
 from sender import Outcome as SenderOutcome
 from sender import Sender
 from storage import (
+    MINUTE_MS,
     Damage,
     DirectoryDisk,
     Disk,
@@ -54,6 +56,9 @@ from storage import (
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _DISK_CHECK_S = 1.0
+_DISK_CHECK_IDLE_S = 60.0
+_DISK_FREE_LEAST = 1 << 20
+"""Bytes below which a disk counts as full whatever the settings say."""
 _DURABLE_END_S = 0.01
 """Half of the 20 ms within which the durable end is to be durable itself."""
 _DAMAGES_KEPT = 100
@@ -97,7 +102,7 @@ class DelayServer:
             clock=runtime.clock,
             commit=self._commit,
         )
-        self.wheel = Wheel(slot_ms=config.wheel.slot_ms)
+        self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=self.started_ms)
         self.listener: Server | None = None
         self.recovery: RecoverySummary | None = None
         self.recovery_seconds = 0.0
@@ -132,6 +137,7 @@ class DelayServer:
             SCHEDULE_LANE, self._open_store, settings
         )
         self.recovery_seconds = trio.current_time() - began
+        self._tell_of_recovery()
         self.crossing_off = CrossingOff(
             journal=self.store.journal,
             executor=runtime.executor,
@@ -168,6 +174,28 @@ class DelayServer:
             ),
         )
 
+    def _tell_of_recovery(self) -> None:
+        summary = self.recovery
+        assert summary is not None
+        for cut in summary.message_log.cut:
+            _log.warning(
+                "an unfinished write was cut off the message_log; nothing in it was acknowledged",
+                path=cut.path,
+                position=cut.position,
+                size=cut.size,
+                reason=cut.reason,
+            )
+        if summary.replayed > 1 and not summary.had_checkpoint:
+            _log.warning("there is no checkpoint: everything was derived from the first record on")
+        _log.info(
+            "recovered",
+            replayed=summary.replayed,
+            facts=summary.facts,
+            files_deleted=len(summary.orphans),
+            damaged=len(summary.damages),
+            seconds=round(self.recovery_seconds, 3),
+        )
+
     def _open_store(self, settings: StoreSettings) -> tuple[Store, RecoverySummary]:
         return Store.open(
             self.disk,
@@ -186,7 +214,7 @@ class DelayServer:
                 group=identity.group, epoch=self.store.schedule.epoch, node_id=identity.node_id
             ),
             config=self.config.sender,
-            clock=self.runtime.clock,
+            clock=TrustedClock(self.runtime.clock, self.pacer),
             network=self.runtime.network,
             chance=self._own_chance(),
             read_items=reader.read,
@@ -244,14 +272,22 @@ class DelayServer:
 
     @property
     def late_now(self) -> int:
-        """Messages that are due and have no outcome yet."""
-        return self.sender.unsent().total
+        """Messages that are due and have no outcome: those that the sender holds, at the least.
+
+        Where the sender has not got them yet (a held clock, a full wheel) whole minutes that have
+        passed are counted instead.
+        """
+        minute = self.runtime.clock.now_ms() // MINUTE_MS
+        segments = list(self.store.schedule.segments.values())
+        overdue = sum(segment.pending for segment in segments if segment.key.end <= minute)
+        return max(self.sender.unsent().total + self.undeliverable, overdue)
 
     def sender_numbers(self) -> dict[str, dict[str, int | str]]:
         """Return what is known of each broker group."""
         return {
             group.name: {
                 "state": group.state.value,
+                "up": int(group.state.value == "up"),
                 "queued": group.queued,
                 "in_flight": group.in_flight,
                 "tries": group.counts.requests,
@@ -281,7 +317,8 @@ class DelayServer:
         while True:
             free, total = await self.runtime.executor.run("disk", self.disk.free_bytes)
             self.disk_free_bytes, self.disk_total_bytes = free, total
-            full = free < self.config.storage.disk_floor_bytes(total)
+            floor = max(self.config.storage.disk_floor_bytes(total), _DISK_FREE_LEAST)
+            full = free < floor
             if full != self.ingest.disk_full:
                 self.ingest.disk_full = full
                 log = _log.error if full else _log.warning
@@ -290,8 +327,9 @@ class DelayServer:
             task_status = trio.TASK_STATUS_IGNORED
             await trio.sleep(_DISK_CHECK_S)
             if not full:
-                # Nobody else's business as long as nothing is written.
-                await self._disk_checked.sleep()
+                # Nothing is written by us before the next commit; others are looked after slowly.
+                with trio.move_on_after(_DISK_CHECK_IDLE_S):
+                    await self._disk_checked.sleep()
 
     async def sync_durable_end(self) -> None:
         """Make the durable end durable soon after a commit, and before the log rests."""
@@ -314,9 +352,16 @@ class DelayServer:
         assert self.listener is not None
         self.listener.stop()
         self._dispatching.cancel()
-        unanswered = await self.sender.drain(deadline=deadline)
-        if unanswered:
-            _log.warning("deliveries unconfirmed, they will be repeated", messages=unanswered)
+        await self.sender.drain(deadline=deadline)
+        unsent = self.sender.unsent()
+        if unsent.total:
+            _log.warning(
+                "due messages are left for the next start; of those in flight or retrying some may "
+                "be delivered twice",
+                queued=unsent.queued + unsent.early,
+                in_flight=unsent.in_flight,
+                retrying=unsent.retrying,
+            )
         with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
             # Only a disk without any space makes this wait; those facts are lost then.
             await self.crossing_off.stop()
@@ -377,8 +422,28 @@ def run(config: DelayServerConfig) -> None:
     # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
     sys.setswitchinterval(0.0005)
     _keep_freed_memory()
+    _raise_file_limit(config)
     trio.run(_run_process, config)
 
+
+def _raise_file_limit(config: DelayServerConfig) -> None:
+    """Allow as many open files as the system lets us; say so if the settings ask for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = config.listener.connections_max + config.storage.open_files_max + _OTHER_FILES
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < needed:
+        _log.warning(
+            "the limit of open files is too low for the settings; raise it (ulimit -n), or lower "
+            "listener.connections_max or storage.open_files_max",
+            limit=wanted,
+            needed=needed,
+        )
+
+
+_OTHER_FILES = 256
+"""Files open at a time beside connections and segments: logs, mappings being made, libraries."""
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3

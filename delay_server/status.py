@@ -54,7 +54,7 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "incarnation": identity.incarnation,
         "epoch": schedule.epoch,
         "last_sequence": store.message_log.next_sequence - 1,
-        "replay_lag": store.message_log.next_sequence - 1 - schedule.last_filed,
+        "replay_lag": max(0, store.message_log.next_sequence - 1 - schedule.last_filed),
         "checkpoint_sequence": store.checkpoint.sequence,
         "segments": len(schedule.segments),
         "sealed": store.sealed,

@@ -72,8 +72,12 @@ class Wheel:
     adds and pops some ten thousand at a time.
     """
 
-    def __init__(self, *, slot_ms: int = 64, now_ms: int = 0) -> None:
-        """Make an empty wheel; entries due before `now_ms` count as backlog from the start."""
+    def __init__(self, *, slot_ms: int = 64, now_ms: int | None = None) -> None:
+        """Make an empty wheel.
+
+        Entries that are due by `now_ms` are backlog from the start and make no slots. If it is not
+        given, all that is added before the first pop is treated so, which costs a little more.
+        """
         assert slot_ms > 0
         self._slot_ms = slot_ms
         self._reached_ms = now_ms
@@ -166,6 +170,8 @@ class Wheel:
 
     def _slot_end_ms(self) -> int:
         """Return where the slot of the latest pop ends; what is due before goes to the runs."""
+        if self._reached_ms is None:
+            return NEVER
         return (self._reached_ms // self._slot_ms + 1) * self._slot_ms
 
     def _spread_reached(self) -> None:

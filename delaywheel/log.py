@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.terminal import wide_console
 
 _ROWS_AT_A_TIME = 1000
 """Rows of one table: widths are fitted to these, and nothing is printed before they are read."""
@@ -85,10 +86,9 @@ def _print_json(records: Iterable[Mapping[str, object]]) -> None:
 
 def _print_tables(records: Iterable[Mapping[str, object]]) -> None:
     """Print records of alike columns below one another."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = wide_console()
     rest = iter(records)
     while rows := list(itertools.islice(rest, _ROWS_AT_A_TIME)):
         for keys, group in itertools.groupby(rows, key=tuple):

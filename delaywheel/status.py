@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.terminal import wide_console
 
 TIMEOUT_S = 5.0
 _INSTANT_FROM_MS = 100_000_000_000
@@ -84,10 +85,9 @@ def status(*, address: str, as_json: bool, watch: bool, every: float) -> None:
     if as_json:
         _print_json(address, every=every if watch else None)
         return
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    console = wide_console()
     if not watch:
         console.print(render(fetch(address)))
         return

@@ -19,10 +19,12 @@ from storage.identity import Identity
 from storage.item_reader import ItemReader
 from storage.message_log import Append, MessageLog
 from storage.schedule_log import LoadJob, ScheduleLimits, ScheduleLog, SplitJob
+from storage.spans import MINUTE_MS
 from storage.store import RecoverySummary, Store, StoreSettings
 
 __all__ = [
     "ENTRY",
+    "MINUTE_MS",
     "Append",
     "Columns",
     "Damage",

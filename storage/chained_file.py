@@ -103,7 +103,8 @@ class ChainedFile:
     def file(self) -> File:
         """Return the open file, opening or making it first."""
         if self._file is None:
-            make = not self.length and not self.disk.exists(self.path)
+            # A file that was lost is made anew, with a hole where its bytes were.
+            make = not self.disk.exists(self.path)
             self._file = self.disk.open(self.path, create=make)
         return self._file
 
@@ -126,25 +127,34 @@ def read_columns(
     """Yield position, header and checked columns of each batch; Damage where there is some.
 
     Blobs are hopped over unread. A damaged file header is reported like any other damage: the
-    batches carry all that is needed to read them. Raises FileNotFoundError or
-    UnsupportedFormatError.
+    batches carry all that is needed to read them. A file that cannot be read at all is damage too.
+    Raises UnsupportedFormatError.
     """
-    view = disk.map(path)
     try:
-        decode_file_header(view, kind=header.kind, log_uuid=header.log_uuid, path=path)
+        view = disk.map(path)
+    except OSError as error:
+        yield Damage(path=path, position=0, size=length, reason=f"cannot be read: {error}")
+        return
+    try:
+        found = decode_file_header(view, kind=header.kind, log_uuid=header.log_uuid, path=path)
     except DamagedError as error:
         yield Damage(path=path, position=0, size=FILE_HEADER_SIZE, reason=error.reason)
+    else:
+        if (found.span, found.start_minute) != (header.span, header.start_minute):
+            reason = f"this is the file of {found.span.name.lower()} {found.start_minute}"
+            yield Damage(path=path, position=0, size=length, reason=reason)
+            return
     if len(view) < length:
         yield Damage(
             path=path, position=len(view), size=length - len(view), reason="the file is cut short"
         )
     end = min(length, len(view))
     seed = log_seed(header.log_uuid, header.kind)
-    for found in scan_batches(view, start=FILE_HEADER_SIZE, end=end, seed=seed, path=path):
-        if isinstance(found, Damage):
-            yield found
+    for scanned in scan_batches(view, start=FILE_HEADER_SIZE, end=end, seed=seed, path=path):
+        if isinstance(scanned, Damage):
+            yield scanned
             continue
-        place, batch = found.position, found.header
+        place, batch = scanned.position, scanned.header
         data = view[place : place + batch.size]
         try:
             columns = check_columns(batch, data, seed=seed, path=path, position=place)

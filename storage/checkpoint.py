@@ -34,7 +34,7 @@ _PREFIX = struct.Struct("<II")
 _FORMAT = 1
 
 
-class SegmentState(msgspec.Struct, frozen=True, array_like=True):
+class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One unsealed segment, as far as the checkpoint vouches for it."""
 
     start: int
@@ -60,7 +60,7 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True):
         return SegmentKey(self.start, Span(self.span))
 
 
-class RetiredFile(msgspec.Struct, frozen=True, array_like=True):
+class RetiredFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A file nothing needs any more; deleted after a grace so that its readers are not cut off."""
 
     path: str
@@ -118,11 +118,16 @@ def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:
     """
     if not disk.exists(CHECKPOINT_PATH):
         return None
-    file = disk.open_read(CHECKPOINT_PATH)
     try:
-        data = file.read_at(0, file.size())
-    finally:
-        file.close()
+        file = disk.open_read(CHECKPOINT_PATH)
+        try:
+            data = file.read_at(0, file.size())
+        finally:
+            file.close()
+    except OSError as error:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=0, reason=f"cannot be read: {error}"
+        ) from error
     decode_file_header(data, kind=LogKind.CHECKPOINT, log_uuid=log_uuid, path=CHECKPOINT_PATH)
     body = FILE_HEADER_SIZE + _PREFIX.size
     if len(data) < body:

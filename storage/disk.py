@@ -2,8 +2,8 @@
 
 `Disk` and `File` are the seam of design section 9. Production uses `DirectoryDisk`; the simulation
 passes a disk that loses what was not fsynced. Paths are relative to the data directory, with
-forward slashes. Nothing is durable before `File.sync` (or `Disk.sync_all`), and no name is durable
-before `Disk.sync_directory` of its directory.
+forward slashes. Nothing is durable before `File.sync` (or `Disk.sync_files`), and no name is
+durable before `Disk.sync_directory` of its directory.
 
 Errors: ENOSPC and EDQUOT of a write become StorageFullError (what was written of it is garbage
 beyond the caller's own end and is overwritten by its next write there). Every other OSError of a
@@ -289,7 +289,8 @@ class DirectoryDisk:
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
         """Hold the exclusive lock file `path` (flock: gone with the process)."""
-        descriptor = os.open(self._real(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        with _full_or_fatal(f"lock {path}"):
+            descriptor = os.open(self._real(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

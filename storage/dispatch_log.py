@@ -6,7 +6,7 @@ without gaps from 1. From here facts are filed by filed minute beside the schedu
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from uuid import UUID
 
@@ -14,9 +14,10 @@ from storage.batches import Damage
 from storage.chained_file import BatchDraft, ChainedFile, read_columns
 from storage.columns import RecordKind
 from storage.disk import Disk
-from storage.errors import DamagedError, LogStateError
+from storage.errors import LogStateError
 from storage.facts import FactBlock, facts_of_columns, join_facts
-from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
+from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
+from storage.log_walk import list_log_files
 
 JOURNAL_DIRECTORY = "dispatch_log/journal"
 _FACTS_PER_BATCH_MAX = 100_000
@@ -31,10 +32,12 @@ def _path(first: int) -> str:
 class JournalRecovery:
     """What opening the journal found."""
 
-    facts: list[FactBlock]
+    facts: list[FactBlock] = field(default_factory=list)
     """The facts above the checkpoint's number, in order."""
-    damages: list[Damage]
-    """Bytes that are not readable: a torn tail, or worse."""
+    damages: list[Damage] = field(default_factory=list)
+    """Bytes that are not as they were written, with good batches behind them."""
+    torn: list[Damage] = field(default_factory=list)
+    """Unreadable ends (and beginnings): what crashes left of appends that nobody was told of."""
 
 
 class FactsJournal:
@@ -66,40 +69,65 @@ class FactsJournal:
         """
         journal = cls(disk, log_uuid, file_bytes_max=file_bytes_max)
         disk.make_directory(JOURNAL_DIRECTORY)
-        facts: list[FactBlock] = []
-        damages: list[Damage] = []
-        names = [name for name in disk.list(JOURNAL_DIRECTORY) if name.endswith(".log")]
-        journal._files = [int(name.removesuffix(".log")) for name in names]
-        for first, following in zip_longest(journal._files, journal._files[1:]):
-            journal.next_number = max(journal.next_number, first)
-            if following is not None and following <= filed_number + 1:
-                continue
-            for found in journal._read_file(first):
-                if isinstance(found, Damage):
-                    damages.append(found)
-                    continue
-                number, block = found
-                journal.next_number = max(journal.next_number, number + len(block))
-                if number + len(block) - 1 > filed_number:
-                    facts.append(block.slice(max(filed_number + 1 - number, 0), len(block)))
+        found = JournalRecovery()
+        journal._files = [file.first_sequence for file in list_log_files(disk, JOURNAL_DIRECTORY)]
         if journal._files and journal._files[0] > filed_number + 1:
             raise LogStateError(
                 f"{JOURNAL_DIRECTORY} begins at fact {journal._files[0]}, but the checkpoint has "
                 f"filed only {filed_number}: facts are missing and messages could be sent again; "
                 "restore the missing journal files or the newer checkpoint"
             )
+        known = filed_number + 1
+        if filed_number and not journal._files:
+            found.damages.append(Damage(JOURNAL_DIRECTORY, 0, 0, "no file of the journal is left"))
+        for first, following in zip_longest(journal._files, journal._files[1:]):
+            if following is not None and following <= filed_number + 1:
+                continue
+            if first > known:
+                reason = f"facts {known} to {first - 1} are missing"
+                found.damages.append(Damage(_path(first), 0, 0, reason, None, known, first))
+            journal.next_number = max(journal.next_number, first)
+            for number, block in journal._read_file(first, found, rewrite=following is None):
+                journal.next_number = max(journal.next_number, number + len(block))
+                if number + len(block) - 1 > filed_number:
+                    begin = max(filed_number + 1 - number, 0)
+                    found.facts.append(block.slice(begin, len(block)))
+            known = max(known, journal.next_number)
         journal.next_number = max(journal.next_number, filed_number + 1)
-        return journal, JournalRecovery(facts=facts, damages=damages)
+        return journal, found
 
-    def _read_file(self, first: int) -> Iterator[tuple[int, FactBlock] | Damage]:
-        path = _path(first)
-        length = len(self._disk.map(path))
+    def _read_file(
+        self, first: int, recovery: JournalRecovery, *, rewrite: bool
+    ) -> Iterator[tuple[int, FactBlock]]:
+        """Yield number and facts of each good batch; make them durable with `rewrite`.
+
+        What stood at the end when the process died may be in the page cache only, even if its fsync
+        was tried: written again, it is known to be kept before anybody counts on it.
+        """
+        path, header = _path(first), self._header(first)
+        try:
+            view = self._disk.map(path)
+        except OSError as error:
+            recovery.damages.append(Damage(path, 0, 0, f"cannot be read: {error}"))
+            return
+        length = len(view)
         if length < FILE_HEADER_SIZE:
             return
-        try:
-            yield from _facts_in(self._disk, path, length, self._header(first))
-        except DamagedError as error:
-            yield Damage(path=path, position=0, size=length, reason=error.reason)
+        file = self._disk.open(path) if rewrite else None
+        for found in read_columns(self._disk, path, length, header):
+            if isinstance(found, Damage):
+                # The newest file's header, too, may be of its first append; it is written again.
+                torn = found.position + found.size >= length or (rewrite and not found.position)
+                (recovery.torn if torn else recovery.damages).append(found)
+                continue
+            position, batch, columns = found
+            if file is not None:
+                file.write_at(position, [bytes(view[position : position + batch.size])])
+            yield batch.base_sequence, facts_of_columns(columns)
+        if file is not None:
+            file.write_at(0, [encode_file_header(header)])
+            file.sync()
+            file.close()
 
     def append(
         self, blocks: Sequence[FactBlock], *, append_ms: int, epoch: int
@@ -135,19 +163,20 @@ class FactsJournal:
     def _open_file(self) -> ChainedFile:
         if self._file is not None and self._file.length < self._file_bytes_max:
             return self._file
-        if self._file is not None:
-            self._file.close()
+        self.close()
         first = self.next_number
         path = _path(first)
         if self._disk.exists(path):
             # An empty or torn file of this number holds no fact, or numbering would be past it.
             self._disk.unlink(path)
-        self._file = ChainedFile(self._disk, path, self._header(first))
-        self._file.file()
+        file = ChainedFile(self._disk, path, self._header(first))
+        file.file()
         self._disk.sync_directory(JOURNAL_DIRECTORY)
         if first not in self._files:
             self._files.append(first)
-        return self._file
+        # Only now: a file whose name is not durable yet must not be written to by the next append.
+        self._file = file
+        return file
 
     def forget_below(self, filed_number: int) -> list[str]:
         """Drop the files whose facts are all at or below `filed_number`; return their paths.
@@ -164,14 +193,3 @@ class FactsJournal:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _facts_in(
-    disk: Disk, path: str, length: int, header: FileHeader
-) -> Iterator[tuple[int, FactBlock] | Damage]:
-    for found in read_columns(disk, path, length, header):
-        if isinstance(found, Damage):
-            yield found
-        else:
-            _position, batch, columns = found
-            yield batch.base_sequence, facts_of_columns(columns)

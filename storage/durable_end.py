@@ -136,8 +136,8 @@ class DurableEndFile:
         self._file: File | None = None
         self._counter = 0
         self._slot = 0
+        self._slot_is_whole = True
         self._found: DurableEnd | None = None
-        self._made = False
         self.synced = True
         """Whether everything written is durable."""
 
@@ -177,35 +177,52 @@ class DurableEndFile:
         """Replace the end; durable after the next sync. Raises StorageFullError, FatalDiskError."""
         file = self._file or self._open()
         data = encode_slot(end, log_uuid=self._log_uuid, counter=self._counter + 1)
-        self.synced = False
+        self.synced = self._slot_is_whole = False
         file.write_at(SLOT_POSITIONS[self._slot], [data])
+        self._slot_is_whole = True
         self._counter += 1
 
     def _open(self) -> File:
         """Open or make the file, and establish the invariant."""
         if not self._disk.exists(self._path):
-            self._file = self._disk.open(self._path, create=True)
-            self._made = True
-            self._file.write_at(0, [bytes(_FILE_SIZE)])
-            return self._file
-        self._file = self._disk.open(self._path)
-        if self._found is not None:
-            # The newest slot may have been in the page cache only. The other one was synced before
-            # it, but must not be touched until this one is durable for certain.
-            data = encode_slot(self._found, log_uuid=self._log_uuid, counter=self._counter)
-            self._file.write_at(SLOT_POSITIONS[self._slot], [data])
-            self.synced = False
-            self.sync()
-        return self._file
+            self._make()
+        file = self._disk.open(self._path)
+        try:
+            if self._found is not None:
+                # The newest slot may have been in the page cache only. The other one was synced
+                # before it, but must not be touched until this one is durable for certain.
+                data = encode_slot(self._found, log_uuid=self._log_uuid, counter=self._counter)
+                file.write_at(SLOT_POSITIONS[self._slot], [data])
+                file.sync()
+                self._slot = 1 - self._slot
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+        return file
+
+    def _make(self) -> None:
+        """Make the file with two empty slots; durable before it has its name."""
+        temporary = f"{self._path}.tmp"
+        if self._disk.exists(temporary):
+            self._disk.unlink(temporary)
+        file = self._disk.open(temporary, create=True)
+        try:
+            file.write_at(0, [bytes(_FILE_SIZE)])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(temporary, self._path)
+        self._disk.sync_directory(self._directory)
 
     def sync(self) -> None:
-        """Make what was written durable. Raises FatalDiskError."""
-        if self.synced or self._file is None:
+        """Make what was written durable. Raises FatalDiskError.
+
+        After a failed write it does nothing: the other slot stays the one that counts.
+        """
+        if self.synced or self._file is None or not self._slot_is_whole:
             return
         self._file.sync()
-        if self._made:
-            self._disk.sync_directory(self._directory)
-            self._made = False
         self._slot = 1 - self._slot
         self.synced = True
 

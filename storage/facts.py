@@ -1,6 +1,6 @@
 """Facts: what became of each message, as parallel arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -56,6 +56,14 @@ class FactBlock:
     def slice(self, begin: int, end: int) -> "FactBlock":
         """Return the facts from position `begin` up to `end`."""
         return self.take(np.arange(begin, min(end, len(self))))
+
+    def split_by_minute(self) -> Iterator[tuple[int, "FactBlock"]]:
+        """Yield (filed minute, its facts) for every minute, each in the order known."""
+        order = np.argsort(self.minute, kind="stable")
+        edges = np.flatnonzero(np.diff(self.minute[order])) + 1
+        for rows in np.split(order, edges):
+            if len(rows):
+                yield int(self.minute[rows[0]]), self.take(rows)
 
     def encode(self) -> bytes:
         """Return the block as the columns of a FACTS batch."""

@@ -23,18 +23,33 @@ from storage.batches import (
 from storage.checkpoint import CHECKPOINT_PATH, read_checkpoint
 from storage.columns import Columns, RecordKind
 from storage.disk import DirectoryDisk, Disk
-from storage.durable_end import DurableEndFile
-from storage.errors import DamagedError, DataDirectoryError, StorageError
+from storage.dispatch_log import JOURNAL_DIRECTORY
+from storage.durable_end import DURABLE_END_NAME, SLOT_POSITIONS, DurableEndFile, decode_slot
+from storage.errors import (
+    DamagedError,
+    DataDirectoryError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from storage.facts import Outcome
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, decode_file_header
 from storage.identity import IDENTITY_PATH, read_identity
 from storage.item_formats import qmq_item_fault, qmq_message_id
+from storage.log_walk import list_log_files, log_file
+from storage.message_log import MESSAGE_LOG_DIRECTORY
 from storage.seals import SEALS_PATH, Seal, read_seals, seals_of_columns
+from storage.spans import MINUTE_MS, SegmentKey, key_of_name
 
 Record = Mapping[str, object]
 
-DURABLE_END_PATH = "message_log/durable_end"
-_LOG_DIRECTORIES = ("message_log", "schedule_log", "dispatch_log", "dispatch_log/journal", "seals")
+DURABLE_END_PATH = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
+_KINDS = {
+    MESSAGE_LOG_DIRECTORY: LogKind.MESSAGE_LOG,
+    "schedule_log": LogKind.SCHEDULE_LOG,
+    "dispatch_log": LogKind.DISPATCH_LOG,
+    JOURNAL_DIRECTORY: LogKind.DISPATCH_JOURNAL,
+    "seals": LogKind.SEALS,
+}
 _DAMAGES_SHOWN = 20
 _ITEM_KINDS = (RecordKind.MESSAGE, RecordKind.ROWS)
 
@@ -81,6 +96,8 @@ class _Place:
     log_uuid: UUID | None
     vouched: int | None
     """Bytes that must be whole, where the manifest says."""
+    following: int | None = None
+    """First record of the next file of the same log, where there is one."""
 
 
 def verify_files(path: Path) -> Iterator[Record]:
@@ -105,21 +122,31 @@ def _is_small_file(path: str) -> bool:
 def _places(path: Path) -> Iterator[_Place]:
     if path.is_file():
         root, name = _root_of(path)
-        uuid = _uuid_of(DirectoryDisk(root))
-        yield _Place(DirectoryDisk(root), name, uuid, _vouched(DirectoryDisk(root), uuid).get(name))
+        disk = DirectoryDisk(root)
+        uuid = _uuid_of(disk)
+        yield _Place(disk, name, uuid, _vouched(disk, uuid).get(name), _following(disk, name))
         return
     root, prefix = (path, "") if (path / "message_log").is_dir() else _root_of(path)
     disk = DirectoryDisk(root)
     uuid = _uuid_of(disk)
     vouched = _vouched(disk, uuid)
     names = [IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH]
-    for directory in _LOG_DIRECTORIES:
+    for directory in _KINDS:
         names += [f"{directory}/{name}" for name in disk.list(directory)]
     names += [name for name in sorted(vouched) if name not in names]
     for name in dict.fromkeys(names):
         wanted = name.startswith(prefix) and not name.endswith(".tmp")
         if wanted and not (root / name).is_dir() and (name in vouched or disk.exists(name)):
-            yield _Place(disk, name, uuid, vouched.get(name))
+            yield _Place(disk, name, uuid, vouched.get(name), _following(disk, name))
+
+
+def _following(disk: Disk, path: str) -> int | None:
+    directory = path.rpartition("/")[0]
+    if directory not in {MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY}:
+        return None
+    files = list_log_files(disk, directory)
+    places = [place for place, file in enumerate(files[:-1]) if file.path == path]
+    return files[places[0] + 1].first_sequence if places else None
 
 
 def _root_of(path: Path) -> tuple[Path, str]:
@@ -139,9 +166,23 @@ def _uuid_of(disk: Disk) -> UUID | None:
 
 
 def _vouched(disk: Disk, log_uuid: UUID | None) -> dict[str, int]:
-    """Return how long each file must be at least, by checkpoint and seals."""
+    """Return how long each file must be at least, by durable end, checkpoint and seals."""
     if log_uuid is None:
         return {}
+    return _vouched_by_durable_end(disk, log_uuid) | _vouched_by_checkpoint(disk, log_uuid)
+
+
+def _vouched_by_durable_end(disk: Disk, log_uuid: UUID) -> dict[str, int]:
+    try:
+        end = DurableEndFile(disk, MESSAGE_LOG_DIRECTORY, log_uuid=log_uuid).read()
+    except (StorageError, OSError):
+        return {}
+    if end is None or not end.position:
+        return {}
+    return {log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence).path: end.position}
+
+
+def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
     try:
         checkpoint = read_checkpoint(disk, log_uuid)
         if checkpoint is None:
@@ -169,7 +210,7 @@ def _verify(place: _Place) -> _Report:
             _verify_small(place, report)
         else:
             _verify_log(place, report)
-    except DamagedError as error:
+    except (DamagedError, UnsupportedFormatError) as error:
         report.add(error.position, error.reason)
     except StorageError as error:
         report.add(0, str(error))
@@ -188,9 +229,23 @@ def _verify_small(place: _Place, report: _Report) -> None:
         report.add(0, "cannot be checked: the directory's identity is unreadable")
     elif name == "checkpoint":
         read_checkpoint(place.disk, place.log_uuid)
-    elif DurableEndFile(place.disk, "message_log", log_uuid=place.log_uuid).read() is None:
-        report.add(0, "no slot is intact")
+    else:
+        _verify_durable_end(place, place.log_uuid, report)
     report.records = 1
+
+
+def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
+    data = bytes(place.disk.map(place.path))
+    written = 0
+    for position in SLOT_POSITIONS:
+        sector = data[position : position + SLOT_POSITIONS[1]]
+        try:
+            found = decode_slot(sector, log_uuid=log_uuid, path=place.path, position=position)
+            written += found is not None
+        except DamagedError as error:
+            report.add(position, f"{error.reason} (a power cut may leave one slot like this)")
+    if not written and not report.damage:
+        report.add(0, "no slot was ever written")
 
 
 def _open_log(place: _Place, report: _Report) -> tuple[memoryview, FileHeader]:
@@ -205,8 +260,10 @@ def _open_log(place: _Place, report: _Report) -> tuple[memoryview, FileHeader]:
 
 def _verify_log(place: _Place, report: _Report) -> None:
     view, header = _open_log(place, report)
+    _verify_place(place, header, report)
     seed = log_seed(header.log_uuid, header.kind)
     last_sequence = 0
+    next_sequence = header.first_sequence
     for found in scan_batches(
         view, start=FILE_HEADER_SIZE, end=len(view), seed=seed, path=place.path
     ):
@@ -216,6 +273,9 @@ def _verify_log(place: _Place, report: _Report) -> None:
         batch = found.header
         report.batches += 1
         report.records += batch.count
+        if not found.chained:
+            report.add(found.position, "the batch before it is not the one it was written behind")
+        next_sequence = batch.next_sequence
         try:
             columns, blob = _decode(view, found, seed, place.path)
         except DamagedError as error:
@@ -224,21 +284,49 @@ def _verify_log(place: _Place, report: _Report) -> None:
         if batch.kind in _ITEM_KINDS:
             _verify_items(report, found.position, columns, memoryview(blob))
         if batch.kind is RecordKind.ROWS:
-            sequence = columns.arrays["sequence"]
-            if int(sequence[0]) <= last_sequence or (sequence[1:] <= sequence[:-1]).any():
-                report.add(found.position, "the rows' sequences do not ascend")
-            last_sequence = int(sequence[-1])
+            _verify_rows(report, found.position, columns, header, last_sequence)
+            last_sequence = int(columns.arrays["sequence"][-1])
+    if place.following is not None and next_sequence < place.following and not report.damage:
+        report.add(len(view) - report.tail, f"{next_sequence} to {place.following - 1} are missing")
     if place.vouched is not None and len(view) < place.vouched:
         report.add(len(view), f"the file is cut short, {place.vouched} bytes are vouched for")
 
 
+def _verify_place(place: _Place, header: FileHeader, report: _Report) -> None:
+    """Report a file that is whole, but another one than its name says."""
+    directory, _, name = place.path.rpartition("/")
+    kind = _KINDS.get(directory)
+    if kind is not None and header.kind is not kind:
+        report.add(0, f"this is a {header.kind.name} file where a {kind.name} file belongs")
+    key = key_of_name(name)
+    if key is not None and (header.start_minute, header.span) != (key.start, key.span):
+        found = SegmentKey(header.start_minute, header.span).name
+        report.add(0, f"this is the file of {found}")
+    if name.endswith(".log") and name[:-4].isdigit() and int(name[:-4]) != header.first_sequence:
+        report.add(0, f"this is the file that begins with {header.first_sequence}")
+
+
 def _note_damage(place: _Place, report: _Report, damage: Damage, size: int) -> None:
-    """Take bytes at the very end that nothing vouches for as a tail that is being written."""
-    is_tail = damage.position + damage.size >= size
-    if is_tail and (place.vouched is None or damage.position >= place.vouched):
-        report.tail = size - damage.position
+    """Take bytes that nothing vouches for as a tail that is being written, or was in a crash."""
+    if place.vouched is None:
+        is_tail = damage.position + damage.size >= size
+    else:
+        is_tail = damage.position >= place.vouched
+    if is_tail:
+        report.tail = max(report.tail, size - damage.position)
     else:
         report.add(damage.position, damage.reason)
+
+
+def _verify_rows(
+    report: _Report, position: int, columns: Columns, header: FileHeader, last_sequence: int
+) -> None:
+    sequence = columns.arrays["sequence"]
+    if int(sequence[0]) <= last_sequence or (sequence[1:] <= sequence[:-1]).any():
+        report.add(position, "the rows' sequences do not ascend")
+    end_ms = (header.start_minute + header.span.minutes) * MINUTE_MS
+    if (columns.arrays["due_ms"] >= end_ms).any():
+        report.add(position, "a row is due after the segment's end")
 
 
 def _verify_items(report: _Report, position: int, columns: Columns, blob: memoryview) -> None:
@@ -400,6 +488,10 @@ def _dump_checkpoint(place: _Place) -> Iterator[Record]:
             "last sequence": state.last_sequence,
             "earliest due": _time(state.earliest_due_ms),
         }
+    for file in checkpoint.retired:
+        yield {"retired": file.path, "since": _time(file.since_ms)}
+    for path in checkpoint.quarantined:
+        yield {"quarantined": path}
 
 
 def _time(ms: int) -> str:

@@ -53,9 +53,10 @@ class Append:
 class MessageLog:
     """An open message_log, to be used by one thread at a time; `read` may run in another.
 
-    Invariants: everything up to `end` is durable, and the durable end file says so (itself durable
-    after `sync_durable_end`). Bytes beyond `end` mean nothing. After a FatalDiskError, or any other
-    exception in the middle of an append, it refuses everything but reading.
+    Invariants: everything up to `end` is durable, and the durable end file says so where the disk
+    has space for it (itself durable after `sync_durable_end`). Bytes beyond `end` mean nothing.
+    After a FatalDiskError, or any other exception in the middle of an append, it refuses everything
+    but reading.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class MessageLog:
         """The last of `files`, once it was written to."""
         self._new_file: File | None = None
         """The one after it, while its first append is under way."""
+        self._durable_end_behind = False
         self._failure: BaseException | None = None
         self.bytes_written = 0
         """Bytes appended since the log was opened."""
@@ -144,7 +146,7 @@ class MessageLog:
     @property
     def durable_end_synced(self) -> bool:
         """Whether the durable end itself is durable; it should be 20 ms after an append."""
-        return self._durable_end.synced
+        return self._durable_end.synced and not self._durable_end_behind
 
     def files(self) -> Sequence[LogFile]:
         """Return the files of the log, oldest first."""
@@ -188,7 +190,6 @@ class MessageLog:
                 epoch=epoch,
                 floor_minute=headers[-1].floor_minute,
             )
-            self._durable_end.write(end)
         except StorageFullError:
             self._undo()
             raise
@@ -197,7 +198,20 @@ class MessageLog:
             raise
         self._settle(end)
         self.bytes_written += size
+        self._write_durable_end()
         return headers
+
+    def _write_durable_end(self) -> None:
+        try:
+            self._durable_end.write(self._end)
+            self._durable_end_behind = False
+        except StorageFullError:
+            # Some file systems need space even to overwrite. The batches are durable, and recovery
+            # keeps good batches beyond the durable end: this is no reason to stop.
+            self._durable_end_behind = True
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _encode(
         self, records: Sequence[Append], *, epoch: int, append_ms: int
@@ -283,6 +297,8 @@ class MessageLog:
                 self._disk.sync_directory(MESSAGE_LOG_DIRECTORY)
             elif self._file is not None:
                 self._file.truncate(self._end.position)
+                # The next append may go to another file: nothing would sync this one again.
+                self._file.sync()
         except BaseException as error:
             self._failure = error
             raise
@@ -318,8 +334,10 @@ class MessageLog:
         return decode_batch(header, data, seed=self._seed, path=path, position=position)
 
     def sync_durable_end(self) -> None:
-        """Make the durable end itself durable. Raises FatalDiskError."""
+        """Make the durable end itself durable, as far as the disk has space. FatalDiskError."""
         self._require_usable()
+        if self._durable_end_behind:
+            self._write_durable_end()
         try:
             self._durable_end.sync()
         except BaseException as error:

@@ -58,9 +58,10 @@ class RowBlock:
             blob = self.blob[begin : int(ends[last])]
         else:
             blob = gather_items(self.blob, (ends - self.size)[rows], self.size[rows])
-        return self._with_rows(rows, blob)
+        return self.with_rows(rows, blob)
 
-    def _with_rows(self, rows: npt.NDArray[np.intp] | slice, blob: Bytes) -> "RowBlock":
+    def with_rows(self, rows: npt.NDArray[np.intp] | slice, blob: Bytes) -> "RowBlock":
+        """Return the columns of these rows with a blob of theirs."""
         return RowBlock(
             sequence=self.sequence[rows],
             due_ms=self.due_ms[rows],
@@ -79,7 +80,7 @@ class RowBlock:
 
     def take_or_empty(self, rows: npt.NDArray[np.intp]) -> "RowBlock":
         """Return the rows at these positions, which may be none."""
-        return self.take(rows) if len(rows) else self._with_rows(rows, b"")
+        return self.take(rows) if len(rows) else self.with_rows(rows, b"")
 
     def split_by_segment(
         self, *, hour_mark: int, day_mark: int
@@ -99,12 +100,12 @@ class RowBlock:
         sizes = self.size[order]
         begins = (np.cumsum(self.size, dtype=np.int64) - self.size)[order]
         blob = gather_items(self.blob, begins, sizes)
-        by_segment = self._with_rows(order, blob)
+        by_segment = self.with_rows(order, blob)
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(order)]
         for begin, end in pairwise(edges):
             part = blob[int(ends[begin]) : int(ends[end])]
-            yield int(ordered[begin]), by_segment._with_rows(slice(begin, end), part)
+            yield int(ordered[begin]), by_segment.with_rows(slice(begin, end), part)
 
     def batches(
         self, *, bytes_max: int, names_bytes_max: int, subjects: SubjectTable

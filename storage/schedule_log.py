@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.batches import Damage
+from storage.checkpoint import SegmentState
 from storage.columns import Columns
 from storage.disk import Disk, File
 from storage.entries import ENTRY, Entries, SubjectTable, no_entries
@@ -41,8 +43,9 @@ class ScheduleLimits:
     gather_bytes_max: int = 64 * 1024 * 1024
     """Rows for later are written when this many bytes of them wait in memory."""
 
-    open_files_max: int = 512
-    """Clean segment files kept open for appending; more are closed after a checkpoint."""
+    open_files_max: int = 2048
+    """Segment files open for appending at a time. Before there are more, those written since the
+    last checkpoint are made durable and closed."""
 
     def __post_init__(self) -> None:
         """Refuse settings that could not work."""
@@ -85,6 +88,8 @@ class ScheduleLog:
         self._pile_earliest_ms: int | None = None
         self._held: list[RowBlock] = []
         self._split: SplitJob | None = None
+        self._replaced: list[Segment] = []
+        """Segments that were split; their files stay open until no checkpoint needs them."""
         self._unfiled: list[FactBlock] = []
         self._dirty: dict[str, File] = {}
         self.names_changed = False
@@ -126,7 +131,9 @@ class ScheduleLog:
             id_hash=arrays["id_hash"],
             size=arrays["size"],
             subject=self.subjects.numbers(columns.names)[arrays["subject"]],
-            minute=filed_minutes(arrays["due_ms"], self.floor_minute),
+            # The batch's own floor: in replay the checkpoint's is that of later batches, and a row
+            # must come to the minute in which it may lie already.
+            minute=filed_minutes(arrays["due_ms"], floor_minute),
             blob=blob,
         )
         self.last_filed = base_sequence + count - 1
@@ -259,13 +266,30 @@ class ScheduleLog:
         segment = self.segments.get(key.code)
         if segment is None:
             segment = self.segments[key.code] = Segment.new(self.disk, self._log_uuid, key)
+            # After a restart facts may be known before the rows that they tell of are written.
+            segment.facts_seen = self._unfiled_facts(key)
         return segment
 
+    def _unfiled_facts(self, key: SegmentKey) -> int:
+        return sum(
+            int(((block.minute >= key.start) & (block.minute < key.end)).sum())
+            for block in self._unfiled
+        )
+
     def _append(self, segment: Segment, block: RowBlock, now_ms: int) -> Int64s:
+        if not segment.file.is_open:
+            self._make_room_for_file()
         self.names_changed |= not segment.file.length
         positions = segment.append(block, self.subjects, epoch=self.epoch, append_ms=now_ms)
         self._dirty[segment.file.path] = segment.file.file()
         return positions
+
+    def _make_room_for_file(self) -> None:
+        """Keep the number of open files within its bound; a file that is synced may be closed."""
+        if len(self._dirty) >= self._limits.open_files_max:
+            self.disk.sync_files(list(self._dirty.values()))
+            self._dirty = {}
+            self._close_clean_files()
 
     # -- loading -----------------------------------------------------------------------------
 
@@ -277,7 +301,7 @@ class ScheduleLog:
         times = [
             max(segment.earliest_effective_ms, self.loading_ms)
             for segment in self.segments.values()
-            if segment.key.end * MINUTE_MS > self.loading_ms and segment.pending
+            if segment.key.end * MINUTE_MS > self.loading_ms and segment.rows
         ]
         if self._pile_earliest_ms is not None:
             times.append(self._pile_earliest_ms)
@@ -286,12 +310,17 @@ class ScheduleLog:
     def begin_load(self, until_ms: int, *, rows_max: int, now_ms: int) -> "LoadJob | None":
         """Move the loading cursor towards `until_ms`, over at most about `rows_max` rows.
 
-        Returns None if nothing can be loaded now: the cursor is there already, the pile could not
-        be written, a split has to come first, or `rows_max` leaves no room.
+        Returns None if nothing can be loaded now: the cursor is there already, rows that come next
+        found no space, a split has to come first, or `rows_max` leaves no room.
         """
         until_ms = min(until_ms, self.hour_mark * MINUTE_MS)
-        if until_ms <= self.loading_ms or rows_max <= 0 or not self.flush(now_ms):
+        if until_ms <= self.loading_ms or rows_max <= 0:
             return None
+        if not self.flush(now_ms) and self._pile_earliest_ms is not None:
+            # What is on the disk is loaded, up to the minute of the first row that is not.
+            until_ms = min(until_ms, self._pile_earliest_ms // MINUTE_MS * MINUTE_MS)
+            if until_ms <= self.loading_ms:
+                return None
         segments = self._segments_between(self.loading_ms, until_ms)
         rows = 0
         chosen: list[Segment] = []
@@ -417,10 +446,14 @@ class ScheduleLog:
         del self.segments[source.key.code]
         self._dirty.pop(source.file.path, None)
         self._dirty.pop(source.facts_file.path, None)
-        source.close()
+        # A checkpoint that names it may be on its way and still has to sync its files.
+        self._replaced.append(source)
         for segment in job.finer.values():
+            segment.facts_seen = segment.facts + self._unfiled_facts(segment.key)
             self.segments[segment.key.code] = segment
-            self._dirty[segment.file.path] = segment.file.file()
+            for file in (segment.file, segment.facts_file):
+                if file.length:
+                    self._dirty[file.path] = file.file()
         if source.key.span is Span.DAY:
             self.day_mark = max(self.day_mark, source.key.end)
         else:
@@ -431,25 +464,8 @@ class ScheduleLog:
         self._pile_bytes = 0
         for block in waiting:
             self._put_aside(block)
-        self._hand_down_facts(source)
         files = [file.path for file in (source.file, source.facts_file) if file.length]
         (self.quarantined if job.damaged else self.retired).extend(files)
-
-    def _hand_down_facts(self, source: Segment) -> None:
-        facts = [block for block in source.read_facts(self.disk) if isinstance(block, FactBlock)]
-        unfiled = []
-        for block in self._unfiled:
-            inside = (block.minute >= source.key.start) & (block.minute < source.key.end)
-            if inside.any():
-                facts.append(block.take(np.flatnonzero(inside)))
-                block = block.take(np.flatnonzero(~inside))  # noqa: PLW2901
-            if len(block):
-                unfiled.append(block)
-        self._unfiled = unfiled
-        if facts:
-            again = join_facts(facts)
-            self.pending += len(again)
-            self.note_facts(again)
 
     # -- crossing off ------------------------------------------------------------------------
 
@@ -471,29 +487,44 @@ class ScheduleLog:
         return None
 
     def file_facts(self, now_ms: int) -> bool:
-        """Write the facts noted so far beside their segments; False if there was no space."""
+        """Write the facts noted so far beside their segments; False if they have to wait.
+
+        They wait for space, or for a segment whose rows wait for space themselves. All of them or
+        none are filed, since one fact number has to say which.
+        """
         if not self._unfiled:
             return True
-        facts = join_facts(self._unfiled)
-        minutes = facts.minute
-        order = np.argsort(minutes, kind="stable")
-        edges = np.flatnonzero(np.diff(minutes[order])) + 1
-        left = []
-        for rows in np.split(order, edges):
-            part = facts.take(rows)
-            segment = self._covering(int(part.minute[0]))
-            if segment is None:
+        filed: list[tuple[Segment, SegmentState]] = []
+        self.full = bool(self._near)
+        for minute, part in join_facts(self._unfiled).split_by_minute():
+            segment = self._covering(minute)
+            if segment is not None and not segment.rows:
+                segment = None  # Its first rows wait, and no checkpoint names it before.
+            if segment is None and not self._waits_for(minute):
                 continue  # A fact told twice, of a segment that is sealed by now.
-            self.names_changed |= not segment.facts_file.length
-            try:
-                segment.append_facts(part, epoch=self.epoch, append_ms=now_ms)
-            except StorageFullError:
+            if segment is not None:
+                filed.append((segment, segment.state()))
+            if segment is None or not self._append_facts(segment, part, now_ms):
                 self.full = True
-                left.append(part)
-                continue
-            self._dirty[segment.facts_file.path] = segment.facts_file.file()
-        self._unfiled = left
-        return not left
+                for changed, state in reversed(filed):
+                    changed.take_back_facts(state)
+                return False
+        self._unfiled = []
+        return True
+
+    def _append_facts(self, segment: Segment, facts: FactBlock, now_ms: int) -> bool:
+        self.names_changed |= not segment.facts_file.length
+        try:
+            segment.append_facts(facts, epoch=self.epoch, append_ms=now_ms)
+        except StorageFullError:
+            return False
+        self._dirty[segment.facts_file.path] = segment.facts_file.file()
+        return True
+
+    def _waits_for(self, minute: int) -> bool:
+        """Say whether rows of this filed minute wait in memory."""
+        blocks = self._near + self._pile + self._held
+        return any(bool((block.minute == minute).any()) for block in blocks)
 
     def wants_floor(self) -> int | None:
         """Return the floor minute that would close a covered segment, None if none waits."""
@@ -515,8 +546,8 @@ class ScheduleLog:
             segment
             for segment in self.segments.values()
             if segment.key.end <= self.floor_minute
-            and segment.facts_seen >= segment.rows
-            and segment.facts_seen != segment.facts_at_last_look
+            and segment.facts >= segment.rows
+            and segment.facts != segment.facts_at_last_look
         ]
 
     def replayed_sequence(self) -> int:
@@ -547,21 +578,39 @@ class ScheduleLog:
                 segment.close()
 
     def close_clean_files(self) -> None:
-        """Give descriptors back where too many are open and nothing waits for an fsync."""
+        """Give back descriptors that nothing waits for: of what was split, and where many are open.
+
+        To be called when no checkpoint is being written.
+        """
+        self._close_clean_files()
+        for segment in self._replaced:
+            segment.close()
+        self._replaced = []
+
+    def _close_clean_files(self) -> None:
         held = [
             file
             for segment in self.segments.values()
             for file in (segment.file, segment.facts_file)
             if file.is_open and file.path not in self._dirty
         ]
-        if len(held) > self._limits.open_files_max:
+        if len(held) + len(self._dirty) >= self._limits.open_files_max:
             for file in held:
                 file.close()
 
     def close(self) -> None:
         """Give all descriptors back."""
-        for segment in self.segments.values():
+        for segment in [*self.segments.values(), *self._replaced]:
             segment.close()
+
+
+def _contained(values: Int64s, ascending: Int64s) -> npt.NDArray[np.bool_]:
+    """Say which values are in the other array; costs nothing for what that array is not sorted."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    found: npt.NDArray[np.bool_] = ascending[places] == values
+    return found
 
 
 def _after(minute: int, span: Span) -> int:
@@ -584,6 +633,7 @@ class LoadJob:
     parts: list[tuple[Segment, int]]
     _batches: Iterator[SegmentBatch | Damage] | None = None
     _crossed_off: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    """Of the segment being read; ascending, each once."""
 
     def step(self, rows_max: int) -> tuple[Entries, bool]:
         """Return the next entries, about `rows_max` of them, and whether that was all."""
@@ -608,7 +658,7 @@ class LoadJob:
 
     def _open_next(self) -> None:
         segment, length = self.parts.pop(0)
-        self._crossed_off = self.schedule.crossed_off(segment)
+        self._crossed_off = np.unique(self.schedule.crossed_off(segment))
         self._batches = segment.read_rows(self.schedule.disk, length)
         self.schedule.disk.prefetch(segment.file.path)
 
@@ -617,8 +667,7 @@ class LoadJob:
         wanted = batch.effective_due_ms()
         mask = (wanted >= self.from_ms) & (wanted < self.until_ms)
         mask &= batch.sequence <= self.last_sequence
-        if len(self._crossed_off):
-            mask &= ~np.isin(batch.sequence, self._crossed_off)
+        mask &= ~_contained(batch.sequence, self._crossed_off)
         entries = np.empty(int(mask.sum()), ENTRY)
         entries["sequence"] = batch.sequence[mask]
         entries["due_ms"] = batch.due_ms[mask]
@@ -660,9 +709,14 @@ class SplitJob:
         if self._batches is None:
             self._open()
         assert self._batches is not None
+        # What found no space is written before anything more is read, or it would pile up.
+        if sum(block.weight for block in self._gathered) >= self.schedule.gather_bytes_max:
+            self._write(now_ms)
+            return False
         batch = next(self._batches, None)
         if batch is None:
             self._write(now_ms)
+            self._write_facts(now_ms)
             self.schedule.finish_split(self)
             return True
         if isinstance(batch, Damage):
@@ -683,9 +737,26 @@ class SplitJob:
             )
             return False
         self._gathered.append(rows)
-        if sum(block.weight for block in self._gathered) >= self.schedule.gather_bytes_max:
-            self._write(now_ms)
         return False
+
+    def _write_facts(self, now_ms: int) -> None:
+        """Copy the facts filed for the coarse segment; nothing else will know of them after it."""
+        for segment in self.finer.values():
+            segment.forget_facts()  # Of a try that found no space.
+        facts = []
+        for found in self.source.read_facts(self.schedule.disk):
+            if isinstance(found, FactBlock):
+                facts.append(found)
+            else:
+                self.damaged = True
+                self.schedule.report(found)
+        if not facts:
+            return
+        span = Span.HOUR if self.source.key.span is Span.DAY else Span.MINUTE
+        for minute, part in join_facts(facts).split_by_minute():
+            finer = self.finer.get(key_of_minute(minute, span).code)
+            if finer is not None:
+                finer.append_facts(part, epoch=self.schedule.epoch, append_ms=now_ms)
 
     def _open(self) -> None:
         disk, path = self.schedule.disk, self.source.file.path

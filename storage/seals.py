@@ -33,7 +33,8 @@ class Seal:
     length: int
     facts_length: int
     digest: tuple[int, int]
-    """BLAKE2b-128 of the rows' sequence, due_ms, size and id_hash, alike on every replica."""
+    """BLAKE2b-128 of four such digests, of the rows' sequence, due_ms, size and id_hash columns;
+    alike on every replica, however the rows were cut into batches."""
     facts_digest: tuple[int, int]
     """BLAKE2b-128 of the distinct sequences that have a fact."""
     outcomes: tuple[int, ...]

@@ -44,7 +44,7 @@ class Segment:
     facts_seen: int = 0
     """Facts filed and not filed yet, repeated ones included."""
     facts_at_last_look: int = -1
-    """facts_seen when the segment was last found to be incomplete."""
+    """`facts` when the segment was last found to be incomplete."""
 
     @classmethod
     def new(cls, disk: Disk, log_uuid: UUID, key: SegmentKey) -> "Segment":
@@ -157,6 +157,17 @@ class Segment:
             )
         self.facts_file.append(drafts)
         self.facts += len(facts)
+
+    def take_back_facts(self, before: SegmentState) -> None:
+        """Undo appends of facts since this was the segment's state."""
+        self.facts_file.length = before.facts_length
+        self.facts_file.last_crc = before.facts_last_crc
+        self.facts = before.facts
+
+    def forget_facts(self) -> None:
+        """Begin the facts file anew; only while nobody counts on the segment."""
+        self.facts_file.length = self.facts_file.last_crc = 0
+        self.facts = self.facts_seen = 0
 
     def read_rows(self, disk: Disk, length: int) -> Iterator["SegmentBatch | Damage"]:
         """Yield the batches in the first `length` bytes, columns checked, blobs unread."""

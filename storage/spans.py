@@ -29,7 +29,7 @@ class Span(IntEnum):
 
 
 _MINUTES = {Span.NONE: 0, Span.MINUTE: 1, Span.HOUR: 60, Span.DAY: 1440}
-_NAME = re.compile(r"(\d{8}T\d{4})Z\.(minute|hour|day)")
+_NAME = re.compile(r"(\d{8}T\d{4})Z\.(minute|hour|day)", re.ASCII)
 _CODE_SPANS = 4
 
 
@@ -77,8 +77,12 @@ def key_of_name(name: str) -> SegmentKey | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    start = dt.datetime.strptime(match[1] + "+0000", "%Y%m%dT%H%M%z")
-    return SegmentKey(int(start.timestamp()) // 60, Span[match[2].upper()])
+    try:
+        when = dt.datetime.strptime(match[1] + "+0000", "%Y%m%dT%H%M%z")
+    except ValueError:
+        return None
+    start, span = int(when.timestamp()) // 60, Span[match[2].upper()]
+    return SegmentKey(start, span) if start >= 0 and start % span.minutes == 0 else None
 
 
 def key_of_minute(minute: int, span: Span) -> SegmentKey:

@@ -23,10 +23,12 @@ from storage.columns import RecordKind
 from storage.disk import Disk, File
 from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
 from storage.entries import SubjectTable
-from storage.errors import LogStateError, UnsupportedFormatError
+from storage.errors import DamagedError, LogStateError, UnsupportedFormatError
 from storage.facts import FactBlock, Outcome
+from storage.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.identity import Identity, open_identity
-from storage.message_log import MessageLog, RecoveryReport
+from storage.log_walk import list_log_files
+from storage.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.schedule_log import ScheduleLimits, ScheduleLog
 from storage.seals import SEALS_DIRECTORY, SEALS_PATH, Seal, SealsLog, read_seals
 from storage.segment import Segment, SegmentBatch
@@ -64,6 +66,8 @@ class RecoverySummary:
     """What opening a data directory found and did."""
 
     message_log: RecoveryReport
+    had_checkpoint: bool = True
+    """Whether there was one; if not, everything was derived from the first record on."""
     replayed: int = 0
     """Records replayed into the schedule_log."""
     facts: int = 0
@@ -290,21 +294,21 @@ class Store:
         for segment in self.schedule.covered_segments():
             seal = self._seal_of(segment)
             if seal is None:
-                segment.facts_at_last_look = segment.facts_seen
+                segment.facts_at_last_look = segment.facts
             else:
                 seals.append(seal)
         return seals
 
     def _seal_of(self, segment: Segment) -> Seal | None:
         """Return the seal of a segment whose facts cover its rows, None if they do not."""
-        columns: dict[str, list[bytes]] = {name: [] for name in _DIGESTED}
+        digests = [hashlib.blake2b(digest_size=16) for _ in _DIGESTED]
         sequences = [np.empty(0, np.int64)]
         for batch in segment.read_rows(self.disk, segment.file.length):
             if not isinstance(batch, SegmentBatch):
                 return None
             sequences.append(batch.sequence)
-            for name, parts in columns.items():
-                parts.append(batch.columns.arrays[name].tobytes())
+            for name, digest in zip(_DIGESTED, digests, strict=True):
+                digest.update(batch.columns.arrays[name].data)
         rows = np.concatenate(sequences)
         facts = [block for block in segment.read_facts(self.disk) if isinstance(block, FactBlock)]
         told = np.unique(np.concatenate([rows[:0], *(block.sequence for block in facts)]))
@@ -320,7 +324,7 @@ class Store:
             last_sequence=segment.last_sequence,
             length=segment.file.length,
             facts_length=segment.facts_file.length,
-            digest=_digest(b"".join(b"".join(parts) for parts in columns.values())),
+            digest=_digest(b"".join(digest.digest() for digest in digests)),
             facts_digest=_digest(told.tobytes()),
             outcomes=tuple(outcomes.tolist()[1:]),
         )
@@ -332,6 +336,15 @@ class Store:
         self.seals_log.close()
         self.message_log.close()
         self._locks.close()
+
+
+def _segment_paths(disk: Disk) -> list[str]:
+    return [
+        f"{directory}/{name}"
+        for directory in ("schedule_log", "dispatch_log")
+        for name in disk.list(directory)
+        if key_of_name(name) is not None
+    ]
 
 
 _DIGESTED = ("sequence", "due_ms", "size", "id_hash")
@@ -371,6 +384,8 @@ class _Recovery:
         checkpoint = found or Checkpoint()
         if found is None:
             self._require_young_logs()
+            # From now on one is always there: seals and retired files are never without it.
+            write_checkpoint(disk, uuid, checkpoint)
         schedule = ScheduleLog(
             disk,
             uuid,
@@ -378,28 +393,34 @@ class _Recovery:
             subjects=SubjectTable(),
             on_damage=self._on_damage,
         )
-        self._restore_segments(schedule, checkpoint)
-        seals_log, sealed = self._restore_seals(checkpoint)
-        orphans = self._delete_orphans(checkpoint, sealed)
+        # First all that may refuse to start: until then nothing derived is cut or deleted.
+        self._require_known_formats(checkpoint)
         journal, facts = FactsJournal.recover(
             disk,
             uuid,
             filed_number=checkpoint.fact_number,
             file_bytes_max=settings.journal_file_bytes_max,
         )
-        known = max((int(block.sequence.max()) for block in facts.facts), default=0)
+        for damage in facts.damages:
+            self._on_damage(damage)
+        known = [int(block.sequence.max()) for block in facts.facts]
+        known += [state.last_sequence for state in checkpoint.segments]
         message_log, report = MessageLog.recover(
             disk,
             log_uuid=uuid,
             checkpoint_sequence=checkpoint.sequence,
-            known_sequence=known,
+            known_sequence=max(known, default=0),
             file_bytes_max=settings.message_log_file_bytes_max,
         )
         for damage in report.damages:
             self._on_damage(damage)
+        self._restore_segments(schedule, checkpoint)
+        seals_log, sealed = self._restore_seals(schedule, checkpoint)
+        orphans = self._delete_orphans(schedule, checkpoint, sealed)
         if message_log.next_sequence == 1:
             message_log.start_epoch(1, append_ms=self._now_ms)
         summary = RecoverySummary(message_log=report, orphans=orphans, damages=self._damages)
+        summary.had_checkpoint = found is not None
         summary.replayed = self._replay(message_log, schedule, checkpoint.sequence)
         store = Store(
             disk=disk,
@@ -419,13 +440,27 @@ class _Recovery:
     def _require_young_logs(self) -> None:
         """Without a checkpoint everything must be derivable from the very first record."""
         disk = self._disk
-        first = [name for name in disk.list("message_log") if name.endswith(".log")][:1]
-        if (first and int(first[0].removesuffix(".log")) != 1) or disk.exists(SEALS_PATH):
+        files = list_log_files(disk, MESSAGE_LOG_DIRECTORY)
+        young = files[0].first_sequence == 1 if files else not _segment_paths(disk)
+        if not young or disk.exists(SEALS_PATH):
             raise LogStateError(
                 "the checkpoint is missing, and without it nobody can say which messages were "
                 "delivered; restore checkpoint/checkpoint from a backup or take this node's data "
                 "from a replica"
             )
+
+    def _require_known_formats(self, checkpoint: Checkpoint) -> None:
+        """Raise UnsupportedFormatError or DataDirectoryError for segments that are not for us."""
+        for state in checkpoint.segments:
+            for path in (state.key.path, state.key.facts_path):
+                # What is missing or damaged is reported by those who read it.
+                with contextlib.suppress(DamagedError, OSError):
+                    file = self._disk.open_read(path)
+                    try:
+                        head = file.read_at(0, HEADER_SIZE_MAX)
+                    finally:
+                        file.close()
+                    decode_file_header(head, path=path, log_uuid=self._identity.log_uuid)
 
     def _restore_segments(self, schedule: ScheduleLog, checkpoint: Checkpoint) -> None:
         schedule.floor_minute = checkpoint.floor_minute
@@ -444,53 +479,55 @@ class _Recovery:
                             path=file.path, position=0, size=file.length, reason="the file is gone"
                         )
                     )
-                    file.length = file.last_crc = 0
+                    # Its place is kept: what is written later leaves a hole where rows are missing.
                     continue
                 file.cut()
                 file.close()
             schedule.segments[segment.key.code] = segment
             schedule.pending += segment.pending
 
-    def _restore_seals(self, checkpoint: Checkpoint) -> tuple[SealsLog, set[str]]:
+    def _restore_seals(
+        self, schedule: ScheduleLog, checkpoint: Checkpoint
+    ) -> tuple[SealsLog, set[str]]:
+        """Open the seals log; return it and the names of the segments it tells of."""
         disk, uuid = self._disk, self._identity.log_uuid
-        if not checkpoint.seals_length and disk.exists(SEALS_PATH):
-            disk.unlink(SEALS_PATH)
-        elif checkpoint.seals_length:
-            file = disk.open(SEALS_PATH)
-            if file.size() > checkpoint.seals_length:
-                file.truncate(checkpoint.seals_length)
-            file.close()
-        seals_log = SealsLog(
-            disk,
-            uuid,
-            length=checkpoint.seals_length,
-            count=checkpoint.seals_count,
-            crc=checkpoint.seals_last_crc,
-        )
+        length, crc = checkpoint.seals_length, checkpoint.seals_last_crc
         names = set()
         damaged = False
-        for seal in read_seals(disk, uuid, checkpoint.seals_length):
+        for seal in read_seals(disk, uuid, length):
             if isinstance(seal, Damage):
                 damaged = True
                 self._on_damage(seal)
             else:
                 names.add(seal.key.name)
         if damaged:
-            # Which files are sealed is not known: keep every file that is not known to be derived.
-            names |= set(disk.list("schedule_log")) | set(disk.list("dispatch_log"))
-        return seals_log, names
+            # Which segments were sealed is not known any more: no file is taken for an orphan.
+            named = {state.key.name for state in checkpoint.segments} | names
+            unknown = [path for path in _segment_paths(disk) if path.split("/")[1] not in named]
+            kept = {file.path for file in checkpoint.retired} | set(schedule.quarantined)
+            schedule.quarantined += [path for path in unknown if path not in kept]
+        if not disk.exists(SEALS_PATH):
+            length = crc = 0
+        elif not length:
+            disk.unlink(SEALS_PATH)
+        else:
+            file = disk.open(SEALS_PATH)
+            if file.size() > length:
+                file.truncate(length)
+            file.close()
+        log = SealsLog(disk, uuid, length=length, count=checkpoint.seals_count, crc=crc)
+        return log, names
 
-    def _delete_orphans(self, checkpoint: Checkpoint, sealed: set[str]) -> list[str]:
+    def _delete_orphans(
+        self, schedule: ScheduleLog, checkpoint: Checkpoint, sealed: set[str]
+    ) -> list[str]:
         """Delete segment files that nothing names: they were made after the checkpoint."""
         named = {state.key.name for state in checkpoint.segments} | sealed
-        kept = {file.path for file in checkpoint.retired} | set(checkpoint.quarantined)
+        kept = {file.path for file in checkpoint.retired} | set(schedule.quarantined)
         orphans = [
             path
-            for directory in ("schedule_log", "dispatch_log")
-            for name in self._disk.list(directory)
-            if key_of_name(name) is not None
-            and name not in named
-            and (path := f"{directory}/{name}") not in kept
+            for path in _segment_paths(self._disk)
+            if path.split("/")[1] not in named and path not in kept
         ]
         for state in checkpoint.segments:
             # Named by the checkpoint, but as a segment that had no such file yet.

@@ -313,6 +313,7 @@ def test_another_magic_is_refused_at_the_byte_that_shows_it(magic: int, seen: in
     [
         (header(total=19), FrameSizeError),
         (header(total=LIMIT), FrameSizeError),
+        (encode_request(code=10, opaque=2, body=bytes(LIMIT)), FrameSizeError),
         (header(header_size=20), BadHeaderSizeError),
         (header(magic=0xDEC10ADD), BadMagicError),
         (b"GET / HTTP/1.1\r\nHost: delay\r\n\r\n", FrameSizeError),

@@ -497,6 +497,9 @@ class TestScan:
             raw_item(subject=b"\xff\xff"),
             raw_item(message_id=b"\xff\xfe"),
             raw_item(subject=b"\x80\x00" + bytes(32_768)),
+            # Sizes that lead back to bytes which, read once more, would make the rest fit.
+            raw_item(subject=short(b"\0\0\0\6"), message_id=b"\xff\xfa"),
+            raw_item(message_id=short(b"\0\0\0"), tags=b"\x01\xff\xfa", body=bytes(32)),
             raw_item(tags=b"\xff"),
             raw_item(tags=b"\x01\xff\xfe"),
             raw_item(tags=b"\x03" + short(b"t1")),

@@ -14,7 +14,7 @@ def test_the_defaults_are_those_of_the_protocol_guards() -> None:
     assert (limits.in_flight_requests_max, limits.in_flight_bytes_max) == (8192, 16 << 20)
     assert (limits.frame_seconds_max, limits.frame_grace_seconds) == (10, 5)
     assert limits.frame_bytes_per_second_min == 1024
-    assert (limits.idle_seconds_max, limits.send_seconds_max) == (45, 10)
+    assert (limits.idle_seconds_max, limits.send_seconds_max) == (150, 10)
     assert RequestLimits().heartbeat_seconds == 15
 
 
