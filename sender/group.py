@@ -223,7 +223,6 @@ class Group:
                 return obstacle
             self._move(GroupState.TRIAL if self._failures else GroupState.UP)
             self._connection = connection
-            self._exchange.room_changed()
             end = await connection.run()
             self._connection = None
             self._take_back(connection)
@@ -258,7 +257,11 @@ class Group:
     # What the connection asks for, and tells.
 
     def next_request(self) -> tuple[Request, bytes] | None:
-        """Return the next batch as a request and its body; None if there is none for now."""
+        """Return the next batch as a request and its body; None if there is none for now.
+
+        A connection asks when it begins and after every answer: so this is also where the exchange
+        hears that there is room again.
+        """
         config = self._config
         ready = None
         while ready is None and self._may_send():
@@ -387,7 +390,6 @@ class Group:
             self._failures = 0
         if self.state is GroupState.TRIAL:
             self._move(GroupState.UP)
-            self._exchange.room_changed()
 
     def _refusal(self, detail: str, *, is_final: bool) -> None:
         self._refusals += 1

@@ -92,13 +92,14 @@ sequences = st.permutations(range(40))
 @given(
     steps=st.lists(st.one_of(adds, pops), max_size=40),
     slot_ms=st.sampled_from([1, 7, 64]),
-    start_ms=times,
+    start_ms=st.none() | times,
     shuffled=sequences,
 )
 def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
-    steps: list[tuple[str, object]], slot_ms: int, start_ms: int, shuffled: list[int]
+    steps: list[tuple[str, object]], slot_ms: int, start_ms: int | None, shuffled: list[int]
 ) -> None:
-    real, model = Wheel(slot_ms=slot_ms, now_ms=NOON + start_ms), HeapWheel()
+    now_ms = None if start_ms is None else NOON + start_ms
+    real, model = Wheel(slot_ms=slot_ms, now_ms=now_ms), HeapWheel()
     added = 0
     for step, argument in steps:
         if step == "add":
@@ -126,8 +127,8 @@ def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
     assert not real.pending_by_subject().any()
 
 
-@pytest.mark.parametrize("now_ms", [0, NOON - 400, NOON + 10_000])
-def test_many_entries_added_in_parts_leave_in_one_order(now_ms: int) -> None:
+@pytest.mark.parametrize("now_ms", [None, 0, NOON - 400, NOON + 10_000])
+def test_many_entries_added_in_parts_leave_in_one_order(now_ms: int | None) -> None:
     chance = np.random.default_rng(3)
     everything = random_entries(chance, 120_000, NOON, NOON + 500)
     due_wheel = Wheel(now_ms=now_ms)
@@ -187,6 +188,15 @@ def test_the_next_due_time_is_exact_wherever_the_entry_is() -> None:
     assert due_wheel.next_due_ms() == NOON + 131
     due_wheel.pop_due(NOON + 40_000, 100_000)
     assert due_wheel.next_due_ms() is None
+
+
+def test_the_next_due_time_is_exact_when_an_earlier_entry_joins_a_slot() -> None:
+    due_wheel = Wheel(now_ms=NOON - 64, slot_ms=64)
+    slot = (NOON // 64 + 10) * 64
+    due_wheel.add(entries_due(*[slot + 20] * (wheel.FRESH_ROWS + 1)))
+    due_wheel.add(entries_due(*[slot + 10] * (wheel.FRESH_ROWS + 1), sequence=100_000))
+    assert due_wheel.next_due_ms() == slot + 10
+    assert due_wheel.pop_due(slot + 15, 1)["sequence"].tolist() == [100_000]
 
 
 def test_a_limit_of_nothing_pops_nothing() -> None:
@@ -265,12 +275,24 @@ def test_no_pop_sorts_more_than_a_few_thousand_rows_of_a_backlog(
 ) -> None:
     due_wheel = Wheel(now_ms=NOON)
     for part in range(20):
-        due_wheel.add(entries_due(*[NOON - 1000] * 20_000, sequence=part * 20_000))
+        overlapping = entries_due(*[NOON - 1000] * 20_000)
+        overlapping["sequence"] = np.arange(part, 400_000, 20)
+        due_wheel.add(overlapping)
     due_wheel.add(entries_due(*[NOON - 2000] * 600, sequence=1_000_000))
     due_wheel._spread_reached()
     sorting = Sorting(monkeypatch)
     assert len(np.concatenate(list(pop_all(due_wheel, NOON, 4096)))) == 400_600
     assert max(sorting.counts) <= 2 * sorted_runs.FRONT_ROWS
+
+
+def test_a_backlog_of_years_makes_no_slots() -> None:
+    chance = np.random.default_rng(15)
+    for now_ms in (None, NOON):
+        due_wheel = Wheel(now_ms=now_ms)
+        empty = due_wheel.memory_bytes
+        for part in range(5):
+            due_wheel.add(random_entries(chance, 20_000, 0, NOON, part * 20_000))
+        assert due_wheel.memory_bytes - empty < 40 * len(due_wheel)
 
 
 def test_what_was_popped_holds_no_memory_but_its_own() -> None:

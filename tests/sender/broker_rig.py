@@ -21,7 +21,9 @@ from delay_protocol import (
     FrameDecoder,
     Hello,
     Item,
+    ItemCode,
     ItemScan,
+    ResponseCode,
     decode_hello,
     encode_item,
     encode_response,
@@ -29,7 +31,7 @@ from delay_protocol import (
     scan_items,
 )
 from delay_transport import Listener
-from sender import BrokerGroup, Outcome, Sender, SenderConfig
+from sender import BrokerGroup, GroupState, Outcome, Sender, SenderConfig
 from sender.parcels import Entries, Mask
 
 EPOCH_MS = 1_700_000_000_000
@@ -48,6 +50,10 @@ ENTRY = np.dtype(
 """As in storage, which the sender does not know."""
 
 HELLO = Hello(group="dg1", epoch=3, node_id="n1")
+
+
+QUICK = SenderConfig(retry_base_s=0.1, retry_max_s=1.0, reconnect_base_s=0.1, reconnect_max_s=1.0)
+"""For tests in which something is to be tried again soon."""
 
 
 class Wall:
@@ -108,6 +114,10 @@ Script = Callable[[Received], Reply]
 
 def take_all(_request: Received) -> Reply:
     return Reply()
+
+
+def refuse(code: int, *ids: bytes) -> Reply:
+    return Reply(failures=dict.fromkeys(ids, code))
 
 
 def stay_silent(_request: Received) -> Reply:
@@ -211,6 +221,75 @@ class FakeBroker:
                 await stream.close()
                 return
             await stream.send_all(data)
+
+
+def make_refusing(broker: FakeBroker) -> None:
+    broker.is_refusing = True
+
+
+def make_unreachable(broker: FakeBroker) -> None:
+    broker.is_unreachable = True
+
+
+def make_silent(broker: FakeBroker) -> None:
+    broker.script = stay_silent
+
+
+def make_late(broker: FakeBroker) -> None:
+    broker.script = lambda _request: Reply(delay_s=6)
+
+
+def make_cutting(broker: FakeBroker) -> None:
+    broker.script = lambda _request: Reply(cut=10)
+
+
+def make_closing(broker: FakeBroker) -> None:
+    broker.script = lambda _request: Reply(cut=0)
+
+
+def make_erring(broker: FakeBroker) -> None:
+    broker.script = lambda _request: Reply(code=ResponseCode.BROKER_ERROR)
+
+
+def make_rejecting(broker: FakeBroker) -> None:
+    broker.script = lambda _request: Reply(code=ResponseCode.BROKER_REJECT)
+
+
+def make_unknowing(broker: FakeBroker) -> None:
+    broker.script = lambda _request: Reply(code=ResponseCode.UNKNOWN_CODE)
+
+
+def make_read_only(broker: FakeBroker) -> None:
+    broker.script = lambda request: refuse(ItemCode.BROKER_READ_ONLY, *request.ids)
+
+
+def make_garbage(broker: FakeBroker) -> None:
+    broker.script = lambda _request: Reply(raw=b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def make_garbage_body(broker: FakeBroker) -> None:
+    broker.script = lambda _request: Reply(body=b"\x7f\xff")
+
+
+def make_deaf(broker: FakeBroker) -> None:
+    broker.is_deaf = True
+
+
+FAULTS: list[Callable[[FakeBroker], None]] = [
+    make_refusing,
+    make_unreachable,
+    make_silent,
+    make_late,
+    make_cutting,
+    make_closing,
+    make_erring,
+    make_rejecting,
+    make_unknowing,
+    make_read_only,
+    make_garbage,
+    make_garbage_body,
+    make_deaf,
+]
 
 
 class MemoryNetwork:
@@ -354,3 +433,7 @@ async def rig_of(
         await nursery.start(lambda task_status: rig.sender.run(task_status=task_status))
         yield rig
         nursery.cancel_scope.cancel()
+
+
+def states(rig: Rig) -> list[GroupState]:
+    return [status.state for status in rig.sender.status()]

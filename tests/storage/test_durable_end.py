@@ -17,7 +17,12 @@ from storage.durable_end import (
     decode_slot,
     encode_slot,
 )
-from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.errors import (
+    DamagedError,
+    DataDirectoryError,
+    StorageFullError,
+    UnsupportedFormatError,
+)
 from storage.file_header import LogKind
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, FaultPlan, PowerCut, Trap
@@ -147,7 +152,13 @@ def test_a_power_cut_at_any_operation_leaves_at_least_the_last_synced_end(plan: 
                 assert synced <= (found.next_sequence if found else 1) <= written
                 for _ in range(20):
                     written += 1
-                    file.write(end_at(written))
+                    if chance.random() < 0.1:
+                        disk.arm(Trap(action=Action.FULL, kinds={"write"}))
+                    try:
+                        file.write(end_at(written))
+                    except StorageFullError:
+                        file.sync()
+                        continue
                     if chance.random() < 0.4:
                         file.sync()
                         synced = written

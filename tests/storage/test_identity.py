@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.disk import Disk, DirectoryDisk
+from storage.disk import DirectoryDisk, Disk
 from storage.errors import (
     DamagedError,
     DataDirectoryError,
@@ -167,7 +167,9 @@ def test_a_power_cut_at_any_operation_leaves_one_identity_that_counts_up() -> No
         disk = SimDisk(random.Random(seed), plan=HARSH)
         last: Identity | None = None
         for life in range(6):
-            disk.arm(Trap(action=Action.POWER_CUT, skip=random.Random(seed * 7 + life).randrange(9)))
+            disk.arm(
+                Trap(action=Action.POWER_CUT, skip=random.Random(seed * 7 + life).randrange(24))
+            )
             try:
                 identity = start(disk, seed=seed + life)
                 if last is not None:

@@ -1,9 +1,8 @@
-"""A walk over a numbered log yields what is in its place and says which records anything else cost."""
+"""A walk over a numbered log yields what is in its place, and says what records the rest cost."""
 
 from storage.batches import BatchHeader, Damage, decode_batch, log_seed
 from storage.file_header import LogKind
 from storage.log_walk import LogFile, LogWalk, PlacedBatch, files_from, list_log_files, log_file
-from tests.simulation.disk import SimDisk
 from tests.storage.small_logs import LOG_UUID, disk_of, flipped, messages, new_disk, recover
 
 SEED = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
@@ -58,32 +57,170 @@ def sound(found: list[int | Damage]) -> list[int]:
     return [entry for entry in found if isinstance(entry, int)]
 
 
-def position_of(path: str, sequence: int) -> int:
-    disk = SimDisk.__new__(SimDisk)
-    del disk
-    [(_, position)] = [
-        (base, place) for base, place, where in PLACES if base == sequence and where == path
-    ]
-    return position
-
-
-def places() -> list[tuple[int, int, str]]:
+def places() -> list[tuple[int, str, int]]:
+    """Return base sequence, path and position of every batch."""
     disk = disk_of(FILES)
-    found = LogWalk(
-        disk,
-        list_log_files(disk, "message_log"),
-        log_uuid=LOG_UUID,
-        kind=LogKind.MESSAGE_LOG,
-        first_sequence=1,
-        until=14,
-        check=check,
-    )
     return [
-        (entry.content, entry.position, entry.file.path)
-        for entry in found
+        (entry.content, entry.file.path, entry.position)
+        for entry in LogWalk(
+            disk,
+            list_log_files(disk, "message_log"),
+            log_uuid=LOG_UUID,
+            kind=LogKind.MESSAGE_LOG,
+            first_sequence=1,
+            until=14,
+            check=check,
+        )
         if isinstance(entry, PlacedBatch)
     ]
 
 
 PLACES = places()
 BASES = [1, 2, 4, 6, 8, 10, 12]
+
+
+def spoilt(base: int, byte: int) -> dict[str, bytes]:
+    """Return the files with one bit changed in a byte of the batch that begins at `base`."""
+    [(path, position)] = [(path, position) for found, path, position in PLACES if found == base]
+    return FILES | {path: flipped(FILES[path], (position + byte) * 8)}
+
+
+def test_a_whole_log_is_walked_without_a_word() -> None:
+    assert walk(FILES) == BASES
+
+
+def test_a_bad_header_costs_its_records_and_no_others() -> None:
+    for place, base in enumerate(BASES):
+        found = walk(spoilt(base, 20))
+        after = BASES[place + 1] if place + 1 < len(BASES) else 14
+        assert lost(found) == [(base, after)]
+        assert sound(found) == [other for other in BASES if other != base]
+        [index] = [index for index, entry in enumerate(found) if isinstance(entry, Damage)]
+        assert index == place
+
+
+def test_bad_columns_or_a_bad_blob_cost_their_batch_and_no_others() -> None:
+    for place, base in enumerate(BASES):
+        found = walk(spoilt(base, 84))
+        after = BASES[place + 1] if place + 1 < len(BASES) else 14
+        assert lost(found) == [(base, after)]
+        assert sound(found) == [other for other in BASES if other != base]
+        [damage] = [entry for entry in found if isinstance(entry, Damage)]
+        assert damage.header is not None
+
+
+def test_neighbouring_bad_headers_are_one_loss() -> None:
+    files = spoilt(4, 20)
+    files |= {PATHS[1]: flipped(FILES[PATHS[1]], (64 + 20) * 8)}
+    found = walk(files)
+    assert sound(found) == [1, 2, 8, 10, 12]
+    assert lost(found) == [(4, 6), (6, 8)]
+
+
+def test_a_missing_file_is_told_by_the_records_that_were_in_it() -> None:
+    for missing, records in zip(PATHS, [(1, 6), (6, 10), (10, 14)], strict=True):
+        found = walk({path: data for path, data in FILES.items() if path != missing})
+        assert lost(found) == [records]
+        assert sound(found) == [base for base in BASES if not records[0] <= base < records[1]]
+
+
+def test_a_file_that_was_cut_short_is_told_by_the_records_that_were_in_it() -> None:
+    for path, first, after in zip(PATHS, [1, 6, 10], [6, 10, 14], strict=True):
+        starts = [(base, position) for base, where, position in PLACES if where == path]
+        for size in range(0, len(FILES[path]), 7):
+            found = walk(FILES | {path: FILES[path][:size]})
+            kept = [base for base in sound(found) if first <= base < after]
+            assert kept == [base for base, _ in starts][: len(kept)]
+            assert size >= 64 or kept == []
+            losses = [records for records in lost(found) if records[0] != records[1]]
+            assert losses[0][0] == starts[len(kept)][0]
+            assert losses[-1][1] == after
+            assert [base for base in sound(found) if not first <= base < after] == [
+                base for base in BASES if not first <= base < after
+            ]
+
+
+def test_a_bad_file_header_costs_no_records() -> None:
+    for path, first in zip(PATHS, [1, 6, 10], strict=True):
+        found = walk(FILES | {path: flipped(FILES[path], 99)})
+        assert sound(found) == BASES
+        assert lost(found) == [(first, first)]
+
+
+def test_a_file_under_another_name_is_not_believed() -> None:
+    files = {path: data for path, data in FILES.items() if path != PATHS[1]}
+    found = walk(files | {log_file("message_log", 7).path: FILES[PATHS[1]]})
+    assert sound(found) == [1, 2, 4, 8, 10, 12]
+    reasons = " ".join(entry.reason for entry in found if isinstance(entry, Damage))
+    assert "says that it begins at 6" in reasons
+    assert "begins again at 6" in reasons
+
+
+def test_a_file_that_repeats_others_is_left_out() -> None:
+    found = walk(FILES | {log_file("message_log", 8).path: FILES[PATHS[1]]})
+    assert sound(found) == BASES
+    assert lost(found) == [(10, 10)]
+
+
+def test_a_batch_from_elsewhere_is_left_out_though_it_is_intact() -> None:
+    # The second batch of the second file, written over the first of the third: same size.
+    [second] = [position for base, _, position in PLACES if base == 8]
+    [third] = [position for base, _, position in PLACES if base == 10]
+    stray = FILES[PATHS[1]][second:]
+    data = FILES[PATHS[2]]
+    found = walk(FILES | {PATHS[2]: data[:third] + stray + data[third + len(stray) :]})
+    assert sound(found) == [1, 2, 4, 6, 8, 12]
+    assert (10, 12) in lost(found)
+
+
+def test_a_batch_that_does_not_follow_by_its_crc_is_left_out() -> None:
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=700)
+    for number in range(6):
+        log.append([messages([bytes([number + 9]) * 100, b"b"])], append_ms=number)
+    twin = disk.contents()
+    found = walk(FILES | {PATHS[1]: twin[PATHS[1]]})
+    assert sound(found) == [1, 2, 4, 8, 12]
+    assert lost(found) == [(6, 8), (10, 12)]
+
+
+def test_the_image_of_an_older_batch_in_the_first_message_of_a_file_is_not_taken_for_one() -> None:
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=400)
+    log.append([messages([b"o" * 80])], append_ms=1)
+    image = disk.contents()[PATHS[0]][152:]
+    # Its header, cut off from the rest, would make a walk hop over what comes next.
+    log.append([messages([image[:80]])], append_ms=2)
+    log.append([messages([b"neighbour"])], append_ms=3)
+    files = disk.contents()
+    assert len(log.files()) == 2
+    path = log.files()[1].path
+    found = walk(files | {path: flipped(files[path], (64 + 20) * 8)}, until=5)
+    assert sound(found) == [1, 2, 4]
+    assert lost(found) == [(3, 4)]
+
+
+def test_what_lies_before_is_hopped_over_unchecked() -> None:
+    assert walk(spoilt(4, 90), skip_below=6) == [6, 8, 10, 12]
+    assert walk(spoilt(4, 20), skip_below=6) == [6, 8, 10, 12]
+    assert sound(walk(FILES, skip_below=7)) == [6, 8, 10, 12]
+    assert lost(walk(spoilt(6, 90), skip_below=7)) == [(6, 8)]
+
+
+def test_an_end_that_is_not_reached_is_told() -> None:
+    assert lost(walk(FILES, until=20)) == [(14, 20)]
+    assert lost(walk(FILES, until=3)) == []
+
+
+def test_files_are_found_by_the_records_they_should_hold() -> None:
+    files = [LogFile(path, first) for path, first in zip(PATHS, [1, 6, 10], strict=True)]
+    assert files_from(files, 0) == files
+    assert files_from(files, 5) == files
+    assert files_from(files, 6) == files[1:]
+    assert files_from(files, 99) == files[2:]
+    assert files_from([], 3) == []
+
+
+def test_only_files_named_by_20_digits_belong_to_a_log() -> None:
+    disk = disk_of(FILES | {"message_log/7.log": b"", "message_log/0000000000000000000a.log": b""})
+    assert [file.path for file in list_log_files(disk, "message_log")] == PATHS

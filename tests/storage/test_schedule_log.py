@@ -1,7 +1,7 @@
 """Every filed message enters the wheel once, however filing, loading and splitting interleave."""
 
+import contextlib
 import random
-from pathlib import Path
 from uuid import UUID
 
 import numpy as np
@@ -10,7 +10,6 @@ import pytest
 from storage import (
     Columns,
     Damage,
-    DirectoryDisk,
     Entries,
     FactBlock,
     ItemReader,
@@ -19,9 +18,12 @@ from storage import (
     ScheduleLimits,
     ScheduleLog,
     SplitJob,
+    StorageFullError,
     SubjectTable,
 )
 from storage.spans import MINUTE_MS, Span
+from tests.simulation.disk import SimDisk
+from tests.simulation.faults import Action, Trap
 from tests.storage.qmq_items import qmq_item
 
 LOG_UUID = UUID(int=7)
@@ -32,10 +34,10 @@ START_MS = START_MINUTE * MINUTE_MS
 class Bench:
     """A schedule log with a hand-cranked clock, and all that it gave to the wheel."""
 
-    def __init__(self, root: Path, limits: ScheduleLimits | None = None) -> None:
+    def __init__(self, limits: ScheduleLimits | None = None) -> None:
+        self.disk = SimDisk(random.Random(0))
         for name in ("schedule_log", "dispatch_log"):
-            (root / name).mkdir()
-        self.disk = DirectoryDisk(root)
+            self.disk.make_directory(name)
         self.damages: list[Damage] = []
         self.log = ScheduleLog(
             self.disk,
@@ -109,8 +111,8 @@ class Bench:
         )
 
 
-def test_rows_of_all_three_spans_come_out_once_as_time_passes(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_rows_of_all_three_spans_come_out_once_as_time_passes() -> None:
+    bench = Bench()
     chance = random.Random(1)
     bench.split_all()
     bench.file([START_MS + chance.randrange(5 * 24 * 60 * MINUTE_MS) for _ in range(500)])
@@ -125,8 +127,8 @@ def test_rows_of_all_three_spans_come_out_once_as_time_passes(tmp_path: Path) ->
     assert not bench.damages
 
 
-def test_entries_point_at_their_items(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_entries_point_at_their_items() -> None:
+    bench = Bench()
     bench.split_all()
     bench.file([START_MS + 1000 * place for place in range(300)])
     bench.load_all(START_MS + 60 * MINUTE_MS)
@@ -144,8 +146,8 @@ def test_entries_point_at_their_items(tmp_path: Path) -> None:
         assert bench.log.subjects.names[int(entry["subject"])] == b"s%d" % (due % 3)
 
 
-def test_a_row_for_a_minute_that_is_being_loaded_enters_exactly_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_row_for_a_minute_that_is_being_loaded_enters_exactly_once() -> None:
+    bench = Bench()
     bench.split_all()
     bench.file([START_MS + 500 * place for place in range(100)])
     job = bench.log.begin_load(START_MS + MINUTE_MS, rows_max=10**6, now_ms=bench.now_ms)
@@ -161,13 +163,12 @@ def test_a_row_for_a_minute_that_is_being_loaded_enters_exactly_once(tmp_path: P
     assert bench.loaded() == sorted(bench.due)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(150))
 def test_any_interleaving_of_filing_loading_and_splitting_loads_each_row_once(
-    tmp_path: Path, seed: int
+    seed: int,
 ) -> None:
     chance = random.Random(seed)
     bench = Bench(
-        tmp_path,
         ScheduleLimits(minute_horizon_minutes=2, hour_horizon_minutes=120, gather_bytes_max=20_000),
     )
     bench.split_all()
@@ -213,8 +214,8 @@ def test_any_interleaving_of_filing_loading_and_splitting_loads_each_row_once(
     assert bench.log.pending == len(bench.due)
 
 
-def test_a_message_due_in_the_past_is_filed_in_the_floors_minute(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_message_due_in_the_past_is_filed_in_the_floors_minute() -> None:
+    bench = Bench()
     bench.split_all()
     bench.load_all(START_MS + 2 * MINUTE_MS)
     bench.file([START_MS - 5 * MINUTE_MS, 1], floor=START_MINUTE)
@@ -223,8 +224,8 @@ def test_a_message_due_in_the_past_is_filed_in_the_floors_minute(tmp_path: Path)
     assert entries["due_ms"].tolist() == [START_MS - 5 * MINUTE_MS, 1]
 
 
-def test_crossed_off_rows_are_not_loaded(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_crossed_off_rows_are_not_loaded() -> None:
+    bench = Bench()
     bench.split_all()
     bench.file([START_MS + place for place in range(10)])
     bench.load_all(START_MS + 2 * MINUTE_MS)
@@ -234,3 +235,121 @@ def test_crossed_off_rows_are_not_loaded(tmp_path: Path) -> None:
     bench.cross_off([4])
     segment = next(iter(bench.log.segments.values()))
     assert sorted(bench.log.crossed_off(segment).tolist()) == [1, 2, 3, 4]
+
+
+def test_a_row_that_found_no_space_enters_the_wheel_once_there_is_some() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.load_all(START_MS + 2 * MINUTE_MS)
+    bench.disk.arm(Trap(action=Action.FULL, kinds={"write", "create"}))
+    bench.file([START_MS + 10])
+    assert bench.log.full
+    assert bench.loaded() == []
+    assert bench.log.replayed_sequence() == 0
+    bench.load_all(START_MS + 3 * MINUTE_MS)
+    bench.wheel.append(bench.log.flush_near(bench.now_ms))
+    assert not bench.log.full
+    assert bench.loaded() == [1]
+    assert bench.log.replayed_sequence() == 1
+
+
+def test_the_splits_memory_stays_bounded_while_the_disk_is_full() -> None:
+    bench = Bench(
+        ScheduleLimits(minute_horizon_minutes=2, hour_horizon_minutes=120, gather_bytes_max=2000)
+    )
+    bench.split_all()
+    coarse_ms = START_MS + 100 * MINUTE_MS
+    for _ in range(30):
+        bench.file([coarse_ms + place for place in range(10)])
+        bench.log.flush(bench.now_ms)
+    bench.now_ms = coarse_ms
+    job = bench.log.begin_split(bench.now_ms)
+    assert job is not None
+    bench.disk.capacity_bytes = bench.disk.medium.used
+    for _ in range(60):
+        with contextlib.suppress(StorageFullError):
+            assert not job.step(bench.now_ms)
+    assert sum(block.weight for block in job._gathered) < 2 * 2000
+    bench.disk.capacity_bytes = 1 << 40
+    while not job.step(bench.now_ms):
+        pass
+    bench.split_all()
+    bench.load_all(coarse_ms + MINUTE_MS)
+    assert bench.loaded() == sorted(bench.due)
+
+
+def test_live_segments_never_overlap_and_the_hour_mark_stays_at_or_before_the_day_mark() -> None:
+    chance = random.Random(3)
+    bench = Bench(ScheduleLimits(minute_horizon_minutes=2, hour_horizon_minutes=120))
+    for _ in range(60):
+        bench.file([bench.now_ms + chance.randrange(4000 * MINUTE_MS) for _ in range(4)])
+        bench.log.flush(bench.now_ms)
+        bench.now_ms += chance.randrange(200 * MINUTE_MS)
+        bench.split_all()
+        assert bench.log.hour_mark <= bench.log.day_mark
+        minutes = [
+            minute
+            for segment in bench.log.segments.values()
+            for minute in range(segment.key.start, segment.key.end)
+        ]
+        assert len(minutes) == len(set(minutes))
+        for segment in bench.log.segments.values():
+            marks = {Span.MINUTE: 0, Span.HOUR: bench.log.hour_mark, Span.DAY: bench.log.day_mark}
+            assert segment.key.start >= marks[segment.key.span]
+
+
+def test_a_load_of_a_minute_with_more_rows_than_there_is_room_takes_a_slice() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS + place for place in range(100)])
+    job = bench.log.begin_load(START_MS + MINUTE_MS, rows_max=10, now_ms=bench.now_ms)
+    assert job is not None
+    assert job.until_ms == START_MS + 10
+    entries, _ = job.step(1000)
+    assert len(entries) == 10
+    assert bench.log.begin_load(START_MS + MINUTE_MS, rows_max=0, now_ms=bench.now_ms) is None
+
+
+def test_a_fact_told_again_after_its_segment_was_sealed_is_dropped() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS])
+    bench.load_all(START_MS + MINUTE_MS)
+    bench.cross_off([1])
+    assert bench.log.file_facts(bench.now_ms)
+    bench.log.drop_sealed([segment.key for segment in bench.log.segments.values()])
+    bench.cross_off([1])
+    assert bench.log.file_facts(bench.now_ms)
+    assert bench.log.segments == {}
+
+
+def test_the_next_load_is_that_of_the_first_row_that_is_not_in_the_wheel() -> None:
+    bench = Bench()
+    assert bench.log.next_load_ms() is None
+    bench.split_all()
+    bench.file([START_MS + 7 * MINUTE_MS + 5, START_MS + 9 * MINUTE_MS])
+    assert bench.log.next_load_ms() == START_MS + 7 * MINUTE_MS + 5
+    bench.log.flush(bench.now_ms)
+    assert bench.log.next_load_ms() == START_MS + 7 * MINUTE_MS + 5
+    bench.load_all(START_MS + 8 * MINUTE_MS)
+    assert bench.log.next_load_ms() == START_MS + 9 * MINUTE_MS
+
+
+def test_a_floor_is_wanted_when_all_rows_of_an_open_segment_have_facts() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS, START_MS + MINUTE_MS])
+    bench.load_all(START_MS + 2 * MINUTE_MS)
+    assert bench.log.wants_floor() is None
+    bench.cross_off([2])
+    assert bench.log.wants_floor() == START_MINUTE + 2
+    bench.cross_off([1])
+    assert bench.log.wants_floor() == START_MINUTE + 1
+    bench.log.file_control(sequence=3, floor_minute=START_MINUTE + 1, epoch=1, now_ms=0)
+    assert bench.log.wants_floor() == START_MINUTE + 2
+
+
+@pytest.mark.parametrize("settings", [{"minute_horizon_minutes": 1}, {"hour_horizon_minutes": 179}])
+def test_limits_that_could_not_work_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        ScheduleLimits(**settings)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 _PAGES = Path(__file__).parents[2] / "docs" / "formats"
 _BLOCK = re.compile(r"^```hex\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_LINE = re.compile(r"([0-9a-f]{4})  ((?:[0-9a-f]{2} ?)+)")
+_LINE = re.compile(r"([0-9a-f]{4})(?:$|  ((?:[0-9a-f]{2} ?)+))")
 
 
 def worked_examples(page: str) -> list[bytes]:
     """Return the bytes of each ```hex block of a page.
 
-    A line is an offset, two spaces, bytes, and after two more spaces what they are. A line without
-    an offset goes on explaining the one above; `....` says that zeros follow up to the next offset.
+    A line is an offset, two spaces, bytes, and after more spaces what they are. A line of `....`
+    says that zeros follow up to the next offset; a line with an offset only marks the end.
     """
     text = (_PAGES / page).read_text(encoding="utf-8")
     return [_bytes_of(block) for block in _BLOCK.findall(text)]
@@ -31,5 +31,5 @@ def _bytes_of(block: str) -> bytes:
             data += bytes(offset - len(data))
             zeros = False
         assert offset == len(data), f"line {line!r} should begin at {len(data):04x}"
-        data += bytes.fromhex(found[2])
+        data += bytes.fromhex(found[2] or "")
     return bytes(data)

@@ -1,0 +1,307 @@
+"""What is due is offered at once and in order, never before; its outcome becomes a durable fact."""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import numpy as np
+import pytest
+import trio
+
+from delay_server.clock_guard import ClockGuard
+from delay_server.dispatch import CrossingOff, Dispatch
+from delay_server.pace import Pacer
+from delay_server.wheel import Wheel
+from storage import Entries, FactBlock, FactsJournal, FatalDiskError, Outcome
+from storage.entries import ENTRY
+from tests.simulation.clock import EPOCH_MS, SimClock
+from tests.simulation.disk import SimDisk
+from tests.simulation.executor import ExecutorPlan, SimExecutor
+from tests.simulation.faults import CALM, HARSH, Action, Trap
+
+UUID_OF_LOG = UUID(int=7)
+
+
+def entries_of(due_ms: Sequence[int], *, first: int = 1) -> Entries:
+    entries = np.zeros(len(due_ms), ENTRY)
+    entries["sequence"] = np.arange(first, first + len(due_ms))
+    entries["due_ms"] = due_ms
+    entries["minute"] = np.array(due_ms, np.int64) // 60_000
+    return entries
+
+
+class Bench:
+    """A Dispatch before a sender that only takes notes."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock(is_synchronised=False)
+        self.wheel = Wheel()
+        self.pacer = Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000))
+        self.offers: list[tuple[int, list[int], list[int]]] = []
+        self.room = 1_000_000
+        self.dispatch = Dispatch(
+            wheel=self.wheel, pacer=self.pacer, offer=self._offer, room=lambda: self.room
+        )
+
+    def _offer(self, entries: Entries) -> None:
+        now_ms = self.clock.now_ms()
+        assert len(entries)
+        assert entries["due_ms"].max() <= now_ms, "early"
+        self.room -= len(entries)
+        self.offers.append((now_ms, entries["sequence"].tolist(), entries["due_ms"].tolist()))
+
+    def add(self, *due_ms: int, first: int = 1) -> None:
+        self.wheel.add(entries_of(due_ms, first=first))
+        self.dispatch.wheel_has_grown()
+
+    @property
+    def offered(self) -> list[int]:
+        """Sequences in the order of their offer."""
+        return [sequence for _, sequences, _ in self.offers for sequence in sequences]
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    b = Bench()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(b.dispatch.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield b
+        nursery.cancel_scope.cancel()
+
+
+async def test_each_message_is_offered_in_the_millisecond_in_which_it_is_due() -> None:
+    async with bench() as b:
+        times = [EPOCH_MS + delay for delay in (5000, 1, 0, 250_000, 5000, 77)]
+        b.add(*times)
+        await trio.sleep(300)
+        assert [(now, due) for now, _, dues in b.offers for due in dues] == [
+            (due, due) for due in sorted(times)
+        ]
+        assert b.offered == [3, 2, 6, 1, 5, 4]
+
+
+async def test_what_arrives_for_an_earlier_time_ends_the_sleep() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 50_000)
+        await trio.sleep(1)
+        b.add(EPOCH_MS + 3000, first=2)
+        b.add(EPOCH_MS + 90_000, first=3)
+        await trio.sleep(1)
+        b.add(EPOCH_MS - 1000, first=4)
+        await trio.sleep(100)
+        assert b.offered == [4, 2, 1, 3]
+        assert [now - EPOCH_MS for now, _, _ in b.offers] == [2000, 3000, 50_000, 90_000]
+
+
+async def test_a_clock_set_back_delays() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 10_000)
+        await trio.sleep(5)
+        b.clock.step(-30_000)
+        await trio.sleep(34)
+        assert b.offers == []
+        await trio.sleep(2)
+        assert [now for now, _, _ in b.offers] == [EPOCH_MS + 10_000]
+
+
+async def test_a_small_step_forward_is_followed_within_a_minute() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 200_000)
+        await trio.sleep(10)
+        b.clock.step(50_000)
+        await trio.sleep(151)
+        assert b.offered == [1]
+
+
+async def test_a_large_step_forward_holds_everything_until_somebody_vouches_for_it() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 10_000, EPOCH_MS + 3_000_000)
+        await trio.sleep(1)
+        b.clock.step(3_600_000)
+        await trio.sleep(1000)
+        assert b.offers == []
+        b.pacer.accept()
+        await trio.sleep(1)
+        assert b.offered == [1, 2]
+
+
+async def test_a_step_forward_that_is_taken_back_sends_nothing_early() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 100_000, EPOCH_MS + 3_000_000)
+        await trio.sleep(1)
+        b.clock.step(3_600_000)
+        await trio.sleep(70)
+        b.clock.step(-3_600_000)
+        await trio.sleep(60)
+        assert [(now, sequences) for now, sequences, _ in b.offers] == [(EPOCH_MS + 100_000, [1])]
+
+
+async def test_what_the_sender_has_no_room_for_stays_in_the_wheel_in_order() -> None:
+    async with bench() as b:
+        b.room = 3
+        b.add(*(EPOCH_MS + number for number in range(10)))
+        await trio.sleep(5)
+        assert b.offered == [1, 2, 3]
+        assert len(b.wheel) == 7
+        b.room = 5
+        await trio.sleep(1)
+        assert b.offered == list(range(1, 9))
+        b.room = 100
+        await trio.sleep(1)
+        assert b.offered == list(range(1, 11))
+
+
+async def test_others_run_between_the_slices_of_a_burst() -> None:
+    async with bench() as b:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while len(b.wheel):
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        b.add(*[EPOCH_MS] * 20_000)
+        await other()
+        assert len(b.offered) == 20_000
+        assert turns >= 9
+        assert max(len(sequences) for _, sequences, _ in b.offers) <= 2048
+
+
+# -- crossing off ---------------------------------------------------------------------------------
+
+
+class Books:
+    """A CrossingOff on a journal of a simulated disk."""
+
+    def __init__(self, *, disk: SimDisk | None = None, sync_s: float = 0.005) -> None:
+        self.disk = disk or SimDisk(random.Random(3), plan=CALM)
+        self.clock = SimClock()
+        self.disk.make_directory("dispatch_log/journal")
+        for path in ("", "dispatch_log"):
+            self.disk.sync_directory(path)
+        self.journal, _ = FactsJournal.recover(
+            self.disk, UUID_OF_LOG, filed_number=0, file_bytes_max=1 << 20
+        )
+        self.noted: list[tuple[FactBlock, int]] = []
+        self.crossing_off = CrossingOff(
+            journal=self.journal,
+            executor=SimExecutor(
+                random.Random(4),
+                disk=self.disk,
+                plan=ExecutorPlan(delay_s=(sync_s, sync_s), stall_chance=0),
+            ),
+            pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
+            epoch=lambda: 1,
+            note_facts=self._note,
+            sync_ms_max=20,
+        )
+
+    async def _note(self, facts: FactBlock, last_number: int) -> None:
+        await trio.lowlevel.checkpoint()
+        durable = sum(len(block) for block in facts_on(self.disk, durable=True))
+        assert durable >= last_number, "told of before it was durable"
+        self.noted.append((facts, last_number))
+
+    def cross_off(self, *sequences: int, target: str = "g1") -> None:
+        entries = np.zeros(len(sequences), ENTRY)
+        entries["sequence"] = sequences
+        entries["minute"] = 5
+        self.crossing_off.cross_off(entries, self.clock.now_ms(), target, Outcome.DELIVERED)
+
+    @property
+    def told(self) -> list[int]:
+        """Sequences that the schedule_log was told of."""
+        return [sequence for facts, _ in self.noted for sequence in facts.sequence.tolist()]
+
+
+def facts_on(disk: SimDisk, *, durable: bool) -> list[FactBlock]:
+    """Return the facts of all journals on a disk, read by a journal of their own."""
+    contents = disk.contents(durable=durable)
+    copy = SimDisk(random.Random(1), plan=CALM)
+    copy.make_directory("dispatch_log/journal")
+    for path, data in contents.items():
+        if data:
+            copy.open(path, create=True).write_at(0, [data])
+    _, recovery = FactsJournal.recover(copy, UUID_OF_LOG, filed_number=0, file_bytes_max=1 << 20)
+    return recovery.facts
+
+
+@asynccontextmanager
+async def books(b: Books) -> AsyncIterator[Books]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(b.crossing_off.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield b
+        nursery.cancel_scope.cancel()
+
+
+async def test_facts_are_durable_in_time_and_many_share_an_fsync() -> None:
+    async with books(Books()) as b:
+        for number in range(100):
+            b.cross_off(number, target=f"g{number % 2}")
+        assert b.crossing_off.waiting == 100
+        await trio.sleep(0.020)
+        assert b.told == list(range(100))
+        assert b.crossing_off.waiting == 0
+        assert b.crossing_off.syncs == 1
+        assert b.crossing_off.outcomes == {Outcome.DELIVERED: 100}
+        [facts] = facts_on(b.disk, durable=True)
+        names = [facts.targets[place] for place in facts.target.tolist()]
+        assert names == [f"g{number % 2}".encode() for number in range(100)]
+        assert set(facts.at_ms.tolist()) == {EPOCH_MS}
+
+
+async def test_under_load_each_fsync_takes_what_gathered_during_the_last() -> None:
+    async with books(Books()) as b:
+        for number in range(1000):
+            b.cross_off(number)
+            await trio.sleep(0.001)
+        await b.crossing_off.stop()
+        assert b.told == list(range(1000))
+        assert 100 < b.crossing_off.syncs < 300
+        assert [last for _, last in b.noted][-1] == 1000
+
+
+async def test_the_callers_array_may_be_used_again() -> None:
+    async with books(Books()) as b:
+        entries = entries_of([1, 2, 3])
+        b.crossing_off.cross_off(entries, EPOCH_MS, "g1", Outcome.KNOWN)
+        entries["sequence"] = 0
+        await b.crossing_off.stop()
+        assert b.told == [1, 2, 3]
+
+
+async def test_stop_waits_until_every_outcome_is_a_durable_fact() -> None:
+    async with books(Books(disk=SimDisk(random.Random(3), plan=HARSH), sync_s=1.0)) as b:
+        b.cross_off(1, 2)
+        await trio.sleep(0.5)
+        b.cross_off(3)
+        await b.crossing_off.stop()
+        b.disk.power_cut()
+        facts = facts_on(b.disk.revive(), durable=False)
+        assert [n for block in facts for n in block.sequence.tolist()] == [1, 2, 3]
+        await b.crossing_off.stop()
+
+
+async def test_facts_that_find_no_space_wait_and_none_is_lost() -> None:
+    async with books(Books()) as b:
+        b.disk.arm(*[Trap(action=Action.FULL, kinds={"create", "write"})] * 5)
+        b.cross_off(1, 2)
+        await trio.sleep(2.5)
+        b.cross_off(3)
+        await trio.sleep(20)
+        assert b.told == [1, 2, 3]
+        assert len(b.disk.fired) == 5
+
+
+async def test_a_failed_fsync_of_the_journal_is_fatal() -> None:
+    b = Books()
+    b.disk.arm(Trap(action=Action.EIO, kinds={"sync"}))
+    with pytest.RaisesGroup(FatalDiskError):
+        async with books(b):
+            b.cross_off(1)
+            await trio.sleep(1)
+    assert b.noted == []

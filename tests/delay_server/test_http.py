@@ -1,0 +1,140 @@
+"""Health, status, metrics and the operator's word, as any HTTP client gets them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from starlette.applications import Starlette
+
+from delay_server.http import application, serve_http
+from delay_transport import ListenError, parse_address
+from tests.delay_server.server_rig import World, make_config, make_item, until
+
+
+async def ask(app: Starlette, method: str, path: str) -> tuple[int, str, bytes]:
+    """Return code, content type and body of an answer."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, object]:
+        await trio.lowlevel.checkpoint()
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:  # noqa: ANN401 (whatever ASGI sends)
+        await trio.lowlevel.checkpoint()
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+        "root_path": "",
+        "scheme": "http",
+    }
+    await app(scope, receive, send)
+    headers = dict(sent[0]["headers"])
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return sent[0]["status"], headers[b"content-type"].decode(), body
+
+
+async def get(app: Starlette, path: str) -> tuple[int, Any]:
+    """Return code and value of a JSON answer."""
+    code, kind, body = await ask(app, "GET", path)
+    assert kind == "application/json"
+    return code, msgspec.json.decode(body)
+
+
+async def test_a_server_that_starts_lives_but_is_not_ready() -> None:
+    app = application(World().server(make_config()))
+    assert await get(app, "/livez") == (200, {"live": True})
+    assert await get(app, "/readyz") == (
+        503,
+        {"ready": False, "failing": ["recovery has not finished"]},
+    )
+    code, status = await get(app, "/status")
+    assert (code, status["ready"]) == (200, False)
+    code, kind, body = await ask(app, "GET", "/metrics")
+    assert (code, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"delaywheel_messages_accepted_total 0.0" in body
+
+
+async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
+    world = World()
+    async with world.serving() as server:
+        app = application(server)
+        assert await get(app, "/readyz") == (200, {"ready": True, "failing": []})
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms + 1000))
+        await until(lambda: world.broker.ids == ["m1"])
+        await trio.sleep(1)
+        code, status = await get(app, "/status")
+        assert (code, status["accepted"], status["dispatched"]) == (200, 1, {"delivered": 1})
+        _, _, body = await ask(app, "GET", "/metrics")
+        assert b'delaywheel_messages_dispatched_total{outcome="delivered"} 1.0' in body
+
+
+async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> None:
+    world = World()
+    world.clock.is_synchronised = False
+    async with world.serving() as server:
+        app = application(server)
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms + 90_000))
+        await trio.sleep(5)
+        world.clock.step(3_600_000)
+        await trio.sleep(200)
+        assert world.broker.ids == []
+        code, answer = await get(app, "/readyz")
+        assert code == 503
+        assert "the clock is not trusted" in answer["failing"][0]
+        assert (await ask(app, "GET", "/clock/accept"))[0] == 405
+        await trio.sleep(5)
+        assert world.broker.ids == []
+        code, _, body = await ask(app, "POST", "/clock/accept")
+        assert (code, msgspec.json.decode(body)) == (200, {"clock_held": False})
+        await until(lambda: world.broker.ids == ["m1"], seconds=2)
+        assert (await get(app, "/readyz"))[0] == 200
+
+
+async def test_what_nobody_serves_is_not_found() -> None:
+    app = application(World().server(make_config()))
+    assert (await ask(app, "GET", "/"))[0] == 404
+
+
+def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:
+    async def scenario() -> None:
+        server = World().server(make_config())
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                address = await nursery.start(serve_http, server, "127.0.0.1:0")
+                host, port = parse_address(address)
+                assert port > 0
+                answer = b""
+                async with await trio.open_tcp_stream(host, port) as stream:
+                    await stream.send_all(
+                        b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+                    )
+                    while data := await stream.receive_some():
+                        answer += data
+                assert answer.startswith(b"HTTP/1.1 200")
+                assert answer.endswith(b'{"live":true}')
+                nursery.cancel_scope.cancel()
+
+    trio.run(scenario)
+
+
+def test_an_address_that_is_taken_is_a_typed_error() -> None:
+    async def scenario() -> None:
+        server = World().server(make_config())
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        async with listeners[0]:
+            with trio.fail_after(10), pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
+                await serve_http(server, f"127.0.0.1:{port}")
+
+    trio.run(scenario)

@@ -1,0 +1,145 @@
+"""What is counted is shown under names that stay, and distributions count whole batches exactly."""
+
+import numpy as np
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay_server.metrics import (
+    LATENESS_BUCKETS_S,
+    SUBJECTS_SHOWN_MAX,
+    Distribution,
+    ServerMetrics,
+    top_subjects,
+)
+from tests.delay_server.server_rig import World, make_config, make_item, until
+
+VALUES = st.lists(
+    st.floats(0, 200_000, allow_nan=False) | st.sampled_from(LATENESS_BUCKETS_S), max_size=50
+)
+
+NAMES = """
+    build_info messages_accepted_total accepted_bytes_total messages_refused_total requests_total
+    requests_indivisible_total requests_expired_total requests_held connections
+    connections_accepted_total connections_refused_total received_bytes_total held_bytes
+    connections_closed_total commits_total fsync_seconds replay_lag_messages replay_lag_bytes
+    gathered_bytes checkpoints_total segments_sealed_total segments damaged disk_free_bytes
+    disk_bytes disk_full clock_held scheduled_messages wheel_entries late_messages wheel_messages
+    messages_dispatched_total delivery_lateness_seconds sender_tries sender_retries
+    sender_possible_duplicates sender_in_flight sender_queued
+"""
+
+
+def parsed(text: bytes) -> dict[str, float]:
+    """Return the samples of an exposition by name and labels."""
+    lines = [line for line in text.decode().splitlines() if line and line[0] != "#"]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def shown(text: bytes) -> set[str]:
+    """Return the names of the families, without the prefix."""
+    found = set()
+    for line in text.decode().splitlines():
+        if line.startswith("# TYPE "):
+            found.add(line.split()[2].removeprefix("delaywheel_"))
+    return found
+
+
+@given(VALUES)
+def test_values_counted_one_by_one_or_all_at_once_make_the_same_distribution(
+    values: list[float],
+) -> None:
+    one, all_at_once = Distribution(LATENESS_BUCKETS_S), Distribution(LATENESS_BUCKETS_S)
+    for value in values:
+        one.observe(value)
+    all_at_once.observe_all(np.array(values, np.float64))
+    assert one.counts.tolist() == all_at_once.counts.tolist()
+    assert one.sum == pytest.approx(all_at_once.sum)
+    assert one.total == len(values)
+
+
+@given(VALUES)
+def test_a_bucket_holds_what_is_at_most_its_bound(values: list[float]) -> None:
+    distribution = Distribution(LATENESS_BUCKETS_S)
+    distribution.observe_all(np.array(values, np.float64))
+    buckets = dict(distribution.buckets())
+    for bound in LATENESS_BUCKETS_S:
+        assert buckets[f"{bound:g}"] == sum(value <= bound for value in values)
+    assert buckets["+Inf"] == len(values)
+
+
+def test_a_quantile_is_the_bound_below_which_that_share_lies() -> None:
+    distribution = Distribution((1, 2, 5))
+    assert distribution.quantile(0.5) is None
+    for value in (0.5, 1.5, 1.5, 4):
+        distribution.observe(value)
+    assert distribution.quantile(0.25) == 1
+    assert distribution.quantile(0.5) == 2
+    assert distribution.quantile(0.75) == 2
+    assert distribution.quantile(0.99) == 5
+    distribution.observe(100)
+    assert distribution.quantile(1) == 5
+
+
+async def test_before_it_is_ready_a_server_shows_what_it_has() -> None:
+    server = World().server(make_config())
+    names = shown(ServerMetrics(server).render())
+    assert "build_info" in names
+    assert "messages_accepted_total" in names
+    assert "commits_total" not in names
+
+
+async def test_all_names_are_there_with_the_numbers_of_real_traffic() -> None:
+    world = World()
+    async with world.serving() as server:
+        producer = await world.connect()
+        now_ms = world.now_ms
+        items = [make_item(f"m{n}", now_ms + 100 * n, subject=f"s{n % 2}") for n in range(10)]
+        bad = make_item("far", now_ms + 10 * 365 * 86_400_000)
+        await producer.send(*items, bad)
+        await producer.send(make_item("later", now_ms + 100_000, subject="s1"))
+        await producer.answer(await producer.post(b"zzz"))
+        await until(lambda: len(world.broker.ids) == 10)
+        await trio.sleep(1)
+        text = ServerMetrics(server).render()
+        assert shown(text) == set(NAMES.split())
+        values = {name.removeprefix("delaywheel_"): value for name, value in parsed(text).items()}
+        assert values["messages_accepted_total"] == 11
+        assert values['messages_refused_total{reason="block"}'] == 1
+        assert values["requests_total"] == 3
+        assert values["requests_indivisible_total"] == 1
+        assert values["connections"] == 1
+        assert values["commits_total"] == 2
+        assert values["fsync_seconds_count"] == 2
+        assert values["replay_lag_messages"] == 0
+        assert values["scheduled_messages"] == 1
+        assert values["wheel_entries"] == 1
+        assert values['wheel_messages{subject="s1"}'] == 1
+        assert 'wheel_messages{subject="s0"}' not in values
+        assert values['messages_dispatched_total{outcome="delivered"}'] == 10
+        assert values["delivery_lateness_seconds_count"] == 10
+        assert values['delivery_lateness_seconds_bucket{le="0.01"}'] == 10
+        assert values['sender_tries{target="g1"}'] >= 1
+        assert values["disk_free_bytes"] > 0
+        assert values["disk_full"] == 0
+        assert values["clock_held"] == 0
+        assert values["accepted_bytes_total"] > sum(map(len, items))
+
+
+async def test_many_subjects_do_not_make_many_labels() -> None:
+    world = World()
+    async with world.serving() as server:
+        producer = await world.connect()
+        due_ms = world.now_ms + 60_000
+        for number in range(SUBJECTS_SHOWN_MAX + 20):
+            count = 3 if number == 7 else 1
+            await producer.send(
+                *(make_item(f"m{n}", due_ms, subject=f"s{number}") for n in range(count))
+            )
+        await until(lambda: len(server.wheel) == SUBJECTS_SHOWN_MAX + 22)
+        subjects = top_subjects(server)
+        assert subjects[0] == ("s7", 3)
+        assert subjects[-1] == ("other", 20)
+        assert len(subjects) == SUBJECTS_SHOWN_MAX + 1
+        assert sum(count for _, count in subjects) == len(server.wheel)

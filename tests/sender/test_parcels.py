@@ -1,0 +1,139 @@
+"""Entries keep their order, their tries and their number, however they are cut and joined."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sender.parcels import Entries, Parcel, ParcelQueue, Shelf, first_try, joined
+from tests.sender.broker_rig import ENTRY
+
+
+def entries_of(sequences: Sequence[int], *, size: int = 10) -> Entries:
+    entries = np.zeros(len(sequences), ENTRY)
+    entries["sequence"] = sequences
+    entries["size"] = size
+    return entries
+
+
+def sequences(parcel: Parcel | None) -> list[int]:
+    assert parcel is not None
+    assert len(parcel.tries) == len(parcel)
+    found: list[int] = parcel.entries["sequence"].tolist()
+    return found
+
+
+def queue_of(*parts: Sequence[int]) -> ParcelQueue:
+    queue = ParcelQueue()
+    for part in parts:
+        queue.append(first_try(entries_of(part)))
+    return queue
+
+
+def test_parcels_are_joined_with_their_tries_and_keep_their_type() -> None:
+    one = Parcel(entries_of([1, 2]), np.array([0, 3], np.uint32))
+    two = Parcel(entries_of([3]), np.array([7], np.uint32))
+    both = joined([one, two])
+    assert sequences(both) == [1, 2, 3]
+    assert both.tries.tolist() == [0, 3, 7]
+    assert both.entries.dtype == ENTRY
+
+
+def test_a_part_chosen_by_mask_is_a_copy_that_keeps_nothing_else_alive() -> None:
+    entries = entries_of(range(100_000))
+    mask = np.zeros(100_000, np.bool_)
+    mask[[5, 7]] = True
+    chosen = first_try(entries).where(mask)
+    assert sequences(chosen) == [5, 7]
+    assert not np.shares_memory(chosen.entries, entries)
+    assert chosen.entries.dtype == ENTRY
+
+
+def test_what_is_taken_spans_parcels_up_to_the_count() -> None:
+    queue = queue_of([1, 2], [3], [4, 5, 6])
+    assert sequences(queue.take(items_max=4, bytes_max=1000, any_size=False)) == [1, 2, 3, 4]
+    assert queue.count == 2
+    assert sequences(queue.take(items_max=4, bytes_max=1000, any_size=False)) == [5, 6]
+    assert queue.take(items_max=4, bytes_max=1000, any_size=False) is None
+
+
+def test_what_is_taken_fits_into_the_bytes() -> None:
+    queue = queue_of([1, 2], [3, 4])
+    assert sequences(queue.take(items_max=9, bytes_max=39, any_size=False)) == [1, 2, 3]
+    assert queue.take(items_max=9, bytes_max=9, any_size=False) is None
+    assert queue.count == 1
+
+
+def test_an_entry_larger_than_the_bytes_goes_alone_and_only_if_asked_for() -> None:
+    queue = queue_of([1, 2])
+    assert sequences(queue.take(items_max=9, bytes_max=5, any_size=True)) == [1]
+    assert sequences(queue.take(items_max=9, bytes_max=15, any_size=True)) == [2]
+
+
+def test_bytes_are_counted_beyond_32_bits() -> None:
+    queue = ParcelQueue()
+    queue.append(first_try(entries_of([1, 2, 3], size=2**31)))
+    assert sequences(queue.take(items_max=9, bytes_max=2**32, any_size=False)) == [1, 2]
+
+
+def test_what_is_put_first_comes_first_in_its_order() -> None:
+    queue = queue_of([5])
+    queue.prepend([first_try(entries_of(part)) for part in ([1, 2], [], [3, 4])])
+    assert queue.count == 5
+    assert sequences(queue.take(items_max=9, bytes_max=1000, any_size=False)) == [1, 2, 3, 4, 5]
+
+
+def test_alike_means_from_one_parcel_with_the_group_it_avoids() -> None:
+    queue = ParcelQueue()
+    queue.append(Parcel(entries_of([1, 2, 3]), np.zeros(3, np.uint32), avoid=4))
+    queue.append(first_try(entries_of([9])))
+    first = queue.take_alike(2)
+    rest = queue.take_alike(2)
+    assert (sequences(first), first.avoid, sequences(rest), rest.avoid) == ([1, 2], 4, [3], 4)
+    assert sequences(queue.take_alike(2)) == [9]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 60), max_size=6), max_size=8),
+    st.lists(st.tuples(st.integers(1, 7), st.integers(0, 150), st.booleans()), max_size=60),
+)
+def test_a_queue_gives_each_entry_once_in_order_within_the_limits(
+    parts: list[list[int]], takes: list[tuple[int, int, bool]]
+) -> None:
+    queue = ParcelQueue()
+    put = 0
+    for part in parts:
+        entries = entries_of(range(put, put + len(part)))
+        entries["size"] = part
+        queue.append(first_try(entries))
+        put += len(part)
+    taken: list[int] = []
+    for items_max, bytes_max, any_size in takes:
+        parcel = queue.take(items_max=items_max, bytes_max=bytes_max, any_size=any_size)
+        if parcel is None:
+            assert not (queue.count and any_size)
+            continue
+        assert 1 <= len(parcel) <= items_max
+        size = int(parcel.entries["size"].sum())
+        assert size <= bytes_max or (any_size and len(parcel) == 1)
+        taken += sequences(parcel)
+        assert queue.count == put - len(taken)
+    taken += [sequence for parcel in queue.clear() for sequence in sequences(parcel)]
+    assert taken == list(range(put))
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3))), st.lists(st.integers(0, 25)))
+def test_a_shelf_gives_what_is_due_earliest_first_and_like_times_in_the_order_of_putting(
+    puts: list[tuple[int, int]], nows: list[int]
+) -> None:
+    shelf = Shelf()
+    for number, (at, count) in enumerate(puts):
+        shelf.put(at, first_try(entries_of([number] * count)))
+    left = sorted((at, number) for number, (at, _) in enumerate(puts))
+    for now in nows:
+        due = [pair for pair in left if pair[0] <= now]
+        left = left[len(due) :]
+        assert [sequences(p)[0] for p in shelf.take_until(now)] == [number for _, number in due]
+        assert shelf.count == sum(puts[number][1] for _, number in left)
+        assert shelf.next_at == (left[0][0] if left else None)

@@ -1,0 +1,136 @@
+"""The files that the worked examples of docs/formats/ show: one message, filed, delivered, sealed.
+
+It is the message of message_log.md's example: sequence 2, due at NOW_MS, on subject `boarding`.
+"""
+
+import numpy as np
+
+from storage.batches import BATCH_BYTES_MAX
+from storage.checkpoint import CHECKPOINT_PATH, Checkpoint, RetiredFile, write_checkpoint
+from storage.dispatch_log import FactsJournal
+from storage.entries import SubjectTable
+from storage.facts import FactBlock, Outcome
+from storage.rows import RowBlock
+from storage.seals import SEALS_DIRECTORY, SEALS_PATH, Seal, SealsLog
+from storage.segment import Segment
+from storage.spans import MINUTE_MS, SegmentKey, Span
+from tests.simulation.disk import SimDisk
+from tests.storage.qmq_items import qmq_item
+from tests.storage.small_logs import LOG_UUID, NOW_MS, new_disk
+
+KEY = SegmentKey(NOW_MS // MINUTE_MS, Span.MINUTE)
+EXAMPLE_SEAL = Seal(
+    key=KEY,
+    rows=1,
+    distinct=1,
+    last_sequence=2,
+    length=236,
+    facts_length=184,
+    digest=(0x0102030405060708, 0x090A0B0C0D0E0F10),
+    facts_digest=(0x1112131415161718, 0x191A1B1C1D1E1F20),
+    outcomes=(1, 0, 0, 0, 0, 0, 0),
+)
+
+
+def segment_disk() -> SimDisk:
+    """Return an empty disk with the directories of derived files."""
+    disk = new_disk()
+    for name in ("schedule_log", "dispatch_log", "dispatch_log/journal", "seals", "checkpoint"):
+        disk.make_directory(name)
+    return disk
+
+
+def rows_of(
+    dues: list[int],
+    table: SubjectTable,
+    *,
+    first: int = 2,
+    subjects: list[bytes] | None = None,
+    bodies: list[bytes] | None = None,
+    floor_minute: int = 0,
+) -> RowBlock:
+    """Return rows with items that are whole; sequences ascend from `first`."""
+    names = subjects or [b"boarding"] * len(dues)
+    bodies = bodies or [b"\0\1k\0\1v"] * len(dues)
+    items = [
+        qmq_item(due, name, b"UA-%d" % (1521 + first + place), body)
+        for place, (due, name, body) in enumerate(zip(dues, names, bodies, strict=True))
+    ]
+    due_ms = np.array(dues, np.int64)
+    return RowBlock(
+        sequence=np.arange(first, first + len(dues), dtype=np.int64),
+        due_ms=due_ms,
+        id_hash=np.full(len(dues), 2**63, np.uint64),
+        size=np.array([len(item) for item in items], np.uint32),
+        subject=table.numbers(names),
+        minute=np.maximum(due_ms // MINUTE_MS, floor_minute),
+        blob=b"".join(items),
+    )
+
+
+def delivered(
+    sequences: list[int],
+    *,
+    minute: int = KEY.start,
+    at_ms: int = NOW_MS + 3,
+    outcome: Outcome = Outcome.DELIVERED,
+    target: bytes = b"g1",
+) -> FactBlock:
+    """Return one fact for each sequence."""
+    count = len(sequences)
+    return FactBlock(
+        sequence=np.array(sequences, np.int64),
+        minute=np.full(count, minute, np.uint32),
+        at_ms=np.full(count, at_ms, np.int64),
+        target=np.zeros(count, np.uint16),
+        outcome=np.full(count, outcome, np.uint8),
+        targets=[target],
+    )
+
+
+def new_journal(disk: SimDisk, *, file_bytes_max: int = BATCH_BYTES_MAX) -> FactsJournal:
+    """Return a journal on a disk that has none."""
+    journal, _ = FactsJournal.recover(
+        disk, LOG_UUID, filed_number=0, file_bytes_max=file_bytes_max
+    )
+    return journal
+
+
+def example_segment(disk: SimDisk) -> Segment:
+    """Write the segment and its facts, both of one row."""
+    table = SubjectTable()
+    segment = Segment.new(disk, LOG_UUID, KEY)
+    segment.append(rows_of([NOW_MS], table), table, epoch=1, append_ms=NOW_MS + 45)
+    segment.append_facts(delivered([2]), epoch=1, append_ms=NOW_MS + 3000)
+    return segment
+
+
+def example_files() -> dict[str, bytes]:
+    """Return the bytes of every file that a page shows, by page."""
+    disk = segment_disk()
+    segment = example_segment(disk)
+    new_journal(disk).append([delivered([2])], append_ms=NOW_MS + 20, epoch=1)
+    seals = SealsLog(disk, LOG_UUID, length=0, count=0, crc=0)
+    disk.sync_directory(SEALS_DIRECTORY)
+    seals.append([EXAMPLE_SEAL], append_ms=NOW_MS + 120_000)
+    write_checkpoint(
+        disk,
+        LOG_UUID,
+        Checkpoint(
+            written_ms=NOW_MS + 3000,
+            sequence=2,
+            fact_number=1,
+            floor_minute=KEY.start,
+            hour_mark=KEY.start + 180,
+            day_mark=KEY.start + 4320,
+            segments=(segment.state(),),
+            retired=(RetiredFile(path="schedule_log/20131127T0000Z.hour", since_ms=NOW_MS - 5),),
+        ),
+    )
+    files = disk.contents()
+    return {
+        "schedule_log.md": files[KEY.path],
+        "dispatch_log.md": files["dispatch_log/journal/00000000000000000001.log"],
+        "seals.md": files[SEALS_PATH],
+        "checkpoint.md": files[CHECKPOINT_PATH],
+    }
