@@ -67,7 +67,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python -m benchmarks
 
 simulate: $(VENV)/.developing
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
+	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first $(FIRST)
 
 # The second file holds to the versions of the first, so a test runs on what production runs on.
 COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \

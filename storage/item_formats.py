@@ -9,6 +9,8 @@ import zlib
 
 QMQ_ITEM = 1
 _QMQ_HEAD = struct.Struct(">qBqq")
+QMQ_ITEM_SIZE_MIN = _QMQ_HEAD.size
+"""Shorter bytes are no item."""
 _HAS_DUE_TIME = 2
 
 
@@ -22,6 +24,26 @@ def qmq_item_fault(item: bytes | memoryview, due_ms: int) -> str | None:
     if flag & _HAS_DUE_TIME and item_due_ms != due_ms:
         return f"an intact item, but one that is due at {item_due_ms}, not {due_ms}"
     return None
+
+
+def cut_qmq_items(
+    view: memoryview, positions: list[int], sizes: list[int], due_ms: list[int]
+) -> tuple[list[memoryview], list[int]]:
+    """Return the items at these positions, and which of them qmq_item_fault() would not pass.
+
+    The one loop per message on the way out. All items must lie in the view and have at least
+    QMQ_ITEM_SIZE_MIN bytes.
+    """
+    unpack, crc32 = _QMQ_HEAD.unpack_from, zlib.crc32
+    items: list[memoryview] = []
+    suspects: list[int] = []
+    for position, size, due in zip(positions, sizes, due_ms, strict=True):
+        item = view[position : position + size]
+        crc, flag, _create_ms, item_due_ms = unpack(item)
+        if crc32(item[8:]) != crc or (item_due_ms != due and flag & _HAS_DUE_TIME):
+            suspects.append(len(items))
+        items.append(item)
+    return items, suspects
 
 
 def qmq_message_id(item: bytes | memoryview) -> bytes:

@@ -6,13 +6,14 @@ already written bytes are read: a position comes from an index entry, which is m
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.disk import Disk
 from storage.entries import Entries
-from storage.item_formats import qmq_item_fault
+from storage.item_formats import QMQ_ITEM_SIZE_MIN, cut_qmq_items, qmq_item_fault
 from storage.spans import SegmentKey, Span
 
 _SEGMENTS_MAX = 64
@@ -32,36 +33,54 @@ class ItemReader:
 
         A damaged item's place in the list is an empty view; it was reported to `on_damage`.
         """
+        minutes = entries["minute"]
+        edges = [0, *(np.flatnonzero(np.diff(minutes)) + 1).tolist(), len(entries)]
         items: list[memoryview] = []
         damaged: list[int] = []
-        view = memoryview(b"")
-        current = -1
-        for position, size, minute, due_ms in zip(
-            entries["position"].tolist(),
-            entries["size"].tolist(),
-            entries["minute"].tolist(),
-            entries["due_ms"].tolist(),
-            strict=True,
-        ):
-            if minute != current or position + size > len(view):
-                view = self._view(minute, position + size)
-                current = minute
-            item = view[position : position + size]
-            fault = (
-                qmq_item_fault(item, due_ms)
-                if len(item) == size
-                else "the segment ends before the item does"
-            )
-            if fault is not None:
-                self._on_damage(SegmentKey(minute, Span.MINUTE).path, position, fault)
-                damaged.append(len(items))
-                item = view[:0]
-            items.append(item)
+        for begin, end in pairwise(edges):
+            found, bad = self._read_segment(entries[begin:end])
+            damaged += [len(items) + place for place in bad]
+            items += found
         if not damaged:
             return items, None
         mask = np.zeros(len(items), np.bool_)
         mask[damaged] = True
         return items, mask
+
+    def _read_segment(self, entries: Entries) -> tuple[list[memoryview], list[int]]:
+        """Return the items of entries of one minute, and the places of those that are damaged."""
+        if not len(entries):
+            return [], []
+        minute = int(entries["minute"][0])
+        ends = entries["position"] + entries["size"]
+        view = self._view(minute, int(ends.max()))
+        legible = (ends <= len(view)) & (entries["size"] >= QMQ_ITEM_SIZE_MIN)
+        if legible.all():
+            items, suspects = cut_qmq_items(
+                view,
+                entries["position"].tolist(),
+                entries["size"].tolist(),
+                entries["due_ms"].tolist(),
+            )
+        else:
+            items = [view[:0]] * len(entries)
+            suspects = list(range(len(entries)))
+        bad = []
+        for place in suspects:
+            position, size = int(entries["position"][place]), int(entries["size"][place])
+            item = view[position : position + size]
+            fault = (
+                qmq_item_fault(item, int(entries["due_ms"][place]))
+                if len(item) == size
+                else "the segment ends before the item does"
+            )
+            if fault is None:
+                items[place] = item
+                continue
+            self._on_damage(SegmentKey(minute, Span.MINUTE).path, position, fault)
+            items[place] = view[:0]
+            bad.append(place)
+        return items, bad
 
     def _view(self, minute: int, end: int) -> memoryview:
         view = self._views.get(minute)

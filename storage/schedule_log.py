@@ -92,6 +92,8 @@ class ScheduleLog:
         """Segments that were split; their files stay open until no checkpoint needs them."""
         self._unfiled: list[FactBlock] = []
         self._dirty: dict[str, File] = {}
+        self._syncing: set[str] = set()
+        """Files that a checkpoint under way makes durable; they stay open until it ends."""
         self.names_changed = False
         """A file was made since the last checkpoint, so the directories need an fsync."""
         self.full = False
@@ -563,11 +565,13 @@ class ScheduleLog:
     def take_dirty(self) -> list[File]:
         """Return the files written since the last call."""
         dirty = list(self._dirty.values())
+        self._syncing = set(self._dirty)
         self._dirty = {}
         return dirty
 
     def put_back_dirty(self, files: Sequence[File]) -> None:
         """Count files as not synced again."""
+        self._syncing = set()
         self._dirty = {file.path: file for file in files} | self._dirty
 
     def drop_sealed(self, keys: Sequence[SegmentKey]) -> None:
@@ -582,6 +586,7 @@ class ScheduleLog:
 
         To be called when no checkpoint is being written.
         """
+        self._syncing = set()
         self._close_clean_files()
         for segment in self._replaced:
             segment.close()
@@ -592,7 +597,7 @@ class ScheduleLog:
             file
             for segment in self.segments.values()
             for file in (segment.file, segment.facts_file)
-            if file.is_open and file.path not in self._dirty
+            if file.is_open and file.path not in self._dirty and file.path not in self._syncing
         ]
         if len(held) + len(self._dirty) >= self._limits.open_files_max:
             for file in held:

@@ -5,6 +5,8 @@ next deadline. `SimClock` is one machine's Clock on top of it, whose wall may be
 """
 
 import math
+from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 import trio
@@ -23,6 +25,16 @@ class EventClock(trio.abc.Clock):
 
     def __init__(self, start_s: float = 0.0) -> None:
         self._now = start_s
+        self._alarms: list[tuple[float, int, Callable[[], None]]] = []
+        self._alarms_set = 0
+
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> None:
+        """Call back at this time, before the deadlines of trio that are due then.
+
+        Cheaper by far than a deadline, which ends a wait by an exception.
+        """
+        self._alarms_set += 1
+        heappush(self._alarms, (when_s, self._alarms_set, callback))
 
     def start_clock(self) -> None:
         """Do nothing; this clock is always running."""
@@ -37,6 +49,12 @@ class EventClock(trio.abc.Clock):
         trio asks only when no task can run. Tasks in `wait_all_tasks_blocked` come before a jump.
         """
         if deadline <= self._now:
+            return 0.0
+        alarms = self._alarms
+        if alarms and alarms[0][0] <= deadline and not _has_idle_waiters():
+            self._now = max(self._now, alarms[0][0])
+            while alarms and alarms[0][0] <= self._now:
+                heappop(alarms)[2]()
             return 0.0
         if deadline == math.inf or _has_idle_waiters():
             return 999.0

@@ -12,6 +12,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from tests.simulation.clock import EventClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Death
 from tests.simulation.trace import Trace
@@ -35,6 +36,11 @@ class ExecutorPlan:
 
     late_chance: float = 0.5
     """Per call: that it takes effect at a drawn moment of its time, rather than at its begin."""
+
+
+def _never(_raise_cancel: object) -> trio.lowlevel.Abort:
+    """Refuse to be cancelled."""
+    return trio.lowlevel.Abort.FAILED
 
 
 def name_of(fn: Callable[..., object]) -> str:
@@ -64,7 +70,7 @@ class SimExecutor:
         self._trace = trace or Trace()
         self._name = name
         self._lanes: dict[str, trio.Lock] = {}
-        self._pauses: dict[trio.CancelScope, None] = {}
+        self._pauses: dict[Callable[[], None], object] = {}
         self._death: Death | None = None
 
     async def run(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -90,8 +96,8 @@ class SimExecutor:
         """End every wait; calls that have not taken effect never will."""
         if self._death is None:
             self._death = death
-            for scope in self._pauses:
-                scope.cancel()
+            for wake in list(self._pauses):
+                wake()
 
     def _call(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         label = name_of(fn)
@@ -117,14 +123,31 @@ class SimExecutor:
         return chance.uniform(*plan.delay_s)
 
     async def _pause(self, seconds: float) -> None:
+        clock = trio.lowlevel.current_clock()
+        if isinstance(clock, EventClock):
+            await self._sleep(clock, seconds)
+            self._check_alive()
+            return
         deadline = trio.current_time() + seconds
         with trio.CancelScope(shield=True, deadline=deadline) as scope:
-            self._pauses[scope] = None
+            self._pauses[scope.cancel] = None
             try:
                 await trio.sleep_forever()
             finally:
-                del self._pauses[scope]
+                del self._pauses[scope.cancel]
         self._check_alive()
+
+    async def _sleep(self, clock: EventClock, seconds: float) -> None:
+        """Sleep without a cancel scope: most of what a simulation does is wait here."""
+        task = trio.lowlevel.current_task()
+
+        def wake() -> None:
+            if self._pauses.pop(wake, self) is None:
+                trio.lowlevel.reschedule(task)
+
+        self._pauses[wake] = None
+        clock.call_at(clock.current_time() + seconds, wake)
+        await trio.lowlevel.wait_task_rescheduled(_never)
 
     def _check_alive(self) -> None:
         if self._death is not None:

@@ -90,9 +90,7 @@ def delivered(
 
 def new_journal(disk: SimDisk, *, file_bytes_max: int = BATCH_BYTES_MAX) -> FactsJournal:
     """Return a journal on a disk that has none."""
-    journal, _ = FactsJournal.recover(
-        disk, LOG_UUID, filed_number=0, file_bytes_max=file_bytes_max
-    )
+    journal, _ = FactsJournal.recover(disk, LOG_UUID, filed_number=0, file_bytes_max=file_bytes_max)
     return journal
 
 

@@ -1,4 +1,4 @@
-"""An item passes only if it is whole and due when its row says; nothing else is ever taken for it."""
+"""An item passes only if it is whole and due when its row says; nothing else is taken for it."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,0 +1,228 @@
+"""A real-time broker of the simulation: takes items, writes down what it got, and often fails.
+
+It is outside the server's crash domain. What it does with a request is drawn: it takes it and
+answers, or refuses it or some of its items, answers late, twice, in part or not at all. What it
+took and could not tell the server at once is in doubt: the server has to send it again.
+"""
+
+import contextlib
+import random
+from typing import Protocol
+
+import trio
+
+from delay_protocol import (
+    CommandCode,
+    Frame,
+    FrameDecoder,
+    ItemCode,
+    ItemScan,
+    ResponseCode,
+    encode_response,
+    encode_send_reply,
+    scan_items,
+)
+from delay_transport import Address
+from tests.simulation.network import SimNetwork, SimStream
+from tests.simulation.witness import Receipt, Witness
+
+_SURE_WITHIN_S = 1.0
+"""An answer later than this may be too late for a server that waits 5 s from its sending."""
+_UNHEARD_S = 3.0
+"""An answer may have been on its way this long when its connection broke."""
+_FAILURES = ("refuse", "busy", "late", "never", "cut", "twice", "take and fail")
+_ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+
+
+class OnRequest(Protocol):
+    """Hears of every SEND_MESSAGE, before its answer is sent and after."""
+
+    def __call__(self, *, answered: bool) -> None: ...
+
+
+class _Connection:
+    """One connection: its stream, and the receipts whose answer went out on it."""
+
+    def __init__(self, stream: SimStream) -> None:
+        self.stream = stream
+        self.lock = trio.Lock()
+        self.told: list[tuple[float, list[Receipt]]] = []
+
+    async def send(self, data: bytes) -> None:
+        async with self.lock:
+            await self.stream.send_all(data)
+
+    def doubt(self) -> None:
+        """Be sure no more of what the server may not have heard: the connection broke."""
+        since_s = trio.current_time() - _UNHEARD_S
+        for at_s, receipts in self.told:
+            if at_s >= since_s:
+                for receipt in receipts:
+                    receipt.sure = False
+
+
+class SimBroker:
+    """A broker group with one broker."""
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        *,
+        network: SimNetwork,
+        chance: random.Random,
+        witness: Witness,
+        on_request: OnRequest,
+    ) -> None:
+        self.name = name
+        self._address = address
+        self._network = network
+        self._chance = chance
+        self._witness = witness
+        self._on_request = on_request
+        self._failing = chance.choice((0.0, 0.03, 0.15))
+        self._knows_hello = chance.random() < 0.5
+        self._knows_duplicates = chance.random() < 0.5
+        self._seen: set[bytes] = set()
+        self._up = trio.Event()
+        self._up.set()
+        self._serving = trio.CancelScope()
+        self._healed = False
+
+    def go_down(self) -> None:
+        """Close everything and refuse connections."""
+        if not self._healed and self._up.is_set():
+            self._up = trio.Event()
+            self._serving.cancel()
+
+    def come_up(self) -> None:
+        """Be there again."""
+        self._up.set()
+
+    def heal(self) -> None:
+        """Fail no more."""
+        self._healed = True
+        self._failing = 0.0
+        self._up.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve, until cancelled."""
+        network = self._network.node(self.name)
+        while True:
+            await self._up.wait()
+            listener = await network.listen(*self._address)
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
+            with trio.CancelScope() as self._serving:
+                async with trio.open_nursery() as nursery:
+                    while True:
+                        nursery.start_soon(self._serve, await listener.accept())
+            await listener.aclose()
+
+    async def _serve(self, stream: SimStream) -> None:
+        connection = _Connection(stream)
+        decoder = FrameDecoder(frame_bytes_max=1 << 24)
+        orderly = False
+        try:
+            async with trio.open_nursery() as nursery:
+                while data := await stream.receive_some():
+                    decoder.feed(data)
+                    for frame in decoder.frames():
+                        await self._take(connection, frame, nursery)
+                orderly = True
+                nursery.cancel_scope.cancel()
+        except* _ENDS:
+            pass
+        finally:
+            if not orderly:
+                connection.doubt()
+            await trio.aclose_forcefully(stream)
+
+    async def _take(self, connection: _Connection, frame: Frame, nursery: trio.Nursery) -> None:
+        if frame.code == CommandCode.SEND_MESSAGE:
+            self._on_request(answered=False)
+            self._take_items(connection, frame, nursery)
+            return
+        code = ResponseCode.SUCCESS
+        if frame.code == CommandCode.HELLO and not self._knows_hello:
+            code = ResponseCode.UNKNOWN_CODE
+        await connection.send(encode_response(frame, code=code))
+
+    def _take_items(self, connection: _Connection, frame: Frame, nursery: trio.Nursery) -> None:
+        """Draw what becomes of a request, and do it."""
+        chance = self._chance
+        scan = ItemScan()
+        scan_items(frame.body, scan)
+        items = [
+            (message_id, frame.body[start : start + size])
+            for message_id, start, size in zip(scan.ids, scan.starts, scan.sizes, strict=True)
+        ]
+        if not all(scan.crc_ok):
+            self._witness.complain(f"{self.name} got an item whose CRC is wrong")
+        what = ""
+        if chance.random() < self._failing:
+            what = chance.choice(_FAILURES)
+        failures: list[tuple[bytes, int, str]] = []
+        if what == "refuse":
+            items = []
+        elif what == "busy":
+            busy = [item for item in items if chance.random() < 0.5]
+            failures += [(message_id, ItemCode.BROKER_BUSY, "busy") for message_id, _ in busy]
+            items = [item for item in items if item not in busy]
+        elif self._knows_duplicates:
+            failures += [
+                (message_id, ItemCode.MESSAGE_DUPLICATE, "known")
+                for message_id, _ in items
+                if message_id in self._seen
+            ]
+        receipts = self._receive(items)
+        sick = what in ("refuse", "take and fail")
+        answer = encode_response(
+            frame,
+            code=ResponseCode.BROKER_ERROR if sick else ResponseCode.SUCCESS,
+            body=b"" if sick or not failures else encode_send_reply(failures),
+        )
+        delay_s = chance.uniform(0, 0.3) if chance.random() < 0.1 else 0.0
+        if what == "late":
+            delay_s = chance.uniform(1, 9)
+        if what == "cut":
+            nursery.start_soon(self._cut, connection, answer)
+        elif what != "never":
+            told = receipts if what in ("", "twice", "busy") else []
+            nursery.start_soon(self._answer, connection, answer, delay_s, told, what == "twice")
+
+    def _receive(self, items: list[tuple[bytes, bytes]]) -> list[Receipt]:
+        witness = self._witness
+        now_s, wall_ms = trio.current_time(), witness.latest_wall_ms()
+        receipts = [
+            Receipt(message_id, item, now_s, wall_ms, self.name) for message_id, item in items
+        ]
+        witness.receipts += receipts
+        for message_id, _ in items:
+            witness.received.add(message_id)
+            self._seen.add(message_id)
+        return receipts
+
+    async def _answer(
+        self,
+        connection: _Connection,
+        answer: bytes,
+        delay_s: float,
+        told: list[Receipt],
+        twice: bool,
+    ) -> None:
+        began_s = trio.current_time()
+        if delay_s:
+            await trio.sleep(delay_s)
+        await connection.send(answer * 2 if twice else answer)
+        now_s = trio.current_time()
+        if now_s - began_s <= _SURE_WITHIN_S:
+            connection.told.append((now_s, told))
+            for receipt in told:
+                receipt.sure = True
+        self._on_request(answered=True)
+
+    async def _cut(self, connection: _Connection, answer: bytes) -> None:
+        with contextlib.suppress(*_ENDS):
+            await connection.send(answer[: self._chance.randrange(len(answer))])
+        raise trio.BrokenResourceError("the broker hangs up")

@@ -1,0 +1,263 @@
+"""A producer of the simulation: sends bursts of requests, and again what was not answered.
+
+Items are due in the past, now, or up to days ahead; some are flawed and have to be refused by their
+own code while their neighbours go on. A request that gets no answer in time, or whose connection is
+lost, is sent again byte for byte, as QMQ's clients do; a few requests are never repeated.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import trio
+
+from delay_protocol import (
+    FLAG_DELAY,
+    FLAG_TAGS,
+    CommandCode,
+    Frame,
+    FrameDecoder,
+    Item,
+    ItemCode,
+    ResponseCode,
+    decode_send_reply,
+    encode_item,
+    encode_request,
+    encode_send_request_body,
+)
+from delay_transport import Address
+from tests.simulation.network import SimNetwork, SimStream
+from tests.simulation.witness import Witness
+
+_SUBJECTS = ("orders", "orders.paid", "flights", "%RETRY%orders%billing", "grüße")
+_TIMEOUT_S = 5.0
+_ITEMS = (74, 86)
+"""Good items of one producer, between these."""
+_ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request, and what has to come back."""
+
+    body: bytes
+    good: list[bytes] = field(default_factory=list)
+    flawed: dict[bytes, int] = field(default_factory=dict)
+    indivisible: bool = False
+    repeated: bool = True
+
+
+class SimProducer:
+    """One client process with one connection at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        server: Address,
+        *,
+        network: SimNetwork,
+        chance: random.Random,
+        witness: Witness,
+        length_s: float,
+        minutes_ms: list[int],
+        horizon_ms: int,
+    ) -> None:
+        self.name = name
+        self._server = server
+        self._network = network.node(name)
+        self._chance = chance
+        self._witness = witness
+        self._length_s = length_s
+        self._horizon_ms = horizon_ms
+        self._minutes_ms = minutes_ms
+        self._nudge = trio.Event()
+        self._numbers = 0
+        self._opaque = 0
+        self._stream: SimStream | None = None
+        self._decoder = FrameDecoder(frame_bytes_max=1 << 24)
+
+    async def run(self) -> None:
+        """Send everything, and return when all of it is answered."""
+        chance = self._chance
+        count = chance.randint(*_ITEMS)
+        while self._numbers < count:
+            burst = [self._make_request() for _ in range(chance.choice((1, 1, 2, 5)))]
+            await self._deliver(burst)
+            with trio.move_on_after(self._pause_s()):
+                await self._nudge.wait()
+            self._nudge = trio.Event()
+        self._close()
+
+    def nudge(self) -> None:
+        """Send the next burst now."""
+        self._nudge.set()
+
+    def _pause_s(self) -> float:
+        kind = self._chance.random()
+        if kind < 0.55:
+            return self._chance.uniform(0, 0.05)
+        if kind < 0.8:
+            return self._chance.uniform(0, 30)
+        return self._chance.uniform(0, self._length_s / 14)
+
+    # -- what is sent ------------------------------------------------------------------------
+
+    def _make_request(self) -> _Request:
+        chance = self._chance
+        request = _Request(b"", repeated=chance.random() < 0.95)
+        parts = []
+        for _ in range(chance.choice((1, 2, 4, 8))):
+            flaw = chance.random()
+            if flaw < 0.015:
+                parts.append(self._flawed_item(request))
+            parts.append(self._good_item(request))
+        request.body = encode_send_request_body(parts)
+        if chance.random() < 0.01:
+            request.body = request.body[:-3]
+            request.indivisible = True
+            for message_id in request.good:
+                del self._witness.items[message_id], self._witness.due_ms[message_id]
+        return request
+
+    def _new_id(self) -> str:
+        self._numbers += 1
+        return f"{self.name}.{self._numbers}"
+
+    def _good_item(self, request: _Request) -> bytes:
+        chance, witness = self._chance, self._witness
+        message_id = self._new_id()
+        now_ms = witness.clock.now_ms()
+        due_ms = self._due_ms(now_ms)
+        flag = FLAG_DELAY if chance.random() < 0.97 else 0
+        tags = ("a", "b") if chance.random() < 0.1 else ()
+        item = encode_item(
+            Item(
+                flag=flag | (FLAG_TAGS if tags else 0),
+                create_ms=now_ms,
+                due_ms=due_ms,
+                subject=chance.choice(_SUBJECTS),
+                message_id=message_id,
+                tags=tags,
+                attributes={"data": f"{chance.getrandbits(64):x}" * chance.choice((1, 2, 8, 80))},
+            )
+        )
+        key = message_id.encode()
+        request.good.append(key)
+        witness.items[key] = item
+        witness.due_ms[key] = due_ms if flag else 0
+        return item
+
+    def _flawed_item(self, request: _Request) -> bytes:
+        chance = self._chance
+        flaw = chance.choice((ItemCode.STORE_ERROR, ItemCode.BLOCK, ItemCode.SUBJECT_NOT_ASSIGNED))
+        message_id = self._new_id()
+        now_ms = self._witness.clock.now_ms()
+        late = self._horizon_ms + 3_600_000 if flaw is ItemCode.BLOCK else 1000
+        item = encode_item(
+            Item(
+                flag=FLAG_DELAY,
+                create_ms=now_ms,
+                due_ms=now_ms + late,
+                subject="a/b" if flaw is ItemCode.SUBJECT_NOT_ASSIGNED else "orders",
+                message_id=message_id,
+                attributes={"data": "x"},
+            )
+        )
+        if flaw is ItemCode.STORE_ERROR:
+            item = item[:-1] + b"y"
+        request.flawed[message_id.encode()] = flaw
+        self._witness.refused[message_id.encode()] = flaw
+        return item
+
+    def _due_ms(self, now_ms: int) -> int:
+        chance = self._chance
+        kind = chance.random()
+        if kind < 0.08:
+            return now_ms - chance.randint(0, 7_200_000)
+        if kind < 0.14:
+            return now_ms
+        if kind < 0.34:
+            return now_ms + chance.randint(0, 60_000)
+        return chance.choice(self._minutes_ms) + chance.randint(0, 30_000)
+
+    # -- how it is sent ----------------------------------------------------------------------
+
+    async def _deliver(self, burst: list[_Request]) -> None:
+        """Send requests until each is answered; those never repeated are tried once."""
+        waiting = burst
+        while waiting:
+            answers = await self._attempt(waiting)
+            left = []
+            for number, request in enumerate(waiting):
+                if number in answers and self._accept(request, answers[number]):
+                    continue
+                if request.repeated:
+                    left.append(request)
+            waiting = left
+            if waiting:
+                await trio.sleep(self._chance.uniform(0, 2))
+        if self._chance.random() < 0.1:
+            self._close()
+
+    async def _attempt(self, requests: list[_Request]) -> dict[int, Frame]:
+        """Send requests in one go; return the answers that came in time, by place."""
+        answers: dict[int, Frame] = {}
+        places = {}
+        parts = []
+        for number, request in enumerate(requests):
+            self._opaque += 1
+            places[self._opaque] = number
+            parts.append(
+                encode_request(
+                    code=CommandCode.SEND_MESSAGE, opaque=self._opaque, body=request.body
+                )
+            )
+        try:
+            with trio.fail_after(_TIMEOUT_S):
+                stream = await self._connected()
+                for request in requests:
+                    self._witness.attempts.update(request.good)
+                await stream.send_all(b"".join(parts))
+                while len(answers) < len(requests):
+                    data = await stream.receive_some()
+                    if not data:
+                        self._close()
+                        break
+                    self._decoder.feed(data)
+                    for frame in self._decoder.frames():
+                        if frame.opaque in places:
+                            answers[places[frame.opaque]] = frame
+        except (*_ENDS, trio.TooSlowError):
+            if self._chance.random() < 0.5 or not answers:
+                self._close()
+        return answers
+
+    async def _connected(self) -> SimStream:
+        if self._stream is None:
+            self._stream = await self._network.connect(*self._server)
+            self._decoder = FrameDecoder(frame_bytes_max=1 << 24)
+        return self._stream
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close_now()
+            self._stream = None
+
+    def _accept(self, request: _Request, answer: Frame) -> bool:
+        """Take note of an answer; return False if the request has to be sent again."""
+        witness = self._witness
+        if request.indivisible:
+            if answer.code != ResponseCode.BROKER_ERROR:
+                witness.complain(f"an indivisible request was answered {answer.code}")
+            return True
+        if answer.code == ResponseCode.BROKER_ERROR:
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            witness.complain(f"a request was answered {answer.code}")
+            return True
+        failures = {key: code for key, (code, _) in decode_send_reply(answer.body).items()}
+        if failures != request.flawed:
+            witness.complain(f"items were refused with {failures}, not {request.flawed}")
+        for message_id in request.good:
+            if message_id not in failures:
+                witness.acknowledged[message_id] = None
+        return True

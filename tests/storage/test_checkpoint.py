@@ -1,0 +1,174 @@
+"""The checkpoint is the old one or the new one, and is believed only if every bit is right."""
+
+import json
+import random
+import zlib
+
+import pytest
+
+from storage.batches import log_seed
+from storage.checkpoint import (
+    CHECKPOINT_PATH,
+    Checkpoint,
+    RetiredFile,
+    SegmentState,
+    read_checkpoint,
+    write_checkpoint,
+)
+from storage.errors import (
+    DamagedError,
+    DataDirectoryError,
+    FatalDiskError,
+    StorageFullError,
+    UnsupportedFormatError,
+)
+from storage.file_header import LogKind
+from storage.spans import SegmentKey, Span
+from tests.simulation.disk import SimDisk
+from tests.simulation.faults import HARSH, Action, Death, Trap
+from tests.storage.small_logs import LOG_UUID, OTHER_UUID, disk_of, flipped
+from tests.storage.small_segments import example_files
+from tests.storage.worked_examples import worked_examples
+
+
+def checkpoint_of(number: int) -> Checkpoint:
+    return Checkpoint(
+        written_ms=number,
+        sequence=number,
+        segments=tuple(
+            SegmentState(
+                start=place,
+                span=1,
+                rows=number,
+                length=1,
+                last_sequence=2,
+                last_crc=2**32 - 1,
+                earliest_due_ms=-(2**62),
+                facts=3,
+                facts_length=4,
+                facts_last_crc=5,
+            )
+            for place in range(number)
+        ),
+        retired=(RetiredFile(path="a", since_ms=1),) * (number % 3),
+        quarantined=("b",) * (number % 2),
+    )
+
+
+def new_disk(seed: int = 0) -> SimDisk:
+    disk = SimDisk(random.Random(seed), plan=HARSH)
+    disk.make_directory("checkpoint")
+    disk.sync_directory("")
+    return disk
+
+
+def test_what_was_written_is_read() -> None:
+    disk = new_disk()
+    assert read_checkpoint(disk, LOG_UUID) is None
+    for number in (0, 1, 700):
+        write_checkpoint(disk, LOG_UUID, checkpoint_of(number))
+        assert read_checkpoint(disk, LOG_UUID) == checkpoint_of(number)
+    assert checkpoint_of(1).segments[0].key == SegmentKey(0, Span.MINUTE)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_death_at_any_point_leaves_the_old_one_or_the_new_one(seed: int) -> None:
+    chance = random.Random(seed)
+    disk = new_disk(seed)
+    write_checkpoint(disk, LOG_UUID, checkpoint_of(1))
+    for number in range(2, 12):
+        disk.arm(
+            Trap(
+                action=chance.choice([Action.POWER_CUT, Action.KILL, Action.EIO]),
+                kinds={"write", "sync", "rename", "create", "unlink", "sync_directory"},
+                skip=chance.randrange(8),
+            )
+        )
+        done = False
+        try:
+            write_checkpoint(disk, LOG_UUID, checkpoint_of(number))
+            done = True
+        except (Death, FatalDiskError):
+            pass
+        if chance.random() < 0.7:
+            disk.power_cut()
+        disk = disk.revive()
+        found = read_checkpoint(disk, LOG_UUID)
+        assert found is not None
+        if done:
+            assert found == checkpoint_of(number)
+        assert found.written_ms <= number
+        disk.sync_directory("checkpoint")
+        write_checkpoint(disk, LOG_UUID, checkpoint_of(number))
+
+
+def test_a_checkpoint_that_finds_no_space_leaves_the_old_one_and_the_next_goes_through() -> None:
+    disk = new_disk()
+    write_checkpoint(disk, LOG_UUID, checkpoint_of(1))
+    for kind in ("create", "write", "rename"):
+        disk.arm(Trap(action=Action.FULL, kinds={kind}))
+        with pytest.raises(StorageFullError):
+            write_checkpoint(disk, LOG_UUID, checkpoint_of(50))
+        assert read_checkpoint(disk, LOG_UUID) == checkpoint_of(1)
+    write_checkpoint(disk, LOG_UUID, checkpoint_of(2))
+    assert read_checkpoint(disk, LOG_UUID) == checkpoint_of(2)
+
+
+def test_any_flipped_bit_and_any_cut_is_found() -> None:
+    disk = new_disk()
+    write_checkpoint(disk, LOG_UUID, checkpoint_of(1))
+    data = disk.contents()[CHECKPOINT_PATH]
+    for bit in range(0, len(data) * 8):  # noqa: PIE808 (every bit of it)
+        with pytest.raises((DamagedError, DataDirectoryError)):
+            read_checkpoint(disk_of({CHECKPOINT_PATH: flipped(data, bit)}), LOG_UUID)
+    for size in range(len(data)):
+        with pytest.raises(DamagedError):
+            read_checkpoint(disk_of({CHECKPOINT_PATH: data[:size]}), LOG_UUID)
+
+
+def test_the_checkpoint_of_another_log_is_refused() -> None:
+    disk = new_disk()
+    write_checkpoint(disk, OTHER_UUID, checkpoint_of(1))
+    with pytest.raises(DataDirectoryError, match="must not be mixed"):
+        read_checkpoint(disk, LOG_UUID)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_damage() -> None:
+    disk = new_disk()
+    write_checkpoint(disk, LOG_UUID, checkpoint_of(1))
+    disk.arm(Trap(action=Action.EIO, kinds={"read"}))
+    with pytest.raises(DamagedError, match="cannot be read"):
+        read_checkpoint(disk, LOG_UUID)
+
+
+def rewritten(change: object) -> SimDisk:
+    """Return a disk with a checkpoint whose JSON was changed by a newer version, CRC and all."""
+    disk = new_disk()
+    write_checkpoint(disk, LOG_UUID, checkpoint_of(1))
+    data = disk.contents()[CHECKPOINT_PATH]
+    manifest = json.loads(data[72:])
+    assert callable(change)
+    change(manifest)
+    text = json.dumps(manifest).encode()
+    crc = zlib.crc32(text, log_seed(LOG_UUID, LogKind.CHECKPOINT))
+    prefix = len(text).to_bytes(4, "little") + crc.to_bytes(4, "little")
+    return disk_of({CHECKPOINT_PATH: data[:64] + prefix + text})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(format=2),
+        lambda manifest: manifest.update(something_new=1),
+        lambda manifest: manifest["segments"][0].append(7),
+        lambda manifest: manifest["retired"].append(["a", 1, 2]),
+        lambda manifest: manifest.update(sequence="one"),
+    ],
+)
+def test_what_only_a_newer_version_can_have_written_is_refused(change: object) -> None:
+    with pytest.raises(UnsupportedFormatError, match="upgrade this node"):
+        read_checkpoint(rewritten(change), LOG_UUID)
+
+
+def test_the_worked_example_is_what_the_code_writes() -> None:
+    assert worked_examples("checkpoint.md") == [example_files()["checkpoint.md"]]

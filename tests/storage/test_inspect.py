@@ -1,0 +1,220 @@
+"""Verify names every damage with file and position and says nothing about what is healthy."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from storage.inspect import DURABLE_END_PATH, dump_records, verify_files
+from storage.spans import MINUTE_MS
+from tests.simulation.faults import HARSH
+from tests.storage.store_rig import START_MS, StoreRig
+
+HOUR_MS = 60 * MINUTE_MS
+
+
+def lived_in() -> StoreRig:
+    """Return a running store with several batches in a file of every kind."""
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    for place in range(12):
+        rig.commit([START_MS + place, START_MS + 3 * MINUTE_MS, START_MS + 100 * HOUR_MS])
+        rig.file()
+        rig.load(steps=10)
+        rig.now_ms += 100
+        rig.deliver()
+        rig.journal()
+        rig.note()
+        rig.checkpoint()
+        rig.sync_durable_end()
+    for minutes in (2, 3):
+        rig.now_ms += minutes * MINUTE_MS
+        rig.split()
+        rig.load(steps=10)
+        rig.deliver()
+        rig.journal()
+        rig.note()
+        rig.commit_floor()
+        rig.file()
+        rig.checkpoint()
+    for place in range(3):
+        rig.commit([rig.now_ms + place + MINUTE_MS])
+        rig.file()
+        rig.checkpoint()
+    return rig
+
+
+def written(files: Mapping[str, bytes], root: Path) -> Path:
+    for path, data in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    return root
+
+
+def damage_in(root: Path) -> dict[str, list[str]]:
+    """Return what verify finds, by file."""
+    found = {}
+    for record in verify_files(root):
+        damage = record["damage"]
+        assert isinstance(damage, list)
+        if damage:
+            found[str(record["file"])] = damage
+    return found
+
+
+def test_a_running_directory_is_healthy_and_everything_is_looked_at(tmp_path: Path) -> None:
+    rig = lived_in()
+    files = rig.disk.contents()
+    root = written(files, tmp_path)
+    assert damage_in(root) == {}
+    looked_at = {str(record["file"]) for record in verify_files(root)}
+    assert looked_at == files.keys() - {"lock"}
+    kinds = {str(record["kind"]) for record in verify_files(root)}
+    assert kinds == {
+        "IDENTITY",
+        "CHECKPOINT",
+        "DURABLE_END",
+        "MESSAGE_LOG",
+        "SCHEDULE_LOG",
+        "DISPATCH_LOG",
+        "DISPATCH_JOURNAL",
+        "SEALS",
+    }
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_directory_is_healthy_after_any_step_and_after_recovery(
+    seed: int, tmp_path: Path
+) -> None:
+    rig = StoreRig(seed, plan=HARSH)
+    rig.open()
+    for life in range(3):
+        for step in range(12):
+            for _ in range(10):
+                rig.random_step()
+            root = written(rig.disk.contents(), tmp_path / f"{life}-{step}")
+            assert damage_in(root) == {}
+        rig.disk.power_cut()
+        rig.reopen()
+        assert damage_in(written(rig.disk.contents(), tmp_path / f"{life}")) == {}
+
+
+def test_damage_in_every_kind_of_file_is_named_with_its_position(tmp_path: Path) -> None:
+    files = lived_in().disk.contents()
+    chance = random.Random(5)
+    struck = set()
+    for number in range(250):
+        path = chance.choice(sorted(files.keys() - {"lock"}))
+        data = bytearray(files[path])
+        if path == DURABLE_END_PATH:
+            position = chance.choice([0, 512]) + chance.randrange(80)
+        elif "journal" in path:
+            position = chance.randrange(data.rindex(b"DWB1"))  # The last one may be a torn tail.
+        else:
+            position = chance.randrange(len(data))
+        data[position] ^= 1 << chance.randrange(8)
+        root = written(files | {path: bytes(data)}, tmp_path / str(number))
+        found = damage_in(root)
+        assert path in found, (path, position)
+        where = int(found[path][0].partition(":")[0])
+        assert where <= position
+        if path.endswith((".log", ".minute", ".day", ".hour")):
+            begins = data.rfind(b"DWB1", 0, position + 1)
+            assert where in {0, max(begins, 0), files[path].rfind(b"DWB1", 0, position + 1)}
+        struck.add(path.split("/")[0])
+        others = found.keys() - {path}
+        # Without identity or checkpoint less is known of the others.
+        assert not others or path == "identity", (path, found)
+    assert struck == {
+        "identity",
+        "checkpoint",
+        "message_log",
+        "schedule_log",
+        "dispatch_log",
+        "seals",
+    }
+
+
+def test_files_that_are_gone_short_or_swapped_are_named(tmp_path: Path) -> None:
+    rig = lived_in()
+    files = rig.disk.contents()
+    state = next(state for state in rig.store.checkpoint.segments if state.facts_length)
+    path, facts_path = state.key.path, state.key.facts_path
+    gone = {name: data for name, data in files.items() if name != path}
+    assert damage_in(written(gone, tmp_path / "gone")) == {path: ["0: the file is gone"]}
+    short = files | {path: files[path][: state.length - 1]}
+    assert path in damage_in(written(short, tmp_path / "short"))
+    other = next(name for name in files if name.startswith("schedule_log") and name != path)
+    swapped = files | {path: files[other]}
+    assert "this is the file of" in damage_in(written(swapped, tmp_path / "swap"))[path][0]
+    mixed = files | {facts_path: files[path]}
+    assert "SCHEDULE_LOG file where" in damage_in(written(mixed, tmp_path / "mix"))[facts_path][0]
+
+
+def test_a_numbered_file_that_is_missing_is_named_by_the_one_before_it(tmp_path: Path) -> None:
+    files = lived_in().disk.contents()
+    for directory in ("message_log", "dispatch_log/journal"):
+        numbered = sorted(
+            name for name in files if name.startswith(f"{directory}/0") and name.endswith(".log")
+        )
+        assert len(numbered) > 2
+        left = {name: data for name, data in files.items() if name != numbered[1]}
+        found = damage_in(written(left, tmp_path / directory))
+        assert list(found) == [numbered[0]]
+        assert "are missing" in found[numbered[0]][0]
+
+
+def test_what_lies_beyond_what_is_vouched_for_is_a_tail(tmp_path: Path) -> None:
+    files = lived_in().disk.contents()
+    last = max(name for name in files if name.startswith("message_log/0"))
+    for number, tail in enumerate((b"\0" * 5000, b"DWB1garbage" * 100, b"x")):
+        root = written(files | {last: files[last] + tail}, tmp_path / str(number))
+        assert damage_in(root) == {}
+        [record] = [record for record in verify_files(root) if record["file"] == last]
+        assert record["tail bytes"] == len(tail)
+
+
+def test_a_single_file_can_be_verified_in_its_place_and_elsewhere(tmp_path: Path) -> None:
+    rig = lived_in()
+    files = rig.disk.contents()
+    root = written(files, tmp_path / "data")
+    path = rig.store.checkpoint.segments[0].key.path
+    [record] = verify_files(root / path)
+    assert (record["file"], record["damage"]) == (path, [])
+    alone = written({"copy.minute": files[path]}, tmp_path / "alone")
+    [record] = verify_files(alone / "copy.minute")
+    assert record["damage"] == []
+    assert record["records"] == rig.store.checkpoint.segments[0].rows
+
+
+def test_dump_shows_every_record(tmp_path: Path) -> None:
+    rig = lived_in()
+    records = list(dump_records(written(rig.disk.contents(), tmp_path)))
+    assert not [record for record in records if "damage" in record]
+    messages = {record["sequence"] for record in records if record.get("kind") == "MESSAGE"}
+    assert messages == rig.memory.accepted.keys()
+    rows = [record["sequence"] for record in records if record.get("kind") == "ROWS"]
+    assert set(rows) == rig.memory.accepted.keys()
+    facts = {record["sequence"] for record in records if "fact" in record and "at" in record}
+    assert facts == rig.memory.durable_facts
+    seals = {record["segment"] for record in records if "seal" in record}
+    assert seals == rig.seals().keys()
+    assert seals
+    segments = {record["segment"] for record in records if "facts bytes" in record}
+    assert segments == {state.key.name for state in rig.store.checkpoint.segments}
+    assert {record["kind"] for record in records if "epoch" in record} == {"EPOCH_START", "FLOOR"}
+
+
+def test_dump_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None:
+    rig = lived_in()
+    files = rig.disk.contents()
+    path = min(name for name in files if name.startswith("message_log/0"))
+    data = bytearray(files[path])
+    place = data.index(b"DWB1", 64 + 100)
+    data[place + 90] ^= 1
+    records = list(dump_records(written(files | {path: bytes(data)}, tmp_path)))
+    [damage] = [record for record in records if "damage" in record]
+    assert (damage["file"], damage["position"]) == (path, place)
+    assert len([record for record in records if record.get("kind") == "MESSAGE"]) > 20

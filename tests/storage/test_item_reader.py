@@ -1,0 +1,148 @@
+"""A message's bytes are handed out only if they are whole and due when its entry says."""
+
+import random
+
+import numpy as np
+
+from storage.entries import ENTRY, Entries, SubjectTable
+from storage.item_reader import ItemReader
+from storage.segment import Segment
+from storage.spans import MINUTE_MS, SegmentKey, Span
+from tests.simulation.disk import SimDisk
+from tests.simulation.faults import Action, Trap
+from tests.storage.qmq_items import qmq_item
+from tests.storage.small_logs import LOG_UUID, NOW_MS
+from tests.storage.small_segments import KEY, rows_of, segment_disk
+
+Found = tuple[str, int, str]
+
+
+def entries_of(segment: Segment, due_ms: list[int], *, first: int = 2) -> Entries:
+    """Append rows with these due times; return their entries."""
+    table = SubjectTable()
+    block = rows_of(due_ms, table, first=first, floor_minute=segment.key.start)
+    positions = segment.append(block, table, epoch=1, append_ms=NOW_MS)
+    entries = np.zeros(len(due_ms), ENTRY)
+    entries["sequence"] = block.sequence
+    entries["due_ms"] = block.due_ms
+    entries["position"] = positions
+    entries["size"] = block.size
+    entries["minute"] = segment.key.start
+    return entries
+
+
+def item_of(due_ms: int, sequence: int) -> bytes:
+    return qmq_item(due_ms, b"boarding", b"UA-%d" % (1521 + sequence))
+
+
+def made(count: int = 5) -> tuple[SimDisk, Segment, Entries, list[Found], ItemReader]:
+    disk = segment_disk()
+    segment = Segment.new(disk, LOG_UUID, KEY)
+    entries = entries_of(segment, [NOW_MS + place for place in range(count)])
+    segment.file.file().sync()
+    found: list[Found] = []
+    return disk, segment, entries, found, ItemReader(disk, lambda *what: found.append(what))
+
+
+def test_items_come_in_the_order_of_the_entries_whatever_their_segments() -> None:
+    disk, segment, entries, found, reader = made()
+    other = Segment.new(disk, LOG_UUID, SegmentKey(KEY.start + 1, Span.MINUTE))
+    more = entries_of(other, [NOW_MS + MINUTE_MS], first=50)
+    mixed = np.concatenate([entries[3:4], more, entries[:2]])
+    items, damaged = reader.read(mixed)
+    assert damaged is None
+    assert found == []
+    assert [bytes(item) for item in items] == [
+        item_of(NOW_MS + 3, 5),
+        item_of(NOW_MS + MINUTE_MS, 50),
+        item_of(NOW_MS, 2),
+        item_of(NOW_MS + 1, 3),
+    ]
+    assert segment.rows == 5
+
+
+def test_rows_written_after_the_segment_was_mapped_are_read() -> None:
+    _, segment, entries, found, reader = made()
+    reader.read(entries)
+    later = entries_of(segment, [NOW_MS + 50_000] * 300, first=100)
+    items, damaged = reader.read(later)
+    assert damaged is None
+    assert found == []
+    assert bytes(items[299]) == item_of(NOW_MS + 50_000, 399)
+
+
+def test_a_damaged_item_is_reported_with_its_place_and_its_neighbours_are_served() -> None:
+    disk, _, entries, found, reader = made()
+    position = int(entries["position"][2])
+    disk.damage(KEY.path, position + 30, b"\xff")
+    items, damaged = reader.read(entries)
+    assert damaged is not None
+    assert damaged.tolist() == [False, False, True, False, False]
+    assert bytes(items[2]) == b""
+    assert bytes(items[3]) == item_of(NOW_MS + 3, 5)
+    assert found == [(KEY.path, position, "the item's CRC does not match its bytes")]
+
+
+def test_a_whole_item_at_the_wrong_place_is_not_handed_out() -> None:
+    disk, _, entries, found, reader = made()
+    data = disk.contents()[KEY.path]
+    position, size = int(entries["position"][1]), int(entries["size"][1])
+    disk.damage(KEY.path, int(entries["position"][2]), data[position : position + size])
+    _, damaged = reader.read(entries)
+    assert damaged is not None
+    assert damaged.tolist() == [False, False, True, False, False]
+    assert "an intact item, but one that is due at" in found[0][2]
+
+
+def test_any_flipped_bit_of_a_segment_gives_the_right_item_or_none() -> None:
+    chance = random.Random(1)
+    for _ in range(400):
+        disk, segment, entries, found, reader = made()
+        position = chance.randrange(segment.file.length)
+        byte = disk.contents()[KEY.path][position]
+        disk.damage(KEY.path, position, bytes([byte ^ (1 << chance.randrange(8))]))
+        items, damaged = reader.read(entries)
+        bad = [False] * 5 if damaged is None else damaged.tolist()
+        assert sum(bad) == len(found) <= 1
+        for place, item in enumerate(items):
+            assert bytes(item) == (b"" if bad[place] else item_of(NOW_MS + place, place + 2))
+
+
+def test_a_segment_that_is_gone_or_short_is_damage_of_its_items_only() -> None:
+    disk, _, entries, found, reader = made()
+    end = int(entries["position"][3])
+    disk.open(KEY.path).truncate(end)
+    lost = entries.copy()
+    lost["minute"] += 9
+    items, damaged = reader.read(np.concatenate([entries, lost]))
+    assert damaged is not None
+    assert damaged.tolist() == [False] * 3 + [True] * 7
+    assert bytes(items[0]) == item_of(NOW_MS, 2)
+    assert "the segment ends before the item does" in {reason for _, _, reason in found}
+    assert any("cannot be read" in reason for _, _, reason in found)
+
+
+def test_an_unreadable_segment_is_tried_again_the_next_time() -> None:
+    disk, _, entries, found, reader = made()
+    disk.arm(*[Trap(action=Action.EIO, kinds={"map"})] * 5)
+    assert reader.read(entries)[1] is not None
+    found.clear()
+    assert reader.read(entries)[1] is None
+    assert found == []
+
+
+def test_only_so_many_segments_are_mapped_at_a_time() -> None:
+    disk, _, _, found, reader = made()
+    for place in range(200):
+        segment = Segment.new(disk, LOG_UUID, SegmentKey(KEY.start + place + 1, Span.MINUTE))
+        due_ms = segment.key.start * MINUTE_MS
+        [item], damaged = reader.read(entries_of(segment, [due_ms], first=9))
+        assert damaged is None
+        assert bytes(item) == item_of(due_ms, 9)
+    assert len(reader._views) <= 64
+    assert found == []
+
+
+def test_no_entries_are_no_items() -> None:
+    _, _, entries, _, reader = made()
+    assert reader.read(entries[:0]) == ([], None)
