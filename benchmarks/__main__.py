@@ -1,9 +1,9 @@
 """`python -m benchmarks [NAME …]`: the figures of docs/performance.md, one run each.
 
-    ingest     durable ingest, 100-byte bodies, 20 a request, due within an hour and within a year
-    delivery   500,000 messages due in one second
-    lateness   1,000 messages a second
-    restart    SIGKILL with 2,000,000 messages pending
+ingest     durable ingest, 100-byte bodies, 20 a request, due within an hour and within a year
+delivery   500,000 messages due in one second
+lateness   1,000 messages a second
+restart    SIGKILL with 2,000,000 messages pending
 """
 
 import argparse
@@ -22,7 +22,7 @@ YEAR_MS = 365 * 24 * HOUR_MS
 
 def say(name: str, value: object) -> None:
     """Print one figure."""
-    print(f"  {name:<46} {value}", flush=True)  # noqa: T201
+    print(f"  {name:<46} {value}", flush=True)
 
 
 def now_ms() -> int:
@@ -148,7 +148,7 @@ def main() -> None:
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     for name in options.names or BENCHMARKS:
-        print(name, flush=True)  # noqa: T201
+        print(name, flush=True)
         with tempfile.TemporaryDirectory(prefix="delaywheel-bench-") as directory:
             BENCHMARKS[name](Path(directory), options.scale)
 

@@ -69,7 +69,9 @@ class Process:
 class DelayServer(Process):
     """A delay server in a directory, delivering to one port."""
 
-    def __init__(self, directory: Path, *, broker_port: int, settings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, directory: Path, *, broker_port: int, settings: tuple[str, ...] = ()
+    ) -> None:
         self.port = free_port()
         self._http = free_port()
         extra = [part for setting in settings for part in ("--set", setting)]
@@ -90,7 +92,7 @@ class DelayServer(Process):
 
     def status(self) -> dict[str, Any]:
         """Return GET /status."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/status") as answer:  # noqa: S310
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/status") as answer:
             status: dict[str, Any] = json.load(answer)
             return status
 

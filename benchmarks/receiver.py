@@ -12,15 +12,15 @@ import numpy as np
 import trio
 
 from delay_protocol import CommandCode, Frame, ItemScan, ResponseCode, scan_items
-from delaywheel.log_output import set_up_log
 from delay_transport import CloseReason, Connection, ConnectionLimits, TcpNetwork, serve_connections
+from delaywheel.log_output import set_up_log
 
 
 class Counting:
     """Counts items and keeps how late each was."""
 
     def __init__(self) -> None:
-        self.lateness: list[np.ndarray] = []  # type: ignore[type-arg]
+        self.lateness: list[np.ndarray] = []
         self.first_ms = 0
         self.last_ms = 0
 
@@ -68,11 +68,11 @@ async def main(port: int) -> None:
             await nursery.start(
                 serve_connections, TcpNetwork(), ("127.0.0.1", port), counting, ConnectionLimits()
             )
-            print("ready", flush=True)  # noqa: T201
+            print("ready", flush=True)
             async for _ in signals:
                 break
             nursery.cancel_scope.cancel()
-    print(json.dumps(counting.summary()), flush=True)  # noqa: T201
+    print(json.dumps(counting.summary()), flush=True)
 
 
 if __name__ == "__main__":

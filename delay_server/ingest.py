@@ -32,6 +32,9 @@ from delay_transport import Clock, CloseReason, Connection, Wakeup
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
+_TOGETHER_BYTES_MAX = 256 * 1024
+"""Requests with more bytes than this in one receive gain nothing from being looked at together."""
+
 DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
 
 
@@ -127,6 +130,8 @@ class Ingest:
 
     def frames(self, connection: Connection, frames: list[Frame]) -> None:
         """Take the requests of one receive."""
+        if len(frames) > 1 and self._admit_together(connection, frames):
+            return
         for frame in frames:
             if frame.code != CommandCode.SEND_MESSAGE:
                 self.counts.unknown_commands += 1
@@ -138,6 +143,24 @@ class Ingest:
 
     def closed(self, connection: Connection, reason: CloseReason) -> None:
         """Let held requests of the connection go when their time comes; nobody waits for them."""
+
+    def _admit_together(self, connection: Connection, frames: list[Frame]) -> bool:
+        """Admit all requests at once where nothing is wrong with any of them."""
+        if self.disk_full or self._must_hold():
+            return False
+        if any(frame.code != CommandCode.SEND_MESSAGE for frame in frames):
+            return False
+        bodies = [frame.body for frame in frames]
+        size = sum(map(len, bodies))
+        if size > _TOGETHER_BYTES_MAX:
+            return False
+        if not self._admission.admit_together(bodies, self._clock.now_ms(), self._intake):
+            return False
+        self.counts.requests += len(frames)
+        connection.begin(len(frames), size)
+        self._waiting += [_Waiting(connection, frame, []) for frame in frames]
+        self._more.wake()
+        return True
 
     def _must_hold(self) -> bool:
         return (
@@ -212,6 +235,8 @@ class Ingest:
                 continue
             intake, self._intake = self._intake, Intake()
             waiting, self._waiting = self._waiting, []
+            # What was held for lack of room is admitted while this is being written.
+            self._admit_held()
             self._committing = True
             kept = await self._commit(intake)
             self._committing = False

@@ -95,7 +95,7 @@ class _Place:
     path: str
     log_uuid: UUID | None
     vouched: int | None
-    """Bytes that must be whole, where the manifest says."""
+    """Bytes that must be whole, where durable end or manifest say; 0 for a retired file."""
     following: int | None = None
     """First record of the next file of the same log, where there is one."""
 
@@ -177,9 +177,16 @@ def _vouched_by_durable_end(disk: Disk, log_uuid: UUID) -> dict[str, int]:
         end = DurableEndFile(disk, MESSAGE_LOG_DIRECTORY, log_uuid=log_uuid).read()
     except (StorageError, OSError):
         return {}
-    if end is None or not end.position:
+    if end is None:
         return {}
-    return {log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence).path: end.position}
+    last = log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence).path
+    # Those before it were complete when it was made.
+    lengths = {
+        file.path: len(disk.map(file.path))
+        for file in list_log_files(disk, MESSAGE_LOG_DIRECTORY)
+        if file.first_sequence < end.file_sequence
+    }
+    return lengths | ({last: end.position} if end.position else {})
 
 
 def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
@@ -194,6 +201,8 @@ def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
                 lengths[seal.key.facts_path] = seal.facts_length
     except (StorageError, OSError):
         return {}
+    # Nothing needs retired files, and nobody made them durable before they were replaced.
+    lengths |= {file.path: 0 for file in checkpoint.retired if disk.exists(file.path)}
     for state in checkpoint.segments:
         lengths |= {state.key.path: state.length} if state.length else {}
         lengths |= {state.key.facts_path: state.facts_length} if state.facts_length else {}
@@ -211,7 +220,10 @@ def _verify(place: _Place) -> _Report:
         else:
             _verify_log(place, report)
     except (DamagedError, UnsupportedFormatError) as error:
-        report.add(error.position, error.reason)
+        if place.vouched == 0 and isinstance(error, DamagedError):
+            report.tail = report.size
+        else:
+            report.add(error.position, error.reason)
     except StorageError as error:
         report.add(0, str(error))
     except OSError as error:
@@ -275,12 +287,13 @@ def _verify_log(place: _Place, report: _Report) -> None:
         report.records += batch.count
         if not found.chained:
             report.add(found.position, "the batch before it is not the one it was written behind")
-        next_sequence = batch.next_sequence
         try:
             columns, blob = _decode(view, found, seed, place.path)
         except DamagedError as error:
-            report.add(error.position, error.reason)
+            damage = Damage(place.path, error.position, batch.size, error.reason)
+            _note_damage(place, report, damage, len(view))
             continue
+        next_sequence = batch.next_sequence
         if batch.kind in _ITEM_KINDS:
             _verify_items(report, found.position, columns, memoryview(blob))
         if batch.kind is RecordKind.ROWS:

@@ -394,3 +394,55 @@ def test_any_mixture_is_admitted_item_by_item(
     codes = {code for _, code in mixture if code is not None}
     assert {failure.code for failure in admitted.failures} <= codes
     assert bool(admitted.failures) == bool(codes)
+
+
+def columns_of(intake: Intake) -> tuple[list[int], list[int], list[bytes], bytes]:
+    """Return due times, sizes, subjects and bytes of everything an intake holds."""
+    batches = intake.batches()
+    return (
+        [due for batch in batches for due in batch.due_ms.tolist()],
+        [size for batch in batches for size in batch.size.tolist()],
+        [batch.subjects[number] for batch in batches for number in batch.subject.tolist()],
+        b"".join(bytes(piece) for batch in batches for piece in batch.pieces),
+    )
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=2, max_size=5), st.data())
+def test_requests_admitted_together_are_taken_as_each_would_be_alone(
+    requests: list[list[int]], data: st.DataObject
+) -> None:
+    bodies = [
+        b"".join(
+            raw_item(
+                due_ms=NOW + 1000 * number,
+                subject=b"s%d" % (number % 3),
+                message_id=b"m%d" % number,
+                body=attribute(b"k", b"v" * number),
+            )
+            for number in numbers
+        )
+        for numbers in requests
+    ]
+    spoilt = data.draw(st.integers(-1, len(bodies) - 1))
+    if spoilt >= 0 and bodies[spoilt]:
+        bodies[spoilt] = damaged(bodies[spoilt])
+    together, alone = Intake(), Intake()
+    taken = Admission(LIMITS).admit_together(bodies, NOW, together)
+    results = [Admission(LIMITS).admit(body, NOW, alone) for body in bodies]
+    if taken:
+        assert not any(result.failures for result in results)
+        assert columns_of(together) == columns_of(alone)
+    else:
+        assert columns_of(together) == ([], [], [], b"")
+    if len(requests[-1]) and spoilt < 0:
+        assert taken
+
+
+def test_an_item_that_reaches_into_the_next_request_is_not_taken() -> None:
+    first, second = raw_item(message_id=b"m1"), raw_item(message_id=b"m2")
+    for cut in range(1, len(first)):
+        intake = Intake()
+        assert not Admission(LIMITS).admit_together(
+            [first[:cut], first[cut:] + second], NOW, intake
+        )
+        assert len(intake) == 0

@@ -31,6 +31,8 @@ class Ledger:
     messages_min: int | None = None
     segments: Counter[str] = field(default_factory=Counter)
     segments_min: int | None = None
+    lacking_a_span: list[int] = field(default_factory=list)
+    """Seeds that had no segment of a minute, of an hour or of a day."""
     crashes: int = 0
     twice: int = 0
     points: Counter[str] = field(default_factory=Counter)
@@ -47,6 +49,8 @@ class Ledger:
         self.messages_min = min(self.messages_min or result.messages, result.messages)
         self.segments.update(result.segments)
         self.segments_min = min(self.segments_min or segments, segments)
+        if not all(result.segments[span] for span in _SPANS):
+            self.lacking_a_span.append(result.seed)
         self.crashes += result.crashes
         self.twice += result.twice
         self.points.update(result.points)

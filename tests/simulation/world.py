@@ -189,7 +189,7 @@ class World:
             shape.uniform(1.2, 5) * 86_400 if is_long else shape.uniform(2.2, 4.5) * 3600
         )
         # Close enough to midnight that what is due behind it lies in segments of a day.
-        start_ms = EPOCH_MS + round(shape.uniform(20.5, 22.6) * _HOUR_MS)
+        start_ms = EPOCH_MS + round(shape.uniform(20.5, 21.5) * _HOUR_MS)
         self.clock = SimClock(epoch_ms=start_ms, drift=shape.choice((0.0, 0.0, 5e-5, -5e-5)))
         self.witness = Witness(self.clock)
         self.config = _configuration(shape)
