@@ -16,6 +16,9 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 JOURNAL_LANE = "dispatch_log"
 _HELD_RECHECK_S = 0.5
+_SLEEP_MS_MAX = 5000
+"""Longest sleep while something is in the wheel: a wall clock that is set forward by less than the
+guard minds makes nothing later than this."""
 _ROOM_RECHECK_S = 0.02
 _SLICE_ENTRIES = 2048
 """Entries offered in one go; others run between two of them."""
@@ -61,7 +64,7 @@ class Dispatch:
             now_ms = self._pacer.trusted_ms()
             if due_ms > now_ms:
                 self._sleeps_until_ms = due_ms
-                wait_ms = min(due_ms - now_ms, self._pacer.sleep_ms_max)
+                wait_ms = min(due_ms - now_ms, _SLEEP_MS_MAX)
                 with trio.move_on_after(wait_ms / 1000):
                     await self._earlier.sleep()
                 continue

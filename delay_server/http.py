@@ -45,7 +45,8 @@ def application(server: "DelayServer") -> Starlette:
         return _json(status_of(server))
 
     async def render(_: Request) -> Response:
-        return Response(await trio.to_thread.run_sync(metrics.render), media_type=_METRICS_TYPE)
+        text = await trio.to_thread.run_sync(metrics.take().render)
+        return Response(text, media_type=_METRICS_TYPE)
 
     async def accept_clock(_: Request) -> Response:
         server.pacer.accept()

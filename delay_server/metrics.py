@@ -71,24 +71,38 @@ class Distribution:
         return [(name, float(count)) for name, count in zip(names, cumulative, strict=True)]
 
 
-class ServerMetrics(Collector):
-    """Reads a DelayServer's counters into metric families."""
+class Exposition(Collector):
+    """Metric families as they were at one moment, and their text."""
 
-    def __init__(self, server: "DelayServer") -> None:
-        self._server = server
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
 
     def render(self) -> bytes:
-        """Return the text exposition. Takes milliseconds: to be called in a thread."""
-        return generate_latest(self._registry)
+        """Return the text. Takes milliseconds and touches nothing else: for a thread."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing ahead: families depend on what is open."""
         return []
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield all families."""
+    def collect(self) -> Iterable[Metric]:
+        """Return all families."""
+        return self._families
+
+
+class ServerMetrics:
+    """Reads a DelayServer's counters into metric families."""
+
+    def __init__(self, server: "DelayServer") -> None:
+        self._server = server
+
+    def take(self) -> Exposition:
+        """Read everything now. To be called by the loop, which is what changes the counters."""
+        return Exposition(self._collect())
+
+    def _collect(self) -> Iterator[Metric]:
         info = GaugeMetricFamily("delaywheel_build_info", "Version.", labels=["version"])
         info.add_metric([installed_version()], 1)
         yield info

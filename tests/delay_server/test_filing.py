@@ -210,12 +210,14 @@ async def test_what_is_due_later_is_loaded_before_its_time_and_not_long_before()
 async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_once() -> None:
     """Arrivals are slipped in before every step of the load, by the order of calls alone."""
     for gap in range(6):
-        async with bench(limits=FilingLimits(load_step_rows=1), loops="filing") as b:
+        limits = FilingLimits(load_step_rows=1, load_ahead_ms=4 * MINUTE_MS)
+        async with bench(limits=limits, loops="filing") as b:
             minute_ms = EPOCH_MS + 3 * MINUTE_MS
             for number in range(5):
                 b.submit(minute_ms + number)
-            await until(lambda: not b.filing.backlog_bytes)
-            b.store.schedule.flush(EPOCH_MS)
+                await until(lambda: not b.filing.backlog_bytes)
+                # A batch each, so that the load takes a step each.
+                b.store.schedule.flush(EPOCH_MS)
             steps = 0
 
             def arrive() -> None:
@@ -232,7 +234,8 @@ async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_on
                 b.executor.before = None
                 await trio.sleep(600)
                 nursery.cancel_scope.cancel()
-            assert len(b.due_ms) > 8
+            assert len(b.due_ms) > 9
+            assert b.executor.calls["step"] >= 6
             b.assert_each_entered_once()
 
 

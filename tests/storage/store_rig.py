@@ -432,7 +432,7 @@ class StoreRig:
     def seals(self) -> dict[str, Seal]:
         """Return the seals that count by segment name."""
         uuid, checkpoint = self.store.identity.log_uuid, self.store.checkpoint
-        seals = {}
+        seals: dict[str, Seal] = {}
         for seal in read_seals(self.disk, uuid, checkpoint.seals_length):
             if isinstance(seal, Damage):
                 assert self._damage_expected, seal

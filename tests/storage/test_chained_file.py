@@ -149,7 +149,7 @@ def test_a_batch_of_an_unknown_kind_of_feature_is_refused() -> None:
 def test_a_closed_file_is_opened_again_by_the_next_append() -> None:
     disk, file, _ = written()
     file.close()
-    assert not file.is_open
+    assert disk.open_files == 0
     file.append([draft(13)])
     assert file.is_open
     assert numbers(disk, file.length) == [1, 4, 7, 10, 13]

@@ -124,7 +124,7 @@ def test_a_segment_that_is_gone_or_short_is_damage_of_its_items_only() -> None:
 
 def test_an_unreadable_segment_is_tried_again_the_next_time() -> None:
     disk, _, entries, found, reader = made()
-    disk.arm(*[Trap(action=Action.EIO, kinds={"map"})] * 5)
+    disk.arm(Trap(action=Action.EIO, kinds={"map"}))
     assert reader.read(entries)[1] is not None
     found.clear()
     assert reader.read(entries)[1] is None

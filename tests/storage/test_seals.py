@@ -91,10 +91,10 @@ def test_seals_that_found_no_space_are_not_there() -> None:
 def test_damage_is_told_in_its_place_and_the_rest_is_read() -> None:
     disk = segment_disk()
     log = opened(disk)
-    for count in (1, 2, 3):
-        log.append(seals(count), append_ms=NOW_MS)
-        if count == 1:
-            second = log.length
+    log.append(seals(1), append_ms=NOW_MS)
+    second = log.length
+    log.append(seals(2), append_ms=NOW_MS)
+    log.append(seals(3), append_ms=NOW_MS)
     disk.damage(SEALS_PATH, second + 100, b"\xff")
     found = list(read_seals(disk, LOG_UUID, log.length))
     assert [seal for seal in found if isinstance(seal, Seal)] == seals(1) + seals(3)

@@ -1,0 +1,285 @@
+"""Real delay server processes, a producer on a real socket, and a broker that records.
+
+Processes are ended by their own pid, and every wait has an end.
+"""
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from delay_protocol import (
+    FLAG_DELAY,
+    CommandCode,
+    Frame,
+    FrameDecoder,
+    Item,
+    ItemScan,
+    decode_send_reply,
+    encode_item,
+    encode_request,
+    encode_response,
+    scan_items,
+)
+
+ROOT = Path(__file__).parents[2]
+READY = re.compile(r"ready listen=(\S+):(\d+) http=(\S+)\n")
+READY_S = 30.0
+STOP_S = 5.0
+
+
+def wall_ms() -> int:
+    """Return the wall clock of this machine, which the server shares."""
+    return time.time_ns() // 1_000_000
+
+
+def make_item(message_id: str, due_ms: int, *, subject: str = "a.b", value: str = "v") -> bytes:
+    """Return the bytes of one item."""
+    return encode_item(
+        Item(
+            flag=FLAG_DELAY,
+            create_ms=wall_ms(),
+            due_ms=due_ms,
+            subject=subject,
+            message_id=message_id,
+            tags=(),
+            attributes={"k": value},
+        )
+    )
+
+
+def closed_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One item that reached the broker."""
+
+    at_ms: int
+    message_id: str
+    due_ms: int
+    data: bytes
+    crc_ok: bool
+
+
+class RecordingBroker:
+    """Takes everything and keeps it, in threads of the test's own process."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._closing = False
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._closing = True
+        # close() alone would leave the threads in accept() and recv().
+        for each in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of all deliveries, in order."""
+        return [delivery.message_id for delivery in list(self.deliveries)]
+
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        decoder = FrameDecoder(frame_bytes_max=1 << 26)
+        try:
+            while data := connection.recv(1 << 20):
+                decoder.feed(data)
+                for frame in decoder.frames():
+                    connection.sendall(self._take(frame))
+        except OSError:
+            return
+
+    def _take(self, frame: Frame) -> bytes:
+        if frame.code != CommandCode.SEND_MESSAGE:
+            return encode_response(frame, code=3)
+        at_ms = wall_ms()
+        scan = ItemScan()
+        scan_items(frame.body, scan)
+        self.deliveries += [
+            Delivery(at_ms, message_id.decode(), due_ms, frame.body[start : start + size], crc_ok)
+            for message_id, due_ms, start, size, crc_ok in zip(
+                scan.ids, scan.due_ms, scan.starts, scan.sizes, scan.crc_ok, strict=True
+            )
+        ]
+        return encode_response(frame, code=0)
+
+
+class Producer:
+    """One blocking connection."""
+
+    def __init__(self, port: int, *, timeout_s: float = 10.0) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self._decoder = FrameDecoder(frame_bytes_max=1 << 26)
+        self._opaque = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def send(self, items: Sequence[bytes]) -> dict[bytes, tuple[int, str]] | None:
+        """Send items and wait; return those refused, or None if the request was not taken."""
+        self._opaque += 1
+        self._socket.sendall(encode_request(code=10, opaque=self._opaque, body=b"".join(items)))
+        while True:
+            for frame in self._decoder.frames():
+                assert frame.opaque == self._opaque
+                return None if frame.code else decode_send_reply(frame.body)
+            data = self._socket.recv(1 << 20)
+            if not data:
+                raise ConnectionResetError("closed by the server")
+            self._decoder.feed(data)
+
+
+class ServerProcess:
+    """One life of a delay server."""
+
+    def __init__(self, data: Path, *, broker_port: int, options: Sequence[str] = ()) -> None:
+        self.log_path = data.parent / "server.log"
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "delaywheel", "delay-server", "--data", str(data)),
+                    *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+                    *("--broker", f"g1=127.0.0.1:{broker_port}", *options),
+                ],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.port = 0
+        self.http = ""
+
+    def wait_ready(self) -> Self:
+        """Wait for the line that begins with `ready`."""
+        assert self.process.stdout is not None
+        watchdog = threading.Timer(READY_S, self.process.kill)
+        watchdog.start()
+        try:
+            line = self.process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        match = READY.fullmatch(line)
+        assert match, f"no ready line but {line!r}; the log ends with:\n{self.log()[-3000:]}"
+        self.port, self.http = int(match[2]), match[3]
+        return self
+
+    def log(self) -> str:
+        """Return what the processes of this directory wrote to standard error."""
+        return self.log_path.read_text(errors="replace")
+
+    def sentence(self) -> str:
+        """Return the only line in which a process of this directory said why it ended."""
+        [line] = [line for line in self.log().splitlines() if line.startswith("Error: ")]
+        assert "Traceback" not in self.log()
+        return line
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Ask over HTTP."""
+        request = urllib.request.Request(f"http://{self.http}{path}")
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def status(self) -> dict[str, Any]:
+        """Return the status."""
+        code, body = self.get("/status")
+        assert code == 200
+        return msgspec.json.decode(body, type=dict[str, Any])
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.process.kill()
+        self.wait(STOP_S)
+
+    def terminate(self) -> float:
+        """End it by SIGTERM; return the seconds that it took. It must end well."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.wait(STOP_S + 10)
+        assert code == 0, f"exit code {code}; the log ends with:\n{self.log()[-3000:]}"
+        return time.monotonic() - began
+
+    def wait(self, seconds: float) -> int:
+        """Wait for its end; return the exit code."""
+        code = self.process.wait(seconds)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@contextlib.contextmanager
+def server(data: Path, *, broker_port: int, options: Sequence[str] = ()) -> Iterator[ServerProcess]:
+    """Run a delay server; whatever happens, it is gone afterwards."""
+    process = ServerProcess(data, broker_port=broker_port, options=options)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.kill()
+
+
+def until(condition: Any, *, seconds: float) -> bool:  # noqa: ANN401 (any callable)
+    """Wait until a condition holds; return whether it does."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
