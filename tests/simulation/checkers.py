@@ -21,6 +21,7 @@ from uuid import UUID
 from storage.batches import Damage, decode_batch, log_seed, scan_batches
 from storage.checkpoint import Checkpoint, read_checkpoint
 from storage.columns import Columns, RecordKind
+from storage.durable_end import decode_slot
 from storage.errors import StorageError
 from storage.file_header import FILE_HEADER_SIZE, LogKind, decode_file_header
 from storage.identity import read_identity
@@ -178,12 +179,19 @@ def _batches(
         )
 
 
-def old_batches(data: bytes, path: str, before_ms: int) -> list[tuple[int, int, list[bytes]]]:
-    """Return position, size and message ids of the MESSAGE batches of a file that are this old."""
+def old_batches(
+    data: bytes, path: str, before_ms: int, *, durable_end: bytes
+) -> list[tuple[int, int, list[bytes]]]:
+    """Return position, size and message ids of the MESSAGE batches of a file that are this old.
+
+    Only those that the durable end, itself durable, vouches for: a bit flipped in the 20 ms before
+    that cannot be told from a torn write.
+    """
     if len(data) < FILE_HEADER_SIZE:
         return []
     header = decode_file_header(data, path=path)
     seed = log_seed(header.log_uuid, header.kind)
+    known = _durable_sequence(durable_end, header.log_uuid)
     found = []
     for batch in scan_batches(
         memoryview(data),
@@ -195,6 +203,8 @@ def old_batches(data: bytes, path: str, before_ms: int) -> list[tuple[int, int, 
     ):
         if isinstance(batch, Damage) or batch.header.append_ms > before_ms:
             break
+        if batch.header.next_sequence > known:
+            break
         if batch.header.kind is RecordKind.MESSAGE:
             start, size = batch.position, batch.header.size
             content = decode_batch(
@@ -203,6 +213,24 @@ def old_batches(data: bytes, path: str, before_ms: int) -> list[tuple[int, int, 
             items = _items(content.columns, memoryview(content.blob))
             found.append((start, size, [_message_id(item) for item in items]))
     return found
+
+
+def _durable_sequence(data: bytes, log_uuid: UUID) -> int:
+    """Return the sequence below which the bytes of a durable end file vouch for records."""
+    sequence = 0
+    for position in range(0, len(data), 512):
+        try:
+            slot = decode_slot(
+                data[position : position + 512],
+                log_uuid=log_uuid,
+                path="durable_end",
+                position=position,
+            )
+        except StorageError:
+            continue
+        if slot is not None:
+            sequence = max(sequence, slot[1].next_sequence)
+    return sequence
 
 
 def _items(columns: Columns, blob: memoryview) -> list[bytes]:

@@ -387,7 +387,12 @@ class World:
             return
         files = self.node.disk.contents(durable=True)
         path = max((name for name in files if name.startswith("message_log/0")), default="")
-        batches = old_batches(files.get(path, b""), path, self.clock.now_ms() - _OLD_MS)
+        batches = old_batches(
+            files.get(path, b""),
+            path,
+            self.clock.now_ms() - _OLD_MS,
+            durable_end=files.get("message_log/durable_end", b""),
+        )
         if not batches:
             return
         start, size, ids = self._rotting.choice(batches)

@@ -100,7 +100,7 @@ class StoreRig:
         self._in_wheel: set[int] = set()
         self._backlog: list[Callable[[], Entries]] = []
         self._outcomes: list[FactBlock] = []
-        self._journalled: list[tuple[FactBlock, int]] = []
+        self.journalled: list[tuple[FactBlock, int]] = []
         self._load: LoadJob | None = None
         self.work: CheckpointWork | None = None
         self.store, self.summary = Store.open(
@@ -328,13 +328,13 @@ class StoreRig:
             return
         self._outcomes = []
         self.memory.durable_facts |= told
-        self._journalled.append((block, number))
+        self.journalled.append((block, number))
 
     def note(self) -> None:
         """Tell the schedule_log of durable facts."""
-        for block, number in self._journalled:
+        for block, number in self.journalled:
             self.store.note_facts(block, number)
-        self._journalled = []
+        self.journalled = []
 
     def sync_durable_end(self) -> None:
         """Make the durable end itself durable."""

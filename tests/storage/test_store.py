@@ -247,6 +247,32 @@ def test_a_segment_whose_facts_were_known_before_its_rows_were_written_is_sealed
     assert rig.store.sealed == 1
 
 
+def test_a_segment_is_not_sealed_on_the_number_of_its_facts() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 10, START_MS + 20])
+    rig.file()
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.deliver(1)
+    rig.journal()
+    block, number = rig.store.journal.append([rig.journalled[0][0]], append_ms=rig.now_ms, epoch=1)
+    rig.journalled.append((block, number))  # One message told of twice, the other not at all.
+    rig.note()
+    rig.now_ms += 2 * MINUTE_MS
+    rig.split()
+    rig.commit_floor()
+    rig.file()
+    rig.checkpoint()
+    assert rig.store.sealed == 0
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.checkpoint()
+    assert rig.store.sealed == 1
+
+
 def test_facts_of_rows_that_found_no_space_are_not_forgotten() -> None:
     rig = StoreRig(1)
     rig.open()
