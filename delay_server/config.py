@@ -16,7 +16,7 @@ import msgspec
 from delay_server.admission import AdmissionLimits
 from delay_server.filing import FilingLimits
 from delay_server.ingest import IngestLimits
-from delay_transport import ConnectionLimits, parse_address
+from delay_transport import AddressError, ConnectionLimits, parse_address
 from sender import BrokerGroup, SenderConfig
 from storage import ScheduleLimits, StoreSettings
 
@@ -350,7 +350,10 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         groups = []
         for name, address in self.brokers.items():
             _require_name("the name of a broker group", name)
-            host, port = parse_address(address)
+            try:
+                host, port = parse_address(address)
+            except AddressError as error:
+                raise ValueError(f"the address of broker {name!r}: {error}") from error
             groups.append(BrokerGroup(name=name, host=host, port=port))
         return tuple(groups)
 

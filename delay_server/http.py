@@ -81,7 +81,8 @@ async def serve_http(
     config.bind = [f"fd://{await _bind(bind)}"]
     config.accesslog = None
     config.errorlog = None
-    config.keep_alive_timeout = 30
+    config.keep_alive_timeout = 5
+    config.read_timeout = 10
     config.graceful_timeout = 0.5
 
     def started(binds: list[str]) -> None:

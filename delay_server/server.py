@@ -7,11 +7,13 @@ a last checkpoint.
 """
 
 import ctypes
+import dataclasses
 import random
 import resource
 import signal
 import sys
 
+import msgspec
 import structlog
 import trio
 
@@ -42,6 +44,7 @@ from sender import Sender
 from storage import (
     MINUTE_MS,
     Damage,
+    DataDirectoryError,
     DirectoryDisk,
     Disk,
     Entries,
@@ -422,24 +425,34 @@ def run(config: DelayServerConfig) -> None:
     # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
     sys.setswitchinterval(0.0005)
     _keep_freed_memory()
-    _raise_file_limit(config)
+    config = _within_file_limit(config)
     trio.run(_run_process, config)
 
 
-def _raise_file_limit(config: DelayServerConfig) -> None:
-    """Allow as many open files as the system lets us; say so if the settings ask for more."""
+def _within_file_limit(config: DelayServerConfig) -> DelayServerConfig:
+    """Allow as many open files as the system lets us; take fewer connections if that is too few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = config.listener.connections_max + config.storage.open_files_max + _OTHER_FILES
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < needed:
-        _log.warning(
-            "the limit of open files is too low for the settings; raise it (ulimit -n), or lower "
-            "listener.connections_max or storage.open_files_max",
-            limit=wanted,
-            needed=needed,
-        )
+    own = config.storage.open_files_max + _OTHER_FILES
+    needed = config.listener.connections_max + own
+    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit >= needed:
+        return config
+    open_files = min(config.storage.open_files_max, max(limit // 2, 16))
+    connections = max(limit - open_files - _OTHER_FILES, 1)
+    _log.warning(
+        "the limit of open files is too low for the settings; raise it (ulimit -n)",
+        limit=limit,
+        needed=needed,
+        connections_max=connections,
+        open_files_max=open_files,
+    )
+    return msgspec.structs.replace(
+        config,
+        listener=dataclasses.replace(config.listener, connections_max=connections),
+        storage=dataclasses.replace(config.storage, open_files_max=open_files),
+    )
 
 
 _OTHER_FILES = 256
@@ -465,7 +478,10 @@ def _keep_freed_memory() -> None:
 
 
 async def _run_process(config: DelayServerConfig) -> None:
-    config.node.data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        config.node.data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataDirectoryError(f"cannot make the data directory: {error}") from error
     server = DelayServer(config, system_runtime(), DirectoryDisk(config.node.data_dir))
     stop = trio.Event()
     async with trio.open_nursery() as nursery:

@@ -4,13 +4,42 @@ structlog's events and those of libraries that use the standard library's loggin
 out alike.
 """
 
+import contextlib
+import io
 import logging
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 import msgspec
 import structlog
 from structlog.typing import Processor
+
+
+class NeverFailing(io.TextIOBase):
+    """A stream for logs: what cannot be written (nobody reads the pipe, the disk is full) is lost.
+
+    A server must not end because nobody can hear it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        """Write, or lose the text."""
+        with contextlib.suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or not."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Say whether people read it."""
+        with contextlib.suppress(ValueError):
+            return self._stream.isatty()
+        return False
 
 
 def set_up_log(*, level: str, form: str, stream: TextIO | None = None) -> None:
@@ -18,8 +47,8 @@ def set_up_log(*, level: str, form: str, stream: TextIO | None = None) -> None:
 
     `form` is json, console or auto, which is console on a terminal.
     """
-    stream = stream or sys.stderr
-    console = form == "console" or (form == "auto" and stream.isatty())
+    out = cast("TextIO", NeverFailing(stream or sys.stderr))
+    console = form == "console" or (form == "auto" and out.isatty())
     least = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -27,18 +56,18 @@ def set_up_log(*, level: str, form: str, stream: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     structlog.configure(
-        processors=[*shared, *_rendering(console=console, colors=stream.isatty())],
+        processors=[*shared, *_rendering(console=console, colors=out.isatty())],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_rendering(console=console, colors=stream.isatty()),
+                *_rendering(console=console, colors=out.isatty()),
             ],
         )
     )

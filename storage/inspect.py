@@ -7,7 +7,7 @@ a whole directory believes the checkpoint, the seals and the durable end about w
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from uuid import UUID
 
@@ -24,7 +24,13 @@ from storage.checkpoint import CHECKPOINT_PATH, read_checkpoint
 from storage.columns import Columns, RecordKind
 from storage.disk import DirectoryDisk, Disk
 from storage.dispatch_log import JOURNAL_DIRECTORY
-from storage.durable_end import DURABLE_END_NAME, SLOT_POSITIONS, DurableEndFile, decode_slot
+from storage.durable_end import (
+    DURABLE_END_NAME,
+    SLOT_POSITIONS,
+    DurableEnd,
+    DurableEndFile,
+    decode_slot,
+)
 from storage.errors import (
     DamagedError,
     DataDirectoryError,
@@ -33,7 +39,7 @@ from storage.errors import (
 )
 from storage.facts import Outcome
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, decode_file_header
-from storage.identity import IDENTITY_PATH, read_identity
+from storage.identity import IDENTITY_PATH, Identity, read_identity
 from storage.item_formats import qmq_item_fault, qmq_message_id
 from storage.log_walk import list_log_files, log_file
 from storage.message_log import MESSAGE_LOG_DIRECTORY
@@ -111,7 +117,9 @@ def dump_records(path: Path) -> Iterator[Record]:
     for place in _places(path):
         if place.path.endswith(CHECKPOINT_PATH.rpartition("/")[2]):
             yield from _dump_checkpoint(place)
-        elif not _is_small_file(place.path):
+        elif _is_small_file(place.path):
+            yield from _dump_small(place)
+        else:
             yield from _dump_log(place)
 
 
@@ -220,7 +228,7 @@ def _verify(place: _Place) -> _Report:
         else:
             _verify_log(place, report)
     except (DamagedError, UnsupportedFormatError) as error:
-        if place.vouched == 0 and isinstance(error, DamagedError):
+        if isinstance(error, DamagedError) and _needs_nothing(place, report):
             report.tail = report.size
         else:
             report.add(error.position, error.reason)
@@ -229,6 +237,12 @@ def _verify(place: _Place) -> _Report:
     except OSError as error:
         report.add(0, f"cannot be read: {error}")
     return report
+
+
+def _needs_nothing(place: _Place, report: _Report) -> bool:
+    """Say whether a file may be unreadable: retired, or just made and still without a header."""
+    unborn = place.vouched is None and report.size < FILE_HEADER_SIZE
+    return place.vouched == 0 or (unborn and place.log_uuid is not None)
 
 
 def _verify_small(place: _Place, report: _Report) -> None:
@@ -470,6 +484,25 @@ def _dump_facts(
                 "outcome": Outcome(outcome).name.lower(),
             }
         )
+
+
+def _dump_small(place: _Place) -> Iterator[Record]:
+    """Yield what identity or durable end say; nothing of the lock, which says nothing."""
+    found: Identity | DurableEnd | None = None
+    try:
+        if place.path.endswith(IDENTITY_PATH):
+            found = read_identity(place.disk)
+        elif place.path.endswith(DURABLE_END_PATH) and place.log_uuid is not None:
+            found = DurableEndFile(
+                place.disk, MESSAGE_LOG_DIRECTORY, log_uuid=place.log_uuid
+            ).read()
+    except StorageError as error:
+        yield {"file": place.path, "position": 0, "damage": str(error)}
+    if found is not None:
+        values = {field.name: getattr(found, field.name) for field in fields(found)}
+        yield {"file": place.path} | {
+            name: str(value) if isinstance(value, UUID) else value for name, value in values.items()
+        }
 
 
 def _dump_checkpoint(place: _Place) -> Iterator[Record]:
