@@ -18,6 +18,7 @@ from delay_protocol.errors import (
     MalformedReplyError,
     ProtocolError,
     RemoteProtocolError,
+    TooManyItemsError,
     TruncatedFrameError,
 )
 from delay_protocol.frames import (
@@ -32,10 +33,13 @@ from delay_protocol.frames import (
 )
 from delay_protocol.hello import Hello, decode_hello, encode_hello
 from delay_protocol.items import (
+    ATTRIBUTES_MAX,
     FLAG_DELAY,
     FLAG_LOW_RELIABILITY,
     FLAG_TAGS,
+    FLAGS_KNOWN,
     ITEM_SIZE_MIN,
+    SCAN_ITEMS_MAX,
     STR_SIZE_MAX,
     TAGS_MAX,
     Item,
@@ -49,6 +53,8 @@ from delay_protocol.items import (
     item_message_id,
     item_subject,
     scan_items,
+    tags_are_text,
+    walk_attributes,
 )
 from delay_protocol.send_message import (
     ItemResult,
@@ -59,6 +65,8 @@ from delay_protocol.send_message import (
 from delay_protocol.subjects import real_subject, subject_fault
 
 __all__ = [
+    "ATTRIBUTES_MAX",
+    "FLAGS_KNOWN",
     "FLAG_DELAY",
     "FLAG_LOW_RELIABILITY",
     "FLAG_TAGS",
@@ -66,6 +74,7 @@ __all__ = [
     "HEADER_SIZE",
     "ITEM_SIZE_MIN",
     "MAGIC",
+    "SCAN_ITEMS_MAX",
     "STR_SIZE_MAX",
     "TAGS_MAX",
     "BadHeaderSizeError",
@@ -89,6 +98,7 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "ResponseCode",
+    "TooManyItemsError",
     "TruncatedFrameError",
     "attributes_fit",
     "decode_attributes",
@@ -109,4 +119,6 @@ __all__ = [
     "real_subject",
     "scan_items",
     "subject_fault",
+    "tags_are_text",
+    "walk_attributes",
 ]

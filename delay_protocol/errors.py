@@ -9,6 +9,7 @@
         * TruncatedFrameError: the peer closed its side in mid-frame.
     * BodyError: the frame is right but its body is not; answer or log it, keep the connection.
         * IndivisibleBodyError: a SEND_MESSAGE body cannot be divided into items.
+            * TooManyItemsError: it holds more than the reader is willing to divide.
         * MalformedItemError: one item's bytes do not follow the layout.
             * ItemCrcError: one item's CRC does not match its bytes.
         * MalformedReplyError: the answer to a SEND_MESSAGE cannot be read.
@@ -76,6 +77,13 @@ class IndivisibleBodyError(BodyError):
         self.offset = offset
         """Where the item that cannot be delimited begins in the body."""
         self.reason = reason
+
+
+class TooManyItemsError(IndivisibleBodyError):
+    """The body of a SEND_MESSAGE holds more items, or tags, than the reader looks at.
+
+    `offset` is where the first of them begins that was too much.
+    """
 
 
 class MalformedItemError(BodyError):

@@ -20,6 +20,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Final
 
 from delay_protocol.errors import (
@@ -27,12 +28,15 @@ from delay_protocol.errors import (
     ItemCrcError,
     LocalProtocolError,
     MalformedItemError,
+    TooManyItemsError,
 )
 
 FLAG_LOW_RELIABILITY: Final = 1
 FLAG_DELAY: Final = 2
 """The item's due_ms is when to deliver it; without this bit it is due now."""
 FLAG_TAGS: Final = 4
+FLAGS_KNOWN: Final = FLAG_LOW_RELIABILITY | FLAG_DELAY | FLAG_TAGS
+"""No other bit of a flag has a meaning."""
 
 ITEM_SIZE_MIN: Final = 33
 """Bytes of an item with an empty subject, id and body."""
@@ -40,6 +44,10 @@ TAGS_MAX: Final = 10
 """More tags than this make a Java consumer fail."""
 STR_SIZE_MAX: Final = 32767
 """The longest string every Java reader can read, in bytes."""
+ATTRIBUTES_MAX: Final = 4096
+"""Attributes that a map may have unless the caller says otherwise; clients send a dozen."""
+SCAN_ITEMS_MAX: Final = 16_384
+"""Items that a scan divides a body into unless the caller says otherwise; takes about 15 ms."""
 
 _CRC = struct.Struct(">Q")
 _HEAD = struct.Struct(">QB8xqh")
@@ -143,24 +151,59 @@ def decode_attributes(body: Buffer) -> dict[str, str]:
     return attributes
 
 
-def attributes_fit(body: Buffer, *, value_size_max: int = STR_SIZE_MAX) -> bool:
+def attributes_fit(
+    body: Buffer, *, value_size_max: int = STR_SIZE_MAX, count_max: int = ATTRIBUTES_MAX
+) -> bool:
     """Say whether every reader can read this attribute map: its sizes agree and none is too large.
 
-    Only a body of more than 32,767 bytes needs the walk: no value of a smaller one is too large.
+    A map of more than `count_max` attributes does not fit. Only a body of more than 32,767 bytes,
+    or 4 * count_max, needs the walk: no value of a smaller one is too large, nor are there too many
+    attributes.
+    """
+    return walk_attributes(body, value_size_max=value_size_max, count_max=count_max)[1] is None
+
+
+def walk_attributes(
+    body: Buffer, *, value_size_max: int = STR_SIZE_MAX, count_max: int = ATTRIBUTES_MAX
+) -> tuple[int, str | None]:
+    """Say how many attributes were looked at, and what is wrong with them, or None.
+
+    The walk ends at the first that is wrong, so never goes beyond `count_max`; an attribute takes
+    0.3 us.
     """
     size_of = _UNSIGNED_SIZE.unpack_from
     position = 0
     end = len(body)
-    while position + 4 <= end:
+    for count in range(count_max):
+        if position + 4 > end:
+            return count, None if position == end else "malformed attributes"
         (key_size,) = size_of(body, position)
         position += 2 + key_size
         if key_size > STR_SIZE_MAX or position + 2 > end:
-            return False
+            return count, "malformed attributes"
         (value_size,) = size_of(body, position)
         position += 2 + value_size
         if value_size > value_size_max:
+            return count, f"attribute value of {value_size} bytes, limit {value_size_max}"
+    if position < end:
+        return count_max, f"too many attributes, limit {count_max}"
+    return count_max, None if position == end else "malformed attributes"
+
+
+def tags_are_text(tags: Buffer) -> bool:
+    """Say whether the tags of an item that was divided, from their count on, are UTF-8."""
+    tags = bytes(tags)
+    if tags.isascii():
+        return True
+    position = 1
+    for _ in range(tags[0]):
+        (size,) = _SIZE.unpack_from(tags, position)
+        position += 2 + size
+        try:
+            tags[position - size : position].decode()
+        except UnicodeDecodeError:
             return False
-    return position == end
+    return True
 
 
 class ItemScan:
@@ -210,22 +253,24 @@ class ItemScan:
             del getattr(self, name)[count:]
 
 
-def scan_items(body: bytes, sink: ItemScan) -> None:
+def scan_items(body: bytes, sink: ItemScan, *, items_max: int = SCAN_ITEMS_MAX) -> None:
     """Divide the body of a SEND_MESSAGE into items and append what they are to the sink.
 
-    Raise IndivisibleBodyError, and leave the sink as it was, when the body cannot be divided.
-    Whether a delimited item is fit to be kept (CRC, subject, id, tags, times) is for the caller to
-    say.
+    Raise IndivisibleBodyError, and leave the sink as it was, when the body cannot be divided, and
+    TooManyItemsError, which is one, as soon as there are more than `items_max` items or more tags
+    than these could legally have: so many are the work that a body of any size can cause.
+    Whether a delimited item is fit to be kept (CRC, flags, subject, id, tags, times) is for the
+    caller to say.
     """
     count_before = len(sink.starts)
     try:
-        _scan_items(body, sink)
+        _scan_items(body, sink, items_max)
     except IndivisibleBodyError:
         sink.truncate(count_before)
         raise
 
 
-def _scan_items(body: bytes, sink: ItemScan) -> None:
+def _scan_items(body: bytes, sink: ItemScan, items_max: int) -> None:
     """Do the work of scan_items(), but leave what was found before an error in the sink.
 
     Every message passes here, so neighbours are expected to be alike: after two items whose
@@ -236,12 +281,16 @@ def _scan_items(body: bytes, sink: ItemScan) -> None:
     """
     end = len(body)
     start = 0
+    tags_left = items_max * TAGS_MAX
     crc32 = zlib.crc32
     read_head: Callable[[bytes, int], tuple[Any, ...]] = _read_head
     # Of the item before.
     subject_before = id_before = -1
     head_size = 0
-    while start < end:
+    # Counts the items without making numbers.
+    for _ in repeat(None, items_max):
+        if start >= end:
+            return
         if end - start < head_size:
             read_head = _read_head
         crc, flag, due_ms, subject_size, subject, id_size, message_id, body_size = read_head(
@@ -250,7 +299,9 @@ def _scan_items(body: bytes, sink: ItemScan) -> None:
         if subject_size != subject_before or id_size != id_before:
             if read_head is not _read_head:
                 read_head = _read_head
-                continue
+                crc, flag, due_ms, subject_size, subject, id_size, message_id, body_size = (
+                    _read_head(body, start)
+                )
             subject_before, id_before = subject_size, id_size
             head_size = ITEM_SIZE_MIN + subject_size + id_size
         elif read_head is _read_head:
@@ -258,7 +309,10 @@ def _scan_items(body: bytes, sink: ItemScan) -> None:
         tag_count = 0
         after = start + head_size + body_size
         if flag & FLAG_TAGS:
-            tag_count, body_size, after = _skip_tags(body, start, start + head_size - 4)
+            tag_count, body_size, after = _skip_tags(
+                body, start, start + head_size - 4, tags_left=tags_left
+            )
+            tags_left -= tag_count
         if body_size < 0 or after > end:
             raise IndivisibleBodyError(offset=start, reason=f"body size {body_size}")
         sink.starts.append(start)
@@ -271,6 +325,8 @@ def _scan_items(body: bytes, sink: ItemScan) -> None:
         sink.body_sizes.append(body_size)
         sink.crc_ok.append(crc32(body[start + _CRC_SIZE : after]) == crc)
         start = after
+    if start < end:
+        raise TooManyItemsError(offset=start, reason=f"more than {items_max} items in one body")
 
 
 def _read_head(body: bytes, start: int) -> tuple[int, int, int, int, bytes, int, bytes, int]:
@@ -301,10 +357,12 @@ def _head_struct(subject_size: int, id_size: int) -> struct.Struct:
     return struct.Struct(f">QB8xqh{subject_size}sh{id_size}si")
 
 
-def _skip_tags(body: bytes, start: int, position: int) -> tuple[int, int, int]:
+def _skip_tags(body: bytes, start: int, position: int, *, tags_left: int) -> tuple[int, int, int]:
     """Return the number of tags at a position, the body size after them and the item's end."""
     try:
         (count,) = _COUNT.unpack_from(body, position)
+        if count > tags_left:
+            raise TooManyItemsError(offset=start, reason=f"{count} tags, too many in one body")
         position += 1
         smallest = min(count, 0)
         for _ in range(count):

@@ -2,12 +2,17 @@
 
     what is wrong with an item                                  item code
     its CRC                                                     6 STORE_ERROR: is sent again
-    too large, malformed, beyond the horizon, one too many      5 BLOCK: is not sent again
+    too large, malformed, beyond the horizon, one too many,     5 BLOCK: is not sent again
+    a flag of unknown meaning
     subject illegal or not allowed                              3 SUBJECT_NOT_ASSIGNED
 
 The CRC is looked at first, since nothing in an item with a wrong CRC can be believed. Neighbours of
 a refused item go on. An item whose delay bit is clear is due now; a due time in the past stays as
 it was asked for.
+
+What one request can cost is bounded by its items, tags and attributes, whatever its bytes: one with
+more than twice the items allowed is refused as a whole, before it is read to its end, and where its
+large items have more attributes in all than are looked at, the last of them are to be sent again.
 
 Nearly all requests are flawless, so a request is first examined as a whole, by a few operations on
 the columns of its scan. Only when one of them finds a flaw are its items looked at one by one.
@@ -22,16 +27,21 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol import (
+    ATTRIBUTES_MAX,
     FLAG_DELAY,
+    FLAG_LOW_RELIABILITY,
+    FLAG_TAGS,
+    FLAGS_KNOWN,
     ITEM_SIZE_MIN,
     STR_SIZE_MAX,
     TAGS_MAX,
     IndivisibleBodyError,
     ItemCode,
     ItemScan,
-    attributes_fit,
     scan_items,
     subject_fault,
+    tags_are_text,
+    walk_attributes,
 )
 from delay_server.intake import BATCH_BYTES_MAX, ITEM_OVERHEAD_MAX, Intake
 
@@ -45,6 +55,13 @@ _NEGATIVE: Final = 0x80
 
 _PLAIN: Final = {FLAG_DELAY}
 """The flags of a request that has delayed items without tags only: nearly every one."""
+
+_UNTAGGED: Final = {FLAG_DELAY, FLAG_DELAY | FLAG_LOW_RELIABILITY}
+_DELAYED: Final = _UNTAGGED | {flag | FLAG_TAGS for flag in _UNTAGGED}
+"""Every flag that a delayed item may have."""
+
+_WALKED_MAX: Final = 16 * ATTRIBUTES_MAX
+"""After so many attributes of one request no further map is looked at: they take about 20 ms."""
 
 _SUBJECTS_REMEMBERED: Final = 16_384
 """How many subjects' verdicts are kept; when there are more, all are forgotten and found again."""
@@ -74,13 +91,18 @@ class AdmissionLimits:
     id_bytes_max: int = 255
     """An item with a longer message id is refused (code 5)."""
 
-    request_items_max: int = 8192
-    """Items of one request beyond this many are refused (code 5). A request of so many takes the
-    loop about 10 ms."""
+    request_items_max: int = 2048
+    """Items of one request beyond this many are refused (code 5); a request of more than twice as
+    many is refused as a whole. A request of so many takes the loop about 3 ms, and 10 ms if all
+    are refused."""
 
     attribute_bytes_max: int = STR_SIZE_MAX
     """An item with an attribute value longer than this is refused (code 5); Java consumers cannot
     read values beyond 32,767 bytes."""
+
+    attributes_max: int = ATTRIBUTES_MAX
+    """An item with more attributes than this is refused (code 5): each is looked at in a map large
+    enough to have so many. An item of so many takes the loop about 1 ms."""
 
     def __post_init__(self) -> None:
         if self.horizon_ms <= 0:
@@ -93,6 +115,8 @@ class AdmissionLimits:
             raise ValueError("admission.request_items_max must be positive")
         if not 0 <= self.attribute_bytes_max <= 2 * STR_SIZE_MAX + 1:
             raise ValueError("admission.attribute_bytes_max must be 0 to 65535")
+        if self.attributes_max < 1:
+            raise ValueError("admission.attributes_max must be positive")
         room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - self.subject_bytes_max
         if not ITEM_SIZE_MIN <= self.item_bytes_max <= room:
             raise ValueError(f"admission.item_bytes_max must be {ITEM_SIZE_MIN} to {room}")
@@ -142,18 +166,24 @@ class Admission:
     ) -> None:
         self._limits = limits
         self._subject_refusal = subject_refusal
-        self._walk_above = min(limits.attribute_bytes_max, STR_SIZE_MAX)
-        """Attribute maps of at most this many bytes cannot hold a value that is too long."""
+        self.scan_items_max = 2 * limits.request_items_max
+        """A request of more items is refused as a whole: nobody should scan further."""
+        self._walk_above = min(limits.attribute_bytes_max, STR_SIZE_MAX, 4 * limits.attributes_max)
+        """Attribute maps of at most this many bytes cannot hold a value that is too long, nor too
+        many attributes."""
+        self._walks_left = 0
+        """Attributes that may yet be looked at in the request at hand."""
         self._subjects_accepted: set[bytes] = set()
         self._subjects_refused: dict[bytes, str] = {}
 
     def admit(self, body: bytes, now_ms: int, into: Intake) -> Admitted:
         """Put the acceptable items of a request's body into the intake and list the others.
 
-        Raise IndivisibleBodyError, and take nothing, if the body cannot be divided into items.
+        Raise IndivisibleBodyError, and take nothing, if the body cannot be divided into items, or
+        only into more than twice as many as a request may have.
         """
         scan = ItemScan()
-        scan_items(body, scan)
+        scan_items(body, scan, items_max=self.scan_items_max)
         count = len(scan.ids)
         if not count:
             return Admitted(0, [])
@@ -178,7 +208,8 @@ class Admission:
         joined = b"".join(bodies)
         scan = ItemScan()
         try:
-            scan_items(joined, scan)
+            # One that has more would be found to have a flaw, all its work done.
+            scan_items(joined, scan, items_max=self._limits.request_items_max)
         except IndivisibleBodyError:
             return False
         if not scan.ids or not _divides(bodies, scan.starts):
@@ -213,7 +244,8 @@ class Admission:
             False not in scan.crc_ok
             and (
                 flags == _PLAIN
-                or (all(flag & FLAG_DELAY for flag in flags) and max(scan.tag_counts) <= TAGS_MAX)
+                or flags <= _UNTAGGED
+                or (flags <= _DELAYED and _tags_fit(scan, body))
             )
             and min(scan.due_ms) >= 0
             and max(scan.due_ms) <= now_ms + limits.horizon_ms
@@ -231,6 +263,7 @@ class Admission:
         )
 
     def _admit_one_by_one(self, scan: ItemScan, body: bytes, now_ms: int, into: Intake) -> Admitted:
+        self._walks_left = _WALKED_MAX
         failures: dict[bytes, Failure] = {}
         accepted: list[int] = []
         for index, message_id in enumerate(scan.ids):
@@ -267,6 +300,7 @@ class Admission:
         return (
             self._id_flaw(scan.ids[index])
             or self._subject_flaw(scan.subjects[index])
+            or _flag_flaw(scan.flags[index])
             or self._time_flaw(scan, index, body, now_ms)
             or self._content_flaw(scan, index, body)
         )
@@ -299,14 +333,22 @@ class Admission:
     def _content_flaw(self, scan: ItemScan, index: int, body: bytes) -> tuple[ItemCode, str] | None:
         if scan.tag_counts[index] > TAGS_MAX:
             return _blocked(f"{scan.tag_counts[index]} tags, limit {TAGS_MAX}")
+        if scan.tag_counts[index] and not tags_are_text(_tags_of(scan, index, body)):
+            return _blocked("malformed: a tag is not UTF-8")
         end = scan.starts[index] + scan.sizes[index]
         body_size = scan.body_sizes[index]
-        limit = self._limits.attribute_bytes_max
-        if body_size > self._walk_above and not attributes_fit(
-            memoryview(body)[end - body_size : end], value_size_max=limit
-        ):
-            return _blocked(f"malformed attributes, or a value of more than {limit} bytes")
-        return None
+        if body_size <= self._walk_above:
+            return None
+        if self._walks_left <= 0:
+            # The next try finds those refused gone from the request.
+            return ItemCode.STORE_ERROR, f"more than {_WALKED_MAX} attributes in large items"
+        walked, fault = walk_attributes(
+            memoryview(body)[end - body_size : end],
+            value_size_max=self._limits.attribute_bytes_max,
+            count_max=self._limits.attributes_max,
+        )
+        self._walks_left -= walked
+        return None if fault is None else _blocked(fault)
 
     def _subject_flaw(self, subject: bytes) -> tuple[ItemCode, str] | None:
         """Say why messages of a subject are refused, or None; remembers the verdict."""
@@ -330,6 +372,29 @@ class Admission:
             return None
         refusal = self._subjects_refused[subject] = f"message rejected: {fault}"
         return refusal
+
+
+def _tags_of(scan: ItemScan, index: int, body: bytes) -> bytes:
+    """Return the bytes of an item's tags, from their count on; to be called for tagged items."""
+    start = scan.starts[index]
+    head_size = ITEM_SIZE_MIN - 4 + len(scan.subjects[index]) + len(scan.ids[index])
+    end = start + scan.sizes[index] - scan.body_sizes[index] - 4
+    return body[start + head_size : end]
+
+
+def _tags_fit(scan: ItemScan, body: bytes) -> bool:
+    """Say whether no item has too many tags and all are ASCII; False may mean "look closer"."""
+    return max(scan.tag_counts) <= TAGS_MAX and all(
+        _tags_of(scan, index, body).isascii()
+        for index, count in enumerate(scan.tag_counts)
+        if count
+    )
+
+
+def _flag_flaw(flag: int) -> tuple[ItemCode, str] | None:
+    if flag & ~FLAGS_KNOWN:
+        return _blocked(f"malformed: flag {flag:#04x}, known are the bits of {FLAGS_KNOWN:#04x}")
+    return None
 
 
 def _blocked(remark: str) -> tuple[ItemCode, str]:

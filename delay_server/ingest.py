@@ -199,7 +199,7 @@ class Ingest:
     def _refuse_all(self, connection: Connection, frame: Frame) -> None:
         try:
             scan = ItemScan()
-            scan_items(frame.body, scan)
+            scan_items(frame.body, scan, items_max=self._admission.scan_items_max)
         except IndivisibleBodyError:
             self.counts.indivisible += 1
             connection.answer(frame, ResponseCode.BROKER_ERROR)

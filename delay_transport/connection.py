@@ -100,21 +100,29 @@ class ConnectionCounts:
 
 
 class SharedBytes:
-    """The bytes held for all connections of a listener, and who waits for them to become fewer."""
+    """The bytes held for all connections of a listener, and who waits for them to become fewer.
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+    What is full becomes less full whatever peers do: handlers get done, unsent answers have a
+    deadline. Unfinished frames alone, whose deadlines stand still while nobody reads, cannot fill
+    it: they have a bound of their own, below that of all bytes, and the largest one gives way.
+    """
+
+    def __init__(self, bytes_max: int, unfinished_bytes_max: int) -> None:
         self.held = 0
         """Requests in flight, unfinished frames and unsent answers."""
-        self.in_flight = 0
-        """The part of `held` that ends when handlers are done, whatever peers do."""
-        # A dict and not a set: woken in the order in which they began to wait, in every process.
+        self.unfinished = 0
+        """The part of `held` that is unfinished frames."""
+        self._bytes_max = bytes_max
+        self._unfinished_bytes_max = unfinished_bytes_max
+        # Dicts: woken in the order in which they began to wait, and of equally large frames the
+        # one begun first gives way, in every process.
         self._waiting: dict[Wakeup, None] = {}
+        self._unfinished: dict[Connection, int] = {}
 
     @property
     def is_full(self) -> bool:
         """Whether nobody may receive."""
-        return self.held >= self.bytes_max
+        return self.held >= self._bytes_max
 
     def add(self, size: int) -> None:
         """Hold `size` more bytes, or fewer if negative."""
@@ -122,6 +130,23 @@ class SharedBytes:
         if size < 0 and self._waiting and not self.is_full:
             for wakeup in self._waiting:
                 wakeup.wake()
+
+    def hold_unfinished(self, connection: "Connection", size: int) -> None:
+        """Hold `size` bytes of a connection's unfinished frame, in place of what it held before.
+
+        Beyond the bound the largest of all gives way before this returns, be it this one. That one
+        has at least as much as just came, and at least its fair share: a peer with less than that
+        is never closed for the frames of others, in whatever way they divide them.
+        """
+        grown = size - self._unfinished.get(connection, 0)
+        if size:
+            self._unfinished[connection] = size
+        else:
+            self._unfinished.pop(connection, None)
+        self.unfinished += grown
+        self.add(grown)
+        if self.unfinished > self._unfinished_bytes_max:
+            max(self._unfinished, key=self._unfinished.__getitem__).give_way()
 
     async def sleep(self, wakeup: Wakeup) -> None:
         """Sleep until `wakeup` is woken, by its owner or because there is room."""
@@ -202,7 +227,6 @@ class Connection:
         """Count requests that will be answered later and the bytes they keep in memory."""
         self.in_flight_requests += requests
         self.in_flight_bytes += size
-        self._shared.in_flight += size
         self._shared.add(size)
 
     def done(self, requests: int, size: int) -> None:
@@ -211,7 +235,6 @@ class Connection:
         self.in_flight_bytes -= size
         assert self.in_flight_requests >= 0
         assert self.in_flight_bytes >= 0
-        self._shared.in_flight -= size
         self._shared.add(-size)
         self._room.wake()
 
@@ -240,6 +263,10 @@ class Connection:
         """Do what close() does, because the server stops."""
         self._end(CloseReason.SERVER_STOPPED, "")
 
+    def give_way(self) -> None:
+        """Close at once, because all unfinished frames are too much and this is the largest."""
+        self._end(CloseReason.MEMORY, f"{self._unfinished_bytes} bytes into a frame")
+
     async def run(self) -> None:
         """Serve the connection until it ends, then close it; only bugs are raised."""
         reason = CloseReason.CANCELLED
@@ -261,13 +288,21 @@ class Connection:
         if self._ending is None or (self._ending in _DRAINED and reason not in _DRAINED):
             self._ending = reason
             self._detail = detail
+        self._drop_unfinished()
         self._watch.cancel()
         self._room.wake()
 
+    def _drop_unfinished(self) -> None:
+        """Give back the memory of a frame that will never be complete."""
+        if self._unfinished_bytes:
+            self._decoder = FrameDecoder(frame_bytes_max=self._limits.frame_bytes_max)
+            self._unfinished_bytes = 0
+            self._shared.hold_unfinished(self, 0)
+
     def _forget(self, reason: CloseReason) -> None:
         self._closed = True
-        self._shared.add(-self._unfinished_bytes - self._outbox.unsent_bytes)
-        self._unfinished_bytes = 0
+        self._drop_unfinished()
+        self._shared.add(-self._outbox.unsent_bytes)
         self._counts.closed[reason] += 1
         log = _log.debug if reason in _ORDINARY else _log.warning
         log("connection closed", peer=self.peer, reason=reason.value, detail=self._detail)
@@ -322,6 +357,9 @@ class Connection:
 
     def _take(self, data: bytes | bytearray) -> None:
         """Hand all frames that `data` completes to the handler; raise what is wrong after them."""
+        if self._ending is not None:
+            # Ended by somebody else, with this receive already under way.
+            return
         decoder = self._decoder
         counts = self._counts
         self._active_at = now = trio.current_time()
@@ -333,8 +371,8 @@ class Connection:
             if unfinished and (frames or not self._unfinished_bytes):
                 self._frame_began_at = now
                 self._look_by(now + self._limits.frame_grace_seconds)
-            self._shared.add(unfinished - self._unfinished_bytes)
             self._unfinished_bytes = unfinished
+            self._shared.hold_unfinished(self, unfinished)
         if frames:
             counts.frames += len(frames)
             requests = [
@@ -365,7 +403,7 @@ class Connection:
             self.in_flight_requests >= limits.in_flight_requests_max
             or self.in_flight_bytes >= limits.in_flight_bytes_max
             or self._outbox.unsent_bytes >= limits.unsent_bytes_pause
-            or self._shared.held >= limits.total_bytes_max
+            or self._shared.is_full
         )
 
     async def _pause(self) -> None:
@@ -373,14 +411,13 @@ class Connection:
         if self._paused_at is None:
             self._paused_at = trio.current_time()
             self._counts.pauses += 1
-        if self._unfinished_bytes:
-            self._look_by(self._next_look())
         while self._is_over_limit():
             await self._shared.sleep(self._room)
         now = trio.current_time()
         self._active_at = now
         self._frame_began_at += now - self._paused_at
         self._paused_at = None
+        self._look_by(self._next_look())
 
     def _look_by(self, when: float) -> None:
         """Have the reader look for what is overdue at `when`, if it would not do so before."""
@@ -394,15 +431,12 @@ class Connection:
         if self._outbox.sending_since is not None:
             when = self._outbox.sending_since + limits.send_seconds_max
         if self._paused_at is not None:
-            if self._unfinished_bytes:
-                when = min(when, trio.current_time() + limits.frame_seconds_max)
-        elif not self._unfinished_bytes:
-            busy = self.in_flight_requests or self._outbox.unsent_bytes
-            since = trio.current_time() if busy else self._active_at
-            when = min(when, since + limits.idle_seconds_max)
-        else:
-            when = min(when, self._frame_deadline())
-        return when
+            return when
+        if self._unfinished_bytes:
+            return min(when, self._frame_deadline())
+        busy = self.in_flight_requests or self._outbox.unsent_bytes
+        since = trio.current_time() if busy else self._active_at
+        return min(when, since + limits.idle_seconds_max)
 
     def _frame_deadline(self) -> float:
         """Return when the unfinished frame is too slow if no more of it arrives."""
@@ -419,15 +453,7 @@ class Connection:
         if since is not None and now >= since + limits.send_seconds_max:
             self._end(CloseReason.SLOW_READER, f"{self._outbox.unsent_bytes} bytes of answers left")
         elif self._paused_at is not None:
-            # What fills the memory are unfinished frames and unsent answers: nobody's being done
-            # would let us go on. One unfinished frame has to give way.
-            if (
-                self._unfinished_bytes
-                and self._shared.is_full
-                and self._shared.in_flight < self._shared.bytes_max // 2
-                and now >= self._paused_at + limits.frame_seconds_max
-            ):
-                self._end(CloseReason.MEMORY, f"{self._unfinished_bytes} bytes into a frame")
+            return
         elif self._unfinished_bytes:
             if now >= self._frame_deadline():
                 self._end(

@@ -49,6 +49,11 @@ class ConnectionLimits:
     """Bytes held for all connections: waiting requests, unfinished frames, unsent answers. At this
     many nothing is read from anybody until some are gone."""
 
+    unfinished_bytes_max: int = 96 * MIB
+    """The part of `total_bytes_max` that frames not yet complete may take, of all connections
+    together. Beyond this the connection with the largest one is closed at once, so that nobody
+    waits for the rest of somebody else's frame."""
+
     frame_seconds_max: float = 10.0
     """Seconds from the first to the last byte of a frame, time in which we did not read left out.
     A slower peer is closed."""
@@ -81,8 +86,14 @@ class ConnectionLimits:
     def __post_init__(self) -> None:
         """Refuse values that no connection could live with."""
         _require_positive(self)
-        if self.total_bytes_max < self.frame_bytes_max + self.receive_bytes:
-            raise ValueError("total_bytes_max must hold a frame_bytes_max and a receive_bytes")
+        one_frame = self.frame_bytes_max + self.receive_bytes
+        if self.unfinished_bytes_max < one_frame:
+            raise ValueError("unfinished_bytes_max must hold a frame_bytes_max and a receive_bytes")
+        if self.total_bytes_max < self.unfinished_bytes_max + one_frame:
+            raise ValueError(
+                "total_bytes_max must hold a frame_bytes_max and a receive_bytes "
+                "besides unfinished_bytes_max"
+            )
         if self.unsent_bytes_max < self.unsent_bytes_pause:
             raise ValueError("unsent_bytes_max must be at least unsent_bytes_pause")
         if self.frame_seconds_max < self.frame_grace_seconds:

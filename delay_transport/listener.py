@@ -71,7 +71,7 @@ class Server:
         self._listener = listener
         self._handler = handler
         self._limits = limits
-        self._shared = SharedBytes(limits.total_bytes_max)
+        self._shared = SharedBytes(limits.total_bytes_max, limits.unfinished_bytes_max)
         self._accepting = trio.CancelScope()
         # A dict and not a set: stopped in the order of arrival, in every process.
         self._open: dict[Connection, None] = {}

@@ -1,8 +1,11 @@
 """Items are divided exactly as QMQ divides them, and none is taken for whole that is not."""
 
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,6 +17,7 @@ from delay_protocol import (
     FLAG_TAGS,
     ITEM_SIZE_MIN,
     STR_SIZE_MAX,
+    TAGS_MAX,
     BodyError,
     IndivisibleBodyError,
     Item,
@@ -31,6 +35,9 @@ from delay_protocol import (
     item_subject,
     scan_items,
 )
+from delay_protocol import items as items_module
+from delay_protocol.errors import TooManyItemsError
+from delay_protocol.items import ATTRIBUTES_MAX, SCAN_ITEMS_MAX, tags_are_text, walk_attributes
 
 CREATE_MS = 1_700_000_000_000
 DUE_MS = 1_700_000_060_000
@@ -220,6 +227,18 @@ def scanned(body: bytes) -> list[Row] | None:
     assert rows == before
     assert 0 <= error.offset < len(body)
     return None
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, *values: Any) -> Any:  # noqa: ANN401 -- stands for any function
+        self.calls += 1
+        return self.function(*values)
 
 
 class TestVectors:
@@ -416,6 +435,53 @@ class TestAttributes:
             divisible = False
         assert attributes_fit(body) is divisible
 
+    @given(
+        st.lists(st.tuples(text, text), max_size=6),
+        st.integers(1, 6),
+        st.sampled_from([b"", b"\0", b"\0\1\0\0"]),
+    )
+    @settings(deadline=None)
+    def test_a_map_of_more_attributes_than_allowed_does_not_fit(
+        self, pairs: list[tuple[str, str]], count_max: int, rest: bytes
+    ) -> None:
+        body = b"".join(short(key.encode()) + short(value.encode()) for key, value in pairs)
+        walked, fault = walk_attributes(body, count_max=count_max)
+        assert walked == min(len(pairs), count_max)
+        assert (fault is None) is (len(pairs) <= count_max)
+        assert attributes_fit(body, count_max=count_max) is (fault is None)
+        assert fault is None or f"limit {count_max}" in fault
+        assert attributes_fit(body + rest, count_max=count_max) is (fault is None and not rest)
+
+    def test_a_map_may_have_4096_attributes(self) -> None:
+        assert attributes_fit(bytes(4) * ATTRIBUTES_MAX)
+        assert not attributes_fit(bytes(4) * (ATTRIBUTES_MAX + 1))
+        assert ATTRIBUTES_MAX == 4096
+
+    def test_no_more_attributes_are_looked_at_than_a_map_may_have(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        unpack = Counted(items_module._UNSIGNED_SIZE.unpack_from)
+        monkeypatch.setattr(items_module, "_UNSIGNED_SIZE", SimpleNamespace(unpack_from=unpack))
+        assert not attributes_fit(bytes(4 * 100_000), count_max=50)
+        assert unpack.calls == 2 * 50
+
+
+class TestTags:
+    """tags_are_text(), for an item that was divided."""
+
+    @given(st.lists(st.binary(max_size=3) | st.text(max_size=300).map(str.encode), max_size=10))
+    @example([b"\xc3", b"\xa4"])
+    @example([b"a" * 255, b"\xff"])
+    @settings(deadline=None)
+    def test_they_are_text_if_each_of_them_is_utf_8(self, tags: list[bytes]) -> None:
+        text = True
+        for tag in tags:
+            try:
+                tag.decode()
+            except UnicodeDecodeError:
+                text = False
+        assert tags_are_text(bytes([len(tags)]) + b"".join(map(short, tags))) is text
+
 
 class TestScan:
     """scan_items(), through which every accepted message goes."""
@@ -594,3 +660,80 @@ class TestScan:
         assert len(scan) == 0
         scan_items(TAGGED_ITEM_BYTES, scan)
         assert rows_of(scan) == simple_rows(TAGGED_ITEM_BYTES)
+
+    @given(st.lists(any_item, max_size=6), st.integers(1, 6))
+    @settings(deadline=None)
+    def test_it_divides_as_many_items_as_are_allowed_and_refuses_more(
+        self, items: list[Item], items_max: int
+    ) -> None:
+        encoded = [encode_item(item) for item in items]
+        body = b"".join(encoded)
+        scan = ItemScan()
+        scan_items(DELAY_ITEM_BYTES, scan)
+        before = rows_of(scan)
+        try:
+            scan_items(body, scan, items_max=items_max)
+        except TooManyItemsError as error:
+            refused: TooManyItemsError | None = error
+        else:
+            refused = None
+        if len(items) <= items_max:
+            assert refused is None
+            assert rows_of(scan)[1:] == simple_rows(body)
+        else:
+            assert refused is not None
+            assert refused.offset == sum(map(len, encoded[:items_max]))
+            assert f"more than {items_max} items" in str(refused)
+            assert rows_of(scan) == before
+
+    def test_items_whose_sizes_change_count_once(self) -> None:
+        body = b"".join(
+            raw_item(subject=short(b"s" * (1 + number // 3 % 2)), message_id=short(b"m" * number))
+            for number in range(60)
+        )
+        scan = ItemScan()
+        scan_items(body, scan, items_max=60)
+        assert rows_of(scan) == simple_rows(body)
+        with pytest.raises(TooManyItemsError):
+            scan_items(body, ItemScan(), items_max=59)
+
+    def test_too_many_items_are_a_body_that_cannot_be_divided(self) -> None:
+        with pytest.raises(IndivisibleBodyError):
+            scan_items(raw_item() * (SCAN_ITEMS_MAX + 1), ItemScan())
+        scan_items(raw_item() * SCAN_ITEMS_MAX, ItemScan())
+
+    @pytest.mark.parametrize("rest", [b"", b"\0", bytes(100_000)])
+    def test_no_more_items_are_looked_at_than_are_allowed(
+        self, rest: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        body = raw_item(subject=b"\0\0", message_id=b"\0\0") * 10_000 + rest
+        crc32 = Counted(zlib.crc32)
+        heads = Counted(items_module._head_struct(0, 0).unpack_from)
+        monkeypatch.setattr(items_module, "zlib", SimpleNamespace(crc32=crc32))
+        monkeypatch.setattr(
+            items_module, "_head_struct", lambda *_: SimpleNamespace(unpack_from=heads)
+        )
+        with pytest.raises(TooManyItemsError):
+            scan_items(body, ItemScan(), items_max=70)
+        assert crc32.calls == 70
+        # The first two are read field by field.
+        assert heads.calls == 68
+
+    def test_no_more_tags_are_looked_at_than_the_items_allowed_may_have(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tagged = raw_item(tags=b"\x7f" + short(b"") * 127)
+        unpack = Counted(items_module._SIZE.unpack_from)
+        monkeypatch.setattr(items_module, "_SIZE", SimpleNamespace(unpack_from=unpack))
+        with pytest.raises(TooManyItemsError) as refused:
+            scan_items(tagged * 1000, ItemScan(), items_max=100)
+        whole = 100 * TAGS_MAX // 127
+        assert refused.value.offset == whole * len(tagged)
+        # And the sizes of the ids of the items that were read field by field.
+        assert whole * 127 <= unpack.calls <= 100 * TAGS_MAX + 2
+
+    def test_items_that_have_all_the_tags_they_may_are_divided(self) -> None:
+        body = raw_item(tags=b"\x0a" + short(b"t") * 10) * 30
+        scan = ItemScan()
+        scan_items(body, scan, items_max=30)
+        assert scan.tag_counts == [10] * 30

@@ -18,6 +18,8 @@ from delay_protocol import (
     encode_item,
     encode_send_reply,
 )
+from delay_protocol.errors import TooManyItemsError
+from delay_protocol.items import walk_attributes
 from delay_server import admission as admission_module
 from delay_server.admission import DAY_MS, Admission, AdmissionLimits, Admitted
 from delay_server.intake import Intake
@@ -131,7 +133,24 @@ REFUSED: dict[str, tuple[bytes, ItemCode, str]] = {
         ItemCode.BLOCK,
         "32767",
     ),
-    "large body that is no map": (raw_item(body=b"\0" * 32_769), ItemCode.BLOCK, "malformed"),
+    "large body that is no map": (raw_item(body=b"\x7f" * 32_769), ItemCode.BLOCK, "malformed"),
+    "more attributes than are looked at": (
+        raw_item(body=attribute(b"", b"") * 4097),
+        ItemCode.BLOCK,
+        "limit 4096",
+    ),
+    "flag of the future": (raw_item(flag=DELAY | 0x80), ItemCode.BLOCK, "flag 0x82"),
+    "flag of the future, tagged": (
+        raw_item(flag=DELAY | TAGS | 8, tags=[b"t"]),
+        ItemCode.BLOCK,
+        "flag 0x0e",
+    ),
+    "flag of the future, due now": (raw_item(flag=0x10), ItemCode.BLOCK, "flag 0x10"),
+    "tag not UTF-8": (
+        raw_item(flag=DELAY | TAGS, tags=[b"t", b"\xff"]),
+        ItemCode.BLOCK,
+        "tag is not UTF-8",
+    ),
 }
 ACCEPTED: dict[str, bytes] = {
     "as Java sends it": VECTOR_1,
@@ -145,7 +164,13 @@ ACCEPTED: dict[str, bytes] = {
     "subject of the longest": raw_item(subject=b"s" * 40),
     "id of the longest": raw_item(message_id=b"i" * 30),
     "id beyond ASCII": raw_item(message_id="día".encode()),
-    "flags of the future": raw_item(flag=DELAY | 0x80 | 1),
+    "low reliability": raw_item(flag=DELAY | 1),
+    "low reliability, tagged": raw_item(flag=DELAY | TAGS | 1, tags=[b"t"]),
+    "tags beyond ASCII": raw_item(flag=DELAY | TAGS, tags=["día".encode(), b"t" * 200]),
+    "tag bit but no tags": raw_item(flag=DELAY | TAGS),
+    "as many attributes as are looked at": raw_item(
+        body=attribute(b"", b"") * 4095 + attribute(b"k", b"v" * 9)
+    ),
     "longest attribute": raw_item(body=attribute(b"k", b"v" * 32_767)),
     "body that is no map but small": raw_item(body=b"\0" * 5),
     "delay bit clear": raw_item(flag=0),
@@ -235,6 +260,93 @@ def test_items_beyond_the_limit_of_a_request_are_refused() -> None:
     assert [failure.message_id for failure in admitted.failures] == [b"50", b"51", b"52"]
     assert {failure.code for failure in admitted.failures} == {ItemCode.BLOCK}
     assert "more than 50 items" in admitted.failures[0].remark
+
+
+def test_more_than_twice_as_many_items_are_refused_as_one() -> None:
+    items = [raw_item(message_id=b"%d" % number) for number in range(100)]
+    admitted, data, _ = admit(items)
+    assert data == items[:50]
+    assert len(admitted.failures) == 50
+    intake = Intake()
+    with pytest.raises(TooManyItemsError):
+        Admission(LIMITS).admit(b"".join(items) + GOOD, NOW, intake)
+    assert len(intake) == 0
+
+
+def test_more_items_than_one_request_may_have_are_not_admitted_together() -> None:
+    bodies = [raw_item() * 30, raw_item() * 20]
+    intake = Intake()
+    assert Admission(LIMITS).admit_together(bodies, NOW, intake)
+    assert len(intake) == 50
+    bodies.append(raw_item())
+    intake = Intake()
+    assert not Admission(LIMITS).admit_together(bodies, NOW, intake)
+    assert len(intake) == 0
+    for body in bodies:
+        assert not Admission(LIMITS).admit(body, NOW, intake).failures
+    assert len(intake) == 51
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=8))
+def test_flags_are_refused_for_every_bit_without_a_meaning(flags: list[int]) -> None:
+    items = [raw_item(flag=flag, message_id=b"%d" % at) for at, flag in enumerate(flags)]
+    admitted, data, _ = admit(items)
+    assert data == [item for item, flag in zip(items, flags, strict=True) if flag <= 7]
+    assert {failure.code for failure in admitted.failures} <= {ItemCode.BLOCK}
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([b"", b"t", b"\xff", b"\xc3", b"\xa4", "ä".encode(), b"t" * 195])),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_an_item_is_refused_for_a_tag_that_is_not_utf_8(tags: list[list[bytes]]) -> None:
+    items = [
+        raw_item(flag=DELAY | TAGS, message_id=b"m" * (1 + at), tags=own[:10])
+        for at, own in enumerate(tags)
+    ]
+    bad = {b"\xff", b"\xc3", b"\xa4"}
+    _, data, _ = admit(items)
+    kept = [item for item, own in zip(items, tags, strict=True) if bad.isdisjoint(own[:10])]
+    assert data == kept
+
+
+def test_a_lower_limit_for_the_number_of_attributes_is_looked_for_in_smaller_bodies() -> None:
+    admission = Admission(AdmissionLimits(attributes_max=3))
+    items = [raw_item(body=attribute(b"k", b"v") * count) for count in (1, 2, 3, 4)]
+    admitted, data, _ = admit(items, admission)
+    assert data == items[:3]
+    assert "limit 3" in admitted.failures[0].remark
+
+
+def test_attributes_of_one_request_beyond_those_looked_at_are_to_be_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walked: list[int] = []
+
+    def walk(body: bytes, *, value_size_max: int, count_max: int) -> tuple[int, str | None]:
+        found = walk_attributes(body, value_size_max=value_size_max, count_max=count_max)
+        walked.append(found[0])
+        return found
+
+    monkeypatch.setattr(admission_module, "walk_attributes", walk)
+    monkeypatch.setattr(admission_module, "_WALKED_MAX", 20)
+    admission = Admission(AdmissionLimits(attributes_max=8))
+    small = raw_item(message_id=b"small", body=attribute(b"k", b"v"))
+    items = [raw_item(message_id=b"%d" % at, body=attribute(b"k", b"v") * 50) for at in range(9)]
+    whole = raw_item(message_id=b"whole", body=attribute(b"k", b"v") * 8)
+    # Twice, since each request may have as many.
+    for _ in range(2):
+        walked.clear()
+        admitted, data, _ = admit([*items, whole, small], admission)
+        assert data == [small]
+        codes = [failure.code for failure in admitted.failures]
+        assert codes == [ItemCode.BLOCK] * 3 + [ItemCode.STORE_ERROR] * 7
+        assert walked == [8, 8, 8]
+    # Sent again without those that were refused for good, the whole one gets through.
+    assert admit([whole, small], admission)[1] == [whole, small]
 
 
 def test_a_message_id_of_which_one_item_failed_is_reported_failed() -> None:
@@ -361,6 +473,7 @@ def test_the_largest_item_allowed_fits_into_a_batch() -> None:
         lambda: AdmissionLimits(id_bytes_max=40_000),
         lambda: AdmissionLimits(request_items_max=0),
         lambda: AdmissionLimits(attribute_bytes_max=70_000),
+        lambda: AdmissionLimits(attributes_max=0),
     ],
 )
 def test_limits_that_make_no_sense_are_refused(make: Callable[[], AdmissionLimits]) -> None:

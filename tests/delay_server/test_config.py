@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from delay_server.admission import AdmissionLimits
 from delay_server.config import (
     AdmissionConfig,
     ClockConfig,
@@ -48,6 +49,8 @@ def test_the_defaults_are_those_of_the_parts() -> None:
     config = DelayServerConfig(node=NODE, brokers=BROKERS)
     assert config.store_settings() == StoreSettings()
     assert config.storage.schedule_limits() == ScheduleLimits()
+    assert config.admission.limits().request_items_max == AdmissionLimits().request_items_max
+    assert config.admission.request_items_max == 2048
     defaults = ConnectionLimits()
     for field in dataclasses.fields(ConnectionLimits):
         assert getattr(config.listener, field.name) == getattr(defaults, field.name)
@@ -96,6 +99,7 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
         (ListenerConfig, {"connections_max": 0}, "connections_max must be more than 0"),
         (HttpConfig, {"address": "127.0.0.1:http"}, "is not a number from 0 to 65535"),
         (AdmissionConfig, {"horizon_days": 0}, "horizon_days must be at least 1"),
+        (AdmissionConfig, {"request_items_max": 0}, "request_items_max must be positive"),
         (AdmissionConfig, {"hold_ms": -1}, "hold_ms must not be negative"),
         (AdmissionConfig, {"item_bytes_max": 5 * 2**20}, "item_bytes_max must be"),
         (StorageConfig, {"checkpoint_interval_ms": 0}, "checkpoint_interval_ms must be at least"),

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -191,7 +192,9 @@ async def test_one_receive_at_a_time_is_all_that_goes_beyond_a_limit() -> None:
 @virtual_time
 async def test_a_full_total_stops_every_connection_until_there_is_room() -> None:
     handler = Recorder(hold_all)
-    limits = ConnectionLimits(total_bytes_max=20_000, frame_bytes_max=10_000, receive_bytes=10_000)
+    limits = ConnectionLimits(
+        total_bytes_max=20_000, unfinished_bytes_max=9900, frame_bytes_max=9100, receive_bytes=800
+    )
     async with serving(handler, limits) as (server, network):
         first, second, third = [await network.connect(*ADDRESS) for _ in range(3)]
         await first.send_all(request_bytes(1, bytes(9000)) + request_bytes(2, bytes(9000)))
@@ -412,7 +415,6 @@ async def test_the_frame_deadline_stands_still_while_the_server_does_not_read() 
     async with serving(handler, limits) as (_, network):
         peer = await network.connect(*ADDRESS)
         await peer.send_all(request_bytes(1) + request_bytes(2)[:10])
-        # Looked at every 10 s, once 4.2 s after reading went on: the grace is not over.
         await trio.sleep(300.8)
         assert handler.reasons == []
         handler.connections[0].done(1, 0)
@@ -424,21 +426,160 @@ async def test_the_frame_deadline_stands_still_while_the_server_does_not_read() 
 
 
 @virtual_time
-async def test_unfinished_frames_that_fill_the_memory_give_way() -> None:
+async def test_a_connection_that_was_not_read_for_long_is_idle_only_after_that() -> None:
     handler = Recorder(hold_all)
-    limits = ConnectionLimits(
-        total_bytes_max=12_000, frame_bytes_max=10_000, receive_bytes=2000, frame_seconds_max=10
-    )
-    async with serving(handler, limits) as (server, network):
-        peers = [await network.connect(*ADDRESS) for _ in range(4)]
-        for peer in peers:
-            await peer.send_all(request_bytes(1, bytes(9000))[:8000])
-        await trio.sleep(9)
-        assert server.held_bytes >= 12_000
-        assert handler.opaques == []
-        await trio.sleep(30)
-        assert CloseReason.MEMORY in handler.reasons
-        assert server.held_bytes < 12_000
+    limits = ConnectionLimits(in_flight_requests_max=1)
+    async with serving(handler, limits) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(encode_frame(Frame(10, 9, 1, 2, 10, b"")))
+        await trio.sleep(200)
+        handler.connections[0].done(1, 0)
+        await trio.sleep(149.9)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        await peer.aclose()
+        await settle()
+        assert handler.reasons == [CloseReason.IDLE]
+
+
+# Unfinished frames
+
+SMALL_MEMORY = ConnectionLimits(
+    total_bytes_max=4 << 20,
+    unfinished_bytes_max=3 << 19,
+    frame_bytes_max=1 << 18,
+    receive_bytes=1 << 12,
+)
+"""A 64th of the defaults."""
+GIANT = request_bytes(1, bytes((1 << 18) - 24))
+
+
+@virtual_time
+async def test_of_too_many_unfinished_frames_the_largest_gives_way_at_once() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler, SMALL_MEMORY) as (server, network):
+        peers = [await network.connect(*ADDRESS) for _ in range(7)]
+        for number, peer in enumerate(peers[:6]):
+            await peer.send_all(GIANT[: 250_000 + number])
+        await settle()
+        assert server.held_bytes == 1_500_015
+        assert handler.reasons == []
+        with structlog.testing.capture_logs() as logs:
+            await peers[6].send_all(GIANT[:100_000])
+            await settle()
+        assert handler.reasons == [CloseReason.MEMORY]
+        assert [log["detail"] for log in logs] == ["250005 bytes into a frame"]
+        assert server.held_bytes == 1_500_015 - 250_005 + 100_000
+        # Whoever stayed can go on.
+        await peers[6].send_all(GIANT[100_000:])
+        await peers[0].send_all(GIANT[250_000:])
+        await settle()
+        assert handler.opaques == [1, 1]
+        assert handler.reasons == [CloseReason.MEMORY]
+
+
+@virtual_time
+async def test_small_requests_are_answered_at_once_whatever_giants_are_unfinished() -> None:
+    handler = Recorder(answer_all)
+    lives: list[float] = []
+
+    async def attack(network: StreamNetwork) -> None:
+        while trio.current_time() < 15:
+            peer = await network.connect(*ADDRESS)
+            began_at = trio.current_time()
+            try:
+                for start in range(0, 240_000, 1 << 16):
+                    await peer.send_all(GIANT[start : min(start + (1 << 16), 240_000)])
+                while True:
+                    await trio.sleep(0.25)
+                    await peer.send_all(bytes(500))
+            except trio.BrokenResourceError:
+                lives.append(trio.current_time() - began_at)
+                await trio.sleep(0.25)
+
+    async with (
+        serving(handler, SMALL_MEMORY) as (server, network),
+        trio.open_nursery() as nursery,
+    ):
+        nursery.cancel_scope.deadline = 100
+        for _ in range(30):
+            nursery.start_soon(attack, network)
+        good = await network.connect(*ADDRESS)
+        highest = 0
+        for opaque in range(300):
+            data = request_bytes(opaque, b"small")
+            # In two pieces: its own unfinished frame is none of the large ones.
+            await good.send_all(data[:20])
+            await trio.sleep(0.05)
+            asked_at = trio.current_time()
+            await good.send_all(data[20:])
+            assert [reply.opaque for reply in await receive_frames(good, 1)] == [opaque]
+            assert trio.current_time() == asked_at
+            highest = max(highest, server.held_bytes)
+            await trio.sleep(0.05)
+        assert 6 * 240_000 <= highest <= SMALL_MEMORY.unfinished_bytes_max + 100
+        assert handler.reasons.count(CloseReason.MEMORY) > 100
+        assert server.counts.pauses == 0
+        # The last of them fit; their deadlines run as ever.
+        await trio.sleep(15)
+        assert handler.reasons.count(CloseReason.SLOW_FRAME) >= 6
+        assert set(handler.reasons) == {CloseReason.MEMORY, CloseReason.SLOW_FRAME}
+        assert max(lives) <= 10.5
+        assert (server.held_bytes, server.open_connections) == (0, 1)
+    assert not nursery.cancel_scope.cancelled_caught
+
+
+@virtual_time
+async def test_many_frames_of_middle_size_do_not_drive_out_smaller_ones() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler, SMALL_MEMORY) as (server, network):
+        good = await network.connect(*ADDRESS)
+        # Less than the bound divided by all.
+        data = request_bytes(1, bytes(12_000))
+        await good.send_all(data[:10_000])
+        peers = [await network.connect(*ADDRESS) for _ in range(100)]
+        for start in range(0, 20_000, 1000):
+            for peer in peers:
+                with suppress(trio.BrokenResourceError):
+                    await peer.send_all(GIANT[start : start + 1000])
+            await settle()
+            assert server.held_bytes <= SMALL_MEMORY.unfinished_bytes_max
+        assert set(handler.reasons) == {CloseReason.MEMORY}
+        assert 20 < len(handler.reasons) < 60
+        await good.send_all(data[10_000:])
+        assert len(await receive_frames(good, 1)) == 1
+
+
+@virtual_time
+async def test_what_will_never_be_complete_is_given_back_before_answers_are_drained() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100)) + GIANT[:200_000])
+        await settle()
+        assert server.held_bytes == 200_100
+        handler.connections[0].close("enough")
+        assert server.held_bytes == 100
+        release(handler.connections[0], handler.batches[0])
+        assert [reply.opaque for reply in await receive_until_closed(peer)] == [1]
+
+
+@virtual_time
+async def test_what_arrives_in_the_moment_of_the_end_is_not_taken() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(GIANT[:1000])
+        await settle()
+        # The reader has these bytes of its body and had no turn yet. They are no request.
+        await peer.send_all(request_bytes(2))
+        server.stop()
+        assert await receive_until_closed(peer) == []
+        await peer.aclose()
+        await settle()
+        assert server.held_bytes == 0
+    assert handler.opaques == []
+    assert handler.reasons == [CloseReason.SERVER_STOPPED]
 
 
 # Ending

@@ -11,6 +11,7 @@ def test_the_defaults_are_those_of_the_protocol_guards() -> None:
     limits = ConnectionLimits()
     assert limits.frame_bytes_max == 16 << 20
     assert limits.connections_max == 10_000
+    assert (limits.total_bytes_max, limits.unfinished_bytes_max) == (256 << 20, 96 << 20)
     assert (limits.in_flight_requests_max, limits.in_flight_bytes_max) == (8192, 16 << 20)
     assert (limits.frame_seconds_max, limits.frame_grace_seconds) == (10, 5)
     assert limits.frame_bytes_per_second_min == 1024
@@ -32,8 +33,10 @@ def test_no_limit_of_a_requester_may_be_0_or_less(name: str) -> None:
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match="total_bytes_max"):
-        ConnectionLimits(total_bytes_max=1000)
+    with pytest.raises(ValueError, match="total_bytes_max must"):
+        ConnectionLimits(total_bytes_max=112 << 20)
+    with pytest.raises(ValueError, match="unfinished_bytes_max must"):
+        ConnectionLimits(unfinished_bytes_max=16 << 20)
     with pytest.raises(ValueError, match="unsent_bytes_max"):
         ConnectionLimits(unsent_bytes_max=1000)
     with pytest.raises(ValueError, match="frame_seconds_max"):
