@@ -35,6 +35,8 @@ DATA = Path(__file__).parent / "departures-2013-11-27.csv"
 READY_SECONDS_MAX = 20.0
 DOWN_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 30.0
+LINE_SECONDS = 5.0
+"""Between two lines of progress where there is no terminal."""
 LEAD_HOURS = (2.0, 8.0)
 """A boarding call is asked for this many hours of the played day ahead."""
 
@@ -234,10 +236,33 @@ class Demo:
         self._read_record()
 
     async def _show(self, live: Live) -> None:
+        """Show progress: a live table on a terminal, a line now and then elsewhere."""
         while True:
             self._read_record()
             live.update(self._table())
-            await trio.sleep(0.25)
+            if self._console.is_terminal:
+                await trio.sleep(0.25)
+            else:
+                self._console.print(self._line())
+                await trio.sleep(LINE_SECONDS)
+
+    def _line(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self._numbers().items() if value)
+
+    def _numbers(self) -> dict[str, str]:
+        """Return what there is to see at this moment."""
+        account, now_ms = self.account, time.time() * 1000
+        due = sum(1 for when in account.acknowledged.values() if when <= now_ms)
+        delivered = len(account.received)
+        last = account.lateness_ms[-200:]
+        return {
+            "accepted": str(len(account.acknowledged)),
+            "pending": str(len(account.acknowledged) - delivered),
+            "due": str(due),
+            "delivered": str(delivered),
+            "lateness p50": f"{quantile(last, 0.5)} ms" if last else "",
+            "delay server": self._note or "running",
+        }
 
     def _read_record(self) -> None:
         if not self._record.exists():
@@ -255,21 +280,11 @@ class Demo:
         self.account.early += lateness < 0
 
     def _table(self) -> Table:
-        account, now_ms = self.account, time.time() * 1000
-        due = sum(1 for when in account.acknowledged.values() if when <= now_ms)
-        delivered = len(account.received)
-        last = account.lateness_ms[-200:]
         table = Table(title=f"27 November 2013, {self._speed:g} times faster")
-        for name in ("accepted", "pending", "due", "delivered", "lateness p50", "delay server"):
+        numbers = self._numbers()
+        for name in numbers:
             table.add_column(name, justify="right")
-        table.add_row(
-            str(len(account.acknowledged)),
-            str(len(account.acknowledged) - delivered),
-            str(due),
-            str(delivered),
-            f"{quantile(last, 0.5)} ms" if last else "",
-            self._note or "running",
-        )
+        table.add_row(*numbers.values())
         return table
 
 
@@ -296,6 +311,7 @@ def print_account(account: Account, console: Console) -> bool:
         rows["lateness p50"] = f"{quantile(lateness, 0.5)} ms"
         rows["lateness p99"] = f"{quantile(lateness, 0.99)} ms"
         rows["lateness max"] = f"{max(lateness)} ms"
+    console.print()
     for name, value in rows.items():
         table.add_row(name, str(value))
     console.print(table)
