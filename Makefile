@@ -9,12 +9,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 SEEDS ?= 500
 FIRST ?= 1
 
-.PHONY: help install demo test check format docs bench simulate lock clean
+.PHONY: help install demo test unit check format docs bench simulate lock clean
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
 	@echo "make demo       a day of departures in a minute, with a crash in the middle"
 	@echo "make test       all tests"
+	@echo "make unit       the quick ones"
 	@echo "make check      lint, format, types, import arrows, tidiness, documentation"
 	@echo "make bench      the figures of docs/performance.md"
 	@echo "make simulate SEEDS=500 FIRST=1"
@@ -47,6 +48,10 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.developing
 	$(BIN)/python -m pytest
+
+# Without real processes and long campaigns: below two minutes.
+unit: $(VENV)/.developing
+	$(BIN)/python -m pytest -m "not slow and not process"
 
 check: $(VENV)/.developing
 	$(BIN)/ruff check .
