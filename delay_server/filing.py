@@ -127,7 +127,6 @@ class Filing:
         self._wake_load_at_ms: float = 0
         self.hour_mark = store.schedule.hour_mark
         self.checkpoints = 0
-        self.loaded_ms = 0
 
     # -- filing ------------------------------------------------------------------------------
 
@@ -294,7 +293,6 @@ class Filing:
         while not done:
             entries, done = await self._run(job.step, self._limits.load_step_rows)
             self._take([entries] if len(entries) else [])
-        self.loaded_ms = job.until_ms
 
     def _view(self) -> _View:
         schedule = self._store.schedule

@@ -11,17 +11,14 @@ from itertools import zip_longest
 from uuid import UUID
 
 from storage.batches import Damage
-from storage.chained_file import BatchDraft, ChainedFile, read_columns
-from storage.columns import RecordKind
+from storage.chained_file import ChainedFile, read_columns
 from storage.disk import Disk
 from storage.errors import LogStateError
-from storage.facts import FactBlock, facts_of_columns, join_facts
+from storage.facts import FactBlock, fact_drafts, facts_of_columns, join_facts
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
 from storage.log_walk import list_log_files
 
 JOURNAL_DIRECTORY = "dispatch_log/journal"
-_FACTS_PER_BATCH_MAX = 100_000
-"""100,000 facts of 23 bytes stay below the 4 MiB of a batch."""
 
 
 def _path(first: int) -> str:
@@ -138,27 +135,11 @@ class FactsJournal:
         """
         facts = join_facts(blocks)
         file = self._open_file()
-        drafts = []
-        number = self.next_number
-        for begin in range(0, len(facts), _FACTS_PER_BATCH_MAX):
-            part = facts
-            if len(facts) > _FACTS_PER_BATCH_MAX:
-                part = facts.slice(begin, begin + _FACTS_PER_BATCH_MAX)
-            drafts.append(
-                BatchDraft(
-                    kind=RecordKind.FACTS,
-                    base_sequence=number,
-                    count=len(part),
-                    columns=part.encode(),
-                    epoch=epoch,
-                    append_ms=append_ms,
-                )
-            )
-            number += len(part)
+        drafts = fact_drafts(facts, first_number=self.next_number, epoch=epoch, append_ms=append_ms)
         file.append(drafts)
         file.file().sync()
-        self.next_number = number
-        return facts, number - 1
+        self.next_number += len(facts)
+        return facts, self.next_number - 1
 
     def _open_file(self) -> ChainedFile:
         if self._file is not None and self._file.length < self._file_bytes_max:

@@ -29,6 +29,26 @@ def no_entries() -> Entries:
     return np.empty(0, ENTRY)
 
 
+def make_entries(
+    *,
+    sequence: npt.NDArray[np.int64],
+    due_ms: npt.NDArray[np.int64],
+    position: npt.NDArray[np.int64],
+    size: npt.NDArray[np.uint32],
+    minute: int,
+    subject: npt.NDArray[np.uint32],
+) -> Entries:
+    """Return the entries of rows of one minute segment; the arrays have one length."""
+    entries = np.empty(len(sequence), ENTRY)
+    entries["sequence"] = sequence
+    entries["due_ms"] = due_ms
+    entries["position"] = position
+    entries["size"] = size
+    entries["minute"] = minute
+    entries["subject"] = subject
+    return entries
+
+
 class SubjectTable:
     """Numbers for subject names, alike for as long as the process lives.
 

@@ -7,6 +7,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from storage.chained_file import BatchDraft
 from storage.columns import Columns, RecordKind, encode_columns
 
 
@@ -112,3 +113,30 @@ def join_facts(blocks: Sequence[FactBlock]) -> FactBlock:
         outcome=np.concatenate([block.outcome for block in blocks]),
         targets=targets,
     )
+
+
+_FACTS_PER_BATCH_MAX = 100_000
+"""100,000 facts of 23 bytes stay below the 4 MiB of a batch."""
+
+
+def fact_drafts(
+    facts: FactBlock, *, first_number: int, epoch: int, append_ms: int, floor_minute: int = 0
+) -> list[BatchDraft]:
+    """Return the batches that hold these facts, numbered from `first_number`."""
+    drafts = []
+    for begin in range(0, len(facts), _FACTS_PER_BATCH_MAX):
+        part = facts
+        if len(facts) > _FACTS_PER_BATCH_MAX:
+            part = facts.slice(begin, begin + _FACTS_PER_BATCH_MAX)
+        drafts.append(
+            BatchDraft(
+                kind=RecordKind.FACTS,
+                base_sequence=first_number + begin,
+                count=len(part),
+                columns=part.encode(),
+                epoch=epoch,
+                floor_minute=floor_minute,
+                append_ms=append_ms,
+            )
+        )
+    return drafts

@@ -22,7 +22,7 @@ from storage.batches import Damage
 from storage.checkpoint import SegmentState
 from storage.columns import Columns
 from storage.disk import Disk, File
-from storage.entries import ENTRY, Entries, SubjectTable, no_entries
+from storage.entries import Entries, SubjectTable, make_entries, no_entries
 from storage.errors import DamagedError, StorageFullError
 from storage.facts import FactBlock, join_facts
 from storage.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
@@ -204,13 +204,14 @@ class ScheduleLog:
         return np.concatenate(found) if found else no_entries()
 
     def _entries(self, segment: Segment, block: RowBlock, positions: Int64s) -> Entries:
-        entries = np.empty(len(block), ENTRY)
-        entries["sequence"] = block.sequence
-        entries["due_ms"] = block.due_ms
-        entries["position"] = positions
-        entries["size"] = block.size
-        entries["minute"] = segment.key.start
-        entries["subject"] = block.subject
+        entries = make_entries(
+            sequence=block.sequence,
+            due_ms=block.due_ms,
+            position=positions,
+            size=block.size,
+            minute=segment.key.start,
+            subject=block.subject,
+        )
         if (segment.key.start + 1) * MINUTE_MS > self.loading_ms:
             return entries[effective_due_ms(block.due_ms, block.minute) < self.loading_ms]
         return entries
@@ -557,11 +558,6 @@ class ScheduleLog:
         waiting = [int(block.sequence.min()) for block in self._near + self._pile + self._held]
         return min(waiting) - 1 if waiting else self.last_filed
 
-    @property
-    def is_splitting(self) -> bool:
-        """Whether a split is under way (its finer segments do not count yet)."""
-        return self._split is not None
-
     def take_dirty(self) -> list[File]:
         """Return the files written since the last call."""
         dirty = list(self._dirty.values())
@@ -673,15 +669,15 @@ class LoadJob:
         mask = (wanted >= self.from_ms) & (wanted < self.until_ms)
         mask &= batch.sequence <= self.last_sequence
         mask &= ~_contained(batch.sequence, self._crossed_off)
-        entries = np.empty(int(mask.sum()), ENTRY)
-        entries["sequence"] = batch.sequence[mask]
-        entries["due_ms"] = batch.due_ms[mask]
-        entries["position"] = batch.item_positions()[mask]
-        entries["size"] = arrays["size"][mask]
-        entries["minute"] = batch.segment.key.start
         numbers = self.schedule.subjects.numbers(batch.columns.names)
-        entries["subject"] = numbers[arrays["subject"][mask]]
-        return entries
+        return make_entries(
+            sequence=batch.sequence[mask],
+            due_ms=batch.due_ms[mask],
+            position=batch.item_positions()[mask],
+            size=arrays["size"][mask],
+            minute=batch.segment.key.start,
+            subject=numbers[arrays["subject"][mask]],
+        )
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from storage.checkpoint import SegmentState
 from storage.columns import Columns, RecordKind, encode_columns
 from storage.disk import Disk
 from storage.entries import SubjectTable
-from storage.facts import FactBlock, facts_of_columns
+from storage.facts import FactBlock, fact_drafts, facts_of_columns
 from storage.file_header import FileHeader, LogKind
 from storage.item_formats import QMQ_ITEM
 from storage.rows import Int64s, RowBlock, effective_due_ms
@@ -141,20 +141,13 @@ class Segment:
 
     def append_facts(self, facts: FactBlock, *, epoch: int, append_ms: int) -> None:
         """File facts of this segment. Not synced; does not touch facts_seen."""
-        drafts = []
-        for begin in range(0, len(facts), _FACTS_PER_BATCH_MAX):
-            part = facts.slice(begin, begin + _FACTS_PER_BATCH_MAX)
-            drafts.append(
-                BatchDraft(
-                    kind=RecordKind.FACTS,
-                    base_sequence=self.facts + begin + 1,
-                    count=len(part),
-                    columns=part.encode(),
-                    epoch=epoch,
-                    floor_minute=self.key.start,
-                    append_ms=append_ms,
-                )
-            )
+        drafts = fact_drafts(
+            facts,
+            first_number=self.facts + 1,
+            epoch=epoch,
+            append_ms=append_ms,
+            floor_minute=self.key.start,
+        )
         self.facts_file.append(drafts)
         self.facts += len(facts)
 
@@ -192,9 +185,6 @@ class Segment:
         """Give the descriptors back."""
         self.file.close()
         self.facts_file.close()
-
-
-_FACTS_PER_BATCH_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)

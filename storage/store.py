@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from storage.batches import Damage
@@ -98,19 +99,13 @@ class CheckpointWork:
             self.disk.sync_directory("dispatch_log")
         if self.seals:
             self.seals_log.append(self.seals, append_ms=self.checkpoint.written_ms)
-        self.checkpoint = replace_seals(self.checkpoint, self.seals_log)
+        self.checkpoint = msgspec.structs.replace(
+            self.checkpoint,
+            seals_length=self.seals_log.length,
+            seals_count=self.seals_log.count,
+            seals_last_crc=self.seals_log.last_crc,
+        )
         write_checkpoint(self.disk, self.identity.log_uuid, self.checkpoint)
-
-
-def replace_seals(checkpoint: Checkpoint, seals_log: SealsLog) -> Checkpoint:
-    """Return the checkpoint with the seals log as it is now."""
-    fields = {name: getattr(checkpoint, name) for name in Checkpoint.__struct_fields__}
-    fields |= {
-        "seals_length": seals_log.length,
-        "seals_count": seals_log.count,
-        "seals_last_crc": seals_log.last_crc,
-    }
-    return Checkpoint(**fields)
 
 
 _DIRECTORIES = (

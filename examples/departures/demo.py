@@ -32,7 +32,6 @@ from rich.table import Table
 from delay_client import Client, ClientConfig, OutgoingMessage, Receipt
 
 DATA = Path(__file__).parent / "departures-2013-11-27.csv"
-READY_SECONDS_MAX = 20.0
 DOWN_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 30.0
 LINE_SECONDS = 5.0
