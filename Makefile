@@ -20,7 +20,7 @@ help:
 	@echo "make bench      the figures of docs/performance.md"
 	@echo "make simulate SEEDS=500 FIRST=1"
 	@echo "make format     let ruff format and fix"
-	@echo "make docs       write docs/delay-server.toml anew"
+	@echo "make docs       write docs/delay-server.toml and docs/settings.md anew"
 	@echo "make lock       choose versions anew (needs uv)"
 	@echo "make clean      remove what make made"
 
@@ -67,6 +67,7 @@ format: $(VENV)/.developing
 # Whoever changes a setting runs this; the tests compare.
 docs: $(VENV)/.installed
 	$(BIN)/delaywheel settings > docs/delay-server.toml
+	$(BIN)/delaywheel settings --format markdown > docs/settings.md
 
 bench: $(VENV)/.developing
 	$(BIN)/python -m benchmarks

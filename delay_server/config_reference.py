@@ -38,7 +38,7 @@ def reference_toml() -> str:
                 *textwrap.wrap(
                     notes[field.name], _WIDTH, initial_indent="# ", subsequent_indent="# "
                 ),
-                f"#{field.name} = {_default_text(field)}",
+                f"#{field.name} = {default_text(field)}",
             ]
         lines.append("")
     return "\n".join(lines)
@@ -66,8 +66,8 @@ def _notes_in(kind: type) -> Iterator[tuple[str, str]]:
                 yield name, " ".join(text.split())
 
 
-def _default_text(field: dataclasses.Field[Any]) -> str:
-    """Return a default as TOML; a setting that has none is shown as an empty text."""
+def default_text(field: dataclasses.Field[Any]) -> str:
+    """Return the default of a field as TOML; one that has none is shown as an empty text."""
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     else:

@@ -13,6 +13,8 @@ from urllib.parse import unquote
 import pytest
 
 from delay_server.config_reference import reference_toml
+from delaywheel.main import main
+from delaywheel.settings_page import settings_page
 
 ROOT = Path(__file__).parent.parent
 
@@ -117,6 +119,11 @@ def test_every_relative_link_in_the_documentation_leads_somewhere(page: Path) ->
 def test_the_list_of_settings_is_up_to_date() -> None:
     written = (ROOT / "docs" / "delay-server.toml").read_text(encoding="utf-8")
     assert written == reference_toml(), "run `make docs`"
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert written == settings_page(main), "run `make docs`"
 
 
 def test_a_name_that_does_not_exist_is_found() -> None:

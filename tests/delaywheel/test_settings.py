@@ -2,6 +2,7 @@
 
 from click.testing import CliRunner
 
+from delay_server.config import sections
 from delay_server.config_reference import reference_toml
 from delaywheel.main import main
 
@@ -10,3 +11,16 @@ def test_the_reference_is_printed_as_it_is() -> None:
     result = CliRunner().invoke(main, ["settings"])
     assert result.exit_code == 0
     assert result.output == reference_toml()
+
+
+def test_the_page_has_every_section_the_client_and_every_command() -> None:
+    result = CliRunner().invoke(main, ["settings", "--format", "markdown"])
+    assert result.exit_code == 0
+    headings = [line for line in result.output.splitlines() if line.startswith("#")]
+    assert {f"### {name}" for name in sections()} <= set(headings)
+    assert {"## The client", "### delaywheel delay-server", "### delaywheel log verify"} <= set(
+        headings
+    )
+    lines = result.output.splitlines()
+    assert any(line.startswith("| `entries_max` | `8000000` | Messages in the") for line in lines)
+    assert any(line.startswith("| `--listen` |") for line in lines)

@@ -1,0 +1,80 @@
+"""All settings on one page: the delay server's, the client's, and the options of every command.
+
+Written from the declarations themselves, as the configuration file is.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from delay_client import ClientConfig
+from delay_server.config import DelayServerConfig, sections
+from delay_server.config_reference import default_text, field_notes
+
+_PREFACE = """\
+# Settings
+
+Written by `make docs` from the declarations; [configuration](configuration.md) says how they are
+given. A setting without a default has to be given, or stays unset as its line says.
+"""
+
+
+def settings_page(commands: click.Group) -> str:
+    """Return the page as Markdown."""
+    parts = [_PREFACE, "## The delay server\n", _about(field_notes(DelayServerConfig)["brokers"])]
+    for name, section in sections().items():
+        parts += [f"### {name}\n", _about(inspect.getdoc(section) or ""), _table(section)]
+    parts += [
+        "## The client\n",
+        "Arguments of `ClientConfig`, which `delay_client`'s clients take.\n",
+        _table(ClientConfig),
+        "## Commands\n",
+        *_commands(commands, "delaywheel"),
+    ]
+    return "\n".join(parts)
+
+
+def _about(text: str) -> str:
+    return text.strip() + "\n"
+
+
+def _table(section: type) -> str:
+    notes = field_notes(section)
+    lines = ["| setting | default | what it means |", "| --- | --- | --- |"]
+    for field in dataclasses.fields(section):
+        default = default_text(field)
+        shown = "" if default == '""' else f"`{default}`"
+        lines.append(f"| `{field.name}` | {shown} | {_cell(notes[field.name])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _commands(group: click.Group, path: str) -> Iterator[str]:
+    for name, command in sorted(group.commands.items()):
+        full = f"{path} {name}"
+        if isinstance(command, click.Group):
+            yield from _commands(command, full)
+            continue
+        yield f"### {full}\n"
+        yield _about(command.get_short_help_str(200))
+        options = [option for option in command.params if isinstance(option, click.Option)]
+        if options:
+            yield _options(options)
+
+
+def _options(options: list[click.Option]) -> str:
+    lines = ["| option | default | what it means |", "| --- | --- | --- |"]
+    for option in options:
+        # Not option.default: click has a value of its own there for "none".
+        default = option.to_info_dict()["default"]
+        if isinstance(default, (list, tuple)):
+            default = ", ".join(map(str, default))
+        shown = "" if default in (None, False, "") else f"`{default}`"
+        names = ", ".join(f"`{name}`" for name in option.opts)
+        lines.append(f"| {names} | {shown} | {_cell(option.help or '')} |")
+    return "\n".join(lines) + "\n"
