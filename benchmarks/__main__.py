@@ -4,6 +4,7 @@ ingest     durable ingest, 100-byte bodies, 20 a request, due within an hour and
 delivery   500,000 messages due in one second
 lateness   1,000 messages a second
 restart    SIGKILL with 2,000,000 messages pending
+neighbours a good producer beside thousands of bad peers
 """
 
 import argparse
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import neighbours as bad
 from benchmarks.load import Load, build_load, codec_seconds, send_load
 from benchmarks.processes import DelayServer, Receiver
 
@@ -130,11 +132,18 @@ def restart(directory: Path, scale: float) -> None:
     receiver.stop()
 
 
+def neighbours(directory: Path, scale: float) -> None:
+    """Measure what bad peers take from good ones."""
+    for name, value in bad.measure(directory, scale):
+        say(name, value)
+
+
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
     "lateness": lateness,
     "restart": restart,
+    "neighbours": neighbours,
 }
 
 

@@ -138,6 +138,7 @@ class Admitted(NamedTuple):
     count_accepted: int
     failures: list[Failure]
     """One for each message id of which an item was refused, even if another one was accepted."""
+    count_refused: int = 0
 
 
 def _divides(bodies: Sequence[bytes], starts: list[int]) -> bool:
@@ -284,7 +285,7 @@ class Admission:
             id_hash=[xxh3_64_intdigest(scan.ids[index]) for index in accepted],
             subjects=[scan.subjects[index] for index in accepted],
         )
-        return Admitted(len(accepted), list(failures.values()))
+        return Admitted(len(accepted), list(failures.values()), len(scan) - len(accepted))
 
     def _flaw(
         self, scan: ItemScan, index: int, body: bytes, now_ms: int

@@ -279,8 +279,12 @@ class HttpConfig:
     """host:port; port 0 for any free one, empty for no HTTP at all. There is no authentication: the
     default takes connections from this machine only."""
 
+    connections_max: int = 64
+    """Open connections. One more is accepted and closed at once."""
+
     def __post_init__(self) -> None:
-        """Refuse what is no address."""
+        """Refuse what is no address, and a port that nobody could use."""
+        _require_at_least(self, 1, "connections_max")
         if self.address:
             parse_address(self.address)
 

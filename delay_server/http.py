@@ -7,14 +7,15 @@ GET  /metrics       Prometheus
 POST /clock/accept  an operator vouches for the clock after a step forward
 """
 
-import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import hypercorn.config
-import hypercorn.trio
 import msgspec
 import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,9 +23,10 @@ from starlette.routing import Route
 
 from delay_server.metrics import ServerMetrics
 from delay_server.status import failing_checks, status_of
-from delay_transport import ListenError, parse_address
+from delay_transport import ListenError, format_address, parse_address
 
 if TYPE_CHECKING:
+    from delay_server.config import HttpConfig
     from delay_server.server import DelayServer
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -69,7 +71,7 @@ def _json(value: object, code: int = 200) -> Response:
 
 async def serve_http(
     server: "DelayServer",
-    bind: str,
+    settings: "HttpConfig",
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -78,43 +80,30 @@ async def serve_http(
     Raises ListenError if it cannot listen there.
     """
     config = hypercorn.config.Config()
-    config.bind = [f"fd://{await _bind(bind)}"]
     config.accesslog = None
     config.errorlog = None
     config.keep_alive_timeout = 5
     config.read_timeout = 10
-    config.graceful_timeout = 0.5
-
-    def started(binds: list[str]) -> None:
-        task_status.started(binds[0].removeprefix("http://"))
-
-    await hypercorn.trio.serve(
-        application(server),  # type: ignore[arg-type]
-        config,
-        shutdown_trigger=trio.sleep_forever,
-        task_status=_Started(started),
-    )
-
-
-async def _bind(address: str) -> int:
-    """Bind, and return a descriptor for hypercorn, which leaks its own socket when it cannot."""
-    host, port = parse_address(address)
+    host, port = parse_address(settings.address)
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
-        raise ListenError(address=address, reason=error.strerror or str(error)) from error
-    descriptor = os.dup(listeners[0].socket.fileno())
-    for listener in listeners:
-        await listener.aclose()
-    return descriptor
+        raise ListenError(address=settings.address, reason=error.strerror or str(error)) from error
+    app = ASGIWrapper(application(server))  # type: ignore[arg-type]
+    context = WorkerContext(None)
+    open_now = 0
 
+    async def serve(stream: trio.SocketStream) -> None:
+        """Serve one connection. Hypercorn's own accept loop knows no limit of their number."""
+        nonlocal open_now
+        if open_now >= settings.connections_max:
+            await stream.aclose()
+            return
+        open_now += 1
+        try:
+            await TCPServer(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        finally:
+            open_now -= 1
 
-class _Started(trio.TaskStatus[list[str]]):
-    """Hands what hypercorn says when it listens to a function."""
-
-    def __init__(self, fn: Callable[[list[str]], None]) -> None:
-        self._fn = fn
-
-    def started(self, value: list[str] | None = None) -> None:
-        """Pass on the addresses."""
-        self._fn(value or [])
+    task_status.started(format_address(listeners[0].socket.getsockname()[:2]))
+    await trio.serve_listeners(serve, listeners)

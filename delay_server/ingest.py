@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-import structlog
 import trio
 
 from delay_protocol import (
@@ -29,8 +28,6 @@ from delay_protocol import (
 from delay_server.admission import Admission, Failure
 from delay_server.intake import Intake
 from delay_transport import Clock, CloseReason, Connection, Wakeup
-
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _TOGETHER_BYTES_MAX = 256 * 1024
 """Requests with more bytes than this in one receive gain nothing from being looked at together."""
@@ -135,6 +132,7 @@ class Ingest:
         for frame in frames:
             if frame.code != CommandCode.SEND_MESSAGE:
                 self.counts.unknown_commands += 1
+                connection.fault()
                 connection.answer(frame, ResponseCode.UNKNOWN_CODE)
             elif self._must_hold():
                 self._hold(connection, frame)
@@ -184,11 +182,14 @@ class Ingest:
             admitted = self._admission.admit(frame.body, self._clock.now_ms(), self._intake)
         except IndivisibleBodyError as error:
             self.counts.indivisible += 1
-            _log.warning("request refused", peer=connection.peer, reason=str(error))
+            connection.fault()
+            connection.warn("request refused", reason=str(error))
             connection.answer(frame, ResponseCode.BROKER_ERROR)
             return
         for _message_id, code, _remark in admitted.failures:
             self.counts.refused[ItemCode(code).name] += 1
+        if admitted.count_refused:
+            connection.fault(admitted.count_refused)
         if not admitted.count_accepted:
             connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(admitted.failures))
             return

@@ -131,6 +131,8 @@ class ServerMetrics:
             yield _gauge("connections", "Open connections.", server.listener.open_connections)
             yield _counter("connections_accepted", "Connections.", connections.accepted)
             yield _counter("connections_refused", "One too many.", connections.refused)
+            yield _counter("connection_faults", "Faults of peers.", connections.faults)
+            yield _counter("connection_pauses", "Stops of reading.", connections.pauses)
             yield _counter("received_bytes", "Bytes from producers.", connections.received_bytes)
             yield _gauge("held_bytes", "Held for connections.", server.listener.held_bytes)
             closed = CounterMetricFamily(

@@ -488,7 +488,7 @@ async def _run_process(config: DelayServerConfig) -> None:
         nursery.start_soon(_stop_on_signals, server, stop, nursery.cancel_scope)
         http = "none"
         if config.http.address:
-            http = await nursery.start(serve_http, server, config.http.address)
+            http = await nursery.start(serve_http, server, config.http)
         nursery.start_soon(_announce, server, http)
         await serve(server, stop)
         nursery.cancel_scope.cancel()

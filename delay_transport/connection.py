@@ -32,11 +32,13 @@ from delay_protocol import (
     TruncatedFrameError,
     encode_response,
 )
+from delay_transport.leaky_bucket import LeakyBucket
 from delay_transport.limits import ConnectionLimits
 from delay_transport.outbox import OutBox, Wakeup
 
 _FLAG_RESPONSE = 1
 _FLAG_ONE_WAY = 2
+_PENALTY_S_MIN = 0.001
 _HEARTBEAT = int(CommandCode.HEARTBEAT)
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -94,26 +96,38 @@ class ConnectionCounts:
     """Frames from a peer that claimed to be answers; a server asks nothing."""
     replies_dropped: int = 0
     """Answers that came after their connection was closed."""
+    faults: int = 0
+    """Requests and messages that were refused for what they are, and frames nobody asked for."""
     pauses: int = 0
     """How often reading stopped because a limit was reached."""
     closed: Counter[CloseReason] = field(default_factory=Counter)
 
 
-class SharedBytes:
-    """The bytes held for all connections of a listener, and who waits for them to become fewer.
+class Shared:
+    """What all connections of a listener have in common: bytes, faults, lines in the log.
+
+    Bytes: those held for all connections, and who waits for them to become fewer.
 
     What is full becomes less full whatever peers do: handlers get done, unsent answers have a
     deadline. Unfinished frames alone, whose deadlines stand still while nobody reads, cannot fill
     it: they have a bound of their own, below that of all bytes, and the largest one gives way.
     """
 
-    def __init__(self, bytes_max: int, unfinished_bytes_max: int) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.held = 0
         """Requests in flight, unfinished frames and unsent answers."""
         self.unfinished = 0
         """The part of `held` that is unfinished frames."""
-        self._bytes_max = bytes_max
-        self._unfinished_bytes_max = unfinished_bytes_max
+        self.faults = LeakyBucket(
+            rate=limits.total_faults_per_second_max,
+            size=limits.total_faults_per_second_max * limits.faults_burst_seconds,
+        )
+        self._bytes_max = limits.total_bytes_max
+        self._unfinished_bytes_max = limits.unfinished_bytes_max
+        self._warnings = LeakyBucket(
+            rate=limits.warnings_per_second_max, size=limits.warnings_per_second_max * 10
+        )
+        self._warnings_left_out = 0
         # Dicts: woken in the order in which they began to wait, and of equally large frames the
         # one begun first gives way, in every process.
         self._waiting: dict[Wakeup, None] = {}
@@ -148,6 +162,18 @@ class SharedBytes:
         if self.unfinished > self._unfinished_bytes_max:
             max(self._unfinished, key=self._unfinished.__getitem__).give_way()
 
+    def warn(self, event: str, **details: object) -> None:
+        """Write a line to the log, unless there were too many; the next one tells of those."""
+        now = trio.current_time()
+        if self._warnings.seconds_until_room(now):
+            self._warnings_left_out += 1
+            return
+        self._warnings.pour(now, 1)
+        left_out, self._warnings_left_out = self._warnings_left_out, 0
+        if left_out:
+            details["left_out"] = left_out
+        _log.warning(event, **details)
+
     async def sleep(self, wakeup: Wakeup) -> None:
         """Sleep until `wakeup` is woken, by its owner or because there is room."""
         self._waiting[wakeup] = None
@@ -181,7 +207,7 @@ class Connection:
         peer: str,
         handler: FrameHandler,
         limits: ConnectionLimits,
-        shared: SharedBytes,
+        shared: Shared,
         counts: ConnectionCounts,
     ) -> None:
         self.peer = peer
@@ -204,6 +230,10 @@ class Connection:
         )
         self._watch = trio.CancelScope()
         self._room = Wakeup()
+        self._faults = LeakyBucket(
+            rate=limits.faults_per_second_max,
+            size=limits.faults_per_second_max * limits.faults_burst_seconds,
+        )
         self._ending: CloseReason | None = None
         self._detail = ""
         self._closed = False
@@ -249,6 +279,20 @@ class Connection:
             self._end(
                 CloseReason.SLOW_READER, f"{self._outbox.unsent_bytes} bytes of answers unsent"
             )
+
+    def fault(self, count: int = 1) -> None:
+        """Count faults of the peer; one that makes too many is read more slowly.
+
+        Work that ends in a refusal is to cost the others little, however much of it is asked for.
+        """
+        now = trio.current_time()
+        self._counts.faults += count
+        self._faults.pour(now, count)
+        self._shared.faults.pour(now, count)
+
+    def warn(self, event: str, **details: object) -> None:
+        """Write a line about the peer to the log, unless there were too many of the kind."""
+        self._shared.warn(event, peer=self.peer, **details)
 
     def answer(self, request: Frame, code: int, body: bytes = b"") -> None:
         """Answer one request, unless it is one-way."""
@@ -304,7 +348,7 @@ class Connection:
         self._drop_unfinished()
         self._shared.add(-self._outbox.unsent_bytes)
         self._counts.closed[reason] += 1
-        log = _log.debug if reason in _ORDINARY else _log.warning
+        log = _log.debug if reason in _ORDINARY else self._shared.warn
         log("connection closed", peer=self.peer, reason=reason.value, detail=self._detail)
         self._handler.closed(self, reason)
 
@@ -391,8 +435,10 @@ class Connection:
         for frame in frames:
             if frame.flag & _FLAG_RESPONSE:
                 self._counts.responses_dropped += 1
+                self.fault()
             elif frame.code == _HEARTBEAT:
                 self._counts.heartbeats += 1
+                self.fault()
                 self.answer(frame, ResponseCode.SUCCESS)
 
     # Limits
@@ -404,7 +450,16 @@ class Connection:
             or self.in_flight_bytes >= limits.in_flight_bytes_max
             or self._outbox.unsent_bytes >= limits.unsent_bytes_pause
             or self._shared.is_full
+            or self._penalty_s() > 0
         )
+
+    def _penalty_s(self) -> float:
+        """Return for how many seconds nothing is read because of the peer's faults."""
+        now = trio.current_time()
+        own = self._faults.seconds_until_room(now)
+        if self._faults.level(now):
+            return max(own, self._shared.faults.seconds_until_room(now))
+        return own
 
     async def _pause(self) -> None:
         """Wait for room. The peer's own deadlines stand still meanwhile: it is us who wait."""
@@ -412,7 +467,10 @@ class Connection:
             self._paused_at = trio.current_time()
             self._counts.pauses += 1
         while self._is_over_limit():
-            await self._shared.sleep(self._room)
+            penalty_s = self._penalty_s()
+            # At least a little: what is left after a wait may be too small to move the clock.
+            with trio.move_on_after(max(penalty_s, _PENALTY_S_MIN) if penalty_s else math.inf):
+                await self._shared.sleep(self._room)
         now = trio.current_time()
         self._active_at = now
         self._frame_began_at += now - self._paused_at

@@ -79,6 +79,22 @@ class ConnectionLimits:
     """Seconds in which requests already accepted are answered when a connection ends in good order
     (the peer finished, broke the protocol after them, or the server stops)."""
 
+    faults_per_second_max: float = 500.0
+    """Faults a second that one connection may make for long: a request with an unknown command or
+    with a body that is no items, a message refused for what it is, a heartbeat or an answer nobody
+    asked for. Beyond it the connection is read more slowly, so that its faults stay below."""
+
+    total_faults_per_second_max: float = 5000.0
+    """The same for all connections together. Beyond it all those are read more slowly that made
+    faults lately."""
+
+    faults_burst_seconds: float = 10.0
+    """Seconds' worth of both limits that may come at once after a quiet time."""
+
+    warnings_per_second_max: float = 10.0
+    """Lines a second in the log about connections refused or closed for what their peer did, after
+    a burst of ten times as many. The lines after those left out say how many there were."""
+
     linger_seconds_max: float = 1.0
     """Seconds for the peer to close after we said that we are done. What it still sends meanwhile
     is discarded: closing with unread bytes could destroy the answers on their way to it."""

@@ -14,7 +14,7 @@ from delay_transport.connection import (
     Connection,
     ConnectionCounts,
     FrameHandler,
-    SharedBytes,
+    Shared,
 )
 from delay_transport.limits import ConnectionLimits
 from delay_transport.runtime import Address, Listener, Network, format_address, peer_name
@@ -52,6 +52,7 @@ class Dispatch:
                 taker(connection, list(run))
             else:
                 for frame in run:
+                    connection.fault()
                     connection.answer(frame, ResponseCode.UNKNOWN_CODE)
 
     def closed(self, connection: Connection, reason: CloseReason, /) -> None:
@@ -71,7 +72,7 @@ class Server:
         self._listener = listener
         self._handler = handler
         self._limits = limits
-        self._shared = SharedBytes(limits.total_bytes_max, limits.unfinished_bytes_max)
+        self._shared = Shared(limits)
         self._accepting = trio.CancelScope()
         # A dict and not a set: stopped in the order of arrival, in every process.
         self._open: dict[Connection, None] = {}
@@ -114,7 +115,7 @@ class Server:
                 continue
             if len(self._open) >= self._limits.connections_max:
                 self.counts.refused += 1
-                _log.warning("connection refused, too many are open", peer=peer_name(stream))
+                self._shared.warn("connection refused, too many are open", peer=peer_name(stream))
                 await trio.aclose_forcefully(stream)
                 continue
             self.counts.accepted += 1

@@ -1,5 +1,6 @@
 """Health, status, metrics and the operator's word, as any HTTP client gets them."""
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 import trio
 from starlette.applications import Starlette
 
+from delay_server.config import HttpConfig
 from delay_server.http import application, serve_http
 from delay_transport import ListenError, parse_address
 from tests.delay_server.server_rig import World, make_config, make_item, until
@@ -111,7 +113,7 @@ def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:
         server = World().server(make_config())
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                address = await nursery.start(serve_http, server, "127.0.0.1:0")
+                address = await nursery.start(serve_http, server, HttpConfig(address="127.0.0.1:0"))
                 host, port = parse_address(address)
                 assert port > 0
                 answer = b""
@@ -128,6 +130,34 @@ def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:
     trio.run(scenario)
 
 
+def test_beyond_its_number_connections_are_closed_at_once_and_room_is_given_back() -> None:
+    async def ask_once(address: tuple[str, int]) -> bytes:
+        answer = b""
+        async with await trio.open_tcp_stream(*address) as stream:
+            await stream.send_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            with contextlib.suppress(trio.BrokenResourceError):
+                while data := await stream.receive_some():
+                    answer += data
+        return answer
+
+    async def scenario() -> None:
+        server = World().server(make_config())
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                settings = HttpConfig(address="127.0.0.1:0", connections_max=2)
+                address = parse_address(await nursery.start(serve_http, server, settings))
+                idle = [await trio.open_tcp_stream(*address) for _ in range(2)]
+                assert await ask_once(address) == b""
+                await idle[0].aclose()
+                while not (answer := await ask_once(address)):
+                    await trio.sleep(0.01)
+                assert answer.startswith(b"HTTP/1.1 200")
+                await idle[1].aclose()
+                nursery.cancel_scope.cancel()
+
+    trio.run(scenario)
+
+
 def test_an_address_that_is_taken_is_a_typed_error() -> None:
     async def scenario() -> None:
         server = World().server(make_config())
@@ -135,6 +165,6 @@ def test_an_address_that_is_taken_is_a_typed_error() -> None:
         port = listeners[0].socket.getsockname()[1]
         async with listeners[0]:
             with trio.fail_after(10), pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
-                await serve_http(server, f"127.0.0.1:{port}")
+                await serve_http(server, HttpConfig(address=f"127.0.0.1:{port}"))
 
     trio.run(scenario)

@@ -757,3 +757,95 @@ async def test_many_peers_at_random_leave_nothing_held() -> None:
         assert server.held_bytes == 0
         assert server.open_connections == 0
         assert sum(server.counts.closed.values()) == 30
+
+
+# Faults
+
+
+def refuse_all(connection: Connection, frames: Sequence[Frame]) -> None:
+    for frame in frames:
+        connection.fault()
+        connection.answer(frame, 3)
+
+
+@virtual_time
+async def test_a_peer_that_makes_faults_without_end_is_read_at_the_rate_of_its_faults() -> None:
+    handler = Recorder(refuse_all)
+    limits = ConnectionLimits(
+        faults_per_second_max=10, faults_burst_seconds=2, receive_bytes=len(request_bytes(1))
+    )
+    async with serving(handler, limits) as (server, network):
+        peer = await network.connect(*ADDRESS)
+
+        async def flood() -> None:
+            for number in range(1000):
+                await peer.send_all(request_bytes(number))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            await trio.sleep(10)
+            # A burst of twenty, and ten each second; one more, since what goes over is let in.
+            assert 115 <= len(handler.opaques) <= 121
+            nursery.cancel_scope.cancel()
+        assert server.counts.faults == len(handler.opaques)
+        assert server.counts.pauses >= 90
+
+
+@virtual_time
+async def test_the_faults_of_all_slow_down_those_who_made_them_and_nobody_else() -> None:
+    taken: list[int] = []
+
+    def judge(connection: Connection, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            if frame.opaque >= 1000:
+                taken.append(frame.opaque)
+                connection.answer(frame, 0)
+            else:
+                connection.fault()
+                connection.answer(frame, 3)
+
+    limits = ConnectionLimits(
+        faults_per_second_max=10, total_faults_per_second_max=20, faults_burst_seconds=1
+    )
+    async with serving(Recorder(judge), limits) as (server, network):
+        bad = [await network.connect(*ADDRESS) for _ in range(5)]
+        good = await network.connect(*ADDRESS)
+        for peer in bad:
+            await peer.send_all(b"".join(request_bytes(n) for n in range(9)))
+        await settle()
+        assert server.counts.faults == 45
+        # Each is below its own limit, all together are above theirs.
+        for peer in bad:
+            await peer.send_all(request_bytes(9))
+        await settle()
+        paused = server.counts.faults
+        for number in range(1000, 1010):
+            await good.send_all(request_bytes(number))
+        await settle()
+        assert taken == list(range(1000, 1010))
+        await trio.sleep(5)
+    assert paused < 50
+    assert server.counts.faults == 50
+
+
+@virtual_time
+async def test_lines_about_bad_peers_are_limited_and_the_next_says_how_many_there_were() -> (
+    None
+):
+    limits = ConnectionLimits(warnings_per_second_max=1)
+    with structlog.testing.capture_logs() as lines:
+        async with serving(Recorder(), limits) as (_, network):
+            for _ in range(50):
+                peer = await network.connect(*ADDRESS)
+                await peer.send_all(b"GET / HTTP/1.1\r\n\r\n")
+                await peer.aclose()
+                await settle()
+            written = [line for line in lines if line["log_level"] == "warning"]
+            assert 10 <= len(written) <= 12
+            await trio.sleep(30)
+            peer = await network.connect(*ADDRESS)
+            await peer.send_all(b"GET / HTTP/1.1\r\n\r\n")
+            await peer.aclose()
+            await settle()
+            written = [line for line in lines if line["log_level"] == "warning"]
+            assert written[-1]["left_out"] == 51 - len(written)
