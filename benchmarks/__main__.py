@@ -5,6 +5,7 @@ delivery   500,000 messages due in one second
 lateness   1,000 messages a second
 restart    SIGKILL with 2,000,000 messages pending
 neighbours a good producer beside thousands of bad peers
+backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 from benchmarks import neighbours as bad
 from benchmarks.load import Load, build_load, codec_seconds, send_load
 from benchmarks.processes import DelayServer, Receiver
+from benchmarks.receiver import HOT
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -138,12 +140,66 @@ def neighbours(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def backlog(directory: Path, scale: float) -> None:
+    """Measure a hot subject that far exceeds memory and broker, and what others notice of it."""
+    messages, others = int(5_000_000 * scale), int(6000 * scale)
+    entries_max, rate = int(400_000 * scale), 50_000 * scale
+    receiver = Receiver(directory, rate=rate)
+    settings = (f"wheel.entries_max={entries_max}",)
+    server = DelayServer(directory, broker_port=receiver.port, settings=settings)
+    lead_ms = int(30_000 + 210_000 * scale)
+    due_ms = now_ms() + lead_ms
+    spread = {"due_from_ms": due_ms, "spread_ms": 60_000}
+    cold = tuple(b"bench.other%d" % number for number in range(50))
+    for part in range(10):
+        # Bit by bit: all of it would fill this process's memory.
+        hot = build_load(
+            messages // 10,
+            per_request=100,
+            seed=part,
+            subjects=(HOT,),
+            first_number=part * messages // 10,
+            **spread,
+        )
+        send_load(server.address, hot, connections=2)
+        rest = build_load(
+            others // 10,
+            per_request=20,
+            subjects=cold,
+            first_number=messages + part * others,
+            **spread,
+        )
+        send_load(server.address, rest)
+    if now_ms() > due_ms - 3000:
+        raise SystemExit("the machine is too slow for this lead time, use a smaller --scale")
+    say("memory before it is due", f"{server.memory_mib():.0f} MiB")
+    most_held = most_mib = own_mib = 0.0
+    while (status := server.status())["pending"]:
+        most_held = max(most_held, status["held"])
+        most_mib = max(most_mib, server.memory_mib())
+        own_mib = max(own_mib, server.memory_mib("RssAnon"))
+        time.sleep(0.1)
+    time.sleep(0.5)
+    server.stop()
+    counted = receiver.summary()
+    seconds = (counted["last_ms"] - due_ms) / 1000
+    say(f"{messages:,} of one subject due in one minute", f"all delivered after {seconds:.0f} s")
+    say("  entries in memory", f"{most_held:,.0f} at the most, set are {entries_max:,}")
+    say("  memory", f"{most_mib:.0f} MiB at the most, {own_mib:.0f} of it not mapped files")
+    say(
+        "  received, distinct, early", [counted[name] for name in ("received", "distinct", "early")]
+    )
+    say("  lateness of all, ms", counted["lateness_ms"])
+    say("  lateness of other subjects, ms", counted["lateness_of_others_ms"])
+
+
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
     "lateness": lateness,
     "restart": restart,
     "neighbours": neighbours,
+    "backlog": backlog,
 }
 
 

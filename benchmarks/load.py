@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from delay_protocol import FrameDecoder, ItemScan, encode_request, scan_items
 
 BODY_BYTES = 100
-SUBJECTS = 10
+OF_SUBJECTS = tuple(b"bench.subject%d" % number for number in range(10))
 _FRAME_MAX = 16 * 1024 * 1024
 _HEAD = struct.Struct(">Bqq")
 
@@ -31,11 +31,20 @@ class Load:
 
 
 def build_load(
-    messages: int, *, per_request: int, due_from_ms: int, spread_ms: int, seed: int = 1
+    messages: int,
+    *,
+    per_request: int,
+    due_from_ms: int,
+    spread_ms: int,
+    seed: int = 1,
+    subjects: Sequence[bytes] = OF_SUBJECTS,
+    first_number: int = 0,
 ) -> Load:
-    """Return requests whose items have 100-byte bodies and due times spread evenly."""
+    """Return requests whose items have 100-byte bodies and due times spread evenly.
+
+    Message ids count from `first_number`; subjects take turns.
+    """
     chance = random.Random(seed)
-    subjects = [b"bench.subject%d" % number for number in range(SUBJECTS)]
     prefixes = [struct.pack(">h", len(name)) + name for name in subjects]
     body = b"\0\4body" + struct.pack(">h", BODY_BYTES - 8) + b"x" * (BODY_BYTES - 8)
     tail = struct.pack(">i", len(body)) + body
@@ -48,8 +57,8 @@ def build_load(
             due_ms = due_from_ms + int(chance.random() * spread_ms)
             rest = b"%b%b\0\x0d%013d%b" % (
                 _HEAD.pack(2, created, due_ms),
-                prefixes[number % SUBJECTS],
-                number,
+                prefixes[number % len(prefixes)],
+                first_number + number,
                 tail,
             )
             items.append(struct.pack(">q", zlib.crc32(rest)))

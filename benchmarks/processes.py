@@ -46,10 +46,10 @@ class Process:
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
-    def memory_mib(self) -> float:
-        """Return the resident set."""
+    def memory_mib(self, which: str = "VmRSS") -> float:
+        """Return the resident set; with `RssAnon` without mapped files, which are page cache."""
         for line in Path(f"/proc/{self.child.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
+            if line.startswith(which):
                 return int(line.split()[1]) / 1024
         return 0.0
 
@@ -100,9 +100,10 @@ class DelayServer(Process):
 class Receiver(Process):
     """The counting broker."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, rate: float | None = None) -> None:
         self.port = free_port()
-        super().__init__("benchmarks.receiver", str(self.port), log=directory / "receiver.log")
+        arguments = [str(self.port), *([] if rate is None else [str(rate)])]
+        super().__init__("benchmarks.receiver", *arguments, log=directory / "receiver.log")
 
     def summary(self) -> dict[str, Any]:
         """Stop it and return what it counted."""

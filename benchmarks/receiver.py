@@ -1,26 +1,45 @@
-"""A real-time broker that only counts: `python -m benchmarks.receiver PORT`.
+"""A real-time broker that only counts: `python -m benchmarks.receiver PORT [RATE]`.
 
-Prints `ready`, and on SIGTERM one JSON line: received, early, first_ms, last_ms, lateness_ms.
+It answers at most RATE messages a second. Prints `ready`, and on SIGTERM one JSON line: received,
+distinct, early, first_ms, last_ms, lateness_ms, and lateness_ms without the subject `bench.hot`.
 """
 
 import json
+import math
 import signal
 import sys
 import time
+from collections import deque
+from typing import Final
 
 import numpy as np
 import trio
 
 from delay_protocol import CommandCode, Frame, ItemScan, ResponseCode, scan_items
-from delay_transport import CloseReason, Connection, ConnectionLimits, TcpNetwork, serve_connections
+from delay_transport import (
+    CloseReason,
+    Connection,
+    ConnectionLimits,
+    TcpNetwork,
+    Wakeup,
+    serve_connections,
+)
 from delaywheel.log_output import set_up_log
+
+HOT: Final = b"bench.hot"
+"""The subject that is left out of the lateness of the others."""
 
 
 class Counting:
     """Counts items and keeps how late each was."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._waiting: deque[tuple[Connection, Frame, int]] = deque()
+        self._more = Wakeup()
+        self.ids: set[bytes] = set()
         self.lateness: list[np.ndarray] = []
+        self.is_hot: list[np.ndarray] = []
         self.first_ms = 0
         self.last_ms = 0
 
@@ -30,44 +49,70 @@ class Counting:
         scan = ItemScan()
         for frame in frames:
             if frame.code == CommandCode.SEND_MESSAGE:
+                before = len(scan)
                 scan_items(frame.body, scan)
-                connection.answer(frame, ResponseCode.SUCCESS)
+                self._waiting.append((connection, frame, len(scan) - before))
+                self._more.wake()
             else:
                 connection.answer(frame, ResponseCode.UNKNOWN_CODE)
         if len(scan):
             self.first_ms = self.first_ms or now_ms
             self.last_ms = now_ms
             self.lateness.append(now_ms - np.array(scan.due_ms))
+            self.is_hot.append(np.array([subject == HOT for subject in scan.subjects]))
+            self.ids.update(scan.ids)
 
     def closed(self, connection: Connection, reason: CloseReason) -> None:
         """Ignore it."""
 
+    async def run(self) -> None:
+        """Answer what waits, no faster than the rate."""
+        free_at = trio.current_time()
+        while True:
+            if not self._waiting:
+                await self._more.sleep()
+                continue
+            connection, frame, items = self._waiting.popleft()
+            free_at = max(free_at, trio.current_time()) + items / self._rate
+            # Timers are coarse: a little ahead now and then keeps the rate.
+            if free_at - trio.current_time() > 0.002:
+                await trio.sleep_until(free_at)
+            connection.answer(frame, ResponseCode.SUCCESS)
+
     def summary(self) -> dict[str, object]:
         """Return what was counted."""
         lateness = np.concatenate(self.lateness) if self.lateness else np.zeros(0, np.int64)
-        shares = (0.5, 0.9, 0.99, 0.999, 1.0)
+        is_hot = np.concatenate(self.is_hot) if self.is_hot else np.zeros(0, np.bool_)
         return {
             "received": len(lateness),
+            "distinct": len(self.ids),
             "early": int((lateness < 0).sum()),
             "first_ms": self.first_ms,
             "last_ms": self.last_ms,
-            "lateness_ms": {
-                f"p{share * 100:g}": int(np.quantile(lateness, share, method="higher"))
-                for share in shares
-                if len(lateness)
-            },
+            "lateness_ms": _quantiles(lateness),
+            "lateness_of_others_ms": _quantiles(lateness[~is_hot]),
             "cpu_seconds": time.process_time(),
         }
 
 
-async def main(port: int) -> None:
+def _quantiles(values: np.ndarray) -> dict[str, int]:
+    shares = (0.5, 0.9, 0.99, 0.999, 1.0)
+    return {
+        f"p{share * 100:g}": int(np.quantile(values, share, method="higher"))
+        for share in shares
+        if len(values)
+    }
+
+
+async def main(port: int, rate: float) -> None:
     """Serve until SIGTERM."""
-    counting = Counting()
+    counting = Counting(rate)
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             await nursery.start(
                 serve_connections, TcpNetwork(), ("127.0.0.1", port), counting, ConnectionLimits()
             )
+            nursery.start_soon(counting.run)
             print("ready", flush=True)
             async for _ in signals:
                 break
@@ -77,4 +122,4 @@ async def main(port: int) -> None:
 
 if __name__ == "__main__":
     set_up_log(level="warning", form="json")
-    trio.run(main, int(sys.argv[1]))
+    trio.run(main, int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else math.inf)

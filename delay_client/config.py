@@ -1,5 +1,7 @@
 """Settings of a client. The defaults suit a service that sends now and then and one that floods."""
 
+import ipaddress
+import re
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -83,8 +85,21 @@ def parse_server(text: str) -> tuple[str, int]:
     """Return host and port of `host:port`; an IPv6 literal stands in brackets, `[::1]:20801`."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not bare or (bare == host and ":" in host) or not (port.isascii() and port.isdigit()):
+    is_host = _is_ipv6(bare) if bare != host else _HOST_NAME.fullmatch(host)
+    if not is_host or not (port.isascii() and port.isdigit()):
         raise ValueError(f"{text!r} is not an address: write host:port, or [::1]:20801 for IPv6")
-    if not 0 < int(port) < 65536:
+    # The length first: int() refuses thousands of digits with an error of its own.
+    if len(port) > 5 or not 0 < int(port) < 65536:
         raise ValueError(f"{text!r} is not an address: ports go from 1 to 65535")
     return bare, int(port)
+
+
+_HOST_NAME = re.compile(r"[^\s:/@\[\]]+")
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True

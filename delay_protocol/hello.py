@@ -41,5 +41,6 @@ def decode_hello(body: bytes) -> Hello:
     """Return what the body of a HELLO, or of its answer, says; raise MalformedHelloError."""
     try:
         return _DECODER.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # The last of keys that would be skipped, but are nested too deeply for that.
         raise MalformedHelloError(str(error)) from error

@@ -16,9 +16,10 @@ import msgspec
 from delay_server.admission import AdmissionLimits
 from delay_server.filing import FilingLimits
 from delay_server.ingest import IngestLimits
+from delay_server.lanes import LaneLimits
 from delay_transport import AddressError, ConnectionLimits, parse_address
 from sender import BrokerGroup, SenderConfig
-from storage import ScheduleLimits, StoreSettings
+from storage import RetentionRules, ScheduleLimits, StoreSettings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -201,13 +202,35 @@ class StorageConfig:
     checkpoint_bytes: int = 256 * MIB
     """Bytes filed after which a checkpoint does not wait for the interval."""
 
+    message_log_keep_ms: int = DAY_MS
+    """Milliseconds for which the message_log keeps what is filed and checkpointed, for those who
+    read it."""
+
+    duplicate_window_ms: int = 10 * 60 * 1000
+    """Milliseconds. So much of the message_log stays even when the disk is short: a producer that
+    sends a message again is recognised by it."""
+
+    duplicate_window_items: int = 4_000_000
+    """Messages. Where so many came within the window above, they are enough."""
+
+    segments_keep_ms: int = 7 * DAY_MS
+    """Milliseconds for which segments stay after everything in them was delivered."""
+
+    seals_keep_days: int = 3 * 365
+    """Days for which it is known of each segment what became of its messages."""
+
+    seals_file_bytes_max: int = MIB
+    """Bytes. Beyond this a file of the seals log is closed, written again more densely, and the
+    next begun. Smaller ones make starts faster, and more files."""
+
     retired_grace_ms: int = 60 * 60 * 1000
     """Milliseconds for which files that nothing needs any more stay for those who read them (Spark,
-    copies), across restarts too."""
+    copies), across restarts too. When the disk is short they go at once."""
 
     disk_free_bytes_min: int = 2048 * MIB
     """Bytes. With less free disk than this and than the share below, messages are refused while
-    delivery goes on."""
+    delivery goes on. From a quarter above it on, what is kept for its age only is deleted, oldest
+    first, until half as much again is free."""
 
     disk_free_share_min: float = 0.05
     """Share of the file system, 0 to 1. The smaller of the two floors counts."""
@@ -219,6 +242,10 @@ class StorageConfig:
         )
         _require_at_least(self, MIB, "filing_bytes_max")
         _require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
+        _require_at_least(self, 0, "message_log_keep_ms", "segments_keep_ms")
+        _require_at_least(self, 0, "duplicate_window_ms", "duplicate_window_items")
+        _require_at_least(self, 1, "seals_keep_days")
+        _require_at_least(self, 64 * KIB, "seals_file_bytes_max")
         _require_at_least(self, 0, "disk_free_bytes_min", "disk_free_share_min")
         _require_at_least(self, 100, "checkpoint_interval_ms")
         if not self.disk_free_share_min < 1:
@@ -228,6 +255,16 @@ class StorageConfig:
     def schedule_limits(self) -> ScheduleLimits:
         """Return what the schedule_log takes."""
         return _part(ScheduleLimits, self)
+
+    def retention_rules(self) -> RetentionRules:
+        """Return how long the logs are kept."""
+        return RetentionRules(
+            message_log_keep_ms=self.message_log_keep_ms,
+            duplicate_window_ms=self.duplicate_window_ms,
+            duplicate_window_items=self.duplicate_window_items,
+            segments_keep_ms=self.segments_keep_ms,
+            seals_keep_ms=self.seals_keep_days * DAY_MS,
+        )
 
     def disk_floor_bytes(self, total_bytes: int) -> int:
         """Return how many bytes must be free on a file system of this size to take messages."""
@@ -243,16 +280,27 @@ class WheelConfig:
     leaves little time to read them when the disk is slow."""
 
     entries_max: int = 8_000_000
-    """Messages in the wheel, 36 to 72 bytes each. What does not fit is loaded, in the order of due
-    time, as places become free: what is due may then be late, never lost."""
+    """Messages in memory, 36 to 72 bytes each: those due soon and those being delivered, of which
+    there are at most half as many. What does not fit waits on disk, and is loaded in the order of
+    due time as places become free."""
+
+    lane_entries_min: int = 2000
+    """Messages of one subject that may be held for delivery before it gets a lane of its own, in
+    which they take turns with all others. Less means that others wait less behind them."""
+
+    lanes_max: int = 256
+    """Subjects at a time that may have a lane. Of such a subject at most half of the room that is
+    left is held for delivery, the rest of what is due waits on disk. More subjects than this that
+    are hot at the same time can delay others."""
 
     slot_ms: int = 64
     """Milliseconds of due time that are sorted at once. Changes the cost, not order or lateness."""
 
     def __post_init__(self) -> None:
         """Refuse a wheel that could hold nothing, or would come too late."""
-        _require_at_least(self, 1000, "load_ahead_ms", "entries_max")
-        _require_at_least(self, 1, "slot_ms")
+        _require_at_least(self, 1000, "load_ahead_ms")
+        _require_at_least(self, 8, "entries_max")
+        _require_at_least(self, 1, "slot_ms", "lane_entries_min", "lanes_max")
         if self.slot_ms > self.load_ahead_ms:
             raise ValueError("slot_ms must be at most load_ahead_ms")
 
@@ -371,8 +419,20 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             schedule=self.storage.schedule_limits(),
             message_log_file_bytes_max=self.storage.message_log_file_bytes_max,
             journal_file_bytes_max=self.storage.journal_file_bytes_max,
+            seals_file_bytes_max=self.storage.seals_file_bytes_max,
             retired_grace_ms=self.storage.retired_grace_ms,
+            retention=self.storage.retention_rules(),
         )
+
+    def sender_config(self) -> SenderConfig:
+        """Return what the sender takes: it never holds more than half of what may be in memory."""
+        entries_max = min(self.sender.entries_max, self.wheel.entries_max // 2)
+        return dataclasses.replace(self.sender, entries_max=entries_max)
+
+    def lane_limits(self) -> LaneLimits:
+        """Return when a subject gets a lane: long before it can fill the sender."""
+        least = min(self.wheel.lane_entries_min, self.sender_config().entries_max // 8)
+        return LaneLimits(lane_entries_min=max(least, 1), lanes_max=self.wheel.lanes_max)
 
     def filing_limits(self) -> FilingLimits:
         """Return what filing, loading and checkpoints take."""

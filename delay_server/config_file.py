@@ -58,7 +58,8 @@ def _read(path: Path) -> Tree:
             reason=f"cannot be read: {reason}",
             remedy="`delaywheel settings` prints a file to begin with",
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # No UTF-8, no TOML, a number of thousands of digits, or thousands of nested brackets.
         raise ConfigError(source=str(path), key="", reason=f"is not TOML: {error}") from error
 
 
@@ -100,6 +101,8 @@ def _unknown(source: str, key: str, known: Iterable[str], *, what: str) -> Confi
 def _override(tree: Tree, override: str) -> str:
     """Lay one `section.key=value` over the tree and return its key."""
     source = f"--set {override}"
+    if not _is_text(override):
+        raise ConfigError(source=f"--set {override!a}", key="", reason="is not UTF-8")
     key, equals, text = override.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals or not dot or not section or not name:
@@ -110,6 +113,15 @@ def _override(tree: Tree, override: str) -> str:
     return f"{section}.{name}"
 
 
+def _is_text(text: str) -> bool:
+    """Say whether a text came as UTF-8: Python keeps the bytes of an argument that did not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _value(text: str, kind: object) -> object:
     """Return what an option's text means: plain text for a text setting, else TOML if it is any."""
     kinds = (kind, *typing.get_args(kind))
@@ -117,7 +129,7 @@ def _value(text: str, kind: object) -> object:
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -1,12 +1,15 @@
 """From the wheel to the sender when a message is due, and from the sender to the facts."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 import trio
 
+from delay_server.lanes import Lanes
 from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from delay_transport import Executor, Wakeup
@@ -19,10 +22,18 @@ _HELD_RECHECK_S = 0.5
 _SLEEP_MS_MAX = 5000
 """Longest sleep while something is in the wheel: a wall clock that is set forward by less than the
 guard minds makes nothing later than this."""
-_ROOM_RECHECK_S = 0.02
+_ROOM_RECHECK_S = 5.0
+"""Longest sleep while the sender is full; whoever makes room in it says so."""
 _SLICE_ENTRIES = 2048
 """Entries offered in one go; others run between two of them."""
 _FULL_RETRY_S = 1.0
+
+
+class Offer(Protocol):
+    """What gives entries to the sender."""
+
+    def __call__(self, entries: Entries, *, lane: int) -> None:
+        """Offer entries as part of this lane."""
 
 
 class Dispatch:
@@ -33,14 +44,19 @@ class Dispatch:
         *,
         wheel: Wheel,
         pacer: Pacer,
-        offer: Callable[[Entries], None],
+        lanes: Lanes,
+        offer: Offer,
         room: Callable[[], int],
+        on_popped: Callable[[], None],
     ) -> None:
         self._wheel = wheel
         self._pacer = pacer
+        self._lanes = lanes
+        self._on_popped = on_popped
         self._offer = offer
         self._room = room
         self._earlier = Wakeup()
+        self._roomier = Wakeup()
         self._sleeps_until_ms: int | None = None
 
     def wheel_has_grown(self) -> None:
@@ -50,9 +66,16 @@ class Dispatch:
         if due_ms is not None and (asleep_ms is None or due_ms < asleep_ms):
             self._earlier.wake()
 
+    def room_has_grown(self) -> None:
+        """Go on if the sender was full."""
+        self._roomier.wake()
+
     async def run(self) -> None:
         """Offer each message when its time has come; sleep in between."""
         while True:
+            if self._wheel.is_evicting:
+                await trio.lowlevel.checkpoint()
+                continue
             due_ms = self._wheel.next_due_ms()
             if due_ms is None:
                 self._sleeps_until_ms = None
@@ -71,11 +94,13 @@ class Dispatch:
             room = self._room()
             if not room:
                 # The sender holds as much as it should; the rest waits here, in order.
-                await trio.sleep(_ROOM_RECHECK_S)
+                with trio.move_on_after(_ROOM_RECHECK_S):
+                    await self._roomier.sleep()
                 continue
             entries = self._wheel.pop_due(now_ms, min(room, _SLICE_ENTRIES))
-            if len(entries):
-                self._offer(entries)
+            for lane, part in self._lanes.admit(entries, room) if len(entries) else ():
+                self._offer(part, lane=lane)
+            self._on_popped()
             # Others run between slices of a large burst.
             await trio.lowlevel.checkpoint()
 
@@ -83,7 +108,9 @@ class Dispatch:
 class CrossingOff:
     """Gathers outcomes and makes them facts: journal first, then the schedule_log learns of them.
 
-    Many outcomes share one fsync; none waits longer than `sync_ms_max` for it to begin.
+    Many outcomes share one fsync; none waits longer than `sync_ms_max` for it to begin, whatever
+    the schedule_log is busy with: it may take seconds until that hears of a fact (a split, a load,
+    a checkpoint), and what is not durable by then would be sent again after a crash.
     """
 
     def __init__(
@@ -103,8 +130,11 @@ class CrossingOff:
         self._note_facts = note_facts
         self._linger_s = sync_ms_max / 2000
         self._waiting: list[FactBlock] = []
-        self._writing = False
+        self._writing: list[FactBlock] = []
+        self._durable: deque[tuple[FactBlock, int]] = deque()
+        """What the schedule_log has not been told of; the first of them may be on its way."""
         self._more = Wakeup()
+        self._more_durable = Wakeup()
         self._idle = trio.Event()
         self.outcomes: Counter[Outcome] = Counter()
         self.syncs = 0
@@ -130,20 +160,38 @@ class CrossingOff:
         """Facts that are not durable yet."""
         return sum(len(block) for block in self._waiting)
 
+    def unnoted(self) -> list[npt.NDArray[np.int64]]:
+        """Return the sequences of outcomes that the schedule_log has not been told of for sure."""
+        durable = (block for block, _ in self._durable)
+        return [block.sequence for block in (*durable, *self._writing, *self._waiting)]
+
     async def run(self) -> None:
         """Write facts; ends only by an error of the disk or cancellation."""
         while True:
             if not self._waiting:
-                self._idle.set()
+                self._tell_if_idle()
                 await self._more.sleep()
                 await trio.sleep(self._linger_s)
                 continue
-            self._writing = True
-            blocks, self._waiting = self._waiting, []
-            facts, number = await self._append(blocks)
+            self._writing, self._waiting = self._waiting, []
+            self._durable.append(await self._append(self._writing))
             self.syncs += 1
-            await self._note_facts(facts, number)
-            self._writing = False
+            self._writing = []
+            self._more_durable.wake()
+
+    async def run_noting(self) -> None:
+        """Tell the schedule_log of facts that are durable, in order; ends as `run` does."""
+        while True:
+            if not self._durable:
+                self._tell_if_idle()
+                await self._more_durable.sleep()
+                continue
+            await self._note_facts(*self._durable[0])
+            self._durable.popleft()
+
+    def _tell_if_idle(self) -> None:
+        if not (self._waiting or self._writing or self._durable):
+            self._idle.set()
 
     async def _append(self, blocks: list[FactBlock]) -> tuple[FactBlock, int]:
         while True:
@@ -160,8 +208,8 @@ class CrossingOff:
         return self._journal.append(blocks, append_ms=now_ms, epoch=self._epoch())
 
     async def stop(self) -> None:
-        """Wait until every outcome given so far is a durable fact."""
-        while self._waiting or self._writing:
+        """Wait until every outcome given so far is a durable fact that the schedule_log knows."""
+        while self._waiting or self._writing or self._durable:
             self._idle = trio.Event()
             self._more.wake()
             await self._idle.wait()

@@ -3,16 +3,24 @@
 Everything here talks to the schedule_log through one lane of the executor, so its calls happen one
 at a time and in order: that is what makes a message enter the wheel exactly once (see
 storage/schedule_log.py). Nothing wakes up unless there is something to do.
+
+Memory is bounded: wheel and sender together hold `wheel_entries_max` entries. Loading leaves a
+quarter of that to messages that arrive when they are nearly due; if they exceed it, what is due
+last is thrown out of the wheel and the cursor of the schedule_log set back: it is loaded again when
+there is room.
 """
 
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 import structlog
 import trio
 
+from delay_server.lanes import Lanes
+from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from delay_transport import Executor, Wakeup
@@ -27,6 +35,8 @@ Ts = TypeVarTuple("Ts")
 SCHEDULE_LANE = "schedule_log"
 CHECKPOINT_LANE = "checkpoint"
 _FULL_RETRY_S = 1.0
+_FULL_RECHECK_MS = 10_000
+"""Longest sleep while the wheel is full; whoever makes room in it says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +47,7 @@ class FilingLimits:
     """How long before they are due messages are loaded into the wheel."""
 
     wheel_entries_max: int = 8_000_000
-    """Index entries in memory (36 bytes each, 72 while sorted); loading waits beyond it."""
+    """Index entries in memory (36 bytes each, 72 while sorted), those of the sender included."""
 
     load_step_rows: int = 50_000
     """Rows loaded in one step; filing goes on between steps."""
@@ -91,6 +101,17 @@ class _View:
     wants_floor: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Filed:
+    """What became of some batches."""
+
+    batches: int
+    """How many of them were filed, the first ones."""
+    entries: list[Entries]
+    next_load_ms: int | None
+    full: bool
+
+
 class Filing:
     """The tasks that stand between the message_log and the wheel."""
 
@@ -102,8 +123,9 @@ class Filing:
         limits: FilingLimits,
         executor: Executor,
         pacer: Pacer,
+        lanes: Lanes,
+        out_of_wheel: OutOfWheel,
         on_wheel_grown: Callable[[], None],
-        entries_elsewhere: Callable[[], int],
         append_floor: Callable[[int], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -111,22 +133,33 @@ class Filing:
         self._limits = limits
         self._executor = executor
         self._pacer = pacer
+        self._lanes = lanes
+        self._out_of_wheel = out_of_wheel
         self._on_wheel_grown = on_wheel_grown
-        self._entries_elsewhere = entries_elsewhere
         self._append_floor = append_floor
         self._backlog: deque[Committed] = deque()
         self.backlog_bytes = 0
         self._filed_bytes = 0
-        self._filing = False
         self._more = Wakeup()
+        self.taking = trio.Lock()
+        """Held from a call of the schedule_log that gives entries until they are in the wheel or
+        the sender, and while cursors, facts or what is given out must not change in between."""
+        self._waits_for_room = False
         self._room = trio.Event()
         self._check_load = Wakeup()
         self._check_checkpoint = Wakeup()
         self._hurry = trio.Event()
         self._checkpointing = trio.Lock()
-        self._wake_load_at_ms: float = 0
+        self._wake_load_at_ms: float = math.inf
+        """Until when run_loading sleeps; infinite while it looks around."""
+        self._look_again = False
+        """Something has come that run_loading may not have seen."""
         self.hour_mark = store.schedule.hour_mark
         self.checkpoints = 0
+        self.evicted = 0
+        """Entries thrown out of the wheel."""
+        self.slices = 0
+        """Slices loaded."""
 
     # -- filing ------------------------------------------------------------------------------
 
@@ -149,29 +182,37 @@ class Filing:
             if not self._backlog and not self._store.schedule.full:
                 await self._more.sleep()
                 continue
-            batches = list(self._backlog)
-            self._backlog.clear()
-            self._filing = True
-            entries, next_ms, full = await self._run(self._file, batches)
-            self._filing = False
-            size = sum(len(batch.blob) for batch in batches if isinstance(batch, CommittedBatch))
-            self.backlog_bytes -= size
-            self._filed_bytes += size
-            self._room.set()
-            self._take(entries)
-            if next_ms is not None and next_ms - self._limits.load_ahead_ms < self._wake_load_at_ms:
-                self._check_load.wake()
+            async with self.taking:
+                found = await self.run(self._file, list(self._backlog))
+                for _ in range(found.batches):
+                    self._forget(self._backlog.popleft())
+                self._room.set()
+                await self.take(found.entries)
+            due_ms = found.next_load_ms
+            if due_ms is not None and due_ms - self._limits.load_ahead_ms < self._wake_load_at_ms:
+                self._wake_loading()
             if self._filed_bytes >= self._limits.checkpoint_bytes:
                 self._hurry.set()
             self._check_checkpoint.wake()
-            if full:
+            if found.full:
                 _log.error("no space to file messages; they wait in memory and in the message_log")
                 await trio.sleep(_FULL_RETRY_S)
 
-    def _file(self, batches: list[Committed]) -> tuple[list[Entries], int | None, bool]:
+    def _forget(self, batch: Committed) -> None:
+        """Count a batch as filed."""
+        if isinstance(batch, CommittedBatch):
+            self.backlog_bytes -= len(batch.blob)
+            self._filed_bytes += len(batch.blob)
+
+    def _file(self, batches: list[Committed]) -> "_Filed":
+        """File batches until about a step's worth of entries has to go into the wheel."""
         schedule, now_ms = self._store.schedule, self._pacer.now_ms()
-        found = []
+        found: list[Entries] = []
+        count = filed = 0
         for batch in batches:
+            if count >= self._limits.load_step_rows:
+                break
+            filed += 1
             if isinstance(batch, CommittedBatch):
                 entries = schedule.file(
                     base_sequence=batch.base_sequence,
@@ -181,8 +222,8 @@ class Filing:
                     blob=batch.blob,
                     append_ms=batch.append_ms,
                 )
-                if len(entries):
-                    found.append(entries)
+                found.append(entries)
+                count += len(entries)
             else:
                 schedule.file_control(
                     sequence=batch.base_sequence,
@@ -193,39 +234,96 @@ class Filing:
         if schedule.full:
             # Rows of loaded minutes found no space before; they are tried again.
             found.append(schedule.flush_near(now_ms))
+        # Before the flush, which forgets it: rows that are written have to be loaded all the same.
+        earliest_ms = schedule.pile_earliest_ms
         if schedule.pile_is_full:
             schedule.flush(now_ms)
-        return found, schedule.pile_earliest_ms, schedule.full
-
-    def _take(self, entries: list[Entries]) -> None:
-        if entries:
-            for part in entries:
-                self._wheel.add(part)
-            self._on_wheel_grown()
+        return _Filed(filed, found, earliest_ms, schedule.full)
 
     async def note_facts(self, facts: FactBlock, last_number: int) -> None:
         """Cross off what the facts, durable by now, tell of."""
-        await self._run(self._store.note_facts, facts, last_number)
+        async with self.taking:
+            await self.run(self._store.note_facts, facts, last_number)
         self._check_checkpoint.wake()
-        self._check_load.wake()
+        self._wake_loading()
+
+    # -- memory ------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Entries in the wheel and in the sender."""
+        return len(self._wheel) + self._out_of_wheel.count()
+
+    @property
+    def room_to_load(self) -> int:
+        """How many entries may be loaded; the last quarter is left to what arrives when due."""
+        return max(self._limits.wheel_entries_max * 3 // 4 - self.held, 0)
+
+    def wheel_has_shrunk(self) -> None:
+        """Go on loading if that had to wait for room."""
+        if self._waits_for_room and self._has_room():
+            self._wake_loading()
+
+    def _has_room(self) -> bool:
+        """Say whether there is room for a slice; with small ones a segment is read many times."""
+        return self.room_to_load >= max(self._limits.wheel_entries_max // 8, 1)
+
+    async def take(self, entries: Sequence[Entries]) -> None:
+        """Put entries into the wheel, but not more than fit; to be called holding `taking`."""
+        grown = False
+        for part in entries:
+            kept = self._lanes.keep(part)
+            grown |= bool(len(kept))
+            self._wheel.add(kept)
+        if grown:
+            self._on_wheel_grown()
+        await self.bound()
+
+    async def bound(self) -> None:
+        """Throw out of the wheel what is too much; to be called holding `taking`."""
+        excess = self.held - self._limits.wheel_entries_max
+        if excess <= 0 or not len(self._wheel):
+            return
+        # Some more than has to go, or the next few messages would throw out the next few entries.
+        excess += self._limits.wheel_entries_max // 4
+        before = len(self._wheel)
+        key = self._wheel.eviction_key(max(before - excess, 0))
+        for _ in self._wheel.evict(key):
+            await trio.lowlevel.checkpoint()
+        self.evicted += before - len(self._wheel)
+        _log.info(
+            "the wheel is full; what is due last waits on disk", entries=before - len(self._wheel)
+        )
+        await self.run(self._store.schedule.lower_cursor, key, self._out_of_wheel.after(key))
+        self._wake_loading()
 
     # -- loading and splitting ---------------------------------------------------------------
 
     async def run_loading(self) -> None:
         """Split coarse segments and load near ones, each in good time."""
         while True:
+            self._wake_load_at_ms, self._look_again = math.inf, False
             view = await self._advance()
+            if self._look_again:
+                continue
             now_ms = self._pacer.now_ms()
             self._wake_load_at_ms = self._next_wake(view, now_ms)
             with trio.move_on_after(max(self._wake_load_at_ms - now_ms, 1) / 1000):
                 await self._check_load.sleep()
 
+    def _wake_loading(self) -> None:
+        """Have run_loading look around, once more if it is just doing so."""
+        self._look_again = True
+        self._check_load.wake()
+
     def _next_wake(self, view: _View, now_ms: int) -> float:
         times: list[float] = [now_ms + self._pacer.sleep_ms_max]
         if view.next_load_ms is not None:
             at = view.next_load_ms - self._limits.load_ahead_ms
-            room = self._room_in_wheel() > 0
-            times.append(max(at, now_ms + (50 if room else 1000)))
+            has_room = self._has_room()
+            self._waits_for_room = not has_room
+            recheck_ms = 50 if has_room else _FULL_RECHECK_MS
+            times.append(max(at, now_ms + (1000 if self._pacer.reason else recheck_ms)))
         if view.next_split_ms is not None:
             times.append(max(view.next_split_ms, now_ms + 1000))
         if view.wants_floor is not None:
@@ -236,7 +334,7 @@ class Filing:
         """Do all splits and loads that are due now."""
         may_split = True
         while self._pacer.runs():
-            found = await self._run(self._next_work, may_split)
+            found = await self.run(self._next_work, may_split)
             self.hour_mark = self._store.schedule.hour_mark
             if isinstance(found, SplitJob):
                 may_split = await self._split(found)
@@ -246,7 +344,7 @@ class Filing:
                 if found.wants_floor is not None and self._pacer.runs():
                     await self._append_floor(found.wants_floor)
                 return found
-        return await self._run(self._view)
+        return await self.run(self._view)
 
     def _next_work(self, may_split: bool) -> SplitJob | LoadJob | _View:  # noqa: FBT001
         """Begin the next split or load that is due; if none is, look around.
@@ -263,7 +361,7 @@ class Filing:
     async def _split(self, job: SplitJob) -> bool:
         """Split a segment; False if there was no space: loading goes on, the rest comes later."""
         try:
-            while not await self._run(job.step, self._pacer.now_ms()):
+            while not await self.run(job.step, self._pacer.now_ms()):
                 pass
         except StorageFullError as error:
             _log.error("no space to split a segment", segment=job.key.name, error=str(error))
@@ -280,19 +378,19 @@ class Filing:
         return (ahead_ms // MINUTE_MS + 1) * MINUTE_MS
 
     def _begin_load(self, until_ms: int) -> LoadJob | None:
+        if not self._has_room():
+            return None
         return self._store.schedule.begin_load(
-            until_ms, rows_max=self._room_in_wheel(), now_ms=self._pacer.now_ms()
+            until_ms, rows_max=self.room_to_load, now_ms=self._pacer.now_ms()
         )
-
-    def _room_in_wheel(self) -> int:
-        held = len(self._wheel) + self._entries_elsewhere()
-        return self._limits.wheel_entries_max - held
 
     async def _load(self, job: LoadJob) -> None:
         done = False
         while not done:
-            entries, done = await self._run(job.step, self._limits.load_step_rows)
-            self._take([entries] if len(entries) else [])
+            async with self.taking:
+                entries, done = await self.run(job.step, self._limits.load_step_rows)
+                await self.take([entries])
+        self.slices += job.started
 
     def _view(self) -> _View:
         schedule = self._store.schedule
@@ -307,36 +405,59 @@ class Filing:
     async def run_checkpoints(self) -> None:
         """Write a checkpoint every few seconds while there is something new."""
         while True:
-            if not self._store.needs_checkpoint(self._pacer.now_ms()):
-                await self._check_checkpoint.sleep()
+            if not self._store.needs_checkpoint(self._pacer.trusted_ms()):
+                with trio.move_on_after(self._next_deletion_s()):
+                    await self._check_checkpoint.sleep()
                 continue
             with trio.move_on_after(self._limits.checkpoint_interval_ms / 1000):
                 await self._hurry.wait()
             await self.checkpoint()
 
-    async def checkpoint(self) -> None:
-        """Write a checkpoint now."""
+    def _next_deletion_s(self) -> float:
+        """Return seconds until something has to be deleted, though nothing else happens."""
+        next_ms = self._store.retention.next_ms
+        if next_ms is None:
+            return math.inf
+        return max(next_ms - self._pacer.trusted_ms(), 1) / 1000
+
+    async def make_room(self, free_bytes_wanted: int) -> bool:
+        """Delete what is retired or kept for its age only, oldest first, until so much is free.
+
+        Returns False if there is no such thing.
+        """
+        helped = False
+        # One checkpoint lists what goes, the next one deletes it.
+        for _ in range(2):
+            now_ms = self._pacer.trusted_ms()
+            if await self.run(self._store.can_free, free_bytes_wanted, now_ms):
+                await self.checkpoint(free_bytes_wanted)
+                helped = True
+        return helped
+
+    async def checkpoint(self, free_bytes_wanted: int | None = None) -> None:
+        """Write a checkpoint now; with `free_bytes_wanted` as `make_room` says."""
         async with self._checkpointing:
             self._hurry = trio.Event()
             self._filed_bytes = 0
-            now_ms = self._pacer.now_ms()
+            # Ages are counted by it, so a clock that leapt ahead deletes nothing.
+            now_ms = self._pacer.trusted_ms()
             store = self._store
-            work = await self._run(store.prepare_checkpoint, now_ms)
+            work = await self.run(store.prepare_checkpoint, now_ms, free_bytes_wanted)
             try:
                 await self._executor.run(CHECKPOINT_LANE, work.write)
             except StorageFullError as error:
-                await self._run(store.abandon_checkpoint, work)
+                await self.run(store.abandon_checkpoint, work)
                 _log.error("no space for a checkpoint", error=str(error))
                 await trio.sleep(_FULL_RETRY_S)
                 return
-            await self._run(store.finish_checkpoint, work, now_ms)
+            await self.run(store.finish_checkpoint, work)
             self.checkpoints += 1
             if work.seals:
                 _log.info("segments sealed", count=len(work.seals))
 
     async def drain(self) -> None:
         """Wait until everything submitted is filed."""
-        while self._backlog or self._filing:
+        while self._backlog:
             await self._next_filed()
 
     async def _next_filed(self) -> None:
@@ -345,5 +466,6 @@ class Filing:
             self._room = trio.Event()
         await self._room.wait()
 
-    async def _run(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+    async def run(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call something of the schedule_log in its lane."""
         return await self._executor.run(SCHEDULE_LANE, fn, *args)

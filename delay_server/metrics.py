@@ -155,7 +155,13 @@ class ServerMetrics:
         yield _counter("checkpoints", "Checkpoints written.", filing.checkpoints)
         yield _counter("segments_sealed", "Segments sealed.", store.sealed)
         yield _gauge("segments", "Unsealed segments.", len(store.schedule.segments))
+        yield _gauge("sealed_segments", "Sealed segments on disk.", len(store.seals_log.live))
+        yield _gauge("retired_files", "Files to be deleted soon.", store.retention.retired)
+        yield _counter("files_deleted", "Files deleted.", store.retention.files_deleted)
+        first = store.message_log.first_sequence
+        yield _gauge("first_sequence", "The message_log is kept from it on.", first)
         yield _gauge("damaged", "Damaged places found.", server.damage_count)
+        yield _gauge("undeliverable_messages", "Due and damaged.", server.undeliverable)
         yield _gauge("disk_free_bytes", "Free disk.", server.disk_free_bytes)
         yield _gauge("disk_bytes", "Size of the disk.", server.disk_total_bytes)
         yield _gauge("disk_full", "1 while messages are refused.", int(server.ingest.disk_full))
@@ -165,6 +171,13 @@ class ServerMetrics:
         server = self._server
         yield _gauge("scheduled_messages", "Without an outcome.", server.store.schedule.pending)
         yield _gauge("wheel_entries", "Index entries in the wheel.", len(server.wheel))
+        yield _gauge("held_entries", "Index entries in wheel and sender.", server.filing.held)
+        yield _counter("wheel_evicted", "Entries put back on disk for room.", server.filing.evicted)
+        yield _counter("slices_loaded", "Slices of segments loaded.", server.filing.slices)
+        yield _gauge("lanes_waiting", "Subjects waiting on disk.", len(server.lanes.waiting))
+        yield _counter("lanes_opened", "Times a subject had to wait.", server.draining.opened)
+        yield _counter("lane_messages", "Messages brought from there.", server.draining.drained)
+        yield _counter("lane_dropped", "Entries dropped, read again.", server.lanes.dropped)
         yield _gauge("late_messages", "Due and not delivered.", server.late_now)
         pending = GaugeMetricFamily(
             "delaywheel_wheel_messages", "In the wheel, by subject.", labels=["subject"]

@@ -10,6 +10,7 @@ import ctypes
 import dataclasses
 import random
 import resource
+import shlex
 import signal
 import sys
 
@@ -23,11 +24,14 @@ from delay_server.clock_guard import ClockGuard
 from delay_server.committing import MESSAGE_LANE, Committing
 from delay_server.config import DelayServerConfig
 from delay_server.dispatch import CrossingOff, Dispatch
+from delay_server.draining import Draining
 from delay_server.filing import SCHEDULE_LANE, Filing
 from delay_server.http import serve_http
 from delay_server.ingest import Ingest
 from delay_server.intake import Intake
+from delay_server.lanes import Lanes
 from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
+from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer, TrustedClock
 from delay_server.wheel import Wheel
 from delay_transport import (
@@ -54,14 +58,18 @@ from storage import (
     RecoverySummary,
     Store,
     StoreSettings,
+    make_data_directory,
 )
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _DISK_CHECK_S = 1.0
-_DISK_CHECK_IDLE_S = 60.0
 _DISK_FREE_LEAST = 1 << 20
 """Bytes below which a disk counts as full whatever the settings say."""
+_DISK_SHORT_FACTOR = 1.25
+"""Times the floor: with less free disk than this the server deletes what is only old…"""
+_DISK_ROOMY_FACTOR = 1.5
+"""… until so much is free."""
 _DURABLE_END_S = 0.01
 """Half of the 20 ms within which the durable end is to be durable itself."""
 _DAMAGES_KEPT = 100
@@ -74,6 +82,9 @@ class DelayServer:
 
     Made by `serve`. `store` and what depends on it stand once `ready` is set.
     """
+
+    disk_check_idle_s = 60.0
+    """How often free disk is looked at while nothing is committed: others write there, too."""
 
     def __init__(self, config: DelayServerConfig, runtime: Runtime, disk: Disk) -> None:
         self.config = config
@@ -106,6 +117,7 @@ class DelayServer:
             commit=self._commit,
         )
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=self.started_ms)
+        self.lanes = Lanes(config.lane_limits())
         self.listener: Server | None = None
         self.recovery: RecoverySummary | None = None
         self.recovery_seconds = 0.0
@@ -114,6 +126,7 @@ class DelayServer:
         self.filing: Filing
         self.committing: Committing
         self.dispatch: Dispatch
+        self.draining: Draining
         self.crossing_off: CrossingOff
         self.sender: Sender
 
@@ -149,13 +162,20 @@ class DelayServer:
             note_facts=self._note_facts,
             sync_ms_max=config.storage.fact_sync_ms_max,
         )
-        reader = ItemReader(self.disk, self._damaged_item)
+        reader = ItemReader(self.disk, self._damaged)
         self.sender = self._make_sender(reader)
+        out_of_wheel = OutOfWheel(
+            count=lambda: self.sender.unsent().total,
+            held=self.sender.held,
+            unnoted=self.crossing_off.unnoted,
+        )
         self.dispatch = Dispatch(
             wheel=self.wheel,
             pacer=self.pacer,
+            lanes=self.lanes,
             offer=self.sender.offer,
             room=lambda: self.sender.room,
+            on_popped=self._popped,
         )
         self.filing = Filing(
             store=self.store,
@@ -163,9 +183,20 @@ class DelayServer:
             limits=config.filing_limits(),
             executor=runtime.executor,
             pacer=self.pacer,
+            lanes=self.lanes,
+            out_of_wheel=out_of_wheel,
             on_wheel_grown=self.dispatch.wheel_has_grown,
-            entries_elsewhere=lambda: self.sender.unsent().total,
             append_floor=self._append_floor,
+        )
+        self.draining = Draining(
+            schedule=self.store.schedule,
+            filing=self.filing,
+            lanes=self.lanes,
+            wheel=self.wheel,
+            out_of_wheel=out_of_wheel,
+            pacer=self.pacer,
+            offer=self.sender.offer,
+            room=lambda: self.sender.room,
         )
         self.committing = Committing(
             message_log=self.store.message_log,
@@ -188,6 +219,11 @@ class DelayServer:
                 size=cut.size,
                 reason=cut.reason,
             )
+        for path in summary.quarantined:
+            _log.error(
+                "a file was put aside: records that are lost may be in it",
+                path=path,
+            )
         if summary.replayed > 1 and not summary.had_checkpoint:
             _log.warning("there is no checkpoint: everything was derived from the first record on")
         _log.info(
@@ -195,6 +231,7 @@ class DelayServer:
             replayed=summary.replayed,
             facts=summary.facts,
             files_deleted=len(summary.orphans),
+            files_quarantined=len(summary.quarantined),
             damaged=len(summary.damages),
             seconds=round(self.recovery_seconds, 3),
         )
@@ -216,7 +253,7 @@ class DelayServer:
             hello=Hello(
                 group=identity.group, epoch=self.store.schedule.epoch, node_id=identity.node_id
             ),
-            config=self.config.sender,
+            config=self.config.sender_config(),
             clock=TrustedClock(self.runtime.clock, self.pacer),
             network=self.runtime.network,
             chance=self._own_chance(),
@@ -236,35 +273,49 @@ class DelayServer:
     async def _note_facts(self, facts: FactBlock, last_number: int) -> None:
         await self.filing.note_facts(facts, last_number)
 
+    def _popped(self) -> None:
+        """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
+        self.filing.wheel_has_shrunk()
+        if self.lanes.waiting:
+            self.draining.wake()
+
     # -- what goes wrong ---------------------------------------------------------------------
 
     def _damaged(self, damage: Damage) -> None:
         self.damage_count += 1
         if len(self.damages) < _DAMAGES_KEPT:
             self.damages.append(damage)
+            data = shlex.quote(str(self.config.node.data_dir))
             _log.error(
                 "damaged bytes",
                 path=damage.path,
                 position=damage.position,
                 size=damage.size,
                 reason=damage.reason,
-                remedy="delaywheel log verify",
+                verify=f"delaywheel log verify {data}",
+                salvage=f"delaywheel log salvage {data} --out salvaged",
             )
-
-    def _damaged_item(self, path: str, position: int, reason: str) -> None:
-        self._damaged(Damage(path=path, position=position, size=0, reason=reason))
 
     def _undeliverable(self, entries: Entries) -> None:
         """Leave damaged messages on disk: they stay pending until they are salvaged."""
         self.undeliverable += len(entries)
+        self._left_sender(entries)
 
     # -- what goes right ---------------------------------------------------------------------
 
     def _settled(self, entries: Entries, at_ms: int, target: str, outcome: SenderOutcome) -> None:
         self.crossing_off.cross_off(entries, at_ms, target, Outcome(outcome))
+        self._left_sender(entries)
         late_s = (at_ms - entries["due_ms"]) / 1000
         self.lateness_seconds.observe_all(late_s)
         self.lateness_max_seconds = max(self.lateness_max_seconds, float(late_s.max()))
+
+    def _left_sender(self, entries: Entries) -> None:
+        """Let what waits for room in the sender go on."""
+        self.lanes.settled(entries)
+        self.dispatch.room_has_grown()
+        if self.lanes.waiting:
+            self.draining.wake()
 
     # -- what can be seen --------------------------------------------------------------------
 
@@ -308,30 +359,36 @@ class DelayServer:
     async def run_dispatch(self) -> None:
         """Offer due messages until the server stops."""
         with self._dispatching:
-            await self.dispatch.run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.dispatch.run)
+                nursery.start_soon(self.draining.run)
 
     async def watch_disk(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Refuse messages while free disk is below its floor; delivery goes on.
 
-        Starts when it has looked for the first time.
+        A little above it what is kept for its age only begins to go, so that messages need not be
+        refused for want of space that nothing needs. Starts when it has looked for the first time.
         """
         while True:
+            commits = self.committing.commits
             free, total = await self.runtime.executor.run("disk", self.disk.free_bytes)
             self.disk_free_bytes, self.disk_total_bytes = free, total
             floor = max(self.config.storage.disk_floor_bytes(total), _DISK_FREE_LEAST)
             full = free < floor
+            short = free < floor * _DISK_SHORT_FACTOR
             if full != self.ingest.disk_full:
                 self.ingest.disk_full = full
                 log = _log.error if full else _log.warning
                 log("free disk is below its floor" if full else "disk is free again", free=free)
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
+            helped = short and await self.filing.make_room(int(floor * _DISK_ROOMY_FACTOR))
             await trio.sleep(_DISK_CHECK_S)
-            if not full:
+            if not full and not helped and self.committing.commits == commits:
                 # Nothing is written by us before the next commit; others are looked after slowly.
-                with trio.move_on_after(_DISK_CHECK_IDLE_S):
+                with trio.move_on_after(self.disk_check_idle_s):
                     await self._disk_checked.sleep()
 
     async def sync_durable_end(self) -> None:
@@ -402,6 +459,7 @@ async def serve(
                 inner.start_soon(server.filing.run_loading)
                 # Deliver, and cross off what was delivered.
                 inner.start_soon(server.crossing_off.run)
+                inner.start_soon(server.crossing_off.run_noting)
                 await inner.start(server.sender.run)
                 inner.start_soon(server.run_dispatch)
                 # Keep the books of the log and the disk.
@@ -479,7 +537,7 @@ def _keep_freed_memory() -> None:
 
 async def _run_process(config: DelayServerConfig) -> None:
     try:
-        config.node.data_dir.mkdir(parents=True, exist_ok=True)
+        make_data_directory(config.node.data_dir)
     except OSError as error:
         raise DataDirectoryError(f"cannot make the data directory: {error}") from error
     server = DelayServer(config, system_runtime(), DirectoryDisk(config.node.data_dir))

@@ -14,12 +14,13 @@ records with fields.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from storage import ENTRY
+from storage import ENTRY, MINUTE_MS, Key
 
 RAW: Final = np.dtype(("V", ENTRY.itemsize))
 """One entry as a value without fields."""
@@ -36,10 +37,8 @@ RUN_ROWS_MAX: Final = 32_768
 NEVER: Final = 2**63 - 1
 """A due time after every other."""
 
-_Key = tuple[int, int]
-"""(due_ms, sequence): the order of entries."""
-
-_AFTER_ALL: Final[_Key] = (NEVER, NEVER)
+_AFTER_ALL: Final[Key] = (NEVER, NEVER)
+"""Keys here are (due_ms, sequence), the order of entries."""
 
 
 def sorted_rows(rows: Rows) -> tuple[Rows, npt.NDArray[np.int64]]:
@@ -57,6 +56,25 @@ def sorted_rows(rows: Rows) -> tuple[Rows, npt.NDArray[np.int64]]:
     else:
         order = np.lexsort((sequence, due_ms))
     return rows[order], due_ms[order]
+
+
+def parted(rows: Rows, key: Key, *, moved: bool) -> tuple[Rows, Rows]:
+    """Return the rows, sorted as they are, that are not after `key`, and those that are.
+
+    With `moved` what counts of a row is its effective due time, which is the start of its filed
+    minute where that is later; otherwise no row's is, and the order of the rows tells.
+    """
+    run = _Run(rows)
+    count = run.rank(key)
+    before, after = rows[:count], rows[count:]
+    if moved and count:
+        entries = before.view(ENTRY)
+        start_ms = entries["minute"].astype(np.int64) * MINUTE_MS
+        is_after = start_ms > entries["due_ms"]
+        is_after &= (start_ms > key[0]) | ((start_ms == key[0]) & (entries["sequence"] > key[1]))
+        if is_after.any():
+            return before[~is_after], np.concatenate([before[is_after], after])
+    return before, after
 
 
 class _Run:
@@ -77,10 +95,10 @@ class _Run:
     def __len__(self) -> int:
         return self.end - self.start
 
-    def key(self, index: int) -> _Key:
+    def key(self, index: int) -> Key:
         return int(self.due_ms[index]), int(self.sequence[index])
 
-    def rank(self, bound: _Key) -> int:
+    def rank(self, bound: Key) -> int:
         """Return how many of the rows held are not after the bound."""
         if bound < self.head:
             return 0
@@ -162,6 +180,42 @@ class SortedRuns:
             self._front = None
         self._count -= len(rows)
         return rows
+
+    def sample(self, keys_max: int) -> list[tuple[Key, int]]:
+        """Return keys spread over the rows, each with the number of rows that it stands for.
+
+        Every run gives its own, at most `keys_max`: the first of each stretch of its rows.
+        """
+        found = []
+        for run in self._all_runs():
+            step = -(-len(run) // keys_max)
+            found += [
+                (run.key(place), min(step, run.end - place))
+                for place in range(run.start, run.end, step)
+            ]
+        return found
+
+    def remove_after(self, key: Key, *, moved: bool) -> Iterator[Rows]:
+        """Remove the rows after `key`, see `parted`; yield them run by run.
+
+        Nothing may be added or taken until the end.
+        """
+        runs = self._all_runs()
+        self._front = None
+        self._runs = []
+        self._runs_head = _AFTER_ALL
+        for run in runs:
+            rest, removed = parted(run.rows[run.start : run.end], key, moved=moved)
+            self._count -= len(removed)
+            if len(rest):
+                # Copied, so that what was removed is freed.
+                kept = _Run(rest.copy()) if len(removed) else run
+                self._runs.append(kept)
+                self._runs_head = min(self._runs_head, kept.head)
+            yield removed
+
+    def _all_runs(self) -> list[_Run]:
+        return self._runs if self._front is None else [*self._runs, self._front]
 
     def _merge_front(self) -> _Run:
         """Take the first rows of all runs, the old front among them, out into a new front."""

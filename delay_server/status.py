@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from delay_server.metrics import installed_version, top_subjects
+from delay_server.metrics import SUBJECTS_SHOWN_MAX, installed_version, top_subjects
 from delay_transport import format_address
 
 if TYPE_CHECKING:
@@ -53,13 +53,23 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "log_uuid": str(identity.log_uuid),
         "incarnation": identity.incarnation,
         "epoch": schedule.epoch,
+        "first_sequence": store.message_log.first_sequence,
         "last_sequence": store.message_log.next_sequence - 1,
         "replay_lag": max(0, store.message_log.next_sequence - 1 - schedule.last_filed),
         "checkpoint_sequence": store.checkpoint.sequence,
         "segments": len(schedule.segments),
         "sealed": store.sealed,
+        "sealed_on_disk": len(store.seals_log.live),
+        "retired_files": store.retention.retired,
+        "files_deleted": store.retention.files_deleted,
         "pending": schedule.pending,
         "wheel": len(server.wheel),
+        "held": server.filing.held,
+        "evicted": server.filing.evicted,
+        "waiting_subjects": sorted(
+            schedule.subjects.names[subject].decode(errors="replace")
+            for subject in server.lanes.waiting
+        )[:SUBJECTS_SHOWN_MAX],
         "next_due_ms": due,
         "late": server.late_now,
         "dispatched": {
@@ -79,6 +89,7 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "disk_full": server.ingest.disk_full,
         "clock_held": server.clock_held,
         "damaged": server.damage_count,
+        "undeliverable": server.undeliverable,
         "damages": [
             {"path": d.path, "position": d.position, "size": d.size, "reason": d.reason}
             for d in list(server.damages)

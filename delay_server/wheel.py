@@ -13,14 +13,15 @@ The wheel has no clock, no task and no disk. Time is an argument and may step ei
 leaves when, and only when, the `now_ms` of a pop has reached its due time.
 """
 
-from heapq import heappop, heappush
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from delay_server.sorted_runs import NEVER, RAW, Rows, SortedRuns, sorted_rows
-from storage import ENTRY, Entries
+from delay_server.sorted_runs import NEVER, RAW, Rows, SortedRuns, parted, sorted_rows
+from storage import ENTRY, MINUTE_MS, Entries, Key
 
 FRESH_ROWS: Final = 16_384
 """Rows gathered before they are spread: the more, the more of them share the work on a slot."""
@@ -28,6 +29,9 @@ FRESH_ROWS: Final = 16_384
 _SLOT_BYTES: Final = 16_384 * ENTRY.itemsize
 """More than this of a slot is sorted at once and kept as a run, so that opening a slot is cheap
 however many rows are due in it."""
+
+_KEYS_OF_RUN: Final = 16
+"""Keys that are looked at of each run to find out what to throw out."""
 
 
 class _Slot:
@@ -55,6 +59,23 @@ class _Slot:
         if self.rows:
             self.runs.append(sorted_rows(np.frombuffer(self.rows, RAW))[0])
             self.rows = bytearray()
+
+    def __len__(self) -> int:
+        return len(self.rows) // ENTRY.itemsize + sum(len(run) for run in self.runs)
+
+    def remove_after(self, key: Key, *, moved: bool) -> list[Rows]:
+        """Remove the rows after `key` and return them; see sorted_runs.parted."""
+        if (self.earliest_ms, 0) >= key:
+            removed = [*self.runs, np.frombuffer(self.rows, RAW)]
+            self.rows, self.runs = bytearray(), []
+            return removed
+        self.seal()
+        pairs = [parted(run, key, moved=moved) for run in self.runs]
+        # Copied, so that what is removed is freed.
+        self.runs = [kept.copy() for kept, _ in pairs if len(kept)]
+        due = [int(run[:1].view(ENTRY)["due_ms"][0]) for run in self.runs]
+        self.earliest_ms = min(due, default=NEVER)
+        return [removed for _, removed in pairs]
 
     @property
     def memory_bytes(self) -> int:
@@ -89,6 +110,10 @@ class Wheel:
         self._slot_numbers: list[int] = []
         self._runs = SortedRuns()
         self._pending = np.zeros(64, np.int64)
+        self._moved_to_ms = -1
+        """No row that the floor moved into a later minute was moved further than this."""
+        self.is_evicting = False
+        """Whether rows are being thrown out; until the end none may be added or popped."""
 
     def __len__(self) -> int:
         return self._count
@@ -106,8 +131,15 @@ class Wheel:
         """
         return self._pending.copy()
 
+    def pending_of(self, subject: int) -> int:
+        """Return how many entries are held of one subject."""
+        return int(self._pending[subject]) if subject < len(self._pending) else 0
+
     def next_due_ms(self) -> int | None:
-        """Return the earliest due time held, exactly; None if the wheel is empty."""
+        """Return the earliest due time held, exactly; None if the wheel is empty.
+
+        While rows are being thrown out it may be a later one.
+        """
         if not self._count:
             return None
         return min(self._fresh_earliest_ms, self._next_slot_ms(), self._runs.next_due_ms())
@@ -119,6 +151,10 @@ class Wheel:
         rows = np.ascontiguousarray(entries).view(RAW)
         self._count_subjects(entries["subject"])
         self._count += len(rows)
+        start_ms = entries["minute"].astype(np.int64) * MINUTE_MS
+        moved_to = start_ms[start_ms > entries["due_ms"]]
+        if len(moved_to):
+            self._moved_to_ms = max(self._moved_to_ms, int(moved_to.max()))
         if len(rows) > FRESH_ROWS:
             self._spread(rows)
             return
@@ -135,6 +171,7 @@ class Wheel:
 
         They are ordered by (due_ms, sequence) and the array is the caller's own.
         """
+        assert not self.is_evicting
         self._reached_ms = now_ms
         if self._fresh_earliest_ms <= now_ms:
             self._spread_reached()
@@ -156,7 +193,58 @@ class Wheel:
         due = (np.concatenate(parts) if len(parts) > 1 else parts[0].copy()).view(ENTRY)
         self._count -= len(due)
         np.subtract.at(self._pending, due["subject"], 1)
+        if not self._count:
+            self._moved_to_ms = -1
         return due
+
+    def eviction_key(self, keep: int) -> Key:
+        """Return a key after which enough rows are held that about `keep` others are left.
+
+        Fewer may be left: a slot is thrown out as a whole. There must be more than `keep`.
+        """
+        assert self._count > keep
+        if self._fresh_count:
+            self._spread(self._fresh[: self._fresh_count])
+            self._keep_fresh(self._fresh[:0])
+        points = self._runs.sample(_KEYS_OF_RUN)
+        points += [((slot.earliest_ms, 0), len(slot)) for slot in self._slots.values()]
+        points.sort()
+        held, first = 0, points[0][0]
+        for key, count in points:
+            first = key
+            held += count
+            if held > keep:
+                break
+        # The row with that key is the first that goes.
+        return first[0], max(first[1] - 1, 0)
+
+    def evict(self, key: Key) -> Iterator[None]:
+        """Throw out the rows after `key`, by effective due time and sequence, in steps.
+
+        What counts of a row is when it is loaded: for one that the floor moved, the start of its
+        filed minute.
+        """
+        self.is_evicting = True
+        moved = self._moved_to_ms >= key[0]
+        for number, slot in self._slots.items():
+            if moved or (number + 1) * self._slot_ms > key[0]:
+                for rows in slot.remove_after(key, moved=moved):
+                    self._forget(rows)
+                yield
+        self._slots = {number: slot for number, slot in self._slots.items() if len(slot)}
+        self._slot_numbers = list(self._slots)
+        heapify(self._slot_numbers)
+        for rows in self._runs.remove_after(key, moved=moved):
+            self._forget(rows)
+            yield
+        self.is_evicting = False
+
+    def _forget(self, rows: Rows) -> None:
+        """Count rows that were thrown out."""
+        if len(rows):
+            self._count -= len(rows)
+            counts = np.bincount(rows.view(ENTRY)["subject"])
+            self._pending[: len(counts)] -= counts
 
     def _next_slot_ms(self) -> int:
         """Return the earliest due time of all slots, or NEVER."""

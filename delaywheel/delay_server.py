@@ -1,9 +1,12 @@
 """`delaywheel delay-server`: read the configuration, set up the log, run the server."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+
+from delaywheel.failures import ExitCode, Failure, failure_of
 
 
 @click.command("delay-server", short_help="Take delay messages and deliver them when due.")
@@ -59,7 +62,22 @@ def delay_server(
 
     config = load_config(config_file, [*_spelled_out(brokers, short), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
-    run(config)
+    try:
+        run(config)
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None or failure.exit_code != ExitCode.LOGS:
+            raise
+        raise Failure(f"{failure.message}\n{_look(config.node.data_dir)}", ExitCode.LOGS) from error
+
+
+def _look(data: Path) -> str:
+    """Say what there is to do about logs that cannot be served."""
+    name = shlex.quote(str(data))
+    return (
+        f"`delaywheel log verify {name}` checks every file; "
+        f"`delaywheel log salvage {name} --out salvaged` gets out every message that is whole"
+    )
 
 
 _SHORT = {

@@ -1,6 +1,6 @@
-"""`delaywheel log`: look into the files of a data directory, and check every byte of them.
+"""`delaywheel log`: look into the files of a data directory, check every byte, save what is whole.
 
-Both commands only read; they work on a running server's directory as well as on a copy.
+All commands only read them; they work on a running server's directory as well as on a copy.
 """
 
 import itertools
@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.log_salvage import salvage
 from delaywheel.terminal import wide_console
 
 _ROWS_AT_A_TIME = 1000
@@ -24,7 +25,10 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 @click.group()
 def log() -> None:
-    """Look into log files and check them."""
+    """Look into log files, check them, and save messages from damaged ones."""
+
+
+log.add_command(salvage)
 
 
 @log.command()

@@ -38,16 +38,30 @@ _PARTS = {
         "connections",
         "clock_held",
     ),
-    "messages": ("accepted", "pending", "wheel", "late", "next_due_ms", "held_requests"),
+    "messages": (
+        "accepted",
+        "pending",
+        "wheel",
+        "held",
+        "evicted",
+        "late",
+        "next_due_ms",
+        "held_requests",
+    ),
     "logs": (
         "epoch",
         "incarnation",
+        "first_sequence",
         "last_sequence",
         "replay_lag",
         "checkpoint_sequence",
         "segments",
         "sealed",
+        "sealed_on_disk",
+        "retired_files",
+        "files_deleted",
         "damaged",
+        "undeliverable",
         "disk_free_bytes",
         "disk_full",
         "recovery_seconds",
@@ -131,7 +145,7 @@ def fetch(address: str) -> Status:
         connection.close()
     try:
         found = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Failure(f"what answers at {address} is no delay server", ExitCode.NETWORK) from error
     if response.status != http.HTTPStatus.OK:
         raise Failure(f"{address} answered {response.status} {response.reason}", ExitCode.NETWORK)

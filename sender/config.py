@@ -25,7 +25,8 @@ class SenderConfig:
     """Settings of one delay server's sender; a node may choose its own and change them on restart.
 
     Memory: in flight at most `in_flight_bytes_max` per group (plus one item larger than that), and
-    36 bytes of index for each entry that was offered.
+    about 50 bytes of index for each entry that was offered; 0.7 KiB for one that waits for its
+    backoff alone.
     """
 
     batch_items: int = 256
@@ -43,6 +44,10 @@ class SenderConfig:
     queue_items_max: int = 8192
     """Entries that wait for one group. The rest waits for whichever group has room next, so this is
     what a group that becomes slow can keep from the others."""
+
+    queue_lane_batches_min: int = 2
+    """Batches of each lane that may wait for one group even while other lanes fill its queue, or it
+    would get no turns there. With one only, a lane can miss a turn while more of it is fetched."""
 
     entries_max: int = 1_000_000
     """Entries that the sender should hold in all; `Sender.room` counts down from here."""

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import trio
 
 from delay_protocol import CommandCode, Frame, FrameDecoder, RemoteProtocolError, encode_request
-from sender.parcels import Parcel
+from sender.parcels import Batch
 
 SEND_VERSION: Final = 7
 """The header version QMQ's delay server delivers with."""
@@ -45,10 +45,10 @@ class End(Enum):
 class Request:
     """A request in flight. Its bytes are not kept: a retry reads them anew."""
 
-    __slots__ = ("deadline", "items", "parcel", "size")
+    __slots__ = ("batch", "deadline", "items", "size")
 
-    def __init__(self, parcel: Parcel, items: Sequence[bytes | memoryview], size: int) -> None:
-        self.parcel = parcel
+    def __init__(self, batch: Batch, items: Sequence[bytes | memoryview], size: int) -> None:
+        self.batch = batch
         self.items = items
         """As sent, to find out whom an answer means."""
         self.size = size

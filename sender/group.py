@@ -6,7 +6,7 @@ states are drawn in group_status.py.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import Protocol
@@ -30,8 +30,10 @@ from sender.config import BrokerGroup, SenderConfig
 from sender.connection import BrokerConnection, End, Request
 from sender.errors import ItemBytesError
 from sender.group_status import MOVES, GroupCounts, GroupState, GroupStatus
+from sender.lanes import LaneQueue
 from sender.outcomes import Outcome
-from sender.parcels import Entries, Mask, Parcel, ParcelQueue
+from sender.parcels import Batch, Entries, Mask, Parcel
+from sender.routing import LaneView
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
@@ -51,7 +53,7 @@ class Exchange(Protocol):
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that were queued for a group and not sent."""
 
-    def hold_early(self, parcel: Parcel) -> None:
+    def hold_early(self, batch: Batch) -> None:
         """Take entries that are not due, by a clock that was set back."""
 
     def damaged(self, entries: Entries) -> None:
@@ -60,14 +62,17 @@ class Exchange(Protocol):
     def settled(self, entries: Entries, outcome: Outcome, group: str) -> None:
         """Take entries for which nothing more is to be done."""
 
-    def retry(self, parcel: Parcel, *, avoid: int) -> None:
+    def retry(self, batch: Batch, *, avoid: int) -> None:
         """Take entries whose try failed with their request, or whose outcome is unknown."""
 
-    def refused(self, parcel: Parcel, codes: Codes, *, avoid: int) -> None:
+    def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Take entries that were refused one by one, with the code of each."""
 
     def room_changed(self) -> None:
-        """Hear that a group has room for more."""
+        """Hear that a group has room for more of any lane."""
+
+    def lane_room_changed(self, lane: int) -> None:
+        """Hear that a group has room for more of this lane, though perhaps of no other."""
 
 
 class Group:
@@ -104,7 +109,10 @@ class Group:
         self._read_items = read_items
         self._exchange = exchange
         self._reconnect = Backoff(base_s=config.reconnect_base_s, max_s=config.reconnect_max_s)
-        self._queue = ParcelQueue()
+        self._queue = LaneQueue(turn_items=config.batch_items)
+        self._lane_items_min = min(
+            config.queue_lane_batches_min * config.batch_items, config.queue_items_max
+        )
         self._in_flight_bytes = 0
         self._connection: BrokerConnection | None = None
         self._failures = 0
@@ -125,13 +133,32 @@ class Group:
         return self._queue.count + self.in_flight
 
     @property
-    def room(self) -> int:
-        """How many entries may be queued for this group now."""
+    def queued_by_lane(self) -> dict[int, int]:
+        """Entries that wait for this group, by lane."""
+        return self._queue.counts()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is room for a lane of which nothing is queued here."""
+        if self.state is GroupState.TRIAL:
+            return self.load < self._config.trial_items
+        return self.state is GroupState.UP
+
+    def room(self, lane: int) -> int:
+        """Return how many entries of a lane may be queued for this group now."""
         if self.state is GroupState.UP:
-            return max(0, self._config.queue_items_max - self._queue.count)
+            free = self._config.queue_items_max - self._queue.count
+            if free < self._lane_items_min:
+                # However much the other lanes have here: with nothing queued it had no turns.
+                free = max(free, self._lane_items_min - self._queue.count_of(lane))
+            return max(0, free)
         if self.state is GroupState.TRIAL:
             return max(0, self._config.trial_items - self.load)
         return 0
+
+    def seen_by(self, lane: int) -> LaneView:
+        """Return the group as entries of this lane find it now."""
+        return LaneView(self.name, self.room(lane), self._queue.count + self.in_flight)
 
     def status(self) -> GroupStatus:
         """Return a look at the group as it is now."""
@@ -146,9 +173,19 @@ class Group:
             counts=replace(self._counts, ends=dict(self._counts.ends)),
         )
 
+    def held(self) -> Iterator[Entries]:
+        """Yield all entries that wait for this group or are in flight to it."""
+        for parcel in self._queue.parcels():
+            yield parcel.entries
+        if self._connection is not None:
+            for request in self._connection.in_flight.values():
+                if request is not None:
+                    yield request.batch.entries
+
     def enqueue(self, parcel: Parcel) -> None:
         """Queue entries for this group; it must have room for them."""
-        assert len(parcel) <= self.room, f"{self.name}: {len(parcel)} entries, room {self.room}"
+        room = self.room(parcel.lane)
+        assert len(parcel) <= room, f"{self.name}: {len(parcel)} entries, room {room}"
         self._queue.append(parcel)
         self.wake()
 
@@ -265,34 +302,42 @@ class Group:
         config = self._config
         ready = None
         while ready is None and self._may_send():
-            parcel = self._queue.take(
+            batch = self._queue.take(
                 items_max=config.batch_items,
                 bytes_max=min(
                     config.batch_bytes, config.in_flight_bytes_max - self._in_flight_bytes
                 ),
                 any_size=not self.in_flight,
             )
-            if parcel is None:
+            if batch is None:
                 break
-            ready = self._build(parcel)
+            if self._queue.count > config.queue_items_max // 2:
+                self._tell_lanes_of_room(batch)
+            ready = self._build(batch)
         if self._queue.count <= config.queue_items_max // 2:
             self._exchange.room_changed()
         return ready
+
+    def _tell_lanes_of_room(self, batch: Batch) -> None:
+        """Ask for more of the lanes of which little is left in a queue that others fill."""
+        for lane, _ in batch.lanes:
+            if self._queue.count_of(lane) <= self._lane_items_min // 2:
+                self._exchange.lane_room_changed(lane)
 
     def answered(self, request: Request, answer: Frame) -> None:
         """Take an answer: settle what was taken, hand on what was not."""
         self._landed(request)
         if answer.code != ResponseCode.SUCCESS:
             self._counts.requests_refused += 1
-            self._counts.refused += len(request.parcel)
-            self._exchange.retry(request.parcel, avoid=self._number)
+            self._counts.refused += len(request.batch)
+            self._exchange.retry(request.batch, avoid=self._number)
             self._refusal(
                 f"answered with code {answer.code}",
                 is_final=answer.code == ResponseCode.BROKER_REJECT,
             )
         elif not answer.body:
-            self._counts.delivered += len(request.parcel)
-            self._exchange.settled(request.parcel.entries, Outcome.DELIVERED, self.name)
+            self._counts.delivered += len(request.batch)
+            self._exchange.settled(request.batch.entries, Outcome.DELIVERED, self.name)
             self._success()
         else:
             self._answered_in_part(request, answer.body)
@@ -302,7 +347,7 @@ class Group:
         if request is not None:
             self._landed(request)
             self._counts.requests_timed_out += 1
-            self._doubtful(request.parcel)
+            self._doubtful(request.batch)
         self._retire(End.TIMEOUT, f"no answer within {self._config.request_timeout_s:g} s")
 
     def _may_send(self) -> bool:
@@ -313,46 +358,46 @@ class Group:
             return not requests
         return self.state is GroupState.UP and requests < self._config.in_flight_requests_max
 
-    def _build(self, parcel: Parcel) -> tuple[Request, bytes] | None:
+    def _build(self, batch: Batch) -> tuple[Request, bytes] | None:
         """Read the items of a batch anew and make a request of those that may be sent.
 
         None if there are none: an empty request would be answered with success.
         """
-        early: Mask = parcel.entries["due_ms"] > self._clock.now_ms()
+        early: Mask = batch.entries["due_ms"] > self._clock.now_ms()
         if early.any():
-            self._exchange.hold_early(parcel.where(early))
-            parcel = parcel.where(~early)
-            if not len(parcel):
+            self._exchange.hold_early(batch.where(early))
+            batch = batch.where(~early)
+            if not len(batch):
                 return None
-        items, damaged = self._read_items(parcel.entries)
+        items, damaged = self._read_items(batch.entries)
         if damaged is not None and damaged.any():
-            self._exchange.damaged(parcel.where(damaged).entries)
-            parcel = parcel.where(~damaged)
+            self._exchange.damaged(batch.where(damaged).entries)
+            batch = batch.where(~damaged)
             items = list(compress(items, (~damaged).tolist()))
-            if not len(parcel):
+            if not len(batch):
                 return None
         body = b"".join(items)
         sizes = list(map(len, items))
-        expected: list[int] = parcel.entries["size"].tolist()
+        expected: list[int] = batch.entries["size"].tolist()
         if sizes != expected or 0 in sizes:
             raise ItemBytesError(
-                entries=len(parcel),
+                entries=len(batch),
                 items=len(items),
                 expected_bytes=sum(expected),
                 bytes_read=len(body),
             )
-        self.in_flight += len(parcel)
+        self.in_flight += len(batch)
         self._in_flight_bytes += len(body)
         self._counts.requests += 1
-        return Request(parcel, items, len(body)), body
+        return Request(batch, items, len(body)), body
 
     def _answered_in_part(self, request: Request, answer: bytes) -> None:
         """Look up what an answer that lists failures says about each item."""
-        parcel = request.parcel
+        batch = request.batch
         try:
             codes = item_codes(request.items, answer)
         except MalformedReplyError as error:
-            self._doubtful(parcel)
+            self._doubtful(batch)
             self._retire(End.GARBAGE, str(error))
             return
         delivered = codes == ItemCode.SUCCESS
@@ -364,24 +409,24 @@ class Group:
         self._counts.refused += int(refused.sum())
         for mask, outcome in ((delivered, Outcome.DELIVERED), (known, Outcome.KNOWN)):
             if mask.any():
-                self._exchange.settled(parcel.where(mask).entries, outcome, self.name)
+                self._exchange.settled(batch.where(mask).entries, outcome, self.name)
         if refused.any():
-            self._exchange.refused(parcel.where(refused), codes[refused], avoid=self._number)
+            self._exchange.refused(batch.where(refused), codes[refused], avoid=self._number)
         if untold.any():
-            self._doubtful(parcel.where(untold))
+            self._doubtful(batch.where(untold))
         if is_broker_sick(codes):
             self._refusal(f"refused every item, the first with code {codes[0]}", is_final=False)
         elif delivered.any() or known.any():
             self._success()
 
     def _landed(self, request: Request) -> None:
-        self.in_flight -= len(request.parcel)
+        self.in_flight -= len(request.batch)
         self._in_flight_bytes -= request.size
 
-    def _doubtful(self, parcel: Parcel) -> None:
+    def _doubtful(self, batch: Batch) -> None:
         """Try entries again that the group may have taken."""
-        self._counts.possible_duplicates += len(parcel)
-        self._exchange.retry(parcel, avoid=self._number)
+        self._counts.possible_duplicates += len(batch)
+        self._exchange.retry(batch, avoid=self._number)
 
     def _success(self) -> None:
         self._refusals = 0
@@ -413,7 +458,7 @@ class Group:
             if request is not None:
                 self._landed(request)
                 self._counts.requests_lost += 1
-                self._doubtful(request.parcel)
+                self._doubtful(request.batch)
 
     def _give_back(self) -> None:
         parcels = self._queue.clear()

@@ -1,14 +1,16 @@
 """Entries on their way: arrays of index entries, the queue they wait in, and the shelf for later.
 
 An entry is a row of a numpy structured array (storage's ENTRY; only `due_ms`, `size` and `subject`
-are looked at here). There is no object per message: a parcel is some rows that share a fate, a
-queue is a row of parcels. All of it is synchronous and knows no clock.
+are looked at here). There is no object per message: a parcel is some rows of one lane that share a
+fate, a queue is a row of parcels, a batch is the rows of one request, of whichever lanes. All of it
+is synchronous and knows no clock.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -21,17 +23,24 @@ Mask = npt.NDArray[np.bool_]
 
 Tries = npt.NDArray[np.uint32]
 
+_MERGED_AT_ONCE: Final = 256
+"""Parcels that are merged in one step, if they are small."""
+
+_PARCEL_ITEMS_MIN: Final = 64
+"""With fewer entries each, the parcels themselves would cost more than a few bytes an entry."""
+
 NOBODY: Final = -1
 """The number of no group."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parcel:
-    """Some entries that go the same way."""
+    """Some entries of one lane that go the same way. Never changed (frozen takes twice as long)."""
 
     entries: Entries
     tries: Tries
     """How often each of them was sent in vain."""
+    lane: int = 0
     avoid: int = NOBODY
     """Number of the group where the last try failed; another one is better."""
 
@@ -41,27 +50,82 @@ class Parcel:
 
     def part(self, start: int, stop: int) -> "Parcel":
         """Return the entries of these positions; no copy."""
-        return Parcel(self.entries[start:stop], self.tries[start:stop], self.avoid)
+        return Parcel(self.entries[start:stop], self.tries[start:stop], self.lane, self.avoid)
 
     def where(self, mask: Mask) -> "Parcel":
         """Return the entries whose place in the mask is true; a copy."""
-        return Parcel(_as_rows(self.entries)[mask].view(self.entries.dtype), self.tries[mask])
+        return Parcel(_chosen(self.entries, mask), self.tries[mask], self.lane, self.avoid)
 
 
-def first_try(entries: Entries) -> Parcel:
+@dataclass(slots=True)
+class Batch:
+    """Some entries sent together, and the lane of each. Never changed either."""
+
+    entries: Entries
+    tries: Tries
+    """How often each of them was sent in vain, this time not counted."""
+    lanes: Sequence[tuple[int, int]]
+    """Lanes as run lengths: for entries in a row their lane and their number. It is seldom looked
+    at: only what comes back has to find its lane again."""
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self.entries)
+
+    def where(self, mask: Mask) -> "Batch":
+        """Return the entries whose place in the mask is true; a copy."""
+        lanes: list[tuple[int, int]] = []
+        start = 0
+        for lane, count in self.lanes:
+            left = int(np.count_nonzero(mask[start : start + count]))
+            if left:
+                lanes.append((lane, left))
+            start += count
+        return Batch(_chosen(self.entries, mask), self.tries[mask], lanes)
+
+    def by_lane(self) -> list[Parcel]:
+        """Return a parcel for each lane, its entries in their order.
+
+        The parcels of several lanes keep no more than themselves alive.
+        """
+        if len(self.lanes) == 1:
+            return [Parcel(self.entries, self.tries, self.lanes[0][0])]
+        rows = _as_rows(self.entries)
+        parts: dict[int, list[slice]] = {}
+        start = 0
+        for lane, count in self.lanes:
+            parts.setdefault(lane, []).append(slice(start, start + count))
+            start += count
+        return [
+            Parcel(
+                np.concatenate([rows[part] for part in of_lane]).view(self.entries.dtype),
+                np.concatenate([self.tries[part] for part in of_lane]),
+                lane,
+            )
+            for lane, of_lane in parts.items()
+        ]
+
+
+def first_try(entries: Entries, *, lane: int = 0) -> Parcel:
     """Return a parcel of entries that nobody has tried yet."""
-    return Parcel(entries, np.zeros(len(entries), np.uint32))
+    return Parcel(entries, np.zeros(len(entries), np.uint32), lane)
 
 
-def joined(parcels: Sequence[Parcel]) -> Parcel:
-    """Return the entries of all in one parcel, in order. There must be one at least."""
+def joined(parcels: Sequence[Parcel]) -> Batch:
+    """Return the entries of all in one batch, in order. There must be one at least."""
     if len(parcels) == 1:
-        return parcels[0]
+        (one,) = parcels
+        return Batch(one.entries, one.tries, [(one.lane, len(one.entries))])
     rows = np.concatenate([_as_rows(parcel.entries) for parcel in parcels])
-    return Parcel(
+    return Batch(
         rows.view(parcels[0].entries.dtype),
         np.concatenate([parcel.tries for parcel in parcels]),
+        [(parcel.lane, len(parcel)) for parcel in parcels],
     )
+
+
+def _chosen(entries: Entries, mask: Mask) -> Entries:
+    return _as_rows(entries)[mask].view(entries.dtype)
 
 
 def _as_rows(entries: Entries) -> npt.NDArray[np.void]:
@@ -69,14 +133,29 @@ def _as_rows(entries: Entries) -> npt.NDArray[np.void]:
     return entries.view(f"V{entries.dtype.itemsize}")
 
 
+def merged(parcels: Sequence[Parcel]) -> list[Parcel]:
+    """Return the same entries in the same order, neighbours that are alike in one parcel."""
+    whole: list[Parcel] = []
+    for (lane, avoid), alike in groupby(parcels, key=lambda parcel: (parcel.lane, parcel.avoid)):
+        batch = joined(list(alike))
+        whole.append(Parcel(batch.entries, batch.tries, lane, avoid))
+    return whole
+
+
 class ParcelQueue:
-    """Entries in the order in which they are to be sent.
+    """The entries of one lane in the order in which they are to be sent.
+
+    Parcels cost some ten times as much memory as an entry. So that a queue which grows by one entry
+    at a time stays as small as its entries, small parcels are merged when many have been appended.
 
     Invariant: `count` is the number of entries in the parcels, none of which is empty.
     """
 
     def __init__(self) -> None:
         self._parcels: deque[Parcel] = deque()
+        self._appended = 0
+        """Parcels appended since it was last seen to whether they are small."""
+        self._appended_items = 0
         self.count = 0
         """Entries that wait."""
 
@@ -85,6 +164,10 @@ class ParcelQueue:
         if len(parcel):
             self._parcels.append(parcel)
             self.count += len(parcel)
+            self._appended += 1
+            self._appended_items += len(parcel)
+            if self._appended == _MERGED_AT_ONCE:
+                self._merge_appended()
 
     def prepend(self, parcels: Sequence[Parcel]) -> None:
         """Put parcels, in their order, before everything else."""
@@ -96,12 +179,11 @@ class ParcelQueue:
         """Take from the first parcel only, so that all of it has the same group to avoid."""
         return self._cut(min(items_max, len(self._parcels[0])))
 
-    def take(self, *, items_max: int, bytes_max: int, any_size: bool) -> Parcel | None:
-        """Take what fits from the front; None if nothing does.
+    def take(self, taken: list[Parcel], items_max: int, bytes_max: int, *, any_size: bool) -> int:
+        """Take what fits from the front and add it to what was taken; return the bytes left.
 
-        With `any_size` the first entry fits however large it is.
+        With `any_size` the first entry fits however large it is, if nothing was taken before.
         """
-        taken: list[Parcel] = []
         while self._parcels and items_max > 0:
             head = self._parcels[0]
             ends = head.entries["size"][:items_max].cumsum(dtype=np.int64)
@@ -112,11 +194,15 @@ class ParcelQueue:
                 break
             cut_short = fitting < len(head)
             taken.append(self._cut(fitting))
-            if cut_short:
-                break
             items_max -= fitting
             bytes_max -= int(ends[fitting - 1])
-        return joined(taken) if taken else None
+            if cut_short:
+                break
+        return bytes_max
+
+    def parcels(self) -> Iterator[Parcel]:
+        """Yield everything, which stays."""
+        yield from self._parcels
 
     def clear(self) -> list[Parcel]:
         """Take everything."""
@@ -124,6 +210,13 @@ class ParcelQueue:
         self._parcels.clear()
         self.count = 0
         return parcels
+
+    def _merge_appended(self) -> None:
+        if self._appended_items < self._appended * _PARCEL_ITEMS_MIN:
+            still = min(self._appended, len(self._parcels))
+            parcels = [self._parcels.pop() for _ in range(still)]
+            self._parcels.extend(merged(parcels[::-1]))
+        self._appended = self._appended_items = 0
 
     def _cut(self, count: int) -> Parcel:
         head = self._parcels.popleft()
@@ -157,6 +250,11 @@ class Shelf:
         self._put += 1
         heapq.heappush(self._heap, (at, self._put, parcel))
         self.count += len(parcel)
+
+    def parcels(self) -> Iterator[Parcel]:
+        """Yield everything in no order; it stays."""
+        for _, _, parcel in self._heap:
+            yield parcel
 
     def take_until(self, now: float) -> list[Parcel]:
         """Take the parcels whose time has come, the earliest first."""

@@ -6,6 +6,7 @@ Routing; a circuit is a reason for a group to have no room.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -29,11 +30,20 @@ class GroupView(Protocol):
 
     @property
     def room(self) -> int:
-        """How many entries it takes now; 0 while it is not healthy."""
+        """How many of these entries it takes now; 0 while it is not healthy."""
 
     @property
     def load(self) -> int:
         """Entries queued for it and in flight to it."""
+
+
+@dataclass(slots=True)
+class LaneView:
+    """A GroupView: the group as the entries of one lane find it at one moment."""
+
+    name: str
+    room: int
+    load: int
 
 
 class Routing(Protocol):

@@ -13,7 +13,8 @@ group gets what is decided by a Routing, how a group is doing by group.py.
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +29,9 @@ from sender.backoff import Backoff
 from sender.config import BrokerGroup, SenderConfig, check_groups
 from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus
+from sender.lanes import LaneQueue
 from sender.outcomes import Outcome
-from sender.parcels import Entries, Parcel, ParcelQueue, Shelf, first_try
+from sender.parcels import Batch, Entries, Parcel, Shelf, first_try
 from sender.routing import LATER, LeastLoaded, Routing
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
@@ -115,7 +117,7 @@ class Sender:
             )
             for number, target in enumerate(targets)
         ]
-        self._waiting = ParcelQueue()
+        self._waiting = LaneQueue(turn_items=config.batch_items)
         # Times are trio's in the one and the wall's (ms) in the other.
         self._retries = Shelf()
         self._early = Shelf()
@@ -151,17 +153,39 @@ class Sender:
             early=self._early.count,
         )
 
+    def queued_by_lane(self) -> dict[int, int]:
+        """Return what `unsent().queued` is in each lane that has any; costs a look at each lane."""
+        counts = Counter(self._waiting.counts())
+        for group in self._groups:
+            counts.update(group.queued_by_lane)
+        return dict(counts)
+
+    def held(self) -> Iterator[Entries]:
+        """Yield all entries that were offered and have no outcome yet, as they are just now.
+
+        It takes time by their number, so it is for rare occasions.
+        """
+        for places in (self._waiting, self._retries, self._early):
+            for parcel in places.parcels():
+                yield parcel.entries
+        for group in self._groups:
+            yield from group.held()
+
     def status(self) -> list[GroupStatus]:
         """Return a look at each group, in the order of the settings."""
         return [group.status() for group in self._groups]
 
-    def offer(self, entries: Entries) -> None:
+    def offer(self, entries: Entries, *, lane: int = 0) -> None:
         """Take due entries, in the order in which they should be sent. The array is not copied.
+
+        The order holds within a lane (any number); lanes take turns of `batch_items` entries, so
+        that however many wait in one, none stands before those of another. Whoever offers says
+        what a lane is; a number that is used again is the same lane.
 
         After drain() they are counted and kept, but never sent.
         """
         if len(entries):
-            self._waiting.append(first_try(entries))
+            self._waiting.append(first_try(entries, lane=lane))
             self._tend_now.set()
 
     def pause(self) -> None:
@@ -206,13 +230,14 @@ class Sender:
     # What groups leave here: the Exchange of group.py.
 
     def give_back(self, parcels: Sequence[Parcel]) -> None:
-        """Take entries that a group did not send; they go first, to whoever has room."""
+        """Take entries that a group did not send; in their lanes they go first, to anyone."""
         self._waiting.prepend(parcels)
         self._tend_now.set()
 
-    def hold_early(self, parcel: Parcel) -> None:
-        """Keep entries until the earliest of them is due."""
-        self._early.put(int(parcel.entries["due_ms"].min()), parcel)
+    def hold_early(self, batch: Batch) -> None:
+        """Keep entries, by lane, until the earliest of them is due."""
+        for parcel in batch.by_lane():
+            self._hold(parcel)
         self._tend_now.set()
 
     def damaged(self, entries: Entries) -> None:
@@ -223,11 +248,11 @@ class Sender:
         """Report entries for which nothing more is to be done."""
         self._on_outcome(entries, self._clock.now_ms(), group, outcome)
 
-    def retry(self, parcel: Parcel, *, avoid: int) -> None:
+    def retry(self, batch: Batch, *, avoid: int) -> None:
         """Try entries again after a backoff of their own, if possible at another group."""
-        self._put_back(parcel, self._retry, avoid=avoid)
+        self._put_back(batch, self._retry, avoid=avoid)
 
-    def refused(self, parcel: Parcel, codes: Codes, *, avoid: int) -> None:
+    def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Decide what becomes of items that were refused one by one.
 
         What is refused for good is to become a dead letter after some tries. As long as there are
@@ -235,40 +260,51 @@ class Sender:
         """
         hopeless = permanent(codes)
         if hopeless.any():
-            self._log_hopeless(parcel.where(hopeless), codes[hopeless], avoid)
-            self._put_back(parcel.where(hopeless), self._retry_refused, avoid=avoid)
+            self._log_hopeless(batch.where(hopeless), codes[hopeless], avoid)
+            self._put_back(batch.where(hopeless), self._retry_refused, avoid=avoid)
         if not hopeless.all():
-            self._put_back(parcel.where(~hopeless), self._retry, avoid=avoid)
+            self._put_back(batch.where(~hopeless), self._retry, avoid=avoid)
 
     def room_changed(self) -> None:
         """Hand out what waits for room, if anything does."""
         if self._waiting.count:
+            self._waiting.bring_back_all()
             self._tend_now.set()
 
-    def _put_back(self, parcel: Parcel, backoff: Backoff, *, avoid: int) -> None:
-        """Keep entries for a while that depends on how often each was tried."""
+    def lane_room_changed(self, lane: int) -> None:
+        """Hand out what waits for room in one lane, if anything does."""
+        if self._waiting.bring_back(lane):
+            self._tend_now.set()
+
+    def _hold(self, parcel: Parcel) -> None:
+        self._early.put(int(parcel.entries["due_ms"].min()), parcel)
+
+    def _put_back(self, batch: Batch, backoff: Backoff, *, avoid: int) -> None:
+        """Keep entries, in their lanes, for a while that depends on how often each was tried."""
         now = trio.current_time()
-        tries = parcel.tries + np.uint32(1)
-        for count in np.unique(tries).tolist():
-            # A copy: one entry that waits for minutes must not keep the whole array it came in.
-            entries = parcel.where(tries == count).entries
-            retried = Parcel(entries, np.full(len(entries), count, np.uint32), avoid)
-            self._retries.put(now + backoff.wait_s(count, self._chance), retried)
+        for parcel in batch.by_lane():
+            tries = parcel.tries + np.uint32(1)
+            for count in np.unique(tries).tolist():
+                # A copy: one entry that waits for minutes must not keep the array it came in.
+                entries = parcel.where(tries == count).entries
+                again = np.full(len(entries), count, np.uint32)
+                retried = Parcel(entries, again, parcel.lane, avoid)
+                self._retries.put(now + backoff.wait_s(count, self._chance), retried)
         self._tend_now.set()
 
-    def _log_hopeless(self, parcel: Parcel, codes: Codes, number: int) -> None:
+    def _log_hopeless(self, batch: Batch, codes: Codes, number: int) -> None:
         now = trio.current_time()
         if now - self._refusal_logged_at < _REFUSAL_LOG_S:
             return
         self._refusal_logged_at = now
-        subject = self._subject_name(int(parcel.entries["subject"][0]))
+        subject = self._subject_name(int(batch.entries["subject"][0]))
         _log.warning(
             "items refused for good",
             group=self._groups[number].name,
-            items=len(parcel),
+            items=len(batch),
             first_code=int(codes[0]),
             first_subject=subject.decode(errors="replace"),
-            first_tries=int(parcel.tries[0]) + 1,
+            first_tries=int(batch.tries[0]) + 1,
         )
 
     # The one task that moves entries between the places of the picture above.
@@ -302,29 +338,35 @@ class Sender:
             is_early = parcel.entries["due_ms"] > now_ms
             due.append(parcel.where(~is_early))
             if is_early.any():
-                self.hold_early(parcel.where(is_early))
+                self._hold(parcel.where(is_early))
         self._waiting.prepend(due)
 
     def _hand_out(self) -> bool:
         """Queue entries with the groups that the routing chooses; say whether there is more to do.
 
-        Entries that no group can take stay at the front, and with them those behind.
+        Entries that no group can take stay at the front of their lane, and with them those behind;
+        the lane is set aside until a group has room for it, or more of it comes.
         """
         for _ in range(_STEPS_AT_ONCE):
-            if not self._waiting.count or not any(group.room for group in self._groups):
+            lane = self._waiting.next_lane
+            if lane is None:
                 return False
-            parcel = self._waiting.take_alike(_ROUTED_AT_ONCE)
-            choices = self._routing.choose(parcel.entries, avoid=parcel.avoid, groups=self._groups)
-            chosen = np.unique(choices).tolist()
-            if len(chosen) == 1 and chosen[0] != LATER:
-                self._groups[chosen[0]].enqueue(parcel)
+            views = [group.seen_by(lane) for group in self._groups]
+            if not any(view.room for view in views):
+                if not any(group.is_open for group in self._groups):
+                    return False
+                self._waiting.set_aside(lane)
                 continue
-            for number in chosen:
+            parcel = self._waiting.take_alike(_ROUTED_AT_ONCE)
+            choices = self._routing.choose(parcel.entries, avoid=parcel.avoid, groups=views)
+            first, last = int(choices[0]), int(choices[-1])
+            if first == last != LATER and (len(choices) == 1 or (choices == first).all()):
+                self._groups[first].enqueue(parcel)
+                continue
+            for number in np.unique(choices).tolist():
                 if number != LATER:
                     self._groups[number].enqueue(parcel.where(choices == number))
             left = choices == LATER
             if left.any():
-                rest = parcel.where(left)
-                self._waiting.prepend([Parcel(rest.entries, rest.tries, parcel.avoid)])
-                return False
+                self._waiting.set_aside(lane, [parcel.where(left)])
         return True

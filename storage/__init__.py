@@ -2,7 +2,7 @@
 
 from storage.batches import Damage
 from storage.columns import Columns, RecordKind
-from storage.disk import DirectoryDisk, Disk, File
+from storage.disk import DirectoryDisk, Disk, File, make_data_directory
 from storage.dispatch_log import FactsJournal
 from storage.entries import ENTRY, Entries, SubjectTable
 from storage.errors import (
@@ -17,8 +17,10 @@ from storage.errors import (
 from storage.facts import FactBlock, Outcome
 from storage.identity import Identity
 from storage.item_reader import ItemReader
+from storage.loading import CloseJob, DrainJob, Job, Key, LoadJob, not_after
 from storage.message_log import Append, MessageLog
-from storage.schedule_log import LoadJob, ScheduleLimits, ScheduleLog, SplitJob
+from storage.retention import RetentionRules
+from storage.schedule_log import ScheduleLimits, ScheduleLog, SplitJob
 from storage.spans import MINUTE_MS
 from storage.store import RecoverySummary, Store, StoreSettings
 
@@ -26,12 +28,14 @@ __all__ = [
     "ENTRY",
     "MINUTE_MS",
     "Append",
+    "CloseJob",
     "Columns",
     "Damage",
     "DamagedError",
     "DataDirectoryError",
     "DirectoryDisk",
     "Disk",
+    "DrainJob",
     "Entries",
     "FactBlock",
     "FactsJournal",
@@ -39,12 +43,15 @@ __all__ = [
     "File",
     "Identity",
     "ItemReader",
+    "Job",
+    "Key",
     "LoadJob",
     "LogStateError",
     "MessageLog",
     "Outcome",
     "RecordKind",
     "RecoverySummary",
+    "RetentionRules",
     "ScheduleLimits",
     "ScheduleLog",
     "SplitJob",
@@ -54,4 +61,6 @@ __all__ = [
     "StoreSettings",
     "SubjectTable",
     "UnsupportedFormatError",
+    "make_data_directory",
+    "not_after",
 ]

@@ -39,7 +39,8 @@ import lz4.block
 from storage.columns import KINDS_WITH_ITEMS, Columns, ColumnsError, RecordKind, decode_columns
 from storage.disk import Bytes
 from storage.errors import DamagedError, UnsupportedFormatError
-from storage.file_header import HEADER_SIZE_MAX, LogKind
+from storage.file_header import HEADER_SIZE_MAX, FileHeader, LogKind
+from storage.spans import Span
 
 MAGIC = b"DWB1"
 FORMAT_VERSION = 1
@@ -51,7 +52,12 @@ _HEADER = struct.Struct("<4sHHQBBHIQqqIIIIIIII")
 assert _HEADER.size == HEADER_SIZE
 _PREFIX = struct.Struct("<4sHH")
 _CRC = struct.Struct("<I")
+_COVERED = struct.Struct("<BI")
 _KNOWN_FEATURES = 0
+_SEQUENCE_MAX = 2**63 - 1
+"""What an i64 holds: the sequence behind the last record is written down too."""
+_LZ4_RATIO_MAX = 255
+"""No byte of an lz4 block stands for more."""
 _HEADER_SIZE_MIN = 16
 _SEARCH_BYTES = 64 * 1024
 _JOIN_BELOW = 4096
@@ -163,6 +169,17 @@ class DecodedBatch:
 def log_seed(log_uuid: UUID, kind_of_log: LogKind) -> int:
     """Return what the CRCs of this log's batches begin with; the same for ever."""
     return zlib.crc32(log_uuid.bytes + bytes([kind_of_log]))
+
+
+def file_seed(header: FileHeader) -> int:
+    """Return what the CRCs of a file's batches begin with: the log's seed, and the time it covers.
+
+    So a batch of another segment is none here, wherever a misdirected write has put it.
+    """
+    seed = log_seed(header.log_uuid, header.kind)
+    if header.span is Span.NONE:
+        return seed
+    return zlib.crc32(_COVERED.pack(header.span, header.start_minute), seed)
 
 
 def encode_batch(
@@ -305,12 +322,16 @@ def _header_from_fields(fields: tuple[int, ...], path: str, position: int) -> Ba
         blob_crc=fields[17],
         crc=fields[18],
     )
+    if header.base_sequence < 0 or header.next_sequence > _SEQUENCE_MAX:
+        reason = f"batch of {header.count} records from {header.base_sequence} on"
+        raise _damaged(path, position, reason)
     # Checked before anything is allocated or skipped by these sizes.
     if (
         header.count == 0
         or HEADER_SIZE + header.columns_size + header.blob_raw_size > BATCH_BYTES_MAX
         or header.blob_size > header.blob_raw_size
         or (header.codec is Codec.RAW and header.blob_size != header.blob_raw_size)
+        or (header.codec is Codec.LZ4 and header.blob_raw_size > _LZ4_RATIO_MAX * header.blob_size)
         or (header.kind not in KINDS_WITH_ITEMS and header.blob_raw_size != 0)
     ):
         raise _damaged(path, position, "batch header's sizes contradict each other")
@@ -443,6 +464,7 @@ def walk_batches(
     path: str,
     verify_blobs: bool = False,
     sequence_min: int = 0,
+    any_order: bool = False,
 ) -> Iterator[ScannedBatch | Damage]:
     """Walk the batches of a file from `start` to `end`; cheap unless `verify_blobs`.
 
@@ -452,7 +474,9 @@ def walk_batches(
     UnsupportedFormatError passes through.
 
     A message body may hold the image of an older batch of this very log: a search only finds what
-    begins at `sequence_min` or later, and behind the batch that was seen last.
+    begins at `sequence_min` or later, and behind the batch that was seen last. With `any_order` it
+    finds every batch, and one of a newer version is hopped over as damage: for callers that tell by
+    themselves what they have seen before.
     """
     position = start
     previous: BatchHeader | None = None
@@ -465,14 +489,18 @@ def walk_batches(
                 path=path,
                 position=position,
             )
-        except DamagedError as error:
-            found = _search(
+        except (DamagedError, UnsupportedFormatError) as error:
+            if isinstance(error, UnsupportedFormatError) and not any_order:
+                raise
+            seen = previous.base_sequence + 1 if previous and not any_order else 0
+            found = find_batch(
                 view,
                 start=position + 1,
                 end=end,
                 seed=seed,
                 path=path,
-                sequence_min=max(sequence_min, previous.base_sequence + 1 if previous else 0),
+                sequence_min=max(sequence_min, seen),
+                any_order=any_order,
             )
             yield Damage(path, position, found - position, error.reason)
             position, chain_known = found, False
@@ -496,8 +524,20 @@ def _records(header: BatchHeader) -> tuple[BatchHeader, int, int]:
     return header, header.base_sequence, header.next_sequence
 
 
-def _search(view: View, *, start: int, end: int, seed: int, path: str, sequence_min: int) -> int:
-    """Return the position of the next good batch from `start` on, or `end`."""
+def find_batch(
+    view: View,
+    *,
+    start: int,
+    end: int,
+    seed: int,
+    path: str,
+    sequence_min: int = 0,
+    any_order: bool = False,
+) -> int:
+    """Return the position of the next batch with a good header from `start` on, or `end`.
+
+    What does not fit before `end`, or begins below `sequence_min`, is none.
+    """
     position = start
     while position < end:
         chunk = bytes(view(position, min(_SEARCH_BYTES + len(MAGIC) - 1, end - position)))
@@ -511,6 +551,9 @@ def _search(view: View, *, start: int, end: int, seed: int, path: str, sequence_
                     path=path,
                     position=candidate,
                 )
+            except UnsupportedFormatError:
+                if not any_order:
+                    raise
             except DamagedError:
                 pass
             else:

@@ -1,27 +1,45 @@
 """One append-only file of batches in which each batch names the CRC of the one before it."""
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from storage.batches import (
+    MAGIC,
     BatchHeader,
     Codec,
     Damage,
     check_blob,
     check_columns,
+    contents_fault,
+    decode_header,
     encode_batch,
-    log_seed,
-    scan_batches,
+    file_seed,
 )
 from storage.columns import Columns, RecordKind
 from storage.disk import Bytes, Disk, File
-from storage.errors import DamagedError
+from storage.errors import DamagedError, UnsupportedFormatError
 from storage.file_header import (
     FILE_HEADER_SIZE,
+    HEADER_SIZE_MAX,
     FileHeader,
+    LogKind,
     decode_file_header,
     encode_file_header,
 )
+from storage.read_ahead import READ_BLOCK_SIZE, ReadAhead
+from storage.spans import Span
+
+_PIECE = 256 * 1024
+"""Read at a time: batches larger than this have blobs that are worth hopping over."""
+
+_RECORDS = {
+    LogKind.SCHEDULE_LOG: RecordKind.ROWS,
+    LogKind.DISPATCH_LOG: RecordKind.FACTS,
+    LogKind.DISPATCH_JOURNAL: RecordKind.FACTS,
+    LogKind.SEALS: RecordKind.SEALS,
+}
+"""What a chained file of each kind holds, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +77,7 @@ class ChainedFile:
     @property
     def seed(self) -> int:
         """The seed of the file's CRCs."""
-        return log_seed(self.header.log_uuid, self.header.kind)
+        return file_seed(self.header)
 
     @property
     def is_open(self) -> bool:
@@ -122,52 +140,240 @@ class ChainedFile:
 
 
 def read_columns(
-    disk: Disk, path: str, length: int, header: FileHeader
+    disk: Disk,
+    path: str,
+    length: int,
+    header: FileHeader,
+    *,
+    unreadable: list[tuple[str, int]] | None = None,
 ) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
     """Yield position, header and checked columns of each batch; Damage where there is some.
 
-    Blobs are hopped over unread. A damaged file header is reported like any other damage: the
-    batches carry all that is needed to read them. A file that cannot be read at all is damage too.
-    Raises UnsupportedFormatError.
+    Only the first `length` bytes count. Blobs are hopped over unread. A damaged file header is
+    reported like any other damage: the batches carry all that is needed to read them. A file that
+    cannot be read at all is damage too, and so is a batch of a newer version in a file that covers
+    a span of time: a checkpoint that this version reads cannot have meant it. Elsewhere it raises
+    UnsupportedFormatError.
+
+    As long as each batch names the one before it, they come as they lie. From the first one on that
+    does not, every batch that is whole counts wherever it lies, but no record twice.
+
+    Path and position of each block that the disk fails to read are added to `unreadable`.
     """
+    blocks = [] if unreadable is None else unreadable
     try:
-        view = disk.map(path)
+        file = disk.open_read(path)
     except OSError as error:
+        blocks.append((path, 0))
         yield Damage(path=path, position=0, size=length, reason=f"cannot be read: {error}")
         return
     try:
-        found = decode_file_header(view, kind=header.kind, log_uuid=header.log_uuid, path=path)
-    except DamagedError as error:
-        yield Damage(path=path, position=0, size=FILE_HEADER_SIZE, reason=error.reason)
-    else:
-        if (found.span, found.start_minute) != (header.span, header.start_minute):
-            reason = f"this is the file of {found.span.name.lower()} {found.start_minute}"
-            yield Damage(path=path, position=0, size=length, reason=reason)
-            return
-    if len(view) < length:
-        yield Damage(
-            path=path, position=len(view), size=length - len(view), reason="the file is cut short"
-        )
-    end = min(length, len(view))
-    seed = log_seed(header.log_uuid, header.kind)
-    for scanned in scan_batches(view, start=FILE_HEADER_SIZE, end=end, seed=seed, path=path):
-        if isinstance(scanned, Damage):
-            yield scanned
-            continue
-        place, batch = scanned.position, scanned.header
-        data = view[place : place + batch.size]
-        try:
-            columns = check_columns(batch, data, seed=seed, path=path, position=place)
-        except DamagedError as error:
-            yield Damage(path=path, position=place, size=batch.size, reason=error.reason)
-            continue
-        yield place, batch, columns
+        yield from _ChainedReader(file, length, header, blocks).read()
+    finally:
+        file.close()
 
 
 def read_blob(
-    view: memoryview, batch: BatchHeader, *, position: int, path: str, header: FileHeader
+    disk: Disk, batch: BatchHeader, *, position: int, path: str, header: FileHeader
 ) -> bytes:
     """Return the checked, decompressed blob of a batch. Raises DamagedError."""
-    seed = log_seed(header.log_uuid, header.kind)
-    data = view[position : position + batch.size]
+    try:
+        file = disk.open_read(path)
+        try:
+            data = file.read_at(position, batch.size)
+        finally:
+            file.close()
+    except OSError as error:
+        reason = f"cannot be read: {error}"
+        raise DamagedError(path=path, position=position, reason=reason) from error
+    seed = file_seed(header)
     return bytes(check_blob(batch, data, seed=seed, path=path, position=position))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A batch with good columns; whole: the bytes of its blob are good too, or it has none."""
+
+    position: int
+    header: BatchHeader
+    records: range
+    """Numbers or sequences from its first record to its last."""
+    whole: bool
+
+
+class _Taken:
+    """Ranges that do not overlap."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def is_free(self, wanted: range) -> bool:
+        """Say whether nothing of a range is taken."""
+        place = bisect.bisect_left(self._ranges, (wanted.stop, 0))
+        return not place or self._ranges[place - 1][1] <= wanted.start
+
+    def take(self, free: range) -> None:
+        """Take a range that is free."""
+        bisect.insort(self._ranges, (free.start, free.stop))
+
+
+class _ChainedReader:
+    """One reading of a chained file."""
+
+    def __init__(
+        self, file: File, length: int, header: FileHeader, unreadable: list[tuple[str, int]]
+    ) -> None:
+        self._path = file.path
+        self._header = header
+        self._seed = file_seed(header)
+        self._length = length
+        self._size = file.size()
+        self._end = min(length, self._size)
+        self._window = ReadAhead(file, end=self._end, unreadable=unreadable, piece=_PIECE)
+        self._unreadable = unreadable
+
+    def read(self) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
+        """Yield batches and damage."""
+        try:
+            found = decode_file_header(
+                self._window.view(0, HEADER_SIZE_MAX),
+                kind=self._header.kind,
+                log_uuid=self._header.log_uuid,
+                path=self._path,
+            )
+        except DamagedError as error:
+            yield self._damage(0, FILE_HEADER_SIZE, error.reason)
+        else:
+            if (found.span, found.start_minute) != (self._header.span, self._header.start_minute):
+                # Its batches are none here; but only its beginning may have been put here.
+                reason = f"this is the file of {found.span.name.lower()} {found.start_minute}"
+                yield self._damage(0, FILE_HEADER_SIZE, reason)
+        if self._size < self._length:
+            yield self._damage(self._size, self._length - self._size, "the file is cut short")
+        yield from self._read_batches()
+
+    def _read_batches(self) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
+        position, previous_crc, next_record = FILE_HEADER_SIZE, 0, 0
+        while position < self._end:
+            try:
+                batch = self._batch_at(position)
+            except (DamagedError, UnsupportedFormatError) as error:
+                if isinstance(error, UnsupportedFormatError) and self._header.span is Span.NONE:
+                    raise
+                yield from self._read_disordered(position, next_record, error.reason)
+                return
+            if batch.previous_crc != previous_crc or batch.base_sequence < next_record:
+                reason = "the batch does not follow the one before it"
+                yield from self._read_disordered(position, next_record, reason)
+                return
+            columns = self._columns(position, batch)
+            if isinstance(columns, Damage):
+                # Its header may be all of it that lies here.
+                yield from self._read_disordered(position, next_record, columns.reason)
+                return
+            yield position, batch, columns
+            next_record = _records(batch, columns).stop
+            position += batch.size
+            previous_crc = batch.crc
+
+    def _read_disordered(
+        self, start: int, next_record: int, reason: str
+    ) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
+        """Yield every batch from `start` on that has records from `next_record` on, each once.
+
+        Of two that have the same records the one with the better blob counts, then the larger one:
+        a block in the wrong place may hold the beginning of a batch that is whole elsewhere, or
+        what was written before a crash and then once more, together with what followed.
+        """
+        chosen: list[_Found] = []
+        records = _Taken()
+        records.take(range(next_record))
+        for found in sorted(self._search(start), key=_preference):
+            if records.is_free(found.records):
+                chosen.append(found)
+                records.take(found.records)
+        position = start
+        for found in sorted(chosen, key=lambda one: one.position):
+            if found.position > position:
+                yield self._damage(position, found.position - position, reason)
+            columns = self._columns(found.position, found.header)
+            yield (
+                (found.position, found.header, columns) if isinstance(columns, Columns) else columns
+            )
+            position = max(position, found.position + found.header.size)
+            reason = "no batch that belongs here"
+        if position < self._end:
+            yield self._damage(position, self._end - position, reason)
+
+    def _search(self, start: int) -> Iterator[_Found]:
+        """Yield every batch with good columns from `start` on, but none inside of a whole one."""
+        position = start
+        while position < self._end:
+            chunk = bytes(self._window.view(position, _PIECE))
+            offset = chunk.find(MAGIC)
+            while offset >= 0:
+                found = self._found_at(position + offset)
+                if found is not None:
+                    yield found
+                skip = found.header.size if found is not None and found.whole else 1
+                offset += skip
+                if offset >= len(chunk):
+                    break
+                offset = chunk.find(MAGIC, offset)
+            # A magic may lie across the edge of two pieces.
+            step = len(chunk) - len(MAGIC) + 1 if position + len(chunk) < self._end else len(chunk)
+            position += max(step, offset, 1)
+
+    def _found_at(self, position: int) -> _Found | None:
+        try:
+            batch = self._batch_at(position)
+        except (DamagedError, UnsupportedFormatError):
+            return None
+        columns = self._columns(position, batch)
+        if not isinstance(columns, Columns):
+            return None
+        data = self._window.view(position, batch.size)
+        whole = contents_fault(batch, data, self._seed) is None
+        return _Found(position, batch, _records(batch, columns), whole)
+
+    def _batch_at(self, position: int) -> BatchHeader:
+        """Return the header of the batch at a position, whose columns lie in the file.
+
+        Its blob may have been cut off: what is whole of it counts.
+        """
+        data = self._window.view(position, HEADER_SIZE_MAX)
+        batch = decode_header(data, seed=self._seed, path=self._path, position=position)
+        if batch.kind is not _RECORDS[self._header.kind]:
+            reason = f"batch of {batch.kind.name} in a file of {self._header.kind.name}"
+            raise DamagedError(path=self._path, position=position, reason=reason)
+        if position + batch.blob_offset > self._end:
+            reason = f"batch of {batch.size} bytes cut off after {self._end - position}"
+            raise DamagedError(path=self._path, position=position, reason=reason)
+        return batch
+
+    def _columns(self, position: int, batch: BatchHeader) -> Columns | Damage:
+        data = self._window.view(position, batch.blob_offset)
+        try:
+            return check_columns(batch, data, seed=self._seed, path=self._path, position=position)
+        except DamagedError as error:
+            return self._damage(position, batch.size, error.reason, batch)
+
+    def _damage(
+        self, position: int, size: int, reason: str, batch: BatchHeader | None = None
+    ) -> Damage:
+        if any(
+            position - READ_BLOCK_SIZE < block < position + size for _, block in self._unreadable
+        ):
+            reason = f"{reason} (the disk cannot read it)"
+        return Damage(self._path, position, size, reason, batch)
+
+
+def _preference(found: _Found) -> tuple[bool, int, int]:
+    return not found.whole, -len(found.records), found.position
+
+
+def _records(batch: BatchHeader, columns: Columns) -> range:
+    """Return the numbers from the first record of a batch to the last."""
+    sequence = columns.arrays["sequence"] if batch.kind is RecordKind.ROWS else None
+    stop = batch.next_sequence if sequence is None else int(sequence[-1]) + 1
+    return range(batch.base_sequence, stop)

@@ -12,6 +12,7 @@ names does not exist. Written to a temporary file, fsynced, renamed, the directo
 
 import struct
 import zlib
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -26,7 +27,7 @@ from storage.file_header import (
     decode_file_header,
     encode_file_header,
 )
-from storage.spans import SegmentKey, Span
+from storage.spans import SegmentKey, Span, can_begin
 
 CHECKPOINT_PATH = "checkpoint/checkpoint"
 _TEMPORARY_PATH = "checkpoint/checkpoint.tmp"
@@ -39,7 +40,7 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
     start: int
     """First minute, minutes since the epoch."""
-    span: int
+    span: Annotated[int, msgspec.Meta(ge=1, le=3)]
     """1 minute, 2 hour, 3 day."""
     rows: int
     length: int
@@ -60,6 +61,13 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
         return SegmentKey(self.start, Span(self.span))
 
 
+class EpochStart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where an epoch of the message_log begins; its EPOCH_START may be deleted by now."""
+
+    epoch: int
+    first_sequence: int
+
+
 class RetiredFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A file nothing needs any more; deleted after a grace so that its readers are not cut off."""
 
@@ -76,15 +84,25 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Records up to this sequence are in the segments below or need none."""
     fact_number: int = 0
     """Facts up to this number of the journal are in the filed facts."""
+    first_sequence: int = 1
+    """The message_log is kept from this record on; files before it are retired or gone."""
+    epochs: tuple[EpochStart, ...] = ()
+    """Every epoch of the records up to `sequence`, oldest first."""
     floor_minute: int = 0
     """Floor of the last record replayed; segments that end at or before it are closed."""
     hour_mark: int = 0
     """All minutes before this one are in minute segments."""
     day_mark: int = 0
     """All minutes before this one are in minute or hour segments."""
+    seals_file: int = 0
+    """First number of the newest file of the seals log; 0 if there is none."""
     seals_length: int = 0
+    """Bytes of that file that count."""
     seals_count: int = 0
+    """The last number; all files count as far as this."""
     seals_last_crc: int = 0
+    seals_needed: int = 1
+    """Of the seals below this number no segment has files any more."""
     segments: tuple[SegmentState, ...] = ()
     retired: tuple[RetiredFile, ...] = ()
     quarantined: tuple[str, ...] = ()
@@ -144,8 +162,16 @@ def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:
         raise UnsupportedFormatError(
             path=CHECKPOINT_PATH, position=body, reason=f"the manifest has unknown parts ({error})"
         ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=body, reason=f"the manifest is not JSON: {error}"
+        ) from error
     if checkpoint.format != _FORMAT:
         raise UnsupportedFormatError(
             path=CHECKPOINT_PATH, position=body, reason=f"manifest format {checkpoint.format}"
         )
+    for state in checkpoint.segments:
+        if not can_begin(state.start, Span(state.span)):
+            reason = f"the manifest has a segment of span {state.span} from {state.start} on"
+            raise DamagedError(path=CHECKPOINT_PATH, position=body, reason=reason)
     return checkpoint

@@ -98,6 +98,7 @@ LAYOUTS: Mapping[RecordKind, Layout] = {
         ("moved", _I8),
         ("expired", _I8),
         ("dropped", _I8),
+        ("sealed_ms", _I8),
         ("start_minute", _U4),
         ("span", _U1),
         ("archived", _U1),

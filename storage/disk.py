@@ -188,6 +188,58 @@ class DirectoryFile:
             self._descriptor = -1
 
 
+_NO_FSYNC = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})
+"""What fsync of a directory says where a file system has nothing to make durable."""
+
+
+def make_data_directory(root: Path) -> None:
+    """Make a data directory and its parents where they are missing; their names are durable then.
+
+    Without it a power cut could take the name of a new data directory, and every acknowledged
+    message with it. All parents on its file system are made durable, at every start: the process
+    that made them may have died before it had done so. One that may not be read is passed over.
+    Raises OSError where it cannot be made, FatalDiskError where an fsync fails.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    path = root.resolve()
+    device = path.stat().st_dev
+    for parent in path.parents:
+        try:
+            descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except PermissionError:
+            continue
+        try:
+            if os.fstat(descriptor).st_dev != device:
+                return
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in _NO_FSYNC:
+                raise FatalDiskError(f"fsync directory {parent}: {error}") from error
+        finally:
+            os.close(descriptor)
+
+
+_POPULATE_READ = 22
+"""MADV_POPULATE_READ of Linux 5.14, which the mmap module does not name."""
+
+
+def can_be_read(view: memoryview, position: int, size: int) -> bool:
+    """Say whether bytes of a view of `Disk.map` can be touched, reading them from the disk.
+
+    Where the disk cannot read them, or the file was cut short behind our back, touching them would
+    end the process (SIGBUS). Kernels before 5.14 cannot be asked: then the answer is yes.
+    """
+    mapping = view.obj
+    if not isinstance(mapping, mmap.mmap):
+        return True
+    begin = position - position % mmap.PAGESIZE
+    try:
+        mapping.madvise(_POPULATE_READ, begin, position + size - begin)
+    except OSError as error:
+        return error.errno == errno.EINVAL
+    return True
+
+
 _SYNCFS_FROM = 16
 """From this many dirty files on, one syncfs is cheaper than an fdatasync each."""
 

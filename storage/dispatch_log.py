@@ -3,8 +3,12 @@
 Files `dispatch_log/journal/<number of the first fact, 20 digits>.log` of FACTS batches, numbered
 without gaps from 1. From here facts are filed by filed minute beside the schedule segments
 (schedule_log.py); what a checkpoint says is filed, the journal may forget.
+
+`dispatch_log/journal/durable_end` says up to which number facts were durable: what cannot be read
+below it is damage, beyond it what a crash left of an append that nobody was told of.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -12,17 +16,31 @@ from uuid import UUID
 
 from storage.batches import Damage
 from storage.chained_file import ChainedFile, read_columns
-from storage.disk import Disk
-from storage.errors import LogStateError
+from storage.disk import Disk, File
+from storage.durable_end import DURABLE_END_NAME, DurableEnd, DurableEndFile
+from storage.errors import DamagedError, FatalDiskError, LogStateError, StorageFullError
 from storage.facts import FactBlock, fact_drafts, facts_of_columns, join_facts
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
 from storage.log_walk import list_log_files
 
 JOURNAL_DIRECTORY = "dispatch_log/journal"
+JOURNAL_END_PATH = f"{JOURNAL_DIRECTORY}/{DURABLE_END_NAME}"
+
+_APPENDS_PER_END_SYNC = 64
+"""After so many appends the durable end is made durable itself, about once a second under load. The
+kernel does it within half a minute otherwise; a power cut before that makes recovery believe the
+end before it, and take a flipped bit behind that for a torn write."""
 
 
 def _path(first: int) -> str:
     return f"{JOURNAL_DIRECTORY}/{first:020d}.log"
+
+
+def _unreadable(path: str, position: int) -> FatalDiskError:
+    return FatalDiskError(
+        f"{path}: the disk fails to read it at position {position}; start again, and if that does "
+        "not help move the file away: the messages that its facts tell of are then sent again"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +58,8 @@ class JournalRecovery:
 class FactsJournal:
     """Appends facts and makes them durable.
 
-    Invariant: every fact below `next_number` is durable in one of the files.
+    Invariant: every fact below `next_number` is durable in one of the files, and the durable end
+    says so where the disk has space for it.
     """
 
     def __init__(self, disk: Disk, log_uuid: UUID, *, file_bytes_max: int) -> None:
@@ -49,6 +68,10 @@ class FactsJournal:
         self._file_bytes_max = file_bytes_max
         self._file: ChainedFile | None = None
         self._files: list[int] = []
+        self._end = DurableEndFile(
+            disk, JOURNAL_DIRECTORY, log_uuid=log_uuid, kind=LogKind.JOURNAL_END
+        )
+        self._appends = 0
         self.next_number = 1
 
     def _header(self, first: int) -> FileHeader:
@@ -63,10 +86,14 @@ class FactsJournal:
         """Open the journal; every readable batch counts, numbers at or below `filed_number` do not.
 
         Numbering goes on in a new file, so nothing is ever written behind damaged bytes.
+
+        Raises FatalDiskError if the disk fails to read the newest file: what cannot be read there
+        looks like a torn end, and its facts would be forgotten and their numbers given to others.
         """
         journal = cls(disk, log_uuid, file_bytes_max=file_bytes_max)
         disk.make_directory(JOURNAL_DIRECTORY)
         found = JournalRecovery()
+        end = journal._read_end(found)
         journal._files = [file.first_sequence for file in list_log_files(disk, JOURNAL_DIRECTORY)]
         if journal._files and journal._files[0] > filed_number + 1:
             raise LogStateError(
@@ -77,12 +104,15 @@ class FactsJournal:
         known = filed_number + 1
         if filed_number and not journal._files:
             found.damages.append(Damage(JOURNAL_DIRECTORY, 0, 0, "no file of the journal is left"))
+        last = journal._files[0] if journal._files else 1
         for first, following in zip_longest(journal._files, journal._files[1:]):
             if following is not None and following <= filed_number + 1:
                 continue
             if first > known:
                 reason = f"facts {known} to {first - 1} are missing"
-                found.damages.append(Damage(_path(first), 0, 0, reason, None, known, first))
+                place = journal._size_of(last)
+                found.damages.append(Damage(_path(last), place, 0, reason, None, known, first))
+            last = first
             journal.next_number = max(journal.next_number, first)
             for number, block in journal._read_file(first, found, rewrite=following is None):
                 journal.next_number = max(journal.next_number, number + len(block))
@@ -91,7 +121,55 @@ class FactsJournal:
                     found.facts.append(block.slice(begin, len(block)))
             known = max(known, journal.next_number)
         journal.next_number = max(journal.next_number, filed_number + 1)
+        journal._look_at_end(end, found)
         return journal, found
+
+    def _size_of(self, first: int) -> int:
+        """Return how long a file is; 0 if it cannot be read."""
+        try:
+            file = self._disk.open_read(_path(first))
+        except OSError:
+            return 0
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _read_end(self, recovery: JournalRecovery) -> DurableEnd | None:
+        try:
+            return self._end.read()
+        except DamagedError as error:
+            recovery.damages.append(Damage(error.path, error.position, 0, error.reason))
+            return None
+
+    def _look_at_end(self, end: DurableEnd | None, recovery: JournalRecovery) -> None:
+        """Report facts that were durable and cannot be read; nothing is numbered like them."""
+        if end is not None and end.next_sequence > self.next_number:
+            first, after = self.next_number, end.next_sequence
+            path = _path(end.file_sequence)
+            torn = [damage for damage in recovery.torn if damage.path == path]
+            position, size = (torn[0].position, torn[0].size) if torn else (0, 0)
+            if torn:
+                why = torn[0].reason
+            else:
+                gone = not self._disk.exists(path)
+                why = "the file is gone" if gone else "the file ends before them"
+            reason = f"facts {first} to {after - 1} were durable and cannot be read: {why}"
+            recovery.torn[:] = [damage for damage in recovery.torn if damage not in torn]
+            recovery.damages.append(Damage(path, position, size, reason, None, first, after))
+            self.next_number = after
+        if self.next_number > 1:
+            self._write_end(
+                DurableEnd(
+                    next_sequence=self.next_number,
+                    file_sequence=self.next_number,
+                    position=0,
+                    last_crc=0,
+                    epoch=0,
+                    floor_minute=0,
+                )
+            )
+            self._end.sync()
 
     def _read_file(
         self, first: int, recovery: JournalRecovery, *, rewrite: bool
@@ -103,15 +181,21 @@ class FactsJournal:
         """
         path, header = _path(first), self._header(first)
         try:
-            view = self._disk.map(path)
+            opened = self._disk.open_read(path)
         except OSError as error:
+            if rewrite:
+                raise _unreadable(path, 0) from error
             recovery.damages.append(Damage(path, 0, 0, f"cannot be read: {error}"))
             return
-        length = len(view)
+        length = opened.size()
+        opened.close()
         if length < FILE_HEADER_SIZE:
             return
-        file = self._disk.open(path) if rewrite else None
-        for found in read_columns(self._disk, path, length, header):
+        file = self._open_to_rewrite(path) if rewrite else None
+        unreadable: list[tuple[str, int]] = []
+        for found in read_columns(self._disk, path, length, header, unreadable=unreadable):
+            if rewrite and unreadable:
+                raise _unreadable(*unreadable[0])
             if isinstance(found, Damage):
                 # The newest file's header, too, may be of its first append; it is written again.
                 torn = found.position + found.size >= length or (rewrite and not found.position)
@@ -119,12 +203,22 @@ class FactsJournal:
                 continue
             position, batch, columns = found
             if file is not None:
-                file.write_at(position, [bytes(view[position : position + batch.size])])
+                try:
+                    data = file.read_at(position, batch.size)
+                except OSError as error:
+                    raise _unreadable(path, position) from error
+                file.write_at(position, [data])
             yield batch.base_sequence, facts_of_columns(columns)
         if file is not None:
             file.write_at(0, [encode_file_header(header)])
             file.sync()
             file.close()
+
+    def _open_to_rewrite(self, path: str) -> File:
+        try:
+            return self._disk.open(path)
+        except OSError as error:
+            raise _unreadable(path, 0) from error
 
     def append(
         self, blocks: Sequence[FactBlock], *, append_ms: int, epoch: int
@@ -139,12 +233,30 @@ class FactsJournal:
         file.append(drafts)
         file.file().sync()
         self.next_number += len(facts)
+        self._write_end(
+            DurableEnd(
+                next_sequence=self.next_number,
+                file_sequence=self._files[-1],
+                position=file.length,
+                last_crc=file.last_crc,
+                epoch=epoch,
+                floor_minute=0,
+            )
+        )
+        self._appends += 1
+        if self._appends % _APPENDS_PER_END_SYNC == 0:
+            self._end.sync()
         return facts, self.next_number - 1
+
+    def _write_end(self, end: DurableEnd) -> None:
+        # The facts are durable: no space for saying so is no reason to stop.
+        with contextlib.suppress(StorageFullError):
+            self._end.write(end)
 
     def _open_file(self) -> ChainedFile:
         if self._file is not None and self._file.length < self._file_bytes_max:
             return self._file
-        self.close()
+        self._close_file()
         first = self.next_number
         path = _path(first)
         if self._disk.exists(path):
@@ -170,7 +282,11 @@ class FactsJournal:
         return gone
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Give the descriptors back."""
+        self._close_file()
+        self._end.close()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

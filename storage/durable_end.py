@@ -1,7 +1,8 @@
-"""How far the message_log of this disk is known to be durable: `message_log/durable_end`.
+"""How far a log of this disk is known to be durable: the file `durable_end` beside its files.
 
-A bad batch below the durable end is damage of something that was acknowledged; beyond it, it is
-what a crash left of an append that nobody was told about.
+A bad batch below the durable end is damage of something that others counted on; beyond it, it is
+what a crash left of an append that nobody was told about. The message_log has one, and the facts
+journal, whose sequences are numbers of facts.
 
 The file has two slots, at positions 0 and 512, so that no sector holds both:
 
@@ -18,7 +19,7 @@ The file has two slots, at positions 0 and 512, so that no sector holds both:
 
 The slot with the larger counter counts. Writes go to one slot until it was synced, and only then to
 the other: a power cut can spoil no more than the slot being written, and the other is the last that
-was synced. The CRC is seeded as a batch's is.
+was synced. The CRC is seeded as a batch's is, with a log kind of its own for each of the two logs.
 """
 
 import struct
@@ -43,6 +44,7 @@ assert _SLOT.size == SLOT_SIZE
 _CRC = struct.Struct("<I")
 _PREFIX = struct.Struct("<4sHH")
 _SLOT_SIZE_MIN = 16
+_COUNTER_MAX = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,10 @@ class DurableEnd:
     floor_minute: int
 
 
-def encode_slot(end: DurableEnd, *, log_uuid: UUID, counter: int) -> bytes:
-    """Return the bytes of one slot."""
+def encode_slot(
+    end: DurableEnd, *, log_uuid: UUID, counter: int, kind: LogKind = LogKind.DURABLE_END
+) -> bytes:
+    """Return the bytes of one slot. `kind` is DURABLE_END or JOURNAL_END."""
     data = _SLOT.pack(
         DURABLE_END_MAGIC,
         DURABLE_END_VERSION,
@@ -79,11 +83,16 @@ def encode_slot(end: DurableEnd, *, log_uuid: UUID, counter: int) -> bytes:
         bytes(4),
         0,
     )[:-4]
-    return data + _CRC.pack(zlib.crc32(data, log_seed(log_uuid, LogKind.DURABLE_END)))
+    return data + _CRC.pack(zlib.crc32(data, log_seed(log_uuid, kind)))
 
 
 def decode_slot(
-    data: bytes, *, log_uuid: UUID, path: str, position: int
+    data: bytes,
+    *,
+    log_uuid: UUID,
+    path: str,
+    position: int,
+    kind: LogKind = LogKind.DURABLE_END,
 ) -> tuple[int, DurableEnd] | None:
     """Return counter and end of the slot that fills the sector `data`; None if never written.
 
@@ -98,7 +107,7 @@ def decode_slot(
     (crc,) = _CRC.unpack_from(data, size - 4)
     # The uuid is looked at first: with another one the CRC is bound to be wrong.
     found = UUID(bytes=data[16:32])
-    if zlib.crc32(data[: size - 4], log_seed(found, LogKind.DURABLE_END)) != crc:
+    if zlib.crc32(data[: size - 4], log_seed(found, kind)) != crc:
         raise DamagedError(path=path, position=position, reason="slot fails its CRC")
     if version > DURABLE_END_VERSION:
         reason = f"slot of format version {version} (this one reads up to {DURABLE_END_VERSION})"
@@ -112,10 +121,19 @@ def decode_slot(
             "nothing was changed"
         )
     values = _SLOT.unpack_from(data)
-    return values[3], DurableEnd(
-        next_sequence=values[5],
-        file_sequence=values[6],
-        position=values[7],
+    counter, next_sequence, file_sequence, end_position = values[3], *values[5:8]
+    # The counter is counted up by the next write; an end in a file is behind records of that file.
+    if counter > _COUNTER_MAX or not (
+        0 <= file_sequence <= next_sequence
+        and end_position >= 0
+        and (file_sequence < next_sequence or not end_position)
+    ):
+        reason = f"slot of counter {counter} with numbers that nobody wrote"
+        raise DamagedError(path=path, position=position, reason=reason)
+    return counter, DurableEnd(
+        next_sequence=next_sequence,
+        file_sequence=file_sequence,
+        position=end_position,
         epoch=values[8],
         last_crc=values[9],
         floor_minute=values[10],
@@ -128,8 +146,17 @@ class DurableEndFile:
     Invariant: the slot that is not being written is durable as it is, or was never written.
     """
 
-    def __init__(self, disk: Disk, directory: str, *, log_uuid: UUID) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        log_uuid: UUID,
+        kind: LogKind = LogKind.DURABLE_END,
+    ) -> None:
+        """Prepare for the log in `directory`; `kind` is JOURNAL_END for the facts journal."""
         self._disk = disk
+        self._kind = kind
         self._directory = directory
         self._path = f"{directory}/{DURABLE_END_NAME}"
         self._log_uuid = log_uuid
@@ -138,6 +165,8 @@ class DurableEndFile:
         self._slot = 0
         self._slot_is_whole = True
         self._found: DurableEnd | None = None
+        self.has_damaged_slot = False
+        """Whether `read` found a slot that is not intact, by a power cut or otherwise."""
         self.synced = True
         """Whether everything written is durable."""
 
@@ -156,6 +185,7 @@ class DurableEndFile:
         finally:
             file.close()
         damages = [slot for slot in slots if isinstance(slot, DamagedError)]
+        self.has_damaged_slot = bool(damages)
         if len(damages) == len(SLOT_POSITIONS):
             raise damages[0]
         for number, slot in enumerate(slots):
@@ -167,7 +197,9 @@ class DurableEndFile:
     def _read_slot(self, file: File, position: int) -> tuple[int, DurableEnd] | DamagedError | None:
         try:
             data = file.read_at(position, _SECTOR)
-            return decode_slot(data, log_uuid=self._log_uuid, path=self._path, position=position)
+            return decode_slot(
+                data, log_uuid=self._log_uuid, path=self._path, position=position, kind=self._kind
+            )
         except DamagedError as error:
             return error
         except OSError as error:
@@ -176,11 +208,14 @@ class DurableEndFile:
     def write(self, end: DurableEnd) -> None:
         """Replace the end; durable after the next sync. Raises StorageFullError, FatalDiskError."""
         file = self._file or self._open()
-        data = encode_slot(end, log_uuid=self._log_uuid, counter=self._counter + 1)
+        data = self._encode(end, self._counter + 1)
         self.synced = self._slot_is_whole = False
         file.write_at(SLOT_POSITIONS[self._slot], [data])
         self._slot_is_whole = True
         self._counter += 1
+
+    def _encode(self, end: DurableEnd, counter: int) -> bytes:
+        return encode_slot(end, log_uuid=self._log_uuid, counter=counter, kind=self._kind)
 
     def _open(self) -> File:
         """Open or make the file, and establish the invariant."""
@@ -191,7 +226,7 @@ class DurableEndFile:
             if self._found is not None:
                 # The newest slot may have been in the page cache only. The other one was synced
                 # before it, but must not be touched until this one is durable for certain.
-                data = encode_slot(self._found, log_uuid=self._log_uuid, counter=self._counter)
+                data = self._encode(self._found, self._counter)
                 file.write_at(SLOT_POSITIONS[self._slot], [data])
                 file.sync()
                 self._slot = 1 - self._slot

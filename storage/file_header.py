@@ -25,7 +25,7 @@ from uuid import UUID
 
 from storage.disk import Bytes
 from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
-from storage.spans import Span
+from storage.spans import Span, can_begin
 
 FILE_HEADER_SIZE = 64
 FILE_MAGIC = b"DWLG"
@@ -51,6 +51,7 @@ class LogKind(IntEnum):
     CHECKPOINT = 6
     DURABLE_END = 7
     IDENTITY = 8
+    JOURNAL_END = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,10 @@ def decode_file_header(
     except ValueError:
         reason = f"file is of unknown log kind {kind_number}, span {span_number}"
         raise _unsupported(path, reason) from None
+    if start_minute and span is Span.NONE:
+        raise _damaged(path, f"file covers no time, but from minute {start_minute} on")
+    if span is not Span.NONE and not can_begin(start_minute, span):
+        raise _damaged(path, f"no {span.name.lower()} begins at minute {start_minute}")
     if kind is not None and found is not kind:
         raise _damaged(path, f"this is a {found.name} file where a {kind.name} file belongs")
     header = FileHeader(

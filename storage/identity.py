@@ -129,8 +129,17 @@ def decode_identity(data: bytes, *, path: str) -> Identity:
     names = []
     position = _BODY.size
     for size in sizes:
-        names.append(body[position : position + size].decode())
+        try:
+            names.append(body[position : position + size].decode())
+        except UnicodeDecodeError as error:
+            reason = f"identity has a name that is no text ({error})"
+            raise DamagedError(
+                path=path, position=FILE_HEADER_SIZE + position, reason=reason
+            ) from error
         position += size
+    if position != len(body):
+        reason = f"identity has names of {position - _BODY.size} bytes"
+        raise DamagedError(path=path, position=FILE_HEADER_SIZE, reason=reason)
     return Identity(
         cluster=names[0],
         group=names[1],

@@ -6,6 +6,7 @@ a whole directory believes the checkpoint, the seals and the durable end about w
 """
 
 import datetime as dt
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,13 +18,13 @@ from storage.batches import (
     ScannedBatch,
     check_blob,
     check_columns,
-    log_seed,
-    scan_batches,
+    file_seed,
+    walk_batches,
 )
 from storage.checkpoint import CHECKPOINT_PATH, read_checkpoint
-from storage.columns import Columns, RecordKind
-from storage.disk import DirectoryDisk, Disk
-from storage.dispatch_log import JOURNAL_DIRECTORY
+from storage.columns import Columns, ColumnsError, RecordKind
+from storage.disk import Bytes, DirectoryDisk, Disk
+from storage.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
 from storage.durable_end import (
     DURABLE_END_NAME,
     SLOT_POSITIONS,
@@ -38,13 +39,21 @@ from storage.errors import (
     UnsupportedFormatError,
 )
 from storage.facts import Outcome
-from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, decode_file_header
+from storage.file_header import (
+    FILE_HEADER_SIZE,
+    HEADER_SIZE_MAX,
+    FileHeader,
+    LogKind,
+    decode_file_header,
+)
 from storage.identity import IDENTITY_PATH, Identity, read_identity
 from storage.item_formats import qmq_item_fault, qmq_message_id
 from storage.log_walk import list_log_files, log_file
 from storage.message_log import MESSAGE_LOG_DIRECTORY
-from storage.seals import SEALS_PATH, Seal, read_seals, seals_of_columns
-from storage.spans import MINUTE_MS, SegmentKey, key_of_name
+from storage.read_ahead import ReadAhead
+from storage.seals import SEALS_DIRECTORY, read_live, seals_end, seals_of_columns
+from storage.spans import MINUTE_MS, SegmentKey, key_of_code, key_of_name
+from storage.store import QUARANTINE_DIRECTORY
 
 Record = Mapping[str, object]
 
@@ -56,7 +65,9 @@ _KINDS = {
     JOURNAL_DIRECTORY: LogKind.DISPATCH_JOURNAL,
     "seals": LogKind.SEALS,
 }
+_END_KINDS = {DURABLE_END_PATH: LogKind.DURABLE_END, JOURNAL_END_PATH: LogKind.JOURNAL_END}
 _DAMAGES_SHOWN = 20
+_OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
 _ITEM_KINDS = (RecordKind.MESSAGE, RecordKind.ROWS)
 
 
@@ -112,6 +123,31 @@ def verify_files(path: Path) -> Iterator[Record]:
         yield _verify(place).record()
 
 
+def verify_disk(disk: Disk) -> Iterator[Record]:
+    """Yield a report for each file of a data directory."""
+    for place in _places_on(disk, ""):
+        yield _verify(place).record()
+
+
+@dataclass(frozen=True, slots=True)
+class Vouchers:
+    """What a data directory says about its own files: whose they are, and how long at least."""
+
+    log_uuid: UUID | None
+    lengths: Mapping[str, int]
+
+
+def read_vouchers(disk: Disk) -> Vouchers:
+    """Return what identity, durable ends, checkpoint and seals say, as far as they are readable."""
+    uuid = _uuid_of(disk)
+    return Vouchers(uuid, _vouched(disk, uuid))
+
+
+def verify_path(disk: Disk, path: str, vouchers: Vouchers) -> Record:
+    """Return the report for one file."""
+    return _verify(_place(disk, path, vouchers.log_uuid, vouchers.lengths)).record()
+
+
 def dump_records(path: Path) -> Iterator[Record]:
     """Yield every readable record of a file or of all logs; damage becomes a record of its own."""
     for place in _places(path):
@@ -129,23 +165,30 @@ def _is_small_file(path: str) -> bool:
 
 def _places(path: Path) -> Iterator[_Place]:
     if path.is_file():
-        root, name = _root_of(path)
+        root, name = data_directory_of(path)
         disk = DirectoryDisk(root)
         uuid = _uuid_of(disk)
-        yield _Place(disk, name, uuid, _vouched(disk, uuid).get(name), _following(disk, name))
+        yield _place(disk, name, uuid, _vouched(disk, uuid))
         return
-    root, prefix = (path, "") if (path / "message_log").is_dir() else _root_of(path)
-    disk = DirectoryDisk(root)
+    root, prefix = (path, "") if (path / "message_log").is_dir() else data_directory_of(path)
+    yield from _places_on(DirectoryDisk(root), prefix)
+
+
+def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
     uuid = _uuid_of(disk)
     vouched = _vouched(disk, uuid)
     names = [IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH]
-    for directory in _KINDS:
+    for directory in (*_KINDS, QUARANTINE_DIRECTORY):
         names += [f"{directory}/{name}" for name in disk.list(directory)]
-    names += [name for name in sorted(vouched) if name not in names]
+    names += sorted(vouched)
     for name in dict.fromkeys(names):
-        wanted = name.startswith(prefix) and not name.endswith(".tmp")
-        if wanted and not (root / name).is_dir() and (name in vouched or disk.exists(name)):
-            yield _Place(disk, name, uuid, vouched.get(name), _following(disk, name))
+        wanted = name.startswith(prefix) and not name.endswith(".tmp") and name not in _KINDS
+        if wanted and (name in vouched or disk.exists(name)):
+            yield _place(disk, name, uuid, vouched)
+
+
+def _place(disk: Disk, path: str, log_uuid: UUID | None, vouched: Mapping[str, int]) -> _Place:
+    return _Place(disk, path, log_uuid, vouched.get(path), _following(disk, path))
 
 
 def _following(disk: Disk, path: str) -> int | None:
@@ -157,8 +200,8 @@ def _following(disk: Disk, path: str) -> int | None:
     return files[places[0] + 1].first_sequence if places else None
 
 
-def _root_of(path: Path) -> tuple[Path, str]:
-    """Return the data directory a path lies in, and its name from there."""
+def data_directory_of(path: Path) -> tuple[Path, str]:
+    """Return the data directory a file or folder lies in, and its path from there."""
     for parent in path.resolve().parents:
         if (parent / "message_log").is_dir():
             return parent, path.resolve().relative_to(parent).as_posix()
@@ -174,27 +217,44 @@ def _uuid_of(disk: Disk) -> UUID | None:
 
 
 def _vouched(disk: Disk, log_uuid: UUID | None) -> dict[str, int]:
-    """Return how long each file must be at least, by durable end, checkpoint and seals."""
+    """Return how long each file must be at least, by durable ends, checkpoint and seals."""
     if log_uuid is None:
         return {}
-    return _vouched_by_durable_end(disk, log_uuid) | _vouched_by_checkpoint(disk, log_uuid)
+    vouched = _vouched_by_checkpoint(disk, log_uuid)
+    for path in _END_KINDS:
+        vouched |= _vouched_by_durable_end(disk, path, log_uuid)
+    return vouched
 
 
-def _vouched_by_durable_end(disk: Disk, log_uuid: UUID) -> dict[str, int]:
+def _durable_end(disk: Disk, path: str, log_uuid: UUID) -> DurableEndFile:
+    directory = path.rpartition("/")[0]
+    return DurableEndFile(disk, directory, log_uuid=log_uuid, kind=_END_KINDS[path])
+
+
+def _vouched_by_durable_end(disk: Disk, path: str, log_uuid: UUID) -> dict[str, int]:
     try:
-        end = DurableEndFile(disk, MESSAGE_LOG_DIRECTORY, log_uuid=log_uuid).read()
+        end = _durable_end(disk, path, log_uuid).read()
     except (StorageError, OSError):
         return {}
     if end is None:
         return {}
-    last = log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence).path
-    # Those before it were complete when it was made.
-    lengths = {
-        file.path: len(disk.map(file.path))
-        for file in list_log_files(disk, MESSAGE_LOG_DIRECTORY)
-        if file.first_sequence < end.file_sequence
-    }
-    return lengths | ({last: end.position} if end.position else {})
+    directory = path.rpartition("/")[0]
+    last = log_file(directory, end.file_sequence).path
+    lengths = {last: end.position} if end.position else {}
+    if directory == MESSAGE_LOG_DIRECTORY:
+        # Those before it were complete when it was made; in the journal they may have torn ends.
+        for file in list_log_files(disk, directory):
+            if file.first_sequence < end.file_sequence:
+                lengths[file.path] = _size_of(disk, file.path)
+    return lengths
+
+
+def _size_of(disk: Disk, path: str) -> int:
+    file = disk.open_read(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
 
 
 def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
@@ -202,15 +262,30 @@ def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
         checkpoint = read_checkpoint(disk, log_uuid)
         if checkpoint is None:
             return {}
-        lengths = {SEALS_PATH: checkpoint.seals_length} if checkpoint.seals_length else {}
-        for seal in read_seals(disk, log_uuid, checkpoint.seals_length):
-            if isinstance(seal, Seal) and not seal.deleted:
-                lengths[seal.key.path] = seal.length
-                lengths[seal.key.facts_path] = seal.facts_length
+        lengths = {}
+        if checkpoint.seals_file:
+            path = log_file(SEALS_DIRECTORY, checkpoint.seals_file).path
+            lengths[path] = checkpoint.seals_length
+        live, _ = read_live(disk, log_uuid, seals_end(checkpoint))
+        columns = (live.code.tolist(), live.length.tolist(), live.facts_length.tolist())
+        for code, length, facts_length in zip(*columns, strict=True):
+            key = key_of_code(code)
+            lengths |= {key.path: length, key.facts_path: facts_length}
     except (StorageError, OSError):
         return {}
     # Nothing needs retired files, and nobody made them durable before they were replaced.
     lengths |= {file.path: 0 for file in checkpoint.retired if disk.exists(file.path)}
+    # Nor a file of the journal whose facts are all filed. A power cut may bring back some that were
+    # deleted, and others between them not.
+    for file, following in itertools.pairwise(list_log_files(disk, JOURNAL_DIRECTORY)):
+        if following.first_sequence <= checkpoint.fact_number + 1:
+            lengths[file.path] = 0
+        else:
+            # Retired or not: facts that are not filed should begin in it, or right behind it.
+            lengths.pop(file.path, None)
+    for path in checkpoint.quarantined:
+        # Kept because it is damaged: every byte of it matters.
+        lengths |= {path: _size_of(disk, path)} if disk.exists(path) else {}
     for state in checkpoint.segments:
         lengths |= {state.key.path: state.length} if state.length else {}
         lengths |= {state.key.facts_path: state.facts_length} if state.facts_length else {}
@@ -220,7 +295,8 @@ def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
 def _verify(place: _Place) -> _Report:
     report = _Report(place.path)
     if not place.disk.exists(place.path):
-        report.add(0, "the file is gone")
+        if place.vouched != 0:
+            report.add(0, "the file is gone")
         return report
     try:
         if _is_small_file(place.path):
@@ -241,14 +317,14 @@ def _verify(place: _Place) -> _Report:
 
 def _needs_nothing(place: _Place, report: _Report) -> bool:
     """Say whether a file may be unreadable: retired, or just made and still without a header."""
-    unborn = place.vouched is None and report.size < FILE_HEADER_SIZE
+    unborn = place.vouched is None and report.size < FILE_HEADER_SIZE and place.following is None
     return place.vouched == 0 or (unborn and place.log_uuid is not None)
 
 
 def _verify_small(place: _Place, report: _Report) -> None:
     name = place.path.rpartition("/")[2]
     report.kind = name.upper()
-    report.size = len(place.disk.map(place.path))
+    report.size = _size_of(place.disk, place.path)
     if name == "identity":
         read_identity(place.disk)
     elif place.log_uuid is None:
@@ -261,12 +337,19 @@ def _verify_small(place: _Place, report: _Report) -> None:
 
 
 def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
-    data = bytes(place.disk.map(place.path))
+    kind = _END_KINDS.get(place.path, LogKind.DURABLE_END)
     written = 0
+    file = place.disk.open_read(place.path)
+    try:
+        data = file.read_at(0, report.size)
+    finally:
+        file.close()
     for position in SLOT_POSITIONS:
         sector = data[position : position + SLOT_POSITIONS[1]]
         try:
-            found = decode_slot(sector, log_uuid=log_uuid, path=place.path, position=position)
+            found = decode_slot(
+                sector, log_uuid=log_uuid, path=place.path, position=position, kind=kind
+            )
             written += found is not None
         except DamagedError as error:
             report.add(position, f"{error.reason} (a power cut may leave one slot like this)")
@@ -274,27 +357,59 @@ def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
         report.add(0, "no slot was ever written")
 
 
-def _open_log(place: _Place, report: _Report) -> tuple[memoryview, FileHeader]:
-    view = place.disk.map(place.path)
-    report.size = len(view)
-    header = decode_file_header(view, path=place.path)
-    report.kind = header.kind.name
-    if place.log_uuid is not None and header.log_uuid != place.log_uuid:
-        raise DataDirectoryError(f"{place.path} belongs to another log, {header.log_uuid}")
-    return view, header
+class _Log:
+    """A log file that is being read, and the header it begins with."""
+
+    def __init__(self, place: _Place, size: int) -> None:
+        self._file = place.disk.open_read(place.path)
+        self.place = place
+        self.size = size
+        self.unreadable: list[tuple[str, int]] = []
+        self.view = ReadAhead(self._file, end=size, unreadable=self.unreadable).view
+        self.header = decode_file_header(self.view(0, HEADER_SIZE_MAX), path=place.path)
+        if place.log_uuid is not None and self.header.log_uuid != place.log_uuid:
+            raise DataDirectoryError(f"{place.path} belongs to another log, {self.header.log_uuid}")
+        self._seed = file_seed(self.header)
+
+    def walk(self) -> Iterator[ScannedBatch | Damage]:
+        """Yield the batches and the damage between them; closes the file at the end."""
+        try:
+            yield from walk_batches(
+                self.view,
+                start=FILE_HEADER_SIZE,
+                end=self.size,
+                seed=self._seed,
+                path=self.place.path,
+                # The bodies in a message_log may hold images of its batches.
+                any_order=self.header.kind is not LogKind.MESSAGE_LOG,
+            )
+        finally:
+            self._file.close()
+
+    def decode(self, found: ScannedBatch) -> tuple[Columns, Bytes]:
+        """Return columns and blob of a batch, checked. Raises DamagedError."""
+        data = self.view(found.position, found.header.size)
+        seed, path, position = self._seed, self.place.path, found.position
+        columns = check_columns(found.header, data, seed=seed, path=path, position=position)
+        if found.header.kind is RecordKind.SEALS:
+            try:
+                seals_of_columns(columns)
+            except ColumnsError as error:
+                raise DamagedError(path=path, position=position, reason=str(error)) from error
+        return columns, check_blob(found.header, data, seed=seed, path=path, position=position)
 
 
 def _verify_log(place: _Place, report: _Report) -> None:
-    view, header = _open_log(place, report)
+    report.size = _size_of(place.disk, place.path)
+    log = _Log(place, report.size)
+    header = log.header
+    report.kind = header.kind.name
     _verify_place(place, header, report)
-    seed = log_seed(header.log_uuid, header.kind)
     last_sequence = 0
     next_sequence = header.first_sequence
-    for found in scan_batches(
-        view, start=FILE_HEADER_SIZE, end=len(view), seed=seed, path=place.path
-    ):
+    for found in log.walk():
         if isinstance(found, Damage):
-            _note_damage(place, report, found, len(view))
+            _note_damage(place, report, found, report.size)
             continue
         batch = found.header
         report.batches += 1
@@ -302,10 +417,10 @@ def _verify_log(place: _Place, report: _Report) -> None:
         if not found.chained:
             report.add(found.position, "the batch before it is not the one it was written behind")
         try:
-            columns, blob = _decode(view, found, seed, place.path)
+            columns, blob = log.decode(found)
         except DamagedError as error:
             damage = Damage(place.path, error.position, batch.size, error.reason)
-            _note_damage(place, report, damage, len(view))
+            _note_damage(place, report, damage, report.size)
             continue
         next_sequence = batch.next_sequence
         if batch.kind in _ITEM_KINDS:
@@ -313,10 +428,15 @@ def _verify_log(place: _Place, report: _Report) -> None:
         if batch.kind is RecordKind.ROWS:
             _verify_rows(report, found.position, columns, header, last_sequence)
             last_sequence = int(columns.arrays["sequence"][-1])
-    if place.following is not None and next_sequence < place.following and not report.damage:
-        report.add(len(view) - report.tail, f"{next_sequence} to {place.following - 1} are missing")
-    if place.vouched is not None and len(view) < place.vouched:
-        report.add(len(view), f"the file is cut short, {place.vouched} bytes are vouched for")
+    for _path, block in log.unreadable:
+        report.add(block, "the disk cannot read this block")
+    needed = place.following if place.vouched != 0 else None
+    if needed is not None and next_sequence < needed and not report.damage:
+        end = report.size - report.tail
+        report.add(end, f"{next_sequence} to {needed - 1} are missing")
+    if place.vouched is not None and report.size < place.vouched:
+        reason = f"the file is cut short, {place.vouched} bytes are vouched for"
+        report.add(report.size, reason)
 
 
 def _verify_place(place: _Place, header: FileHeader, report: _Report) -> None:
@@ -329,7 +449,7 @@ def _verify_place(place: _Place, header: FileHeader, report: _Report) -> None:
     if key is not None and (header.start_minute, header.span) != (key.start, key.span):
         found = SegmentKey(header.start_minute, header.span).name
         report.add(0, f"this is the file of {found}")
-    if name.endswith(".log") and name[:-4].isdigit() and int(name[:-4]) != header.first_sequence:
+    if name.endswith(".log") and name[:-4].isdecimal() and int(name[:-4]) != header.first_sequence:
         report.add(0, f"this is the file that begins with {header.first_sequence}")
 
 
@@ -366,33 +486,26 @@ def _verify_items(report: _Report, position: int, columns: Columns, blob: memory
         begin += size
 
 
-def _decode(
-    view: memoryview, found: ScannedBatch, seed: int, path: str
-) -> tuple[Columns, bytes | bytearray | memoryview]:
-    data = view[found.position : found.position + found.header.size]
-    columns = check_columns(found.header, data, seed=seed, path=path, position=found.position)
-    return columns, check_blob(found.header, data, seed=seed, path=path, position=found.position)
-
-
 def _dump_log(place: _Place) -> Iterator[Record]:
     try:
-        view, header = _open_log(place, _Report(place.path))
+        log = _Log(place, _size_of(place.disk, place.path))
     except (StorageError, OSError) as error:
         yield {"file": place.path, "position": 0, "damage": str(error)}
         return
-    seed = log_seed(header.log_uuid, header.kind)
-    for found in scan_batches(
-        view, start=FILE_HEADER_SIZE, end=len(view), seed=seed, path=place.path
-    ):
-        if isinstance(found, Damage):
-            yield {"file": place.path, "position": found.position, "damage": found.reason}
-            continue
-        try:
-            columns, blob = _decode(view, found, seed, place.path)
-        except DamagedError as error:
-            yield {"file": place.path, "position": error.position, "damage": error.reason}
-            continue
-        yield from _records(place, header, found, columns, memoryview(blob))
+    try:
+        for found in log.walk():
+            if isinstance(found, Damage):
+                yield {"file": place.path, "position": found.position, "damage": found.reason}
+                continue
+            try:
+                columns, blob = log.decode(found)
+            except DamagedError as error:
+                yield {"file": place.path, "position": error.position, "damage": error.reason}
+                continue
+            yield from _records(place, log.header, found, columns, memoryview(blob))
+    except UnsupportedFormatError as error:
+        # What comes behind a batch of a newer version cannot be told from its contents.
+        yield {"file": place.path, "position": error.position, "damage": str(error)}
 
 
 def _records(
@@ -410,6 +523,8 @@ def _records(
                 yield where | {
                     "seal": batch.base_sequence + place_in_batch,
                     "segment": seal.key.name,
+                    "sealed": _time(seal.sealed_ms),
+                    "deleted": seal.deleted,
                     "rows": seal.rows,
                     "delivered": seal.outcomes[0],
                     "facts": sum(seal.outcomes),
@@ -481,7 +596,7 @@ def _dump_facts(
                 "filed": _time(minute * 60_000),
                 "at": _time(at_ms),
                 "target": columns.names[target].decode(errors="backslashreplace"),
-                "outcome": Outcome(outcome).name.lower(),
+                "outcome": _OUTCOMES.get(outcome, f"unknown ({outcome})"),
             }
         )
 
@@ -492,10 +607,8 @@ def _dump_small(place: _Place) -> Iterator[Record]:
     try:
         if place.path.endswith(IDENTITY_PATH):
             found = read_identity(place.disk)
-        elif place.path.endswith(DURABLE_END_PATH) and place.log_uuid is not None:
-            found = DurableEndFile(
-                place.disk, MESSAGE_LOG_DIRECTORY, log_uuid=place.log_uuid
-            ).read()
+        elif place.path in _END_KINDS and place.log_uuid is not None:
+            found = _durable_end(place.disk, place.path, place.log_uuid).read()
     except StorageError as error:
         yield {"file": place.path, "position": 0, "damage": str(error)}
     if found is not None:
@@ -519,6 +632,7 @@ def _dump_checkpoint(place: _Place) -> Iterator[Record]:
         "file": place.path,
         "sequence": checkpoint.sequence,
         "fact": checkpoint.fact_number,
+        "kept from": checkpoint.first_sequence,
         "floor": _time(checkpoint.floor_minute * 60_000),
         "hours split until": _time(checkpoint.hour_mark * 60_000),
         "days split until": _time(checkpoint.day_mark * 60_000),

@@ -3,22 +3,34 @@
 The records of such a log are numbered one after another without gaps over all its files, and each
 batch names the CRC of the one before it. A file is named by its first sequence, 20 digits. What
 does not fit into that order is reported as Damage between the batches that do, together with the
-sequences that are lost by it.
+sequences that are lost by it. A batch that is whole but in the wrong place of its file counts where
+it belongs, and is reported where it lies.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from storage.batches import BatchHeader, Damage, ScannedBatch, log_seed, walk_batches
+from storage.batches import (
+    BatchHeader,
+    Damage,
+    ScannedBatch,
+    contents_fault,
+    decode_header,
+    find_batch,
+    log_seed,
+    walk_batches,
+)
 from storage.disk import Disk
 from storage.errors import DamagedError
 from storage.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX, LogKind, decode_file_header
 from storage.read_ahead import ReadAhead
 
 _NAME = re.compile(r"[0-9]{20}\.log", re.ASCII)
+_SEQUENCE_MAX = 2**63 - 1
 T = TypeVar("T")
 
 Check = Callable[[BatchHeader, memoryview, str, int], T]
@@ -54,7 +66,7 @@ def list_log_files(disk: Disk, directory: str) -> list[LogFile]:
     return [
         log_file(directory, int(name.removesuffix(".log")))
         for name in disk.list(directory)
-        if _NAME.fullmatch(name)
+        if _NAME.fullmatch(name) and int(name.removesuffix(".log")) <= _SEQUENCE_MAX
     ]
 
 
@@ -101,9 +113,17 @@ class LogWalk(Generic[T]):
         self._skip_below = skip_below
         self._last_end = end
         self._open_gap: Damage | None = None
+        self._strays: list[tuple[int, BatchHeader]] | None = None
+        """Position and header of each whole batch of the file, once they were looked for."""
+        self._following: float = math.inf
+        """First sequence of the file after the one that is walked."""
+        self._goes_on = True
+        """Whether the batch before this one lies where it belongs."""
         self.next_sequence = first_sequence
         # Nothing comes before the first record of all.
         self.previous_crc: int | None = 0 if first_sequence == 1 else None
+        self._last_crc = self.previous_crc
+        """Of the batch that ends before `next_sequence`, whatever lies behind it; None if lost."""
         self.end = 0
         self.unreadable: list[tuple[str, int]] = []
         """Path and position of blocks the disk could not read."""
@@ -115,7 +135,9 @@ class LogWalk(Generic[T]):
                 yield found
 
     def _walk_files(self) -> Iterator[PlacedBatch[T] | Damage]:
-        for file in self._files:
+        for place, file in enumerate(self._files, start=1):
+            after = self._files[place : place + 1]
+            self._following = after[0].first_sequence if after else math.inf
             yield from self._walk_file(file)
         until = max(self._until, self.next_sequence)
         yield from self._close_gap(self._files[-1], self.end, until)
@@ -151,6 +173,7 @@ class LogWalk(Generic[T]):
         self, file: LogFile, window: ReadAhead, size: int
     ) -> Iterator[PlacedBatch[T] | Damage]:
         self.end = size
+        self._strays = None
         fault = self._header_fault(file, window)
         if fault is not None:
             yield self._damage(file, 0, min(size, FILE_HEADER_SIZE), fault, lost=0)
@@ -164,7 +187,7 @@ class LogWalk(Generic[T]):
         ):
             if isinstance(found, ScannedBatch):
                 yield from self._place(file, found, window)
-            elif found.header is not None:
+            elif found.header is not None and not self._is_stray(found.header):
                 # Cut off by the end of the file.
                 yield from self._close_gap(file, found.position, found.header.base_sequence)
                 yield self._damage(
@@ -198,11 +221,20 @@ class LogWalk(Generic[T]):
         if header.base_sequence < self.next_sequence:
             reason = f"batch begins again at {header.base_sequence}"
             yield self._damage(file, position, header.size, reason, lost=0)
+            self._goes_on = False
+            return
+        if header.base_sequence > self.next_sequence:
+            yield from self._place_strays(file, header.base_sequence, window)
+        if self._is_stray(header):
+            if self._open_gap is None:
+                reason = f"batch of {header.base_sequence} on was not written here"
+                self._open_gap = self._damage(file, position, header.size, reason, lost=None)
+            self.previous_crc = None
             return
         yield from self._close_gap(file, position, header.base_sequence)
         if self.previous_crc is not None and header.previous_crc != self.previous_crc:
             reason = "batch does not follow the one before it"
-            yield self._damage(file, position, header.size, reason, header=header)
+            yield from self._miss(file, position, header, reason, window)
             return
         if header.next_sequence <= self._skip_below:
             self._passed(header)
@@ -211,21 +243,97 @@ class LogWalk(Generic[T]):
             data = window.view(position, header.size)
             content = self._check(header, data, file.path, position)
         except DamagedError as error:
-            yield self._damage(file, position, header.size, error.reason, header=header)
+            yield from self._miss(file, position, header, error.reason, window)
             return
         self._passed(header)
         yield PlacedBatch(file, position, header, content)
 
+    def _is_stray(self, header: BatchHeader) -> bool:
+        """Say whether a batch was written elsewhere.
+
+        A file ends before the next one begins, and between batches that lie side by side no record
+        is missing.
+        """
+        if header.base_sequence >= self._following:
+            return True
+        goes_on = self._open_gap is None and self._goes_on
+        return goes_on and header.base_sequence > self.next_sequence
+
+    def _miss(
+        self, file: LogFile, position: int, header: BatchHeader, reason: str, window: ReadAhead
+    ) -> Iterator[PlacedBatch[T] | Damage]:
+        """Yield the damage of a batch, behind its records where they are whole somewhere else."""
+        yield from self._place_strays(file, header.next_sequence, window)
+        if self.next_sequence < header.next_sequence:
+            yield self._damage(file, position, header.size, reason, header=header)
+        else:
+            yield self._damage(file, position, header.size, reason, lost=0)
+            self._goes_on = False
+
+    def _place_strays(
+        self, file: LogFile, sequence: int, window: ReadAhead
+    ) -> Iterator[PlacedBatch[T] | Damage]:
+        """Yield the batches below `sequence` that come next but lie somewhere else in the file.
+
+        None beyond what was durable: there only the order tells what was written.
+        """
+        after = min(sequence, self._until, self._following)
+        if self.next_sequence >= after:
+            return
+        if self._strays is None:
+            self._strays = sorted(
+                self._whole_batches(file, window), key=lambda one: one[1].base_sequence
+            )
+        for position, header in self._strays:
+            fits = self.next_sequence <= header.base_sequence and header.next_sequence <= after
+            # Between two records that follow each other there is nothing, whatever lies there.
+            after_last = header.base_sequence == self.next_sequence and self._last_crc is not None
+            follows = not after_last or header.previous_crc == self._last_crc
+            if not fits or not follows:
+                continue
+            data = window.view(position, header.size)
+            try:
+                content = self._check(header, data, file.path, position)
+            except DamagedError:
+                continue
+            yield from self._close_gap(file, position, header.base_sequence)
+            self._passed(header)
+            if header.next_sequence > self._skip_below:
+                yield PlacedBatch(file, position, header, content)
+
+    def _whole_batches(self, file: LogFile, window: ReadAhead) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield position and header of every batch of a file whose every byte is right."""
+        position = FILE_HEADER_SIZE
+        while position < self.end:
+            position = find_batch(
+                window.view,
+                start=position,
+                end=self.end,
+                seed=self._seed,
+                path=file.path,
+                # One of a newer version is for the walk to refuse, where it lies in its way.
+                any_order=True,
+            )
+            if position >= self.end:
+                return
+            head = window.view(position, min(HEADER_SIZE_MAX, self.end - position))
+            header = decode_header(head, seed=self._seed, path=file.path, position=position)
+            whole = contents_fault(header, window.view(position, header.size), self._seed) is None
+            if whole:
+                yield position, header
+            position += header.size if whole else 1
+
     def _passed(self, header: BatchHeader) -> None:
         self.next_sequence = header.next_sequence
-        self.previous_crc = header.crc
+        self.previous_crc = self._last_crc = header.crc
+        self._goes_on = True
 
     def _close_gap(self, file: LogFile, position: int, sequence: int) -> Iterator[Damage]:
         """Say what is lost between what came last and `sequence`, which begins here."""
         gap, self._open_gap = self._open_gap, None
         first, self.next_sequence = self.next_sequence, max(self.next_sequence, sequence)
         if sequence > first:
-            self.previous_crc = None
+            self.previous_crc = self._last_crc = None
         if gap is not None:
             yield replace(gap, next_sequence=self.next_sequence)
         elif sequence > first:

@@ -68,6 +68,7 @@ class MessageLog:
         end: DurableEnd,
         durable_end: DurableEndFile,
         file_bytes_max: int,
+        first_sequence: int = 1,
     ) -> None:
         """Take over what recovery established; others call `recover`.
 
@@ -77,6 +78,7 @@ class MessageLog:
         self._log_uuid = log_uuid
         self._seed = log_seed(log_uuid, LogKind.MESSAGE_LOG)
         self._files = tuple(files)
+        self._first_sequence = first_sequence
         self._end = end
         self._durable_end = durable_end
         self._file_bytes_max = file_bytes_max
@@ -97,14 +99,18 @@ class MessageLog:
         log_uuid: UUID,
         checkpoint_sequence: int,
         known_sequence: int,
+        first_sequence: int = 1,
+        checkpoint_epoch: int = 0,
         file_bytes_max: int = _FILE_BYTES_MAX,
     ) -> tuple["MessageLog", RecoveryReport]:
         """Open the log after a stop of any kind; make it if there is none.
 
-        checkpoint_sequence: the last record that the checkpoint covers; known_sequence: the last
-        one that anything else on this disk speaks of; 0 for none. Records up to either were
-        durable once, as were those below the durable end: bad batches there are reported and left
-        as they are. Beyond, what is good and in order is kept, the rest is cut.
+        checkpoint_sequence: the last record that the checkpoint covers, and checkpoint_epoch its
+        epoch; known_sequence: the last one that anything else on this disk speaks of; 0 for none.
+        Records up to either were durable once, as were those below the durable end: bad batches
+        there are reported and left as they are. Beyond, what is good and in order is kept, the
+        rest is cut. first_sequence: the log is kept from here on; files before it, which may still
+        be there, are none of it.
 
         Raises UnsupportedFormatError, DataDirectoryError, LogStateError, FatalDiskError or
         StorageFullError; then nothing that was kept is lost.
@@ -117,6 +123,8 @@ class MessageLog:
             durable_end=durable_end,
             checkpoint_sequence=checkpoint_sequence,
             known_sequence=known_sequence,
+            first_sequence=first_sequence,
+            checkpoint_epoch=checkpoint_epoch,
         )
         log = cls(
             disk,
@@ -125,6 +133,7 @@ class MessageLog:
             end=end,
             durable_end=durable_end,
             file_bytes_max=file_bytes_max,
+            first_sequence=first_sequence,
         )
         return log, report
 
@@ -148,9 +157,22 @@ class MessageLog:
         """Whether the durable end itself is durable; it should be 20 ms after an append."""
         return self._durable_end.synced and not self._durable_end_behind
 
+    @property
+    def first_sequence(self) -> int:
+        """The log is kept from this record on."""
+        return self._first_sequence
+
     def files(self) -> Sequence[LogFile]:
         """Return the files of the log, oldest first."""
-        return self._files
+        first = self._first_sequence
+        return tuple(file for file in self._files if file.first_sequence >= first)
+
+    def drop_before(self, sequence: int) -> None:
+        """Forget the files before this record, with which a file begins; the caller deletes them.
+
+        May be called in another thread than the log's own.
+        """
+        self._first_sequence = max(self._first_sequence, sequence)
 
     def start_epoch(self, epoch: int, *, append_ms: int) -> BatchHeader:
         """Append EPOCH_START, which must be the first record of a new log; return its header."""
@@ -283,7 +305,7 @@ class MessageLog:
             if self._file is not None:
                 self._file.close()
             self._file, self._new_file = self._new_file, None
-            self._files = (*self._files, log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence))
+            self._files = (*self.files(), log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence))
         self._end = end
 
     def _undo(self) -> None:
@@ -309,8 +331,11 @@ class MessageLog:
         The first may begin below it. What is damaged or missing comes as Damage in its place, with
         the sequences lost by it. Ends with what was durable when the reading began. Raises
         UnsupportedFormatError or DataDirectoryError.
+
+        What is below `first_sequence` was deleted on purpose: it is passed over in silence.
         """
-        end, files = self._end, self._files
+        end, files = self._end, self.files()
+        from_sequence = max(from_sequence, self._first_sequence)
         if from_sequence >= end.next_sequence or not files:
             return
         files = tuple(files_from(files, from_sequence))
@@ -319,7 +344,7 @@ class MessageLog:
             files,
             log_uuid=self._log_uuid,
             kind=LogKind.MESSAGE_LOG,
-            first_sequence=min(files[0].first_sequence, max(from_sequence, 1)),
+            first_sequence=min(files[0].first_sequence, from_sequence),
             until=end.next_sequence,
             check=self._decode,
             skip_below=from_sequence,

@@ -49,6 +49,8 @@ def recover_message_log(
     durable_end: DurableEndFile,
     checkpoint_sequence: int,
     known_sequence: int,
+    first_sequence: int = 1,
+    checkpoint_epoch: int = 0,
 ) -> tuple[Sequence[LogFile], DurableEnd, RecoveryReport]:
     """Bring the files to the state the module's docstring prescribes; return them and the end.
 
@@ -57,9 +59,10 @@ def recover_message_log(
     if not disk.exists(directory):
         disk.make_directory(directory)
         disk.sync_directory("")
-    recovery = _Recovery(disk, directory, log_uuid, max(checkpoint_sequence, known_sequence) + 1)
+    bound = max(checkpoint_sequence, known_sequence) + 1
+    recovery = _Recovery(disk, directory, log_uuid, bound, first_sequence)
     recovery.hear(durable_end)
-    end = recovery.run(checkpoint_sequence)
+    end = recovery.run(checkpoint_sequence, checkpoint_epoch)
     if end.next_sequence > 1:
         durable_end.write(end)
         durable_end.sync()
@@ -69,7 +72,9 @@ def recover_message_log(
 class _Recovery:
     """One recovery, from witnesses to the end of the log."""
 
-    def __init__(self, disk: Disk, directory: str, log_uuid: UUID, bound: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, log_uuid: UUID, bound: int, first_sequence: int
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._log_uuid = log_uuid
@@ -80,7 +85,12 @@ class _Recovery:
         """Records below it were durable once."""
         self._open_files: dict[str, File] = {}
         """Files that were changed, and have to be synced."""
-        self.files = list_log_files(disk, directory)
+        # What is kept begins with a file: those before it are deleted, now or soon.
+        self.files = [
+            file
+            for file in list_log_files(disk, directory)
+            if file.first_sequence >= first_sequence
+        ]
         if self.files:
             self._bound = max(bound, self.files[-1].first_sequence)
         # The end, as far as it has been found.
@@ -107,7 +117,7 @@ class _Recovery:
             self._bound = max(self._bound, witness.next_sequence)
             self._epoch, self._floor = witness.epoch, witness.floor_minute
 
-    def run(self, checkpoint_sequence: int) -> DurableEnd:
+    def run(self, checkpoint_sequence: int, checkpoint_epoch: int) -> DurableEnd:
         """Walk, keep, cut and make durable; return the end of the log."""
         try:
             if self.files:
@@ -118,6 +128,9 @@ class _Recovery:
         finally:
             for file in self._open_files.values():
                 file.close()
+        if self._next <= checkpoint_sequence + 1:
+            # No record is behind the checkpoint, so it knows the epoch if nobody else does.
+            self._epoch = max(self._epoch, checkpoint_epoch)
         end = self._end()
         self.report.durable_sequence = self._bound - 1
         self.report.last_sequence = end.next_sequence - 1
@@ -178,10 +191,15 @@ class _Recovery:
         assert damage.first_sequence is not None
         if damage.path != self.files[-1].path:
             return False
-        if damage.first_sequence >= self._bound:
+        witness = self._witness
+        durable_there = (
+            witness is not None
+            and witness.file_sequence == self.files[-1].first_sequence
+            and damage.position < witness.position
+        )
+        if damage.first_sequence >= self._bound and not durable_there:
             self._cut(damage, damage.position, walk)
             return True
-        witness = self._witness
         if (
             damage.header is None
             and witness is not None

@@ -14,10 +14,19 @@ class ReadAhead:
     (no CRC takes them for anything), and their blocks' path and position go into `unreadable`.
     """
 
-    def __init__(self, file: File, *, end: int, unreadable: list[tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        file: File,
+        *,
+        end: int,
+        unreadable: list[tuple[str, int]],
+        piece: int = _PIECE,
+    ) -> None:
+        """Read up to `end`, at least `piece` bytes at a time."""
         self._file = file
         self._end = end
         self._unreadable = unreadable
+        self._piece = piece
         self._start = 0
         self._window = memoryview(b"")
 
@@ -26,7 +35,7 @@ class ReadAhead:
         size = max(0, min(size, self._end - position))
         offset = position - self._start
         if offset < 0 or offset + size > len(self._window):
-            wanted = min(max(size, _PIECE), self._end - position)
+            wanted = min(max(size, self._piece), self._end - position)
             self._window = memoryview(self._read(position, wanted))
             self._start, offset = position, 0
         return self._window[offset : offset + size]

@@ -4,11 +4,9 @@ Rows come in by `file`, in order of sequence. Those of minutes that are being or
 are written at once and returned as entries for the wheel; the others wait in the *pile* and are
 written together, each segment once per flush, because a commit's rows may belong to hundreds of
 segments. All methods are called one at a time, in order (one lane of the executor), which is what
-makes loading exactly once: `begin_load` moves the loading cursor and notes the last filed sequence
-in one step, so every row is either on disk for the load or above it and goes straight in.
-
-Half-open times: the loading cursor T means that rows whose effective due time is below T are in the
-wheel or on their way there.
+makes loading exactly once: a job of loading.py starts by moving a cursor and noting how long the
+files are in one step, so every row is either on disk for the job or written later, and then it goes
+straight in if the cursor has passed it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batches import Damage
-from storage.checkpoint import SegmentState
+from storage.checkpoint import EpochStart, SegmentState
 from storage.columns import Columns
 from storage.disk import Disk, File
 from storage.entries import Entries, SubjectTable, make_entries, no_entries
 from storage.errors import DamagedError, StorageFullError
 from storage.facts import FactBlock, join_facts
+from storage.loading import CloseJob, DrainJob, GivenOut, Job, Key, LoadJob, not_after
 from storage.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
 from storage.segment import Segment, SegmentBatch
 from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute
@@ -75,17 +74,26 @@ class ScheduleLog:
         self.segments: dict[int, Segment] = {}
         """Unsealed segments by the code of their key."""
         self.epoch = 1
+        self.epochs: list[EpochStart] = []
+        """Every epoch of the records filed so far, oldest first."""
         self.last_filed = 0
         """The last sequence handed to `file`; pile and held rows count as filed."""
         self.floor_minute = 0
         self.hour_mark = 0
         self.day_mark = 0
-        self.loading_ms = 0
-        self.loaded_ms = 0
+        self.cursor: Key = (0, 0)
+        """The common cursor: rows not after it were given out, unless their subject has a lane."""
+        self.lanes: dict[int, Key] = {}
+        """The cursor of each lane, by subject."""
+        self.given = GivenOut()
+        self.jobs: list[Job] = []
+        """Jobs that have begun and not ended."""
         self._near: list[RowBlock] = []
         self._pile: list[RowBlock] = []
         self._pile_bytes = 0
         self._pile_earliest_ms: int | None = None
+        self._flushed_sequence = 0
+        """The last sequence filed when a load was begun."""
         self._held: list[RowBlock] = []
         self._split: SplitJob | None = None
         self._replaced: list[Segment] = []
@@ -104,6 +112,7 @@ class ScheduleLog:
         """Files that nothing needs any more, for the next checkpoint to list."""
         self.quarantined: list[str] = []
         """Files with damaged batches that were not carried over; kept for salvage."""
+        self._reported: set[tuple[str, int]] = set()
 
     # -- filing ------------------------------------------------------------------------------
 
@@ -124,7 +133,7 @@ class ScheduleLog:
         `above`, and those not above the last one of their segment.
         """
         self._raise_floor(floor_minute, append_ms)
-        self.epoch = epoch
+        self._note_epoch(epoch, base_sequence)
         arrays = columns.arrays
         count = len(arrays["due_ms"])
         block = RowBlock(
@@ -143,7 +152,7 @@ class ScheduleLog:
         if not len(block):
             return no_entries()
         self.pending += len(block)
-        near = block.minute * MINUTE_MS < self.loading_ms
+        near = block.minute * MINUTE_MS < self.cursor[0]
         if near.all():
             self._near.append(block)
         elif near.any():
@@ -156,8 +165,13 @@ class ScheduleLog:
     def file_control(self, *, sequence: int, floor_minute: int, epoch: int, now_ms: int) -> None:
         """Note a record that makes no row (EPOCH_START, FLOOR)."""
         self._raise_floor(floor_minute, now_ms)
-        self.epoch = epoch
+        self._note_epoch(epoch, sequence)
         self.last_filed = sequence
+
+    def _note_epoch(self, epoch: int, sequence: int) -> None:
+        if not self.epochs or epoch > self.epochs[-1].epoch:
+            self.epochs.append(EpochStart(epoch, sequence))
+        self.epoch = epoch
 
     def _raise_floor(self, floor_minute: int, now_ms: int) -> None:
         self.floor_minute = max(self.floor_minute, floor_minute)
@@ -212,9 +226,25 @@ class ScheduleLog:
             minute=segment.key.start,
             subject=block.subject,
         )
-        if (segment.key.start + 1) * MINUTE_MS > self.loading_ms:
-            return entries[effective_due_ms(block.due_ms, block.minute) < self.loading_ms]
-        return entries
+        wanted: npt.NDArray[np.bool_] | None = None
+        if (segment.key.start + 1) * MINUTE_MS > self.cursor[0]:
+            effective_ms = effective_due_ms(block.due_ms, block.minute)
+            wanted = not_after(effective_ms, block.sequence, self.cursor)
+        if self.lanes:
+            waits = self._leave_to_lanes(block)
+            wanted = ~waits if wanted is None else wanted & ~waits
+        return entries if wanted is None else entries[wanted]
+
+    def _leave_to_lanes(self, block: RowBlock) -> npt.NDArray[np.bool_]:
+        """Say which rows' subjects have a lane, and see to it that their lanes come by them."""
+        waits = np.isin(block.subject, np.fromiter(self.lanes, np.uint32, len(self.lanes)))
+        if waits.any():
+            subjects = block.subject[waits]
+            effective_ms = effective_due_ms(block.due_ms[waits], block.minute[waits])
+            for subject in np.unique(subjects).tolist():
+                earliest = int(effective_ms[subjects == subject].min())
+                self.lanes[subject] = min(self.lanes[subject], (earliest, 0))
+        return waits
 
     def flush(self, now_ms: int) -> bool:
         """Write the pile; return False if some of it found no space and waits on."""
@@ -301,85 +331,129 @@ class ScheduleLog:
 
         Rows of coarse segments count: they have to be split before.
         """
+        cursor_ms = self.cursor[0]
         times = [
-            max(segment.earliest_effective_ms, self.loading_ms)
+            max(segment.earliest_effective_ms, cursor_ms)
             for segment in self.segments.values()
-            if segment.key.end * MINUTE_MS > self.loading_ms and segment.rows
+            if segment.key.end * MINUTE_MS > cursor_ms and segment.rows
         ]
         if self._pile_earliest_ms is not None:
             times.append(self._pile_earliest_ms)
         return min(times, default=None)
 
-    def begin_load(self, until_ms: int, *, rows_max: int, now_ms: int) -> "LoadJob | None":
-        """Move the loading cursor towards `until_ms`, over at most about `rows_max` rows.
+    def begin_load(self, until_ms: int, *, rows_max: int, now_ms: int) -> LoadJob | None:
+        """Begin to move the common cursor towards `until_ms`, over at most about `rows_max` rows.
 
         Returns None if nothing can be loaded now: the cursor is there already, rows that come next
         found no space, a split has to come first, or `rows_max` leaves no room.
         """
-        until_ms = min(until_ms, self.hour_mark * MINUTE_MS)
-        if until_ms <= self.loading_ms or rows_max <= 0:
+        until: Key = (min(until_ms, self.hour_mark * MINUTE_MS), 0)
+        if until <= self.cursor or rows_max <= 0:
             return None
-        if not self.flush(now_ms) and self._pile_earliest_ms is not None:
-            # What is on the disk is loaded, up to the minute of the first row that is not.
-            until_ms = min(until_ms, self._pile_earliest_ms // MINUTE_MS * MINUTE_MS)
-            if until_ms <= self.loading_ms:
-                return None
-        segments = self._segments_between(self.loading_ms, until_ms)
-        rows = 0
-        chosen: list[Segment] = []
-        for segment in segments:
-            rows += segment.pending
-            if rows > rows_max:
-                if chosen:
-                    until_ms = segment.key.start * MINUTE_MS
-                else:
-                    until_ms = self._slice_end(segment, rows_max, until_ms)
-                    chosen.append(segment)
-                break
-            chosen.append(segment)
-        until_ms = max(until_ms, self.loading_ms + 1)
-        job = LoadJob(
-            schedule=self,
-            from_ms=self.loading_ms,
-            until_ms=until_ms,
-            last_sequence=self.last_filed,
-            parts=[(segment, segment.file.length) for segment in chosen],
-        )
-        self.loading_ms = until_ms
-        return job
+        self.flush(now_ms)
+        self._flushed_sequence = self.last_filed
+        job = LoadJob(self, begin=self.cursor, until=until, rows_max=rows_max, now_ms=now_ms)
+        return job if job.plan() else None
 
-    def _segments_between(self, from_ms: int, until_ms: int) -> list[Segment]:
+    def start_load(self, job: LoadJob, now_ms: int) -> bool:
+        """Move the common cursor; return False if that would not be right or not be a move."""
+        if self.last_filed != self._flushed_sequence:
+            self.flush(now_ms)
+        if self._pile_earliest_ms is not None:
+            # What is on the disk is loaded, up to the minute of the first row that is not.
+            job.cap((self._pile_earliest_ms // MINUTE_MS * MINUTE_MS, 0))
+        if job.until <= self.cursor:
+            return False  # As when it was lowered while the job was planned: `cap` saw to that.
+        self.cursor = job.until
+        return True
+
+    def lower_cursor(self, key: Key, given: Int64s) -> None:
+        """Set the common cursor back: what is after `key` was thrown out of the wheel.
+
+        `given` are the rows after it that stay given out: those that the sender holds, or whose
+        facts are on their way. There may be others among them.
+        """
+        self.cursor = min(self.cursor, key)
+        # Rows that are filed meanwhile go to disk unseen; what lanes took is known by `given`.
+        self.lanes = {subject: min(cursor, key) for subject, cursor in self.lanes.items()}
+        self.given.add(given)
+        for job in self.jobs:
+            job.cap(key)
+
+    def open_lane(self, subject: int, given: Int64s) -> None:
+        """Let what is due of a subject wait on disk from now on.
+
+        `given` are its rows that stay given out: those that the sender holds, or whose facts are on
+        their way. Those in the wheel are not given out any more: the lane comes by them.
+        """
+        self.lanes[subject] = (0, 0)
+        self.given.add(given)
+        for job in self.jobs:
+            job.left_out.add(subject)
+
+    def begin_drain(
+        self, subject: int, until_ms: int, *, rows_max: int, now_ms: int
+    ) -> DrainJob | None:
+        """Begin to take the first rows of a lane, at most about `rows_max`, due by `until_ms`.
+
+        Nothing after the common cursor is taken: a lane never overtakes the others. Returns None if
+        there is nothing between the two cursors.
+        """
+        begin, until = self.lanes[subject], min((until_ms + 1, 0), self.cursor)
+        if until <= begin or rows_max <= 0:
+            return None
+        job = DrainJob(
+            self, subject=subject, begin=begin, until=until, rows_max=rows_max, now_ms=now_ms
+        )
+        return job if job.plan() else None
+
+    def start_drain(self, job: DrainJob) -> bool:
+        """Move a lane's cursor, unless it was set back for a row that came meanwhile."""
+        if self.lanes[job.subject] == job.begin:
+            self.lanes[job.subject] = job.until
+        return True
+
+    def begin_close(self, subject: int, *, rows_max: int, now_ms: int) -> CloseJob | None:
+        """Begin to end a lane: all that it has not taken yet up to the common cursor is given out.
+
+        That must be at most about `rows_max` rows, or the job comes to nothing and the lane stays.
+        There must be no rows of the subject in the wheel. Returns None if it came to nothing now.
+        """
+        job = CloseJob(
+            self,
+            subject=subject,
+            begin=self.lanes[subject],
+            until=self.cursor,
+            rows_max=rows_max,
+            now_ms=now_ms,
+        )
+        return job if job.plan() else None
+
+    def start_close(self, job: CloseJob) -> bool:
+        """End a lane: from now on its rows go straight in again."""
+        job.begin = min(job.begin, self.lanes.pop(job.subject))
+        job.until = self.cursor
+        return True
+
+    def segments_between(self, begin: Key, until: Key) -> list[Segment]:
+        """Return the minute segments that may have rows after `begin` and not after `until`."""
         return sorted(
             (
                 segment
                 for segment in self.segments.values()
                 if segment.key.span is Span.MINUTE
-                and segment.key.start * MINUTE_MS < until_ms
-                and segment.key.end * MINUTE_MS > from_ms
+                and (segment.key.start * MINUTE_MS, 0) < until
+                and segment.key.end * MINUTE_MS > begin[0]
             ),
             key=lambda segment: segment.key.start,
         )
-
-    def _slice_end(self, segment: Segment, rows_max: int, until_ms: int) -> int:
-        """Return the due time up to which about `rows_max` rows of one segment can be loaded."""
-        times = [
-            batch.effective_due_ms()
-            for batch in segment.read_rows(self.disk, segment.file.length)
-            if isinstance(batch, SegmentBatch)
-        ]
-        waiting = np.concatenate(times) if times else np.empty(0, np.int64)
-        waiting = np.sort(waiting[waiting >= self.loading_ms])
-        end = min(until_ms, segment.key.end * MINUTE_MS)
-        if len(waiting) <= rows_max:
-            return end
-        return min(end, max(int(waiting[rows_max]), int(waiting[0]) + 1))
 
     def crossed_off(self, segment: Segment) -> Int64s:
         """Return the sequences of a segment that have a fact, repeated ones included."""
         found = []
         for block in segment.read_facts(self.disk):
             if isinstance(block, Damage):
-                self._on_damage(block)
+                self.report(block)
             else:
                 found.append(block.sequence)
         if segment.key.span is Span.MINUTE:
@@ -396,8 +470,11 @@ class ScheduleLog:
         return Segment.new(self.disk, self._log_uuid, key)
 
     def report(self, damage: Damage) -> None:
-        """Pass damage on to whoever listens."""
-        self._on_damage(damage)
+        """Pass damage on to whoever listens; once, however often it is met."""
+        place = (damage.path, damage.position)
+        if place not in self._reported:
+            self._reported.add(place)
+            self._on_damage(damage)
 
     # -- splitting ---------------------------------------------------------------------------
 
@@ -475,6 +552,7 @@ class ScheduleLog:
     def note_facts(self, facts: FactBlock) -> None:
         """Count durable facts; they are filed at the next checkpoint."""
         self._unfiled.append(facts)
+        self.given.forget(facts.sequence)
         self.pending -= len(facts)
         minutes, counts = np.unique(facts.minute, return_counts=True)
         for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
@@ -503,7 +581,7 @@ class ScheduleLog:
             segment = self._covering(minute)
             if segment is not None and not segment.rows:
                 segment = None  # Its first rows wait, and no checkpoint names it before.
-            if segment is None and not self._waits_for(minute):
+            if segment is None and not self.waits_for(minute, minute + 1):
                 continue  # A fact told twice, of a segment that is sealed by now.
             if segment is not None:
                 filed.append((segment, segment.state()))
@@ -524,10 +602,10 @@ class ScheduleLog:
         self._dirty[segment.facts_file.path] = segment.facts_file.file()
         return True
 
-    def _waits_for(self, minute: int) -> bool:
-        """Say whether rows of this filed minute wait in memory."""
+    def waits_for(self, begin: int, end: int) -> bool:
+        """Say whether rows of the filed minutes from `begin` up to `end` wait in memory."""
         blocks = self._near + self._pile + self._held
-        return any(bool((block.minute == minute).any()) for block in blocks)
+        return any(bool(((x.minute >= begin) & (x.minute < end)).any()) for x in blocks)
 
     def wants_floor(self) -> int | None:
         """Return the floor minute that would close a covered segment, None if none waits."""
@@ -605,79 +683,9 @@ class ScheduleLog:
             segment.close()
 
 
-def _contained(values: Int64s, ascending: Int64s) -> npt.NDArray[np.bool_]:
-    """Say which values are in the other array; costs nothing for what that array is not sorted."""
-    if not len(ascending):
-        return np.zeros(len(values), np.bool_)
-    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    found: npt.NDArray[np.bool_] = ascending[places] == values
-    return found
-
-
 def _after(minute: int, span: Span) -> int:
     """Return the first minute after the span that covers `minute`."""
     return minute - minute % span.minutes + span.minutes
-
-
-@dataclass(slots=True)
-class LoadJob:
-    """One move of the loading cursor, done in steps so that filing goes on in between.
-
-    What is loaded was fixed at the start: rows up to `last_sequence` with an effective due time in
-    [from_ms, until_ms) and without a fact. Whatever is filed later goes straight into the wheel.
-    """
-
-    schedule: ScheduleLog
-    from_ms: int
-    until_ms: int
-    last_sequence: int
-    parts: list[tuple[Segment, int]]
-    _batches: Iterator[SegmentBatch | Damage] | None = None
-    _crossed_off: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    """Of the segment being read; ascending, each once."""
-
-    def step(self, rows_max: int) -> tuple[Entries, bool]:
-        """Return the next entries, about `rows_max` of them, and whether that was all."""
-        found: list[Entries] = []
-        count = 0
-        while count < rows_max:
-            if self._batches is None:
-                if not self.parts:
-                    self.schedule.loaded_ms = max(self.schedule.loaded_ms, self.until_ms)
-                    return (np.concatenate(found) if found else no_entries()), True
-                self._open_next()
-            assert self._batches is not None
-            batch = next(self._batches, None)
-            if batch is None:
-                self._batches = None
-            elif isinstance(batch, Damage):
-                self.schedule.report(batch)
-            else:
-                count += batch.header.count
-                found.append(self._entries(batch))
-        return np.concatenate(found), False
-
-    def _open_next(self) -> None:
-        segment, length = self.parts.pop(0)
-        self._crossed_off = np.unique(self.schedule.crossed_off(segment))
-        self._batches = segment.read_rows(self.schedule.disk, length)
-        self.schedule.disk.prefetch(segment.file.path)
-
-    def _entries(self, batch: SegmentBatch) -> Entries:
-        arrays = batch.columns.arrays
-        wanted = batch.effective_due_ms()
-        mask = (wanted >= self.from_ms) & (wanted < self.until_ms)
-        mask &= batch.sequence <= self.last_sequence
-        mask &= ~_contained(batch.sequence, self._crossed_off)
-        numbers = self.schedule.subjects.numbers(batch.columns.names)
-        return make_entries(
-            sequence=batch.sequence[mask],
-            due_ms=batch.due_ms[mask],
-            position=batch.item_positions()[mask],
-            size=arrays["size"][mask],
-            minute=batch.segment.key.start,
-            subject=numbers[arrays["subject"][mask]],
-        )
 
 
 @dataclass(slots=True)
@@ -692,7 +700,6 @@ class SplitJob:
     source: Segment
     finer: dict[int, Segment] = field(default_factory=dict)
     _batches: Iterator[SegmentBatch | Damage] | None = None
-    _view: memoryview = field(default_factory=lambda: memoryview(b""))
     _gathered: list[RowBlock] = field(default_factory=list)
     damaged: bool = False
     """A batch could not be carried over."""
@@ -725,7 +732,7 @@ class SplitJob:
             self.schedule.report(batch)
             return False
         try:
-            rows = batch.rows(self._view, self.schedule.subjects)
+            rows = batch.rows(self.schedule.disk, self.schedule.subjects)
         except DamagedError as error:
             self.damaged = True
             self.schedule.report(
@@ -760,9 +767,7 @@ class SplitJob:
                 finer.append_facts(part, epoch=self.schedule.epoch, append_ms=now_ms)
 
     def _open(self) -> None:
-        disk, path = self.schedule.disk, self.source.file.path
-        self._batches = self.source.read_rows(disk, self.source.file.length)
-        self._view = disk.map(path) if self.source.file.length else memoryview(b"")
+        self._batches = self.source.read_rows(self.schedule.disk, self.source.file.length)
 
     def _write(self, now_ms: int) -> None:
         if not self._gathered:

@@ -224,12 +224,12 @@ class SegmentBatch:
         """Return the file position of each item (of an uncompressed blob)."""
         return _item_positions(self.position, self.header, self.columns.arrays["size"])
 
-    def rows(self, view: memoryview, subjects: SubjectTable) -> RowBlock:
-        """Return the rows with their bytes, checked. Raises DamagedError."""
+    def rows(self, disk: Disk, subjects: SubjectTable) -> RowBlock:
+        """Return the rows with their bytes, read and checked. Raises DamagedError."""
         file = self.segment.file
         arrays = self.columns.arrays
         blob = read_blob(
-            view, self.header, position=self.position, path=file.path, header=file.header
+            disk, self.header, position=self.position, path=file.path, header=file.header
         )
         return RowBlock(
             sequence=arrays["sequence"],

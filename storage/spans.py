@@ -9,6 +9,10 @@ import datetime as dt
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 MINUTE_MS = 60_000
 
@@ -28,8 +32,12 @@ class Span(IntEnum):
         return _MINUTES[self]
 
 
+MINUTE_MAX = 4_223_371_679
+"""The last minute of the year 9999: a segment that begins later could have no name."""
+
 _MINUTES = {Span.NONE: 0, Span.MINUTE: 1, Span.HOUR: 60, Span.DAY: 1440}
-_NAME = re.compile(r"(\d{8}T\d{4})Z\.(minute|hour|day)", re.ASCII)
+_MINUTES_OF = np.array([_MINUTES[span] for span in sorted(Span)], np.int64)
+_NAME = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)Z\.(minute|hour|day)", re.ASCII)
 _CODE_SPANS = 4
 
 
@@ -67,6 +75,29 @@ class SegmentKey:
         return f"dispatch_log/{self.name}"
 
 
+def can_begin(start: int, span: Span) -> bool:
+    """Say whether a segment of this span can begin at this minute."""
+    return span is not Span.NONE and 0 <= start <= MINUTE_MAX and start % span.minutes == 0
+
+
+def can_begin_all(
+    start: npt.NDArray[np.int64], span: npt.NDArray[np.unsignedinteger[Any]]
+) -> npt.NDArray[np.bool_]:
+    """Say of each pair whether it is a span and a minute at which such a segment can begin."""
+    known = (span > Span.NONE) & (span <= Span.DAY)
+    minutes = _MINUTES_OF[np.where(known, span, Span.MINUTE)]
+    fits: npt.NDArray[np.bool_] = start % minutes == 0
+    fits &= known & (start >= 0) & (start <= MINUTE_MAX)
+    return fits
+
+
+def code_of(
+    start: npt.NDArray[np.int64], span: npt.NDArray[np.unsignedinteger[Any]]
+) -> npt.NDArray[np.int64]:
+    """Return the codes of keys that are given as arrays."""
+    return start * _CODE_SPANS + span
+
+
 def key_of_code(code: int) -> SegmentKey:
     """Return the key whose code this is."""
     return SegmentKey(code // _CODE_SPANS, Span(code % _CODE_SPANS))
@@ -78,11 +109,12 @@ def key_of_name(name: str) -> SegmentKey | None:
     if match is None:
         return None
     try:
-        when = dt.datetime.strptime(match[1] + "+0000", "%Y%m%dT%H%M%z")
+        year, month, day, hour, minute = map(int, match.groups()[:5])
+        when = dt.datetime(year, month, day, hour, minute, tzinfo=dt.UTC)
     except ValueError:
         return None
-    start, span = int(when.timestamp()) // 60, Span[match[2].upper()]
-    return SegmentKey(start, span) if start >= 0 and start % span.minutes == 0 else None
+    start, span = int(when.timestamp()) // 60, Span[match[6].upper()]
+    return SegmentKey(start, span) if can_begin(start, span) else None
 
 
 def key_of_minute(minute: int, span: Span) -> SegmentKey:

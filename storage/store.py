@@ -12,14 +12,15 @@ data directory/
 import contextlib
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from storage.batches import Damage
-from storage.checkpoint import Checkpoint, RetiredFile, read_checkpoint, write_checkpoint
+from storage.chained_file import ChainedFile
+from storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.columns import RecordKind
 from storage.disk import Disk, File
 from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
@@ -30,8 +31,18 @@ from storage.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.identity import Identity, open_identity
 from storage.log_walk import list_log_files
 from storage.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
+from storage.retention import Retention, RetentionRules, Sweep
+from storage.rows import Int64s
 from storage.schedule_log import ScheduleLimits, ScheduleLog
-from storage.seals import SEALS_DIRECTORY, SEALS_PATH, Seal, SealsLog, read_seals
+from storage.seals import (
+    SEALS_DIRECTORY,
+    Seal,
+    Seals,
+    SealsLog,
+    columns_of_seals,
+    join_seals,
+    seals_end,
+)
 from storage.segment import Segment, SegmentBatch
 from storage.spans import key_of_name
 
@@ -58,8 +69,14 @@ class StoreSettings:
     journal_file_bytes_max: int = 64 * 1024 * 1024
     """A file of the facts journal is closed and the next begun beyond this size."""
 
+    seals_file_bytes_max: int = 1024 * 1024
+    """A file of the seals log is closed and the next begun beyond this size."""
+
     retired_grace_ms: int = 60 * 60 * 1000
     """How long files that nothing needs any more stay for those who read them."""
+
+    retention: RetentionRules = field(default_factory=RetentionRules)
+    """How long things are kept that nothing needs any more."""
 
 
 @dataclass(slots=True)
@@ -75,6 +92,9 @@ class RecoverySummary:
     """Facts of the journal that were not filed yet."""
     orphans: list[str] = field(default_factory=list)
     """Files that nothing named, deleted."""
+    quarantined: list[str] = field(default_factory=list)
+    """What was put aside, since records that are lost may be in it: files that nothing named, and
+    copies of those that were cut."""
     damages: list[Damage] = field(default_factory=list)
     """Bytes that should be readable and are not."""
 
@@ -89,23 +109,48 @@ class CheckpointWork:
     files: list[File]
     sync_names: bool
     seals: list[Seal]
+    sweep: Sweep
     checkpoint: Checkpoint
 
     def write(self) -> None:
         """Make everything durable in the order that recovery relies on. May take its time."""
-        self.disk.sync_files(self.files)
+        changed = self._unlink()
         if self.sync_names:
-            self.disk.sync_directory("schedule_log")
-            self.disk.sync_directory("dispatch_log")
-        if self.seals:
-            self.seals_log.append(self.seals, append_ms=self.checkpoint.written_ms)
+            changed |= {"schedule_log", "dispatch_log"}
+        self.disk.sync_files(self.files)
+        for directory in sorted(changed):
+            self.disk.sync_directory(directory)
+        self.seals_log.compact()
+        seals = self._seals()
+        if seals is not None:
+            self.seals_log.append(seals, append_ms=self.checkpoint.written_ms)
+        end = self.seals_log.end
         self.checkpoint = msgspec.structs.replace(
             self.checkpoint,
-            seals_length=self.seals_log.length,
-            seals_count=self.seals_log.count,
-            seals_last_crc=self.seals_log.last_crc,
+            seals_file=end.file,
+            seals_length=end.length,
+            seals_count=end.count,
+            seals_last_crc=end.last_crc,
+            seals_needed=end.needed,
         )
         write_checkpoint(self.disk, self.identity.log_uuid, self.checkpoint)
+
+    def _unlink(self) -> set[str]:
+        """Delete what the checkpoint before this one lists; return the changed directories.
+
+        A name that came back in a power cut must be listed still: so the directories are fsynced
+        before this checkpoint, which does not list it. And what is deleted may be just the space
+        that the rest needs.
+        """
+        for path in self.sweep.unlink:
+            if self.disk.exists(path):
+                self.disk.unlink(path)
+        return {path.rpartition("/")[0] for path in self.sweep.unlink}
+
+    def _seals(self) -> Seals | None:
+        parts = [columns_of_seals(self.seals)] if self.seals else []
+        parts += [self.sweep.marks] if self.sweep.marks is not None else []
+        return join_seals(parts) if parts else None
 
 
 _DIRECTORIES = (
@@ -116,6 +161,10 @@ _DIRECTORIES = (
     SEALS_DIRECTORY,
     "checkpoint",
 )
+
+
+QUARANTINE_DIRECTORY = "quarantine"
+"""Files that nothing names, of starts that found damage: `<directory>.<incarnation>.<name>`."""
 
 
 class Store:
@@ -135,6 +184,7 @@ class Store:
         journal: FactsJournal,
         schedule: ScheduleLog,
         seals_log: SealsLog,
+        retention: Retention,
         checkpoint: Checkpoint,
     ) -> None:
         self.disk = disk
@@ -144,13 +194,13 @@ class Store:
         self.journal = journal
         self.schedule = schedule
         self.seals_log = seals_log
+        self.retention = retention
         self.checkpoint = checkpoint
         """The last durable one."""
         self.fact_number = checkpoint.fact_number
         """Number of the last fact the schedule_log was told of."""
         self.sealed = 0
         """Segments sealed since the start."""
-        self._retired = list(checkpoint.retired)
         self._locks = contextlib.ExitStack()
 
     # -- opening -----------------------------------------------------------------------------
@@ -206,18 +256,22 @@ class Store:
 
     def needs_checkpoint(self, now_ms: int) -> bool:
         """Say whether a checkpoint would say anything new. May be called outside the lane."""
-        schedule, last = self.schedule, self.checkpoint
-        grace_ms = self.settings.retired_grace_ms
+        schedule, last, next_ms = self.schedule, self.checkpoint, self.retention.next_ms
         return (
             schedule.last_filed != last.sequence
             or self.fact_number != last.fact_number
             or schedule.names_changed
             or bool(schedule.retired)
-            or any(now_ms - file.since_ms >= grace_ms for file in self._retired)
+            or (next_ms is not None and now_ms >= next_ms)
         )
 
-    def prepare_checkpoint(self, now_ms: int) -> CheckpointWork:
-        """Write what waits in memory and take down what a checkpoint shall say."""
+    def prepare_checkpoint(
+        self, now_ms: int, free_bytes_wanted: int | None = None
+    ) -> CheckpointWork:
+        """Write what waits in memory and take down what a checkpoint shall say.
+
+        With less free disk than `free_bytes_wanted`, what is kept for its age only goes as well.
+        """
         schedule = self.schedule
         schedule.flush(now_ms)
         if schedule.file_facts(now_ms):
@@ -225,15 +279,16 @@ class Store:
         else:
             fact_number = self.checkpoint.fact_number
         sequence = schedule.replayed_sequence()
-        # A replay from below the last filed row would make a sealed segment anew.
-        seals = self._find_seals() if sequence == schedule.last_filed else []
+        seals = self._find_seals(sequence, now_ms)
         sealed = {seal.key for seal in seals}
         names_changed, schedule.names_changed = schedule.names_changed, False
-        self._retire(fact_number, now_ms)
+        sweep = self._sweep(fact_number, now_ms, free_bytes_wanted)
         checkpoint = Checkpoint(
             written_ms=now_ms,
             sequence=sequence,
             fact_number=fact_number,
+            first_sequence=sweep.first_sequence,
+            epochs=tuple(schedule.epochs),
             floor_minute=schedule.floor_minute,
             hour_mark=schedule.hour_mark,
             day_mark=schedule.day_mark,
@@ -242,7 +297,7 @@ class Store:
                 for segment in schedule.segments.values()
                 if segment.key not in sealed and segment.rows
             ),
-            retired=tuple(self._retired),
+            retired=tuple(sweep.retired),
             quarantined=tuple(schedule.quarantined),
         )
         return CheckpointWork(
@@ -252,49 +307,57 @@ class Store:
             files=schedule.take_dirty(),
             sync_names=names_changed,
             seals=seals,
+            sweep=sweep,
             checkpoint=checkpoint,
         )
 
-    def _retire(self, fact_number: int, now_ms: int) -> None:
-        paths = self.schedule.retired + self.journal.forget_below(fact_number)
-        self.schedule.retired = []
-        known = {file.path for file in self._retired}
-        self._retired += [
-            RetiredFile(path=path, since_ms=now_ms) for path in paths if path not in known
-        ]
+    def _sweep(self, fact_number: int, now_ms: int, free_bytes_wanted: int | None) -> Sweep:
+        schedule = self.schedule
+        retired, schedule.retired = schedule.retired, []
+        sweep = self.retention.sweep(
+            [*retired, *self.journal.forget_below(fact_number)],
+            now_ms=now_ms,
+            free_bytes_wanted=free_bytes_wanted,
+        )
+        schedule.quarantined += sweep.unreadable
+        for damage in sweep.damages:
+            schedule.report(damage)
+        return sweep
 
-    def finish_checkpoint(self, work: CheckpointWork, now_ms: int) -> None:
+    def finish_checkpoint(self, work: CheckpointWork) -> None:
         """Forget what the checkpoint, durable now, allows to forget."""
         self.checkpoint = work.checkpoint
         self.schedule.drop_sealed([seal.key for seal in work.seals])
         self.sealed += len(work.seals)
-        kept = []
-        durable = set(work.checkpoint.retired)
-        for file in self._retired:
-            over = file in durable and now_ms - file.since_ms >= self.settings.retired_grace_ms
-            if not over:
-                kept.append(file)
-            elif self.disk.exists(file.path):
-                self.disk.unlink(file.path)
-        self._retired = kept
+        self.seals_log.settle()
+        self.retention.listed(work.sweep, work.checkpoint)
         self.schedule.close_clean_files()
 
     def abandon_checkpoint(self, work: CheckpointWork) -> None:
         """Take back a checkpoint that found no space; the next one does its work."""
         self.schedule.put_back_dirty(work.files)
         self.schedule.names_changed |= work.sync_names
+        self.seals_log.take_back()
 
-    def _find_seals(self) -> list[Seal]:
+    def _find_seals(self, sequence: int, now_ms: int) -> list[Seal]:
+        """Return the seals of segments that are complete, none of which a replay would touch.
+
+        A replay files what is above `sequence` again: rows of a sealed segment would be taken for
+        new ones there, and so a row that waits in memory keeps its segment open.
+        """
         seals = []
         for segment in self.schedule.covered_segments():
-            seal = self._seal_of(segment)
+            key = segment.key
+            if segment.last_sequence > sequence or self.schedule.waits_for(key.start, key.end):
+                continue
+            seal = self._seal_of(segment, now_ms)
             if seal is None:
                 segment.facts_at_last_look = segment.facts
             else:
                 seals.append(seal)
         return seals
 
-    def _seal_of(self, segment: Segment) -> Seal | None:
+    def _seal_of(self, segment: Segment, now_ms: int) -> Seal | None:
         """Return the seal of a segment whose facts cover its rows, None if they do not."""
         digests = [hashlib.blake2b(digest_size=16) for _ in _DIGESTED]
         sequences = [np.empty(0, np.int64)]
@@ -322,7 +385,13 @@ class Store:
             digest=_digest(b"".join(digest.digest() for digest in digests)),
             facts_digest=_digest(told.tobytes()),
             outcomes=tuple(outcomes.tolist()[1:]),
+            sealed_ms=now_ms,
         )
+
+    def can_free(self, free_bytes_wanted: int, now_ms: int) -> bool:
+        """Say whether a checkpoint that wants so much free disk would help to get it."""
+        missing = free_bytes_wanted > self.disk.free_bytes()[0]
+        return missing and self.retention.can_free(now_ms)
 
     def close(self) -> None:
         """Give descriptors and the lock back; makes nothing durable."""
@@ -333,13 +402,15 @@ class Store:
         self._locks.close()
 
 
-def _segment_paths(disk: Disk) -> list[str]:
-    return [
-        f"{directory}/{name}"
+def _segment_files(disk: Disk) -> tuple[list[str], Int64s]:
+    """Return the paths of all segment files, and the codes of their keys."""
+    found = [
+        (f"{directory}/{name}", key.code)
         for directory in ("schedule_log", "dispatch_log")
         for name in disk.list(directory)
-        if key_of_name(name) is not None
+        if (key := key_of_name(name)) is not None
     ]
+    return [path for path, _ in found], np.array([code for _, code in found], np.int64)
 
 
 _DIGESTED = ("sequence", "due_ms", "size", "id_hash")
@@ -348,6 +419,14 @@ _DIGESTED = ("sequence", "due_ms", "size", "id_hash")
 def _digest(data: bytes) -> tuple[int, int]:
     digest = hashlib.blake2b(data, digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def _lost_above(sequence: int, damages: Sequence[Damage]) -> bool:
+    """Say whether records above this one are among what is damaged."""
+    return any(
+        damage.next_sequence is not None and damage.next_sequence > sequence + 1
+        for damage in damages
+    )
 
 
 class _Recovery:
@@ -367,6 +446,8 @@ class _Recovery:
         self._now_ms = now_ms
         self._damages: list[Damage] = []
         self._report = on_damage
+        self._lost_records = False
+        """Whether records are lost that the checkpoint does not cover."""
 
     def _on_damage(self, damage: Damage) -> None:
         self._damages.append(damage)
@@ -400,22 +481,27 @@ class _Recovery:
             self._on_damage(damage)
         known = [int(block.sequence.max()) for block in facts.facts]
         known += [state.last_sequence for state in checkpoint.segments]
+        epochs = checkpoint.epochs
         message_log, report = MessageLog.recover(
             disk,
             log_uuid=uuid,
             checkpoint_sequence=checkpoint.sequence,
             known_sequence=max(known, default=0),
+            first_sequence=checkpoint.first_sequence,
+            checkpoint_epoch=epochs[-1].epoch if epochs else 0,
             file_bytes_max=settings.message_log_file_bytes_max,
         )
         for damage in report.damages:
             self._on_damage(damage)
-        self._restore_segments(schedule, checkpoint)
-        seals_log, sealed = self._restore_seals(schedule, checkpoint)
-        orphans = self._delete_orphans(schedule, checkpoint, sealed)
+        summary = RecoverySummary(message_log=report, damages=self._damages)
+        summary.had_checkpoint = found is not None
+        self._lost_records = _lost_above(checkpoint.sequence, report.damages)
+        self._restore_segments(schedule, checkpoint, summary)
+        seals_log = self._restore_seals(schedule, checkpoint)
+        self._remove_orphans(schedule, checkpoint, seals_log, summary)
+        schedule.quarantined += summary.quarantined
         if message_log.next_sequence == 1:
             message_log.start_epoch(1, append_ms=self._now_ms)
-        summary = RecoverySummary(message_log=report, orphans=orphans, damages=self._damages)
-        summary.had_checkpoint = found is not None
         summary.replayed = self._replay(message_log, schedule, checkpoint.sequence)
         store = Store(
             disk=disk,
@@ -425,6 +511,15 @@ class _Recovery:
             journal=journal,
             schedule=schedule,
             seals_log=seals_log,
+            retention=Retention(
+                disk,
+                uuid,
+                rules=settings.retention,
+                grace_ms=settings.retired_grace_ms,
+                message_log=message_log,
+                seals_log=seals_log,
+                checkpoint=checkpoint,
+            ),
             checkpoint=checkpoint,
         )
         for block in facts.facts:
@@ -436,8 +531,8 @@ class _Recovery:
         """Without a checkpoint everything must be derivable from the very first record."""
         disk = self._disk
         files = list_log_files(disk, MESSAGE_LOG_DIRECTORY)
-        young = files[0].first_sequence == 1 if files else not _segment_paths(disk)
-        if not young or disk.exists(SEALS_PATH):
+        young = files[0].first_sequence == 1 if files else not _segment_files(disk)[0]
+        if not young or list_log_files(disk, SEALS_DIRECTORY):
             raise LogStateError(
                 "the checkpoint is missing, and without it nobody can say which messages were "
                 "delivered; restore checkpoint/checkpoint from a backup or take this node's data "
@@ -457,12 +552,17 @@ class _Recovery:
                         file.close()
                     decode_file_header(head, path=path, log_uuid=self._identity.log_uuid)
 
-    def _restore_segments(self, schedule: ScheduleLog, checkpoint: Checkpoint) -> None:
+    def _restore_segments(
+        self, schedule: ScheduleLog, checkpoint: Checkpoint, summary: RecoverySummary
+    ) -> None:
         schedule.floor_minute = checkpoint.floor_minute
         schedule.hour_mark = checkpoint.hour_mark
         schedule.day_mark = checkpoint.day_mark
         schedule.quarantined = list(checkpoint.quarantined)
         schedule.last_filed = checkpoint.sequence
+        schedule.epochs = list(checkpoint.epochs)
+        if checkpoint.epochs:
+            schedule.epoch = checkpoint.epochs[-1].epoch
         for state in checkpoint.segments:
             segment = Segment.of_state(self._disk, self._identity.log_uuid, state)
             for file in (segment.file, segment.facts_file):
@@ -476,63 +576,101 @@ class _Recovery:
                     )
                     # Its place is kept: what is written later leaves a hole where rows are missing.
                     continue
+                if self._lost_records and file is segment.file:
+                    self._copy_aside(file, summary)
                 file.cut()
                 file.close()
             schedule.segments[segment.key.code] = segment
             schedule.pending += segment.pending
 
-    def _restore_seals(
-        self, schedule: ScheduleLog, checkpoint: Checkpoint
-    ) -> tuple[SealsLog, set[str]]:
-        """Open the seals log; return it and the names of the segments it tells of."""
-        disk, uuid = self._disk, self._identity.log_uuid
-        length, crc = checkpoint.seals_length, checkpoint.seals_last_crc
-        names = set()
-        damaged = False
-        for seal in read_seals(disk, uuid, length):
-            if isinstance(seal, Damage):
-                damaged = True
-                self._on_damage(seal)
-            else:
-                names.add(seal.key.name)
-        if damaged:
-            # Which segments were sealed is not known any more: no file is taken for an orphan.
-            named = {state.key.name for state in checkpoint.segments} | names
-            unknown = [path for path in _segment_paths(disk) if path.split("/")[1] not in named]
-            kept = {file.path for file in checkpoint.retired} | set(schedule.quarantined)
-            schedule.quarantined += [path for path in unknown if path not in kept]
-        if not disk.exists(SEALS_PATH):
-            length = crc = 0
-        elif not length:
-            disk.unlink(SEALS_PATH)
-        else:
-            file = disk.open(SEALS_PATH)
-            if file.size() > length:
-                file.truncate(length)
-            file.close()
-        log = SealsLog(disk, uuid, length=length, count=checkpoint.seals_count, crc=crc)
-        return log, names
+    def _copy_aside(self, segment: ChainedFile, summary: RecoverySummary) -> None:
+        """Keep a copy of a segment file that is about to be cut: lost records may be in it."""
+        opened = self._disk.open_read(segment.path)
+        try:
+            size = opened.size()
+            data = opened.read_at(0, size) if size > segment.length else b""
+        finally:
+            opened.close()
+        if not data:
+            return
+        path = self._name_aside(segment.path)
+        copy = self._disk.open(path, create=True)
+        try:
+            copy.write_at(0, [data])
+            copy.sync()
+        finally:
+            copy.close()
+        self._disk.sync_directory(QUARANTINE_DIRECTORY)
+        summary.quarantined.append(path)
 
-    def _delete_orphans(
-        self, schedule: ScheduleLog, checkpoint: Checkpoint, sealed: set[str]
+    def _name_aside(self, path: str) -> str:
+        """Return where a file goes that is to stay but must not be used; nobody writes there."""
+        directory, _, name = path.rpartition("/")
+        self._disk.make_directory(QUARANTINE_DIRECTORY)
+        self._disk.sync_directory("")
+        return f"{QUARANTINE_DIRECTORY}/{directory}.{self._identity.incarnation}.{name}"
+
+    def _restore_seals(self, schedule: ScheduleLog, checkpoint: Checkpoint) -> SealsLog:
+        """Open the seals log; put into quarantine what it should tell of and does not."""
+        log, damages = SealsLog.recover(
+            self._disk,
+            self._identity.log_uuid,
+            end=seals_end(checkpoint),
+            retired={file.path for file in checkpoint.retired},
+            file_bytes_max=self._settings.seals_file_bytes_max,
+        )
+        for damage in damages:
+            self._on_damage(damage)
+        if damages:
+            # Which segments were sealed is not known any more: no file is taken for an orphan.
+            schedule.quarantined += self._unnamed_files(schedule, checkpoint, log)
+        keys = [key_of_name(path.rpartition("/")[2]) for path in schedule.quarantined]
+        log.give_up(np.array([key.code for key in keys if key is not None], np.int64))
+        return log
+
+    def _unnamed_files(
+        self, schedule: ScheduleLog, checkpoint: Checkpoint, seals_log: SealsLog
     ) -> list[str]:
-        """Delete segment files that nothing names: they were made after the checkpoint."""
-        named = {state.key.name for state in checkpoint.segments} | sealed
+        """Return segment files that neither checkpoint nor seals nor quarantine tell of."""
+        paths, codes = _segment_files(self._disk)
+        named = np.array([state.key.code for state in checkpoint.segments], np.int64)
+        is_named = np.isin(codes, np.concatenate([named, seals_log.live.code]))
         kept = {file.path for file in checkpoint.retired} | set(schedule.quarantined)
-        orphans = [
-            path
-            for path in _segment_paths(self._disk)
-            if path.split("/")[1] not in named and path not in kept
-        ]
+        unnamed = [paths[place] for place in np.flatnonzero(~is_named).tolist()]
+        return [path for path in unnamed if path not in kept]
+
+    def _remove_orphans(
+        self,
+        schedule: ScheduleLog,
+        checkpoint: Checkpoint,
+        seals_log: SealsLog,
+        summary: RecoverySummary,
+    ) -> None:
+        """Delete files that nothing names: they were made after the checkpoint.
+
+        Where anything is damaged no segment is deleted: it may hold rows of records that are lost.
+        They are put aside for salvage.
+        """
+        retired = {file.path for file in checkpoint.retired}
+        orphans = self._unnamed_files(schedule, checkpoint, seals_log)
         for state in checkpoint.segments:
             # Named by the checkpoint, but as a segment that had no such file yet.
-            if not state.length and self._disk.exists(state.key.path):
-                orphans.append(state.key.path)
             if not state.facts_length and self._disk.exists(state.key.facts_path):
                 orphans.append(state.key.facts_path)
         for path in orphans:
-            self._disk.unlink(path)
-        return orphans
+            if self._damages:
+                aside = self._name_aside(path)
+                self._disk.rename(path, aside)
+                summary.quarantined.append(aside)
+            else:
+                self._disk.unlink(path)
+                summary.orphans.append(path)
+        if summary.quarantined:
+            self._disk.sync_directory(QUARANTINE_DIRECTORY)
+        for file in list_log_files(self._disk, MESSAGE_LOG_DIRECTORY):
+            if file.first_sequence < checkpoint.first_sequence and file.path not in retired:
+                self._disk.unlink(file.path)
+                summary.orphans.append(file.path)
 
     def _replay(self, message_log: MessageLog, schedule: ScheduleLog, sequence: int) -> int:
         """File what the checkpoint does not cover; return the number of records."""

@@ -49,6 +49,16 @@ def test_a_hello_that_says_something_else_is_refused(said: object) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [b"\x83\xa5group\xa1\xe7\xa5epoch\x01\xa7node_id\xa1n", b"\x81\xa1x" + b"\x91" * 5000],
+    ids=["a name that is no UTF-8", "an unknown key that is nested too deeply"],
+)
+def test_a_hello_that_no_reader_can_take_apart_is_refused(body: bytes) -> None:
+    with pytest.raises(MalformedHelloError):
+        decode_hello(body)
+
+
+@pytest.mark.parametrize(
     "hello",
     [
         Hello(group="\ud800", epoch=3, node_id="n1"),

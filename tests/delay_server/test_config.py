@@ -21,7 +21,7 @@ from delay_server.config import (
 )
 from delay_transport import ConnectionLimits
 from sender import BrokerGroup
-from storage import ScheduleLimits, StoreSettings
+from storage import RetentionRules, ScheduleLimits, StoreSettings
 
 NODE = NodeConfig(data_dir=Path("data"))
 BROKERS = {"g1": "127.0.0.1:20881"}
@@ -66,6 +66,12 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
             minute_horizon_minutes=10,
             hour_horizon_minutes=600,
             retired_grace_ms=7,
+            message_log_keep_ms=8,
+            duplicate_window_ms=9,
+            duplicate_window_items=10,
+            segments_keep_ms=11,
+            seals_keep_days=12,
+            seals_file_bytes_max=2**17,
             filing_bytes_max=2**22,
             checkpoint_interval_ms=500,
             checkpoint_bytes=2**23,
@@ -77,6 +83,14 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
     assert (settings.cluster, settings.group, settings.node_id) == ("c", "g", "n")
     assert (settings.message_log_file_bytes_max, settings.journal_file_bytes_max) == (2**20, 2**21)
     assert settings.retired_grace_ms == 7
+    assert settings.retention == RetentionRules(
+        message_log_keep_ms=8,
+        duplicate_window_ms=9,
+        duplicate_window_items=10,
+        segments_keep_ms=11,
+        seals_keep_ms=12 * 86_400_000,
+    )
+    assert settings.seals_file_bytes_max == 2**17
     assert settings.schedule.minute_horizon_minutes == 10
     filing = config.filing_limits()
     assert (filing.load_ahead_ms, filing.wheel_entries_max) == (5000, 2000)
@@ -105,6 +119,8 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
         (StorageConfig, {"checkpoint_interval_ms": 0}, "checkpoint_interval_ms must be at least"),
         (StorageConfig, {"disk_free_share_min": 5.0}, "disk_free_share_min must be below 1"),
         (StorageConfig, {"disk_free_share_min": float("nan")}, "disk_free_share_min must be at"),
+        (StorageConfig, {"segments_keep_ms": -1}, "segments_keep_ms must be at least 0"),
+        (StorageConfig, {"seals_keep_days": 0}, "seals_keep_days must be at least 1"),
         (StorageConfig, {"hour_horizon_minutes": 130}, "hour_horizon_minutes must exceed minute"),
         (WheelConfig, {"load_ahead_ms": 1}, "load_ahead_ms must be at least 1000"),
         (WheelConfig, {"slot_ms": 0}, "slot_ms must be at least 1"),

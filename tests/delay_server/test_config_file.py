@@ -147,8 +147,23 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     assert "delaywheel settings" in str(error)
 
 
-@pytest.mark.parametrize("data", [b"[node\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "data",
+    [b"[node\n", b"\xff\xfe", b"a = " + b"[" * 100_000, b"a = " + b"9" * 5000],
+    ids=["no bracket", "no UTF-8", "nested too deeply", "a number of thousands of digits"],
+)
 def test_a_file_that_is_not_toml_says_so(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "delay.toml"
     path.write_bytes(data)
     assert "is not TOML" in str(refusal(path))
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000])
+def test_an_override_that_no_reader_can_take_apart_is_refused(value: str) -> None:
+    error = refusal(None, *ENOUGH, f"wheel.slot_ms={value}")
+    assert (error.source, error.key) == (f"--set wheel.slot_ms={value}", "wheel.slot_ms")
+
+
+def test_an_override_that_is_no_text_is_refused_with_its_bytes() -> None:
+    error = refusal(None, *ENOUGH, "log.level=\udc98")
+    assert str(error) == "--set 'log.level=\\udc98': is not UTF-8"

@@ -11,6 +11,7 @@ import trio
 
 from delay_server.clock_guard import ClockGuard
 from delay_server.dispatch import CrossingOff, Dispatch
+from delay_server.lanes import LaneLimits, Lanes
 from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from storage import Entries, FactBlock, FactsJournal, FatalDiskError, Outcome
@@ -39,12 +40,20 @@ class Bench:
         self.wheel = Wheel()
         self.pacer = Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000))
         self.offers: list[tuple[int, list[int], list[int]]] = []
+        self.lanes: list[int] = []
+        """The lane of each offer."""
         self.room = 1_000_000
         self.dispatch = Dispatch(
-            wheel=self.wheel, pacer=self.pacer, offer=self._offer, room=lambda: self.room
+            wheel=self.wheel,
+            pacer=self.pacer,
+            lanes=Lanes(LaneLimits()),
+            offer=self._offer,
+            room=lambda: self.room,
+            on_popped=lambda: None,
         )
 
-    def _offer(self, entries: Entries) -> None:
+    def _offer(self, entries: Entries, *, lane: int) -> None:
+        self.lanes.append(lane)
         now_ms = self.clock.now_ms()
         assert len(entries)
         assert entries["due_ms"].max() <= now_ms, "early"
@@ -146,10 +155,12 @@ async def test_what_the_sender_has_no_room_for_stays_in_the_wheel_in_order() -> 
         assert b.offered == [1, 2, 3]
         assert len(b.wheel) == 7
         b.room = 5
+        b.dispatch.room_has_grown()
         await trio.sleep(1)
         assert b.offered == list(range(1, 9))
         b.room = 100
-        await trio.sleep(1)
+        # Though nobody says so.
+        await trio.sleep(6)
         assert b.offered == list(range(1, 11))
 
 
@@ -186,6 +197,8 @@ class Books:
             self.disk, UUID_OF_LOG, filed_number=0, file_bytes_max=1 << 20
         )
         self.noted: list[tuple[FactBlock, int]] = []
+        self.note_s = 0.0
+        """How long the schedule_log takes to be told."""
         self.crossing_off = CrossingOff(
             journal=self.journal,
             executor=SimExecutor(
@@ -200,7 +213,7 @@ class Books:
         )
 
     async def _note(self, facts: FactBlock, last_number: int) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.note_s)
         durable = sum(len(block) for block in facts_on(self.disk, durable=True))
         assert durable >= last_number, "told of before it was durable"
         self.noted.append((facts, last_number))
@@ -233,6 +246,7 @@ def facts_on(disk: SimDisk, *, durable: bool) -> list[FactBlock]:
 async def books(b: Books) -> AsyncIterator[Books]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(b.crossing_off.run)
+        nursery.start_soon(b.crossing_off.run_noting)
         await trio.testing.wait_all_tasks_blocked()
         yield b
         nursery.cancel_scope.cancel()
@@ -284,6 +298,21 @@ async def test_stop_waits_until_every_outcome_is_a_durable_fact() -> None:
         facts = facts_on(b.disk.revive(), durable=False)
         assert [n for block in facts for n in block.sequence.tolist()] == [1, 2, 3]
         await b.crossing_off.stop()
+
+
+async def test_facts_are_durable_in_time_though_the_schedule_log_is_busy() -> None:
+    async with books(Books()) as b:
+        b.note_s = 5.0
+        for number in range(10):
+            b.cross_off(number)
+            await trio.sleep(0.020)
+            durable = facts_on(b.disk, durable=True)
+            assert sum(len(block) for block in durable) == number + 1
+            assert b.told == []
+        await b.crossing_off.stop()
+        # In order, each told once, and the end waits until all are told.
+        assert b.told == list(range(10))
+        assert [last for _, last in b.noted] == list(range(1, 11))
 
 
 async def test_facts_that_find_no_space_wait_and_none_is_lost() -> None:

@@ -18,6 +18,8 @@ from delay_server.filing import (
     Filing,
     FilingLimits,
 )
+from delay_server.lanes import LaneLimits, Lanes
+from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from storage import Columns, Entries, FactBlock, Outcome, ScheduleLimits, Store, StoreSettings
@@ -72,6 +74,9 @@ class Bench:
         """How often each sequence entered the wheel."""
         self.grown = 0
         self.elsewhere = 0
+        self.sent: list[Entries] = []
+        """What a sender holds."""
+        self.unnoted: list[int] = []
         self.floors_wanted: list[int] = []
         self.next_sequence = 2
         self.next_fact = 1
@@ -83,8 +88,13 @@ class Bench:
             limits=limits,
             executor=self.executor,
             pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
+            lanes=Lanes(LaneLimits()),
+            out_of_wheel=OutOfWheel(
+                count=lambda: self.elsewhere + sum(map(len, self.sent)),
+                held=lambda: self.sent,
+                unnoted=lambda: [np.array(self.unnoted, np.int64)],
+            ),
             on_wheel_grown=self._grown,
-            entries_elsewhere=lambda: self.elsewhere,
             append_floor=self._append_floor,
         )
         add = self.wheel.add
@@ -205,6 +215,37 @@ async def test_what_is_due_later_is_loaded_before_its_time_and_not_long_before()
             await trio.sleep(max(0, due_ms - MINUTE_MS - b.clock.now_ms()) / 1000)
             assert sequence in b.entered
         b.assert_each_entered_once()
+
+
+async def test_what_is_filed_while_the_loader_looks_around_is_not_slept_through() -> None:
+    # In the lane the loader found nothing to do. While a busy loop keeps that answer from it a
+    # message of a minute that was not loaded yet is filed.
+    async with bench() as b:
+        b.filing._pacer.sleep_ms_max = HOUR_MS
+        await trio.sleep(30 * 60)
+        run = b.executor.run
+
+        async def answer_late(lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+            result = await run(lane, fn, *args)
+            if name_of(fn).endswith("_next_work"):
+                await trio.sleep(1)
+            return result
+
+        b.executor.run = answer_late  # type: ignore[method-assign]
+        b.filing._wake_loading()
+        # The first answer is to move the cursor, the second that this was all.
+        await trio.sleep(1.5)
+        b.submit(b.clock.now_ms() + 10 * MINUTE_MS)
+        await trio.sleep(12 * 60)
+        assert len(b.wheel) == 1
+
+
+async def test_what_is_due_and_fills_the_pile_is_loaded_though_the_pile_is_written() -> None:
+    async with bench(schedule=ScheduleLimits(gather_bytes_max=1)) as b:
+        b.filing._pacer.sleep_ms_max = HOUR_MS
+        await trio.sleep(30 * 60)
+        b.submit(b.clock.now_ms())
+        await until(lambda: len(b.wheel) == 1, seconds=3)
 
 
 async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_once() -> None:
@@ -399,8 +440,10 @@ async def test_nothing_is_loaded_or_split_by_a_clock_that_is_not_trusted() -> No
         b.submit(EPOCH_MS + 10 * MINUTE_MS, EPOCH_MS + 5 * HOUR_MS)
         await trio.sleep(10)
         b.clock.step(4 * HOUR_MS)
+        b.executor.calls.clear()
         await trio.sleep(200)
         assert not b.entered
+        assert b.executor.calls.total() <= 210
         mark = b.filing.hour_mark
         b.clock.is_synchronised = True
         await trio.sleep(200)
@@ -410,7 +453,7 @@ async def test_nothing_is_loaded_or_split_by_a_clock_that_is_not_trusted() -> No
 
 async def test_rows_that_found_no_space_enter_the_wheel_once_there_is_some() -> None:
     async with bench(loops="filing") as b:
-        b.store.schedule.loading_ms = EPOCH_MS + 2 * MINUTE_MS
+        b.store.schedule.cursor = (EPOCH_MS + 2 * MINUTE_MS, 0)
         b.disk.arm(*(Trap(action=Action.FULL, kinds={"create", "write"}) for _ in range(5)))
         b.submit(EPOCH_MS + 5000)
         await trio.sleep(2)
@@ -485,3 +528,43 @@ async def test_a_split_without_space_does_not_hold_up_what_is_due() -> None:
 def test_limits_that_make_no_sense_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be positive"):
         FilingLimits(**{name: 0})
+
+
+async def test_what_is_thrown_out_for_room_comes_again_and_what_was_sent_does_not() -> None:
+    """Rows come that are due earlier than those that the sender holds or has just delivered."""
+    async with bench(limits=FilingLimits(wheel_entries_max=40)) as b:
+        await trio.sleep(31)
+        now_ms = b.clock.now_ms()
+        b.submit(*[now_ms] * 10)
+        await trio.sleep(0.1)
+        b.sent = [b.wheel.pop_due(b.clock.now_ms(), 6)]
+        b.unnoted = b.wheel.pop_due(b.clock.now_ms(), 2)["sequence"].tolist()
+        b.submit(*range(now_ms - 1000, now_ms - 900))
+        await trio.sleep(0.1)
+        assert len(b.wheel) + 6 <= 40
+        assert b.filing.evicted
+        assert b.store.schedule.cursor < (now_ms, 0)
+        again: Counter[int] = Counter()
+        for _ in range(100):
+            again.update(b.wheel.pop_due(b.clock.now_ms(), 100)["sequence"].tolist())
+            b.filing.wheel_has_shrunk()
+            await trio.sleep(1)
+        gone = {*b.sent[0]["sequence"].tolist(), *b.unnoted}
+        assert again == dict.fromkeys(b.due_ms.keys() - gone, 1)
+
+
+async def test_what_is_thrown_out_is_not_loaded_again_before_there_is_room_for_a_slice() -> None:
+    async with bench(limits=FilingLimits(wheel_entries_max=80)) as b:
+        await trio.sleep(1)
+        now_ms = b.clock.now_ms()
+        for first in range(0, 200, 10):
+            b.submit(*range(now_ms + 60_000 - first, now_ms + 60_010 - first))
+            await trio.sleep(0.1)
+            assert len(b.wheel) <= 80
+        b.executor.calls.clear()
+        await trio.sleep(9)
+        assert b.executor.calls.total() <= 3
+        assert len(b.entered) == 200
+        # Each was thrown out at most once or twice, not by every arrival anew.
+        assert b.entered.total() < 2 * 200
+        await trio.sleep(100)

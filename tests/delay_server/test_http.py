@@ -149,8 +149,10 @@ def test_beyond_its_number_connections_are_closed_at_once_and_room_is_given_back
                 idle = [await trio.open_tcp_stream(*address) for _ in range(2)]
                 assert await ask_once(address) == b""
                 await idle[0].aclose()
-                while not (answer := await ask_once(address)):
-                    await trio.sleep(0.01)
+                answer = b""
+                for _ in range(500):
+                    answer = answer or await ask_once(address)
+                    await trio.sleep(0 if answer else 0.01)
                 assert answer.startswith(b"HTTP/1.1 200")
                 await idle[1].aclose()
                 nursery.cancel_scope.cancel()

@@ -26,9 +26,13 @@ NAMES = """
     connection_pauses_total received_bytes_total held_bytes
     connections_closed_total commits_total fsync_seconds replay_lag_messages replay_lag_bytes
     gathered_bytes checkpoints_total segments_sealed_total segments damaged disk_free_bytes
+    sealed_segments retired_files files_deleted_total first_sequence
     disk_bytes disk_full clock_held scheduled_messages wheel_entries late_messages wheel_messages
-    messages_dispatched_total delivery_lateness_seconds sender_tries_total sender_retries_total
-    sender_possible_duplicates_total sender_in_flight sender_queued sender_failures sender_up
+    held_entries wheel_evicted_total slices_loaded_total lanes_waiting lanes_opened_total
+    lane_messages_total lane_dropped_total
+    undeliverable_messages messages_dispatched_total delivery_lateness_seconds
+    sender_tries_total sender_retries_total sender_possible_duplicates_total
+    sender_in_flight sender_queued sender_failures sender_up
 """
 
 

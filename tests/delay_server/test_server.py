@@ -27,6 +27,7 @@ from tests.delay_server.server_rig import (
     MINUTE_MS,
     PORT,
     ROOMY,
+    Producer,
     World,
     make_config,
     make_item,
@@ -285,6 +286,175 @@ async def test_a_server_that_starts_on_a_full_disk_refuses_from_the_first_reques
         assert refused[b"a"][0] == ItemCode.BROKER_READ_ONLY
 
 
+MIB = 1 << 20
+_SHORT = StorageConfig(
+    disk_free_bytes_min=MIB,
+    disk_free_share_min=0.9,
+    message_log_file_bytes_max=MIB,
+    retired_grace_ms=12 * HOUR_MS,
+)
+"""A floor of one MiB on a disk of two."""
+
+
+def _newest(world: World) -> list[str]:
+    """Return the newest file of each log that is numbered."""
+    paths = sorted(path for path in world.disk.contents() if path.endswith(".log"))
+    return list({path.rpartition("/")[0]: path for path in paths}.values())
+
+
+async def _fill(world: World, producer: Producer, *, minutes: int) -> None:
+    """Have messages delivered whose segments and log files nothing needs but for their age."""
+    for minute in range(minutes):
+        due_ms = world.now_ms + 1000
+        items = [
+            make_item(f"old {minute} {n}", due_ms, attributes={"k": "v" * 30_000}) for n in range(8)
+        ]
+        assert await producer.send(*items) == {}
+        await trio.sleep(61)
+
+
+async def test_a_disk_at_its_floor_frees_itself_of_what_is_only_old_and_takes_messages_again() -> (
+    None
+):
+    world = World()
+    async with world.serving(make_config(storage=_SHORT)) as server:
+        producer = await world.connect()
+        await _fill(world, producer, minutes=8)
+        assert len(server.store.message_log.files()) > 1
+        sealed = len(server.store.seals_log.live)
+        assert sealed >= 6
+        await trio.sleep(11 * 60)  # Beyond the window in which duplicates are recognised.
+        assert len(server.store.seals_log.live) >= sealed
+        assert server.store.message_log.first_sequence == 1
+        producer = await world.connect()
+        now_ms = world.now_ms
+        ahead = [make_item(f"m{n}", now_ms + 100 * n) for n in range(20)]
+        assert await producer.send(*ahead) == {}
+        # Somebody else takes what is free; how much space is left is seen after a commit.
+        facts_before = server.store.journal.next_number
+        world.disk.capacity_bytes = world.disk.medium.used + MIB // 2
+        assert await producer.send(make_item("last", now_ms + 500)) == {}
+        await until(lambda: server.ingest.disk_full, seconds=3)
+        refused = await producer.send(make_item("a", now_ms))
+        assert refused[b"a"][0] == ItemCode.BROKER_READ_ONLY
+        await until(lambda: not server.ingest.disk_full, seconds=10)
+        assert await producer.send(make_item("a", now_ms)) == {}
+        # Dispatch and its facts never stopped.
+        await until(lambda: {"a", "m19", "last"} <= set(world.broker.ids), seconds=5)
+        await until(lambda: server.store.journal.next_number == facts_before + 22, seconds=5)
+        first = server.store.message_log.first_sequence
+        assert first > 1 or len(server.store.seals_log.live) < sealed
+        assert server.store.retention.files_deleted > 1
+    before = Counter(world.broker.ids)
+    async with world.serving(make_config(storage=_SHORT)) as server:
+        assert server.store.message_log.first_sequence == first
+        assert not server.damages
+        await trio.sleep(60)
+    assert Counter(world.broker.ids) == before
+    assert set(before.values()) == {1}
+
+
+async def test_a_disk_that_nothing_of_ours_can_free_waits_for_others_without_being_busy() -> None:
+    world = World()
+    async with world.serving(make_config(storage=_SHORT)) as server:
+        producer = await world.connect()
+        now_ms = world.now_ms
+        assert await producer.send(*(make_item(f"m{n}", now_ms + 900 * n) for n in range(40))) == {}
+        world.disk.capacity_bytes = world.disk.medium.used + MIB // 2
+        assert await producer.send(make_item("one more", now_ms)) == {}
+        await until(lambda: server.ingest.disk_full, seconds=3)
+        await until(lambda: len(world.broker.ids) == 41, seconds=60)
+        await trio.sleep(30)
+        assert server.ingest.disk_full
+        checkpoints, writes = server.filing.checkpoints, world.disk.counts["write"]
+        segments = server.store.seals_log.live.number.tolist()
+        await trio.sleep(20)
+        assert server.filing.checkpoints - checkpoints <= 1
+        assert world.disk.counts["write"] - writes < 20
+        assert server.store.seals_log.live.number.tolist() == segments
+        world.disk.capacity_bytes = 1 << 40
+        await trio.sleep(1.5)
+        assert await producer.send(make_item("a", now_ms)) == {}
+        assert server.store.message_log.first_sequence == 1
+
+
+async def test_a_server_deletes_what_is_old_though_nothing_happens_and_sleeps_meanwhile() -> None:
+    world = World()
+    storage = dataclasses.replace(
+        ROOMY,
+        message_log_file_bytes_max=MIB,
+        message_log_keep_ms=3 * HOUR_MS,
+        segments_keep_ms=5 * HOUR_MS,
+        retired_grace_ms=HOUR_MS,
+    )
+    async with world.serving(make_config(storage=storage)) as server:
+        producer = await world.connect()
+        await _fill(world, producer, minutes=8)
+        await trio.sleep(120)
+        paths = {path for path in world.disk.contents() if path.endswith(".minute")}
+        first_log = min(path for path in world.disk.contents() if path.startswith("message_log/0"))
+        assert len(paths) == 16
+        writes = world.disk.counts["write"]
+        await trio.sleep(2.5 * 3600)
+        assert world.disk.counts["write"] == writes, "nothing was to be done"
+        assert first_log in world.disk.contents()
+        await trio.sleep(2 * 3600)
+        assert first_log not in world.disk.contents()
+        assert paths <= world.disk.contents().keys()
+        await trio.sleep(2 * 3600)
+        assert not paths & world.disk.contents().keys()
+        checkpoints = server.filing.checkpoints
+        writes = world.disk.counts["write"]
+        looks = 0
+        needs_checkpoint = server.store.needs_checkpoint
+
+        def counted(now_ms: int) -> bool:
+            nonlocal looks
+            looks += 1
+            return needs_checkpoint(now_ms)
+
+        server.store.needs_checkpoint = counted  # type: ignore[method-assign]
+        await trio.sleep(24 * 3600)
+        assert looks == 0, "it does not poll"
+        assert world.disk.counts["write"] == writes
+        assert server.filing.checkpoints == checkpoints
+
+
+async def test_a_clock_that_leaps_ahead_deletes_nothing_before_it_is_believed() -> None:
+    world = World()
+    world.clock.is_synchronised = False
+    storage = dataclasses.replace(ROOMY, message_log_file_bytes_max=MIB)
+    async with world.serving(make_config(storage=storage)) as server:
+        producer = await world.connect()
+        await _fill(world, producer, minutes=8)
+        await trio.sleep(120)
+        before = {path for path in world.disk.contents() if path.endswith((".minute", ".log"))}
+        world.clock.step(400 * DAY_MS)
+        await trio.sleep(60)
+        assert server.clock_held
+        producer = await world.connect()
+        assert await producer.send(make_item("meanwhile", world.now_ms)) == {}
+        checkpoints = server.filing.checkpoints
+        await until(lambda: server.filing.checkpoints > checkpoints, seconds=60)
+        await trio.sleep(60)
+        checkpoints = server.filing.checkpoints
+        await trio.sleep(3600)
+        assert server.filing.checkpoints == checkpoints, "nothing is old enough to be looked at"
+        assert not server.store.checkpoint.retired
+        assert before <= world.disk.contents().keys()
+        world.clock.step(-400 * DAY_MS)
+        await until(lambda: not server.clock_held, seconds=600)
+        assert before <= world.disk.contents().keys()
+        world.clock.step(400 * DAY_MS)
+        world.clock.is_synchronised = True
+        for _ in range(2):
+            # Nobody looks at the clock for the sake of old files alone.
+            producer = await world.connect()
+            assert await producer.send(make_item("now", world.now_ms)) == {}
+            await trio.sleep(3700)
+        assert not before & world.disk.contents().keys() - set(_newest(world))
+
+
 async def test_a_disk_that_runs_full_under_a_commit_refuses_it_whole_and_goes_on() -> None:
     world = World()
     async with world.serving():
@@ -511,4 +681,5 @@ async def test_damaged_bytes_are_not_delivered_and_are_shown() -> None:
         assert server.undeliverable == 1
         assert server.damage_count == 1
         assert server.damages[0].path == path
+        assert server.damages[0].size > 0
         assert server.store.schedule.pending == 1

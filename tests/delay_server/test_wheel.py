@@ -331,3 +331,70 @@ def test_memory_is_given_back_when_all_have_left() -> None:
     due_wheel.add(random_entries(np.random.default_rng(13), 100_000, NOON, NOON + 10_000))
     due_wheel.pop_due(NOON + 10_000, 100_000)
     assert due_wheel.memory_bytes < empty + 300 * 8 + 1000
+
+
+MINUTE_START = NOON - NOON % 60_000
+"""A row due before this is filed here if the floor moves it."""
+
+evictions = st.tuples(st.just("evict"), st.integers(0, 60))
+moved_adds = st.tuples(
+    st.just("add"), st.lists(st.tuples(times, st.booleans(), st.integers(0, 5)), max_size=40)
+)
+
+
+@pytest.mark.usefixtures("_sizes")
+@settings(max_examples=200)
+@given(
+    steps=st.lists(st.one_of(moved_adds, moved_adds, pops, evictions), max_size=30),
+    slot_ms=st.sampled_from([1, 7, 64]),
+    shuffled=sequences,
+)
+def test_what_is_thrown_out_is_exactly_what_comes_after_the_key(
+    steps: list[tuple[str, object]], slot_ms: int, shuffled: list[int]
+) -> None:
+    real = Wheel(slot_ms=slot_ms, now_ms=MINUTE_START)
+    model: dict[int, tuple[int, ...]] = {}
+    added = 1
+    for step, argument in steps:
+        if step == "add":
+            assert isinstance(argument, list)
+            entries = entries_due(*[MINUTE_START + due for due, _, _ in argument])
+            entries["sequence"] = added + np.array(shuffled[: len(entries)], np.int64)
+            entries["subject"] = [subject for _, _, subject in argument]
+            is_moved = np.array([moved for _, moved, _ in argument], np.bool_)
+            entries["minute"][is_moved] = MINUTE_START // 60_000
+            added += 40
+            real.add(entries)
+            model |= {entry[0]: entry for entry in entries.tolist()}
+        elif step == "pop":
+            assert isinstance(argument, tuple)
+            for entry in real.pop_due(MINUTE_START + argument[0], argument[1]).tolist():
+                assert model.pop(entry[0]) == entry
+        elif isinstance(argument, int) and len(real) > argument:
+            key = real.eviction_key(argument)
+            for _ in real.evict(key):
+                assert real.is_evicting
+                real.next_due_ms()
+            for sequence, entry in list(model.items()):
+                if (max(entry[1], entry[4] * 60_000), sequence) > key:
+                    del model[sequence]
+            assert len(model) <= argument
+        assert len(real) == len(model)
+        assert real.next_due_ms() == min((entry[1] for entry in model.values()), default=None)
+        counts = Counter(entry[-1] for entry in model.values())
+        assert all(real.pending_of(subject) == counts[subject] for subject in range(400))
+    left = np.concatenate([real.pop_due(2**60, 10**9), np.empty(0, ENTRY)]).tolist()
+    assert left == sorted(model.values(), key=lambda entry: (entry[1], entry[0]))
+
+
+def test_throwing_out_a_part_keeps_the_rest_and_frees_the_memory() -> None:
+    chance = np.random.default_rng(3)
+    for reached_ms in (NOON - 1, NOON + 200_000):
+        due_wheel = Wheel(now_ms=reached_ms)
+        for first in range(0, 200_000, 20_000):
+            due_wheel.add(random_entries(chance, 20_000, NOON, NOON + 120_000, sequence=first))
+        before = due_wheel.memory_bytes
+        for _ in due_wheel.evict(due_wheel.eviction_key(150_000)):
+            pass
+        assert 120_000 < len(due_wheel) <= 150_000
+        assert due_wheel.memory_bytes < 0.85 * before

@@ -829,9 +829,7 @@ async def test_the_faults_of_all_slow_down_those_who_made_them_and_nobody_else()
 
 
 @virtual_time
-async def test_lines_about_bad_peers_are_limited_and_the_next_says_how_many_there_were() -> (
-    None
-):
+async def test_lines_about_bad_peers_are_limited_and_the_next_says_how_many_there_were() -> None:
     limits = ConnectionLimits(warnings_per_second_max=1)
     with structlog.testing.capture_logs() as lines:
         async with serving(Recorder(), limits) as (_, network):

@@ -11,7 +11,7 @@ import delaywheel.log_output
 from delay_server.config import DelayServerConfig
 from delaywheel.failures import ExitCode
 from delaywheel.main import main
-from storage.errors import DataDirectoryError
+from storage.errors import DamagedError, DataDirectoryError
 
 
 class RecordingServer(types.ModuleType):
@@ -100,3 +100,14 @@ def test_a_bug_keeps_its_traceback(server: RecordingServer) -> None:
     server.error = ZeroDivisionError()
     result = run("--data", "d", "--broker", "g1=h:1")
     assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_a_node_that_cannot_serve_its_logs_says_what_to_run(server: RecordingServer) -> None:
+    server.error = ExceptionGroup(
+        "nursery", [DamagedError(path="checkpoint/checkpoint", position=72, reason="bad CRC")]
+    )
+    result = run("--data", "my data", "--broker", "g1=127.0.0.1:1")
+    assert result.exit_code == ExitCode.LOGS
+    assert "checkpoint/checkpoint at position 72: bad CRC" in result.stderr
+    assert "`delaywheel log verify 'my data'`" in result.stderr
+    assert "`delaywheel log salvage 'my data' --out salvaged`" in result.stderr

@@ -22,6 +22,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
         ("broker",),
         ("delay-server",),
         ("log", "dump"),
+        ("log", "salvage"),
         ("log", "verify"),
         ("send",),
         ("settings",),

@@ -95,7 +95,12 @@ def test_an_address_that_is_none_is_a_wrong_option() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [((200, b"<html>"), "is no delay server"), ((503, b"{}"), "answered 503")],
+    [
+        ((200, b"<html>"), "is no delay server"),
+        ((200, b'{"a":' + b"[" * 100_000), "is no delay server"),
+        ((200, b'{"a":"\xff"}'), "is no delay server"),
+        ((503, b"{}"), "answered 503"),
+    ],
 )
 def test_what_is_no_status_is_told(address: str, answer: tuple[int, bytes], words: str) -> None:
     StatusServer.answer = answer

@@ -398,11 +398,11 @@ class Rig:
         assert at_ms == self.wall.now_ms()
         self.facts += [Fact(s, at_ms, group, outcome) for s in entries["sequence"].tolist()]
 
-    def offer(self, count: int, *, in_ms: int = 0, size: int = 20) -> Entries:
+    def offer(self, count: int, *, in_ms: int = 0, size: int = 20, lane: int = 0) -> Entries:
         """Offer messages that became due `in_ms` from now."""
         entries = self.store.add([self.wall.now_ms() + in_ms] * count, size=size)
         self.offered += count
-        self.sender.offer(entries)
+        self.sender.offer(entries, lane=lane)
         return entries
 
     def delivered(self) -> list[int]:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sender.parcels import Entries, Parcel, ParcelQueue, Shelf, first_try, joined
+from sender.lanes import LaneQueue
+from sender.parcels import Batch, Entries, Parcel, Shelf, first_try, joined
 from tests.sender.broker_rig import ENTRY
 
 
@@ -17,15 +18,16 @@ def entries_of(sequences: Sequence[int], *, size: int = 10) -> Entries:
     return entries
 
 
-def sequences(parcel: Parcel | None) -> list[int]:
+def sequences(parcel: Parcel | Batch | None) -> list[int]:
     assert parcel is not None
     assert len(parcel.tries) == len(parcel)
     found: list[int] = parcel.entries["sequence"].tolist()
     return found
 
 
-def queue_of(*parts: Sequence[int]) -> ParcelQueue:
-    queue = ParcelQueue()
+def queue_of(*parts: Sequence[int]) -> LaneQueue:
+    """Return a queue of one lane, whose turns are shorter than what is taken at once."""
+    queue = LaneQueue(turn_items=2)
     for part in parts:
         queue.append(first_try(entries_of(part)))
     return queue
@@ -72,7 +74,7 @@ def test_an_entry_larger_than_the_bytes_goes_alone_and_only_if_asked_for() -> No
 
 
 def test_bytes_are_counted_beyond_32_bits() -> None:
-    queue = ParcelQueue()
+    queue = LaneQueue(turn_items=2)
     queue.append(first_try(entries_of([1, 2, 3], size=2**31)))
     assert sequences(queue.take(items_max=9, bytes_max=2**32, any_size=False)) == [1, 2]
 
@@ -85,13 +87,57 @@ def test_what_is_put_first_comes_first_in_its_order() -> None:
 
 
 def test_alike_means_from_one_parcel_with_the_group_it_avoids() -> None:
-    queue = ParcelQueue()
+    queue = LaneQueue(turn_items=2)
     queue.append(Parcel(entries_of([1, 2, 3]), np.zeros(3, np.uint32), avoid=4))
     queue.append(first_try(entries_of([9])))
     first = queue.take_alike(2)
     rest = queue.take_alike(2)
     assert (sequences(first), first.avoid, sequences(rest), rest.avoid) == ([1, 2], 4, [3], 4)
     assert sequences(queue.take_alike(2)) == [9]
+
+
+def test_small_parcels_are_merged_with_their_tries_where_they_avoid_the_same_group() -> None:
+    queue = LaneQueue(turn_items=2)
+    for number in range(600):
+        entries = entries_of([2 * number, 2 * number + 1])
+        queue.append(Parcel(entries, np.array([number, 0], np.uint32), avoid=number // 100))
+    seen: list[int] = []
+    avoided: list[int] = []
+    while queue.count:
+        parcel = queue.take_alike(10_000)
+        assert parcel.tries.tolist()[::2] == [n // 2 for n in sequences(parcel)[::2]]
+        assert {n // 200 for n in sequences(parcel)} == {parcel.avoid}
+        seen += sequences(parcel)
+        avoided.append(parcel.avoid)
+    assert seen == list(range(1200))
+    # Twice 256 parcels were merged; the others wait for more.
+    assert avoided == [0, 1, 2, 2, 3, 4, 5, *[5] * 88]
+
+
+def test_large_parcels_are_not_copied() -> None:
+    queue = LaneQueue(turn_items=2)
+    parcels = [first_try(entries_of(range(100))) for _ in range(600)]
+    for parcel in parcels:
+        queue.append(parcel)
+    assert all(queue.take_alike(1000).entries is parcel.entries for parcel in parcels)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=800, max_size=1200))
+@settings(max_examples=20, deadline=None)
+def test_a_queue_that_merges_while_it_is_emptied_keeps_its_order(
+    steps: list[tuple[int, int]],
+) -> None:
+    queue = LaneQueue(turn_items=2)
+    put = 0
+    taken: list[int] = []
+    for count, wanted in steps:
+        queue.append(first_try(entries_of(range(put, put + count))))
+        put += count
+        batch = queue.take(items_max=wanted, bytes_max=1000, any_size=False)
+        taken += sequences(batch) if batch is not None else []
+        assert queue.count == put - len(taken)
+    taken += [sequence for parcel in queue.clear() for sequence in sequences(parcel)]
+    assert taken == list(range(put))
 
 
 @given(
@@ -101,7 +147,7 @@ def test_alike_means_from_one_parcel_with_the_group_it_avoids() -> None:
 def test_a_queue_gives_each_entry_once_in_order_within_the_limits(
     parts: list[list[int]], takes: list[tuple[int, int, bool]]
 ) -> None:
-    queue = ParcelQueue()
+    queue = LaneQueue(turn_items=2)
     put = 0
     for part in parts:
         entries = entries_of(range(put, put + len(part)))

@@ -6,7 +6,10 @@ comes before its time, that no request is empty and that every item's CRC is rig
 """
 
 import random
-from collections.abc import Callable
+import tracemalloc
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +22,9 @@ from trio.testing import MockClock
 
 from delay_protocol import ItemCode, ResponseCode
 from sender import GroupState, Outcome, SenderConfig
+from sender.parcels import Entries
 from tests.sender.broker_rig import (
+    ENTRY,
     EPOCH_MS,
     QUICK,
     FakeBroker,
@@ -27,12 +32,15 @@ from tests.sender.broker_rig import (
     Reply,
     Rig,
     Script,
+    make_closing,
+    make_erring,
     make_refusing,
     make_silent,
     make_unreachable,
     refuse,
     rig_of,
     states,
+    stay_silent,
     take_all,
 )
 
@@ -330,6 +338,316 @@ async def test_counts_say_what_each_entry_waits_for_and_room_is_what_is_left() -
         assert rig.sender.queued == 20
         assert rig.sender.room == 70
         assert unsent.total == 30
+        held = [entry for entries in rig.sender.held() for entry in entries["position"].tolist()]
+        assert sorted(held) == list(range(30))
+
+
+# Lanes.
+
+
+def numbers_of(ids: Sequence[bytes]) -> list[int]:
+    return [int(message_id[1:]) for message_id in ids]
+
+
+SLOW = SenderConfig(batch_items=16, in_flight_requests_max=2, queue_items_max=256)
+"""With a broker that takes 0.1 s for each answer: 320 messages a second and group."""
+
+
+def make_slow(rig: Rig) -> None:
+    for broker in rig.brokers:
+        broker.script = lambda _request: Reply(delay_s=0.1)
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+async def test_a_hot_lane_does_not_stand_before_a_few_of_another(brokers: int) -> None:
+    async with rig_of(brokers, config=SLOW, setup=make_slow) as rig:
+        await trio.sleep(0.1)
+        rig.offer(20_000, lane=1)
+        await trio.sleep(1)
+        assert all(status.queued >= 128 for status in rig.sender.status())
+        few = range(rig.offered, rig.offered + 10)
+        rig.offer(10, lane=0)
+        # An answer to what was in flight, which makes room, and one to them.
+        await trio.sleep(0.21)
+        assert sorted(number for number in rig.delivered() if number in few) == list(few)
+
+
+@pytest.mark.parametrize("hot", [1, 3])
+async def test_few_of_a_lane_go_out_within_one_turn_of_each_other_lane(hot: int) -> None:
+    async with rig_of(config=SLOW, setup=make_slow) as rig:
+        await trio.sleep(0.1)
+        for lane in range(1, hot + 1):
+            rig.offer(3_000, lane=lane)
+        await trio.sleep(1)
+        before = len(rig.brokers[0].ids)
+        few = {rig.offered + n for n in range(10)}
+        rig.offer(10, lane=0)
+        await trio.sleep(2)
+        ids = numbers_of(rig.brokers[0].ids[before:])
+        assert few <= set(ids[: hot * 16 + 10])
+
+
+async def test_lanes_get_equal_shares_however_much_of_each_waits_and_whichever_came_first() -> None:
+    async with rig_of(2, config=SLOW, setup=make_slow) as rig:
+        await trio.sleep(0.1)
+        rig.offer(9_000, lane=1)
+        await trio.sleep(1)
+        lane_of = [1] * 9_000
+        for lane, count in ((2, 2_000), (0, 2_000), (3, 5_000)):
+            rig.offer(count, lane=lane)
+            lane_of += [lane] * count
+        # What was in flight is answered.
+        await trio.sleep(0.15)
+        began = len(rig.facts)
+        for _ in range(6):
+            await trio.sleep(1)
+            got = Counter(lane_of[number] for number in rig.delivered()[began:])
+            # One turn in each of the two groups.
+            assert max(got.values()) - min(got.values()) <= 2 * 16
+        assert len(rig.facts) - began >= 6 * 600
+        await trio.sleep(60)
+        rig.assert_all_settled()
+        assert rig.sender.queued_by_lane() == {}
+
+
+async def test_a_lane_keeps_its_order() -> None:
+    async with rig_of(config=SLOW, setup=make_slow) as rig:
+        for _ in range(40):
+            for lane in range(3):
+                rig.offer(lane * 11, lane=lane)
+            await trio.sleep(0.03)
+        await trio.sleep(60)
+        rig.assert_all_settled()
+        lane_of: list[int] = []
+        for _ in range(40):
+            lane_of += [1] * 11 + [2] * 22
+        ids = numbers_of(rig.brokers[0].ids)
+        for lane in (1, 2):
+            of_lane = [number for number in ids if lane_of[number] == lane]
+            assert of_lane == sorted(of_lane)
+
+
+async def test_a_lane_that_came_late_finds_room_in_a_full_queue_and_fills_no_more_of_it() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = stay_silent
+
+    async with rig_of(config=SLOW, setup=setup) as rig:
+        await trio.sleep(0.1)
+        for lane in range(1, 4):
+            rig.offer(1_000, lane=lane)
+            await trio.sleep(0.1)
+        # Two batches of each lane; those of the second are where two of the first have left.
+        assert rig.sender.status()[0].queued == 256 + 32
+        assert rig.sender.queued_by_lane() == {1: 1_000 - 32, 2: 1_000, 3: 1_000}
+
+
+async def test_a_queue_shorter_than_two_batches_is_not_overfilled_by_one_lane() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = stay_silent
+
+    config = SenderConfig(batch_items=16, in_flight_requests_max=1, queue_items_max=20)
+    async with rig_of(config=config, setup=setup) as rig:
+        await trio.sleep(0.1)
+        for _ in range(5):
+            rig.offer(50)
+            await trio.sleep(0.1)
+            assert rig.sender.status()[0].queued <= 20
+
+
+def fail_requests(rig: Rig) -> None:
+    make_erring(rig.brokers[0])
+
+
+def refuse_half(rig: Rig) -> None:
+    rig.brokers[0].script = lambda request: refuse(ItemCode.STORE_ERROR, *request.ids[::2])
+
+
+def set_the_clock_back(rig: Rig) -> None:
+    rig.wall.step(-1_000)
+
+
+def cut_off(rig: Rig) -> None:
+    make_closing(rig.brokers[0])
+
+
+@pytest.mark.parametrize("spoil", [fail_requests, refuse_half, set_the_clock_back, cut_off])
+async def test_what_comes_back_of_a_request_of_several_lanes_waits_in_its_own(
+    spoil: Callable[[Rig], None],
+) -> None:
+    lanes = [0, 4, 2, 4]
+
+    async with rig_of(config=SenderConfig(retry_max_s=1.0)) as rig:
+        await trio.sleep(100)
+        rig.sender.pause()
+        for lane in lanes:
+            rig.offer(20, lane=lane)
+        await trio.sleep(0.1)
+        spoil(rig)
+        rig.sender.resume()
+        await trio.sleep(0.05)
+        settled = set(rig.delivered())
+        assert len(settled) == (40 if spoil is refuse_half else 0)
+        rig.sender.pause()
+        # What was in flight, tried again and held comes back within this.
+        await trio.sleep(8)
+        left = Counter(lanes[n // 20] for n in range(80) if n not in set(rig.delivered()))
+        assert rig.sender.queued_by_lane() == left
+        assert left[4] >= 20
+        rig.brokers[0].script = take_all
+        rig.sender.resume()
+        await trio.sleep(60)
+        rig.assert_all_settled()
+
+
+async def test_a_lane_of_poison_takes_no_turns_from_others_when_it_is_tried_again() -> None:
+    poison = set(range(400))
+
+    def script(request: Received) -> Reply:
+        bad = [i for i in request.ids if int(i[1:]) in poison]
+        return Reply(delay_s=0.1, failures=dict.fromkeys(bad, int(ItemCode.STORE_ERROR)))
+
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = script
+
+    config = SenderConfig(
+        batch_items=16,
+        in_flight_requests_max=2,
+        queue_items_max=256,
+        retry_max_s=0.1,
+        refusals_max=10**9,
+    )
+    async with rig_of(config=config, setup=setup) as rig:
+        await trio.sleep(0.1)
+        rig.offer(400, lane=1)
+        await trio.sleep(0.1)
+        rig.offer(2_000, lane=2)
+        await trio.sleep(12)
+        # 320 a second, of which the lane that gets nowhere has half.
+        assert len(rig.facts) >= 12 * 320 * 0.45
+
+
+async def test_a_group_that_fails_gives_back_each_lane_to_its_turns_elsewhere() -> None:
+    def setup(rig: Rig) -> None:
+        make_slow(rig)
+        rig.brokers[1].is_refusing = True
+
+    config = SenderConfig(
+        batch_items=16, in_flight_requests_max=2, queue_items_max=256, reconnect_max_s=0.1
+    )
+    async with rig_of(2, config=config, setup=setup) as rig:
+        await trio.sleep(0.1)
+        rig.offer(3_000, lane=1)
+        await trio.sleep(0.5)
+        rig.offer(10, lane=0)
+        make_refusing(rig.brokers[0])
+        await rig.brokers[0].hang_up()
+        await trio.sleep(0.2)
+        assert {status.queued for status in rig.sender.status()} == {0}
+        assert rig.sender.queued_by_lane()[0] == 10
+        rig.brokers[1].is_refusing = False
+        await trio.sleep(0.5)
+        assert set(range(3_000, 3_010)) <= set(rig.delivered())
+
+
+async def test_lanes_take_turns_in_being_risked_on_a_group_that_failed() -> None:
+    bad: set[bytes] = set()
+
+    def script(request: Received) -> Reply:
+        return Reply(code=ResponseCode.BROKER_ERROR if bad.intersection(request.ids) else 0)
+
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].is_refusing = True
+        rig.brokers[0].script = script
+
+    config = SenderConfig(reconnect_max_s=0.1, retry_base_s=100, retry_max_s=100)
+    async with rig_of(config=config, setup=setup) as rig:
+        bad.update(f"m{n}".encode() for n in range(500))
+        rig.offer(500, lane=1)
+        rig.offer(10, lane=2)
+        await trio.sleep(1)
+        rig.brokers[0].is_refusing = False
+        await trio.sleep(1)
+        # One of the first lane was risked in vain, then one of the second.
+        ids = numbers_of(rig.brokers[0].ids)
+        assert ids[0] == 0
+        assert ids[1] == 500
+
+
+# What is held.
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_what_is_left_of_an_offer_does_not_keep_its_array_alive(lanes: int) -> None:
+    stubborn = {f"m{number}".encode() for number in range(0, 6_000, 500)}
+    poison = b"m8200"
+
+    def script(request: Received) -> Reply:
+        if poison in request.ids:
+            return Reply(code=ResponseCode.BROKER_ERROR)
+        return refuse(ItemCode.BLOCK, *(i for i in request.ids if i in stubborn))
+
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = script
+
+    config = SenderConfig(retry_base_s=40, retry_max_s=40)
+    async with rig_of(config=config, setup=setup) as rig:
+        await trio.sleep(10)
+        arrays: list[weakref.ref[Entries]] = [
+            weakref.ref(rig.offer(2_000, lane=number % lanes)) for number in range(3)
+        ]
+        tracemalloc.start()
+        # Held for being early: once as it came, once as what is left after the first are due.
+        now = rig.wall.now_ms()
+        early = rig.store.add([now + (3_000 if n % 100 else 5_000) for n in range(2_000)])
+        rig.offered += 2_000
+        rig.sender.offer(early, lane=1)
+        arrays.append(weakref.ref(early))
+        del early
+        await trio.sleep(0.1)
+        arrays.append(weakref.ref(rig.offer(1_000, lane=2)))
+        await trio.sleep(1)
+        unsent = rig.sender.unsent()
+        # The poison keeps the whole of its request.
+        assert (unsent.early, unsent.retrying) == (2_000, 12 + 256)
+        assert unsent.total == 2_000 + 12 + 256
+        assert [array() is not None for array in arrays] == [False] * 5
+        await trio.sleep(3)
+        held = tracemalloc.take_snapshot().filter_traces(
+            [tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)]
+        )
+        tracemalloc.stop()
+        assert (rig.sender.unsent().early, len(rig.facts)) == (20, 7_000 - 12 - 256 + 1_980)
+        # Some 40 bytes each, in arrays of their own.
+        assert sum(trace.size for trace in held.traces) <= (20 + 12 + 256) * 60
+        await trio.sleep(5)
+        assert rig.sender.unsent().total == 12 + 256
+
+
+@pytest.mark.parametrize("count", [1, 7, 40])
+async def test_what_is_offered_one_by_one_while_nothing_is_sent_costs_little_more_than_its_index(
+    count: int,
+) -> None:
+    def setup(rig: Rig) -> None:
+        make_refusing(rig.brokers[0])
+        rig.sender.pause()
+
+    async with rig_of(2, setup=setup) as rig:
+        await trio.sleep(1)
+        due_ms = rig.wall.now_ms()
+        offered = 0
+        tracemalloc.start()
+        while offered < 20_000:
+            entries = np.zeros(count, ENTRY)
+            entries["due_ms"] = due_ms
+            entries["sequence"] = range(offered, offered + count)
+            rig.sender.offer(entries, lane=offered // count % 2)
+            offered += count
+            if offered % 50 < count:
+                await trio.sleep(0.001)
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert rig.sender.unsent().total == offered
+        assert held <= offered * 60
 
 
 # Anything at all.
@@ -347,6 +665,10 @@ CONFIG = SenderConfig(
     reconnect_base_s=0.1,
     reconnect_max_s=5.0,
 )
+
+LANES = 3
+
+LANE_ITEMS_MIN = CONFIG.batch_items * CONFIG.queue_lane_batches_min
 
 ITEM_CODES = [*(int(code) for code in ItemCode), 99, -1]
 CODES = [ResponseCode.UNKNOWN_CODE, ResponseCode.BROKER_ERROR, ResponseCode.BROKER_REJECT]
@@ -433,9 +755,9 @@ async def play(rig: Rig, step: Step) -> None:
         case "misbehave":
             misbehave(broker, step.number)
         case "offer":
-            rig.offer(step.number % 50, size=step.number % 7 * 50)
+            rig.offer(step.number % 50, size=step.number % 7 * 50, lane=step.number // 7 % LANES)
         case "offer early":
-            rig.offer(step.number % 20, in_ms=step.number)
+            rig.offer(step.number % 20, in_ms=step.number, lane=step.number % LANES)
         case "clock":
             rig.wall.step((step.number - 7_000) * 3)
         case "hang up":
@@ -453,10 +775,11 @@ def check_bounds(rig: Rig) -> None:
     for status in rig.sender.status():
         assert status.in_flight <= CONFIG.batch_items * CONFIG.in_flight_requests_max
         assert status.in_flight_bytes <= CONFIG.in_flight_bytes_max
-        assert status.queued <= CONFIG.queue_items_max
+        assert status.queued <= CONFIG.queue_items_max + (LANES - 1) * LANE_ITEMS_MIN
         total += status.in_flight
     unsent = rig.sender.unsent()
     assert unsent.in_flight == total
+    assert unsent.queued == sum(rig.sender.queued_by_lane().values())
     assert unsent.total == rig.offered - len(rig.facts) - len(rig.damages)
 
 

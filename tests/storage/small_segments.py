@@ -6,12 +6,18 @@ It is the message of message_log.md's example: sequence 2, due at NOW_MS, on sub
 import numpy as np
 
 from storage.batches import BATCH_BYTES_MAX
-from storage.checkpoint import CHECKPOINT_PATH, Checkpoint, RetiredFile, write_checkpoint
+from storage.checkpoint import (
+    CHECKPOINT_PATH,
+    Checkpoint,
+    EpochStart,
+    RetiredFile,
+    write_checkpoint,
+)
 from storage.dispatch_log import FactsJournal
 from storage.entries import SubjectTable
 from storage.facts import FactBlock, Outcome
 from storage.rows import RowBlock
-from storage.seals import SEALS_DIRECTORY, SEALS_PATH, Seal, SealsLog
+from storage.seals import SEALS_DIRECTORY, Seal, SealsEnd, SealsLog, columns_of_seals
 from storage.segment import Segment
 from storage.spans import MINUTE_MS, SegmentKey, Span
 from tests.simulation.disk import SimDisk
@@ -29,6 +35,7 @@ EXAMPLE_SEAL = Seal(
     digest=(0x0102030405060708, 0x090A0B0C0D0E0F10),
     facts_digest=(0x1112131415161718, 0x191A1B1C1D1E1F20),
     outcomes=(1, 0, 0, 0, 0, 0, 0),
+    sealed_ms=NOW_MS + 120_000,
 )
 
 
@@ -108,9 +115,9 @@ def example_files() -> dict[str, bytes]:
     disk = segment_disk()
     segment = example_segment(disk)
     new_journal(disk).append([delivered([2])], append_ms=NOW_MS + 20, epoch=1)
-    seals = SealsLog(disk, LOG_UUID, length=0, count=0, crc=0)
+    seals = SealsLog(disk, LOG_UUID, end=SealsEnd())
     disk.sync_directory(SEALS_DIRECTORY)
-    seals.append([EXAMPLE_SEAL], append_ms=NOW_MS + 120_000)
+    seals.append(columns_of_seals([EXAMPLE_SEAL]), append_ms=NOW_MS + 120_000)
     write_checkpoint(
         disk,
         LOG_UUID,
@@ -118,6 +125,7 @@ def example_files() -> dict[str, bytes]:
             written_ms=NOW_MS + 3000,
             sequence=2,
             fact_number=1,
+            epochs=(EpochStart(1, 1),),
             floor_minute=KEY.start,
             hour_mark=KEY.start + 180,
             day_mark=KEY.start + 4320,
@@ -129,6 +137,6 @@ def example_files() -> dict[str, bytes]:
     return {
         "schedule_log.md": files[KEY.path],
         "dispatch_log.md": files["dispatch_log/journal/00000000000000000001.log"],
-        "seals.md": files[SEALS_PATH],
+        "seals.md": files["seals/00000000000000000001.log"],
         "checkpoint.md": files[CHECKPOINT_PATH],
     }

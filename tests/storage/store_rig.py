@@ -8,22 +8,26 @@ that it hears is checked at once; `check_rows` and `finish` check the rest.
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from storage.batches import Damage
-from storage.checkpoint import read_checkpoint
+from storage.checkpoint import Checkpoint, EpochStart, read_checkpoint
 from storage.columns import Columns, RecordKind
 from storage.entries import ENTRY, Entries
 from storage.errors import FatalDiskError, StorageFullError
 from storage.facts import FactBlock, Outcome
+from storage.file_header import decode_file_header
 from storage.item_reader import ItemReader
+from storage.loading import LoadJob
 from storage.message_log import Append
-from storage.schedule_log import LoadJob, ScheduleLimits
-from storage.seals import Seal, read_seals
+from storage.retention import RetentionRules
+from storage.schedule_log import ScheduleLimits
+from storage.seals import Seal, SealsEnd, read_seals, seals_end
 from storage.segment import Segment
-from storage.spans import MINUTE_MS
+from storage.spans import MINUTE_MS, Span, key_of_minute, key_of_name
 from storage.store import CheckpointWork, RecoverySummary, Store, StoreSettings
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Death, FaultPlan
@@ -31,6 +35,7 @@ from tests.storage.qmq_items import qmq_item
 
 START_MS = 29_000_000 * MINUTE_MS
 GRACE_MS = 60 * MINUTE_MS
+_NEVER_MS = 10**14
 SETTINGS = StoreSettings(
     schedule=ScheduleLimits(
         minute_horizon_minutes=2,
@@ -41,7 +46,23 @@ SETTINGS = StoreSettings(
     message_log_file_bytes_max=4000,
     journal_file_bytes_max=1500,
     retired_grace_ms=GRACE_MS,
+    retention=RetentionRules(
+        message_log_keep_ms=_NEVER_MS, segments_keep_ms=_NEVER_MS, seals_keep_ms=_NEVER_MS
+    ),
 )
+"""Nothing leaves for its age."""
+SWEPT = replace(
+    SETTINGS,
+    seals_file_bytes_max=1500,
+    retired_grace_ms=10 * MINUTE_MS,
+    retention=RetentionRules(
+        message_log_keep_ms=20 * MINUTE_MS,
+        duplicate_window_ms=5 * MINUTE_MS,
+        segments_keep_ms=30 * MINUTE_MS,
+        seals_keep_ms=100 * MINUTE_MS,
+    ),
+)
+"""Everything that can leave does so within the time that a test plays."""
 _SUBJECTS = (b"boarding", b"gate", b"delay")
 
 
@@ -65,7 +86,14 @@ class Memory:
     attempted_facts: set[int] = field(default_factory=set)
     durable_facts: set[int] = field(default_factory=set)
     deliveries: Counter[int] = field(default_factory=Counter)
+    appended_ms: dict[int, int] = field(default_factory=dict)
+    epochs: list[EpochStart] = field(default_factory=list)
     sealed: dict[str, Seal] = field(default_factory=dict)
+    """The last seal of each segment that a durable checkpoint told of."""
+    was_short: bool = False
+    """Whether ages were cut short for want of free disk."""
+    deleted: Counter[str] = field(default_factory=Counter)
+    """Files deleted in good order, by directory."""
     made: int = 0
 
 
@@ -103,6 +131,8 @@ class StoreRig:
         self.journalled: list[tuple[FactBlock, int]] = []
         self._load: LoadJob | None = None
         self.work: CheckpointWork | None = None
+        self._is_open = False
+        self._watch_unlinks()
         self.store, self.summary = Store.open(
             self.disk,
             self.settings,
@@ -110,12 +140,12 @@ class StoreRig:
             now_ms=self.now_ms,
             on_damage=self._damaged,
         )
-        self._reader = ItemReader(
-            self.disk, lambda *what: self._damaged(Damage(what[0], what[1], 0, what[2]))
-        )
+        self._is_open = True
+        self._reader = ItemReader(self.disk, self._damaged)
         self._floor = max(
             self.store.schedule.floor_minute, self.store.message_log.last_floor_minute
         )
+        self.remember_seals()
         self._learn_messages()
         self._learn_facts()
 
@@ -140,11 +170,17 @@ class StoreRig:
     def _learn_messages(self) -> None:
         """Compare the message_log with what was accepted; adopt what was on its way at the end."""
         found: dict[int, Message] = {}
-        for batch in self.store.message_log.read(1):
+        log = self.store.message_log
+        first = log.first_sequence
+        assert first - 1 <= self.store.checkpoint.sequence
+        epochs = [start for start in self.memory.epochs if start.first_sequence < first]
+        for batch in log.read(1):
             if isinstance(batch, Damage):
                 assert self._damage_expected, batch
                 continue
             header = batch.header
+            if header.kind is RecordKind.EPOCH_START:
+                epochs.append(EpochStart(header.epoch, header.base_sequence))
             if header.kind is not RecordKind.MESSAGE:
                 continue
             begin = 0
@@ -160,8 +196,16 @@ class StoreRig:
                 begin += size
         assert not self.memory.refused & {message.item for message in found.values()}
         if not self._damage_expected:
-            assert self.memory.accepted.items() <= found.items()
+            accepted = self.memory.accepted
+            gone = {sequence: accepted[sequence] for sequence in accepted if sequence < first}
+            found |= gone
+            assert accepted.items() <= found.items()
             self.memory.accepted = found
+            assert self.store.schedule.epochs == epochs
+            assert self.store.schedule.epoch == log.last_epoch == epochs[-1].epoch
+            assert log.next_sequence > max(found, default=0)
+        self.memory.epochs = epochs
+        self.epoch = epochs[-1].epoch if epochs else 1
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -205,6 +249,8 @@ class StoreRig:
             self.memory.refused.update(items)
             return
         self._floor = floor
+        for sequence in range(header.base_sequence, header.next_sequence):
+            self.memory.appended_ms[sequence] = self.now_ms
         for place, (due, item) in enumerate(zip(due_ms, items, strict=True)):
             self.memory.accepted[header.base_sequence + place] = Message(
                 due_ms=due,
@@ -212,17 +258,40 @@ class StoreRig:
                 subject=_SUBJECTS[subjects[place]],
                 item=item,
             )
-        append_ms = self.now_ms
+        append_ms, epoch = self.now_ms, self.epoch
         self._backlog.append(
             lambda: schedule.file(
                 base_sequence=header.base_sequence,
                 floor_minute=floor,
-                epoch=1,
+                epoch=epoch,
                 columns=columns,
                 blob=b"".join(items),
                 append_ms=append_ms,
             )
         )
+
+    def start_epoch(self) -> None:
+        """Append EPOCH_START, as a master does that was elected anew."""
+        log, schedule = self.store.message_log, self.store.schedule
+        try:
+            header = log.start_epoch(self.epoch + 1, append_ms=self.now_ms)
+        except StorageFullError:
+            return
+        self.epoch += 1
+        self.memory.epochs.append(EpochStart(self.epoch, header.base_sequence))
+        self.memory.appended_ms[header.base_sequence] = self.now_ms
+        now_ms, epoch = self.now_ms, self.epoch
+
+        def file() -> Entries:
+            schedule.file_control(
+                sequence=header.base_sequence,
+                floor_minute=header.floor_minute,
+                epoch=epoch,
+                now_ms=now_ms,
+            )
+            return np.empty(0, ENTRY)
+
+        self._backlog.append(file)
 
     def commit_floor(self) -> None:
         """Append a FLOOR record of the present minute."""
@@ -234,11 +303,12 @@ class StoreRig:
         except StorageFullError:
             return
         self._floor = floor
-        now_ms = self.now_ms
+        self.memory.appended_ms[header.base_sequence] = self.now_ms
+        now_ms, epoch = self.now_ms, self.epoch
 
         def file() -> Entries:
             schedule.file_control(
-                sequence=header.base_sequence, floor_minute=floor, epoch=1, now_ms=now_ms
+                sequence=header.base_sequence, floor_minute=floor, epoch=epoch, now_ms=now_ms
             )
             return np.empty(0, ENTRY)
 
@@ -340,10 +410,11 @@ class StoreRig:
         """Make the durable end itself durable."""
         self.store.message_log.sync_durable_end()
 
-    def prepare_checkpoint(self) -> None:
+    def prepare_checkpoint(self, free_bytes_wanted: int | None = None) -> None:
         """Begin a checkpoint."""
         if self.work is None:
-            self.work = self.store.prepare_checkpoint(self.now_ms)
+            self.memory.was_short |= free_bytes_wanted is not None
+            self.work = self.store.prepare_checkpoint(self.now_ms, free_bytes_wanted)
             schedule = self.store.schedule
             for seal in self.work.seals:
                 assert seal.key.end <= schedule.floor_minute
@@ -359,7 +430,8 @@ class StoreRig:
         except StorageFullError:
             self.store.abandon_checkpoint(work)
             return
-        self.store.finish_checkpoint(work, self.now_ms)
+        self.store.finish_checkpoint(work)
+        self.remember_seals()
 
     def checkpoint(self) -> None:
         """Write a checkpoint in one go."""
@@ -390,11 +462,19 @@ class StoreRig:
             case 15:
                 self.sync_durable_end()
             case 16:
-                self.prepare_checkpoint()
+                self.prepare_checkpoint(self._free_bytes_wanted())
             case 17 | 18:
                 self.write_checkpoint()
+            case _ if chance.random() < 0.2:
+                self.start_epoch()
             case _:
                 self.commit_floor()
+
+    def _free_bytes_wanted(self) -> int | None:
+        """Return what shall be free: nothing said, a little more than is, or everything."""
+        if self.settings is not SWEPT or self.chance.random() < 0.7:
+            return None
+        return self.disk.free_bytes()[0] + self.chance.choice([-1, 1, 2000, 10**9])
 
     # -- what must be true -------------------------------------------------------------------
 
@@ -414,6 +494,8 @@ class StoreRig:
         found: Counter[int] = Counter()
         segments = list(schedule.segments.values())
         for seal in self.seals().values():
+            if seal.deleted:
+                continue
             sealed = Segment.new(self.disk, self.store.identity.log_uuid, seal.key)
             sealed.file.length = seal.length
             assert len(self.disk.contents()[seal.key.path]) == seal.length, "a sealed segment grew"
@@ -433,18 +515,48 @@ class StoreRig:
         """Return the seals that count by segment name."""
         uuid, checkpoint = self.store.identity.log_uuid, self.store.checkpoint
         seals: dict[str, Seal] = {}
-        for seal in read_seals(self.disk, uuid, checkpoint.seals_length):
+        for seal in read_seals(self.disk, uuid, seals_end(checkpoint)):
             if isinstance(seal, Damage):
                 assert self._damage_expected, seal
                 continue
-            assert seals.setdefault(seal.key.name, seal) == seal, "sealed twice, differently"
+            before = seals.get(seal.key.name, replace(seal, deleted=False))
+            assert before != seal or seal.key.name not in seals, "sealed twice"
+            assert not before.deleted, "sealed again"
+            assert before == replace(seal, deleted=False), "sealed differently"
+            seals[seal.key.name] = seal
         return seals
+
+    def remember_seals(self) -> None:
+        """Take note of what a durable checkpoint says; no seal leaves too early."""
+        seals, sealed = self.seals(), self.memory.sealed
+        if not self._damage_expected:
+            for name in sealed.keys() - seals.keys():
+                assert sealed[name].deleted, "the files are there, the seal is not"
+                age_ms = self.now_ms - sealed[name].sealed_ms
+                assert age_ms >= self.settings.retention.seals_keep_ms
+        sealed |= seals
+
+    def is_deleted(self, sequence: int) -> bool:
+        """Say whether the segment of a message was marked as deleted."""
+        minute = self.memory.accepted[sequence].minute
+        for span in (Span.MINUTE, Span.HOUR, Span.DAY):
+            seal = self.memory.sealed.get(key_of_minute(minute, span).name)
+            if seal is not None and seal.deleted:
+                return True
+        return False
+
+    def expected_rows(self) -> Counter[int]:
+        """Return how often each accepted sequence has to be found in segments."""
+        left = [sequence for sequence in self.memory.accepted if not self.is_deleted(sequence)]
+        gone = self.memory.accepted.keys() - set(left)
+        assert gone <= self.memory.attempted_facts, "deleted undelivered"
+        return Counter(left)
 
     def check_rows(self) -> None:
         """Every accepted message is filed exactly once, and the spans do not overlap."""
         self.file(10**9)
         assert self.store.schedule.flush(self.now_ms)
-        assert self.rows_on_disk() == Counter(dict.fromkeys(self.memory.accepted, 1))
+        assert self.rows_on_disk() == self.expected_rows()
         taken: set[int] = set()
         for segment in self.store.schedule.segments.values():
             minutes = set(range(segment.key.start, segment.key.end))
@@ -462,7 +574,7 @@ class StoreRig:
             for sequence in block.sequence.tolist()
         }
         known |= {seq for block in schedule._unfiled for seq in block.sequence.tolist()}
-        sealed = self.seals().values()
+        sealed = self.memory.sealed.values()
         known |= {
             sequence
             for sequence, message in self.memory.accepted.items()
@@ -489,7 +601,8 @@ class StoreRig:
             named |= {state.key.path} if state.length else set()
             named |= {state.key.facts_path} if state.facts_length else set()
         for seal in self.seals().values():
-            named |= {seal.key.path, seal.key.facts_path}
+            if not seal.deleted:
+                named |= {seal.key.path, seal.key.facts_path}
         there = {
             path for path in self.disk.contents() if path.endswith((".minute", ".hour", ".day"))
         }
@@ -502,7 +615,20 @@ class StoreRig:
         assert there <= named | made_since
 
     def finish(self) -> None:
-        """Let time pass until everything is delivered, crossed off and sealed; check all of it."""
+        """Let time pass until all is delivered, sealed and, where it is old, gone; check it."""
+        self.seal_everything()
+        self.see_files_leave()
+        self.disk.power_cut()
+        self.reopen()
+        assert self.rows_on_disk() == self.expected_rows()
+        self.check_names()
+        assert not self.summary.orphans
+        checkpoint = read_checkpoint(self.disk, self.store.identity.log_uuid)
+        assert checkpoint is not None
+        assert checkpoint.segments == ()
+
+    def seal_everything(self) -> None:
+        """Let time pass until everything is delivered, crossed off and sealed."""
         left: set[int] = set(self.memory.accepted)
         for _ in range(3000):
             self.split(10**6)
@@ -534,21 +660,87 @@ class StoreRig:
         self.sync_durable_end()
         assert not self.store.schedule.segments, "everything is delivered, yet not all is sealed"
         assert self.store.schedule.pending == 0
-        self.now_ms += GRACE_MS
-        for _ in range(2):
-            self.commit_floor()
-            self.file()
+
+    # -- what leaves -------------------------------------------------------------------------
+
+    def see_files_leave(self) -> None:
+        """Follow the timer until nothing waits for its time; see that everything did leave."""
+        for _ in range(1000):
+            next_ms = self.store.retention.next_ms
+            if next_ms is None or next_ms >= _NEVER_MS:
+                break
+            assert not self.store.needs_checkpoint(next_ms - 1) or next_ms <= self.now_ms
+            self.now_ms = max(self.now_ms, next_ms)
+            assert self.store.needs_checkpoint(self.now_ms)
             self.checkpoint()
-        assert not self.store._retired
-        self.disk.power_cut()
-        self.reopen()
-        assert self.rows_on_disk() == Counter(dict.fromkeys(self.memory.accepted, 1))
-        self.check_names()
-        # Nobody synced the names of deleted files; nothing else may have been without a name.
-        assert all(path.endswith((".hour", ".day")) for path in self.summary.orphans)
-        checkpoint = read_checkpoint(self.disk, self.store.identity.log_uuid)
-        assert checkpoint is not None
-        assert checkpoint.segments == ()
+        else:
+            raise AssertionError("something has its time and does not leave")
+        assert not self.store.checkpoint.retired
+        assert not self.store.needs_checkpoint(self.now_ms)
+        if self.settings is not SWEPT:
+            return
+        left = [path for path in self.disk.contents() if key_of_name(path.rpartition("/")[2])]
+        assert left == [], "segments did not leave"
+        for directory in ("message_log", "seals"):
+            files = [name for name in self.disk.list(directory) if name.endswith(".log")]
+            assert len(files) <= 1, f"files of the {directory} did not leave"
+        assert self.seals().keys() <= self.memory.sealed.keys()
+
+    def _watch_unlinks(self) -> None:
+        """Hold every deletion of this life against what is durable in its moment."""
+        unlink = self.disk.unlink
+
+        def watched(path: str) -> None:
+            self._check_unlink(path)
+            unlink(path)
+
+        self.disk.unlink = watched  # type: ignore[method-assign]
+
+    def _check_unlink(self, path: str) -> None:
+        directory, _, name = path.rpartition("/")
+        if name.endswith(".tmp") or self._damage_expected:
+            return
+        durable = self.disk.contents(durable=True)
+        data = durable.get("checkpoint/checkpoint")
+        checkpoint = msgspec.json.decode(data[72:], type=Checkpoint) if data else Checkpoint()
+        assert path not in checkpoint.quarantined
+        is_listed = path in {file.path for file in checkpoint.retired}
+        key = key_of_name(name)
+        if key is not None:
+            assert is_listed or not self._is_open, "deleted unlisted"
+            assert key not in {s.key for s in checkpoint.segments if directory != "dispatch_log"}
+            seals = _seals_in(durable, seals_end(checkpoint))
+            assert seals.get(key.name, True), "deleted without a mark"
+        elif directory == "message_log":
+            first = int(name.removesuffix(".log"))
+            is_failed = first >= self._next_sequence()
+            assert is_failed or first < checkpoint.first_sequence <= checkpoint.sequence + 1
+            assert is_listed or is_failed or not self._is_open
+            if is_listed:
+                rules = self.settings.retention
+                keep_ms = 0 if self.memory.was_short else rules.message_log_keep_ms
+                last = max(s for s in self.memory.appended_ms if s < checkpoint.first_sequence)
+                age_ms = self.now_ms - self.memory.appended_ms[last]
+                assert age_ms >= max(keep_ms, rules.duplicate_window_ms)
+        self.memory.deleted[directory] += is_listed
+
+    def _next_sequence(self) -> int:
+        return max(self.memory.appended_ms, default=0) + 1
+
+
+def _seals_in(files: dict[str, bytes], end: SealsEnd) -> dict[str, bool]:
+    """Return of each segment that the seals in these files tell of whether it is deleted."""
+    disk = SimDisk(random.Random(0))
+    disk.make_directory("seals")
+    log_uuid = None
+    for path, data in files.items():
+        if path.startswith("seals/") and len(data) > 64:
+            disk.open(path, create=True).write_at(0, [data])
+            log_uuid = decode_file_header(data, path=path).log_uuid
+    if log_uuid is None:
+        return {}
+    seals = [seal for seal in read_seals(disk, log_uuid, end) if isinstance(seal, Seal)]
+    return {seal.key.name: seal.deleted for seal in seals}
 
 
 def facts_of(entries: Entries, at_ms: int) -> FactBlock:

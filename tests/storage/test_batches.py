@@ -263,6 +263,7 @@ def test_what_this_version_does_not_know_is_refused(position: int, what: str) ->
         {"blob_raw_size": 2**31, "codec": Codec.LZ4},
         {"blob_size": 2**31, "blob_raw_size": 2**31},
         {"blob_size": 4, "codec": Codec.LZ4},
+        {"blob_raw_size": 3 * 255 + 1, "codec": Codec.LZ4},
         {"blob_raw_size": 4},
         {"kind": RecordKind.FLOOR},
     ],
@@ -271,15 +272,35 @@ def test_what_this_version_does_not_know_is_refused(position: int, what: str) ->
 def test_sizes_that_cannot_be_are_refused_before_anything_is_allocated(
     change: dict[str, Any],
 ) -> None:
-    header = replace(make([b"abc"])[0], **change)
+    with pytest.raises(DamagedError, match="contradict"):
+        decode_header(packed(replace(make([b"abc"])[0], **change)), **WHERE)
+
+
+def packed(header: BatchHeader) -> bytes:
+    """Return the bytes of a header whatever it says, its CRC right."""
     data = struct.pack(
         "<4sHHQBBHIQqqIIIIIIII", b"DWB1", 1, 80, 0, header.kind, header.codec, header.item_format,
         header.count, header.epoch, header.base_sequence, header.append_ms, header.floor_minute,
         header.previous_crc, header.columns_size, header.blob_size, header.blob_raw_size,
         header.columns_crc, header.blob_crc, 0,
     )  # fmt: skip
-    with pytest.raises(DamagedError, match="contradict"):
-        decode_header(resealed(data), **WHERE)
+    return resealed(data)
+
+
+def test_sequences_that_nobody_can_have_given_are_damage() -> None:
+    header = make([b"abc"])[0]
+    last = replace(header, base_sequence=2**63 - 2)
+    assert decode_header(packed(last), **WHERE).next_sequence == 2**63 - 1
+    for first in (2**63 - 1, -1, -(2**63)):
+        with pytest.raises(DamagedError, match=f"1 records from {first} on"):
+            decode_header(packed(replace(header, base_sequence=first)), **WHERE)
+
+
+@pytest.mark.parametrize("size", [1, 15, 255, 1000, 100_000, BATCH_BYTES_MAX - 500])
+def test_the_most_that_lz4_can_pack_is_read(size: int) -> None:
+    header, data = make([bytes(size)], codec=Codec.LZ4)
+    assert decode_header(data, **WHERE) == header
+    assert bytes(decode_batch(header, data, **WHERE).blob) == bytes(size)
 
 
 def test_item_sizes_have_to_add_up_to_the_blob() -> None:

@@ -145,11 +145,17 @@ def rewritten(change: object) -> SimDisk:
     """Return a disk with a checkpoint whose JSON was changed by a newer version, CRC and all."""
     disk = new_disk()
     write_checkpoint(disk, LOG_UUID, checkpoint_of(1))
-    data = disk.contents()[CHECKPOINT_PATH]
-    manifest = json.loads(data[72:])
+    manifest = json.loads(disk.contents()[CHECKPOINT_PATH][72:])
     assert callable(change)
     change(manifest)
-    text = json.dumps(manifest).encode()
+    return holding(json.dumps(manifest).encode())
+
+
+def holding(text: bytes) -> SimDisk:
+    """Return a disk with a checkpoint of this text, its CRC right."""
+    disk = new_disk()
+    write_checkpoint(disk, LOG_UUID, checkpoint_of(1))
+    data = disk.contents()[CHECKPOINT_PATH]
     crc = zlib.crc32(text, log_seed(LOG_UUID, LogKind.CHECKPOINT))
     prefix = len(text).to_bytes(4, "little") + crc.to_bytes(4, "little")
     return disk_of({CHECKPOINT_PATH: data[:64] + prefix + text})
@@ -163,10 +169,30 @@ def rewritten(change: object) -> SimDisk:
         lambda manifest: manifest["segments"][0].append(7),
         lambda manifest: manifest["retired"].append(["a", 1, 2]),
         lambda manifest: manifest.update(sequence="one"),
+        lambda manifest: manifest["segments"][0].__setitem__(1, 4),
     ],
 )
 def test_what_only_a_newer_version_can_have_written_is_refused(change: object) -> None:
     with pytest.raises(UnsupportedFormatError, match="upgrade this node"):
+        read_checkpoint(rewritten(change), LOG_UUID)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b'{"quarantined":["\xff"]}'],
+    ids=["nothing", "a beginning", "no UTF-8"],
+)
+def test_a_manifest_that_is_no_json_is_damage(text: bytes) -> None:
+    with pytest.raises(DamagedError):
+        read_checkpoint(holding(text), LOG_UUID)
+
+
+@pytest.mark.parametrize(("start", "span"), [(61, 2), (60, 3), (-1, 1), (2**32 - 1, 1)])
+def test_a_manifest_of_a_segment_that_cannot_exist_is_damage(start: int, span: int) -> None:
+    def change(manifest: dict[str, list[list[int]]]) -> None:
+        manifest["segments"][0][:2] = [start, span]
+
+    with pytest.raises(DamagedError, match=f"span {span} from {start} on"):
         read_checkpoint(rewritten(change), LOG_UUID)
 
 

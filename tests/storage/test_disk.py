@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.disk import Bytes, DirectoryDisk, DirectoryFile
+from storage.disk import Bytes, DirectoryDisk, DirectoryFile, make_data_directory
 from storage.errors import DataDirectoryError, FatalDiskError, StorageFullError
 
 
@@ -232,3 +232,55 @@ def test_a_lock_that_cannot_be_made_is_a_disk_error(
     monkeypatch.setattr(os, "open", failing(errno.ENOSPC))
     with pytest.raises(StorageFullError, match="lock"), disk.lock("lock"):
         pass
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return a list that gets every directory that is fsynced."""
+    directories: list[Path] = []
+    plain = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        directories.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        plain(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return directories
+
+
+def test_the_names_of_a_new_data_directory_and_its_parents_are_durable(
+    tmp_path: Path, synced: list[Path]
+) -> None:
+    make_data_directory(tmp_path / "a" / "b" / "data")
+    assert (tmp_path / "a" / "b" / "data").is_dir()
+    assert synced[:3] == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
+
+
+def test_the_names_of_a_directory_that_is_there_are_made_durable_too(
+    tmp_path: Path, synced: list[Path]
+) -> None:
+    # Whoever made it may have died, or lost power, before its fsync.
+    (tmp_path / "a" / "data").mkdir(parents=True)
+    make_data_directory(tmp_path / "a" / "data")
+    assert synced[:2] == [tmp_path / "a", tmp_path]
+
+
+def test_a_parent_that_cannot_be_made_durable_is_fatal_but_one_that_may_not_be_read_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = os.open
+
+    def refused(path: Path, flags: int) -> int:
+        if Path(path) == tmp_path:
+            raise PermissionError(errno.EACCES, "not for you")
+        return plain(path, flags)
+
+    monkeypatch.setattr(os, "open", refused)
+    make_data_directory(tmp_path / "data")
+
+    def broken(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(FatalDiskError, match="fsync directory"):
+        make_data_directory(tmp_path / "data")

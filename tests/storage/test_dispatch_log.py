@@ -4,11 +4,17 @@ import random
 
 import pytest
 
-from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal, JournalRecovery
+from storage.dispatch_log import (
+    JOURNAL_DIRECTORY,
+    JOURNAL_END_PATH,
+    FactsJournal,
+    JournalRecovery,
+)
+from storage.durable_end import DurableEnd, DurableEndFile
 from storage.errors import FatalDiskError, LogStateError, StorageFullError
 from storage.facts import FactBlock
 from tests.simulation.disk import SimDisk
-from tests.simulation.faults import HARSH, Action, Death, Trap
+from tests.simulation.faults import HARSH, Action, Death, Stage, Trap
 from tests.storage.small_logs import LOG_UUID
 from tests.storage.small_segments import delivered, example_files, new_journal, segment_disk
 from tests.storage.worked_examples import worked_examples
@@ -18,6 +24,10 @@ FIRST = f"{JOURNAL_DIRECTORY}/00000000000000000001.log"
 
 def recover(disk: SimDisk, filed_number: int = 0) -> tuple[FactsJournal, JournalRecovery]:
     return FactsJournal.recover(disk, LOG_UUID, filed_number=filed_number, file_bytes_max=1000)
+
+
+def journal_files(disk: SimDisk) -> list[str]:
+    return [name for name in disk.list(JOURNAL_DIRECTORY) if name.endswith(".log")]
 
 
 def sequences(blocks: list[FactBlock]) -> list[int]:
@@ -38,6 +48,120 @@ def test_facts_come_back_in_order_with_their_numbers() -> None:
     assert sequences(found.facts) == [7, 8, 9]
     assert again.next_number == 4
     assert found.damages == found.torn == []
+
+
+def test_facts_that_were_durable_and_cannot_be_read_are_damage_not_a_torn_write() -> None:
+    disk = segment_disk()
+    journal = new_journal(disk)
+    put(journal, 7, 8)
+    place = len(disk.contents()[FIRST])
+    put(journal, 9)
+    disk.sync_directory(JOURNAL_DIRECTORY)
+    disk.damage(FIRST, place + 100, b"\xff\xff")
+    again, found = recover(disk)
+    assert sequences(found.facts) == [7, 8]
+    [damage] = found.damages
+    assert (damage.path, damage.position) == (FIRST, place)
+    assert (damage.first_sequence, damage.next_sequence) == (3, 4)
+    assert "facts 3 to 3 were durable and cannot be read" in damage.reason
+    assert found.torn == []
+    # The number of what was lost is not given to another fact.
+    assert put(again, 10)[1] == 4
+
+
+@pytest.mark.parametrize("end_is_behind", [True, False])
+@pytest.mark.parametrize("kind", ["open_read", "open", "read"])
+def test_a_disk_that_fails_to_read_the_newest_file_fails_the_start_and_forgets_nothing(
+    kind: str, end_is_behind: bool
+) -> None:
+    disk = segment_disk()
+    journal = new_journal(disk)
+    end = b""
+    for number in range(5):
+        put(journal, number)
+        end = end or disk.contents()[JOURNAL_END_PATH]
+    if end_is_behind:
+        # As a power cut leaves it, which the facts have survived.
+        disk.open(JOURNAL_END_PATH).write_at(0, [end])
+
+    def of_the_newest(_kind: str, path: str, _label: str) -> bool:
+        return path == FIRST
+
+    # As often as it is tried.
+    disk.arm(*[Trap(action=Action.EIO, kinds={kind}, when=of_the_newest)] * 10)
+    with pytest.raises(FatalDiskError, match=FIRST):
+        recover(disk)
+    disk.disarm()
+    again, found = recover(disk)
+    assert sequences(found.facts) == [0, 1, 2, 3, 4]
+    assert found.damages == found.torn == []
+    assert put(again, 5)[1] == 6
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_the_newest_file_gone_or_cut_short_is_damage(gone: bool) -> None:
+    disk = segment_disk()
+    journal = new_journal(disk)
+    put(journal, 7, 8)
+    size = len(disk.contents()[FIRST])
+    put(journal, 9)
+    if gone:
+        disk.unlink(FIRST)
+    else:
+        disk.open(FIRST).truncate(size)
+    _, found = recover(disk)
+    [damage] = found.damages
+    assert damage.path == FIRST
+    assert (damage.first_sequence, damage.next_sequence) == ((1 if gone else 3), 4)
+    assert ("the file is gone" if gone else "ends before them") in damage.reason
+
+
+def test_what_a_crash_tore_beyond_the_durable_end_is_no_damage() -> None:
+    disk = segment_disk()
+    journal = new_journal(disk)
+    put(journal, 7, 8)
+    disk.arm(Trap(action=Action.POWER_CUT, kinds={"sync"}, stage=Stage.BEFORE))
+    with pytest.raises(Death):
+        put(journal, 9)
+    disk = disk.revive()
+    again, found = recover(disk)
+    assert sequences(found.facts)[:2] == [7, 8]
+    assert found.damages == []
+    assert again.next_number == 3 + len(sequences(found.facts)) - 2
+
+
+def test_an_end_that_cannot_be_read_is_damage_and_hides_no_fact() -> None:
+    disk = segment_disk()
+    journal = new_journal(disk)
+    for number in range(200):
+        put(journal, number)
+    disk.sync_directory(JOURNAL_DIRECTORY)
+    for slot in (0, 512):
+        disk.open(JOURNAL_END_PATH).write_at(slot + 20, [b"\xff\xff"])
+    _, found = recover(disk)
+    assert sequences(found.facts) == list(range(200))
+    [damage] = found.damages
+    assert damage.path == JOURNAL_END_PATH
+
+
+def test_the_durable_end_of_the_message_log_is_not_taken_for_the_journals() -> None:
+    disk = segment_disk()
+    other = DurableEndFile(disk, JOURNAL_DIRECTORY, log_uuid=LOG_UUID)
+    for number in (1, 2):
+        other.write(
+            DurableEnd(
+                next_sequence=50 + number,
+                file_sequence=1,
+                position=100,
+                last_crc=1,
+                epoch=1,
+                floor_minute=0,
+            )
+        )
+        other.sync()
+    journal, found = recover(disk)
+    assert journal.next_number == 1
+    assert [damage.path for damage in found.damages] == [JOURNAL_END_PATH]
 
 
 def test_facts_that_are_filed_are_not_told_again() -> None:
@@ -63,7 +187,7 @@ def test_a_file_is_closed_when_it_is_large_and_forgotten_when_it_is_filed() -> N
     journal, _ = recover(disk)
     for number in range(40):
         put(journal, number)
-    files = disk.list(JOURNAL_DIRECTORY)
+    files = journal_files(disk)
     assert len(files) > 3
     second = int(files[1].removesuffix(".log"))
     assert journal.forget_below(second - 2) == []
@@ -77,7 +201,7 @@ def test_every_start_begins_a_file_of_its_own() -> None:
     put(new_journal(disk), 1)
     journal, _ = recover(disk)
     put(journal, 2)
-    assert len(disk.list(JOURNAL_DIRECTORY)) == 2
+    assert len(journal_files(disk)) == 2
     assert sequences(recover(disk)[1].facts) == [1, 2]
 
 
@@ -174,7 +298,7 @@ def test_facts_that_are_missing_between_two_files_are_reported() -> None:
     journal, _ = recover(disk)
     for number in range(40):
         put(journal, number)
-    disk.unlink(f"{JOURNAL_DIRECTORY}/{disk.list(JOURNAL_DIRECTORY)[1]}")
+    disk.unlink(f"{JOURNAL_DIRECTORY}/{journal_files(disk)[1]}")
     [damage] = recover(disk)[1].damages
     assert "are missing" in damage.reason
     assert damage.first_sequence is not None

@@ -3,6 +3,7 @@
 import random
 import struct
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -66,9 +67,14 @@ def synced_twice() -> bytes:
 
 
 ends = st.builds(
-    DurableEnd,
-    next_sequence=st.integers(1, 2**62),
+    lambda file_sequence, records, position, **more: DurableEnd(
+        file_sequence=file_sequence,
+        next_sequence=file_sequence + records,
+        position=position if records else 0,
+        **more,
+    ),
     file_sequence=st.integers(1, 2**62),
+    records=st.integers(0, 2**61),
     position=st.integers(0, 2**62),
     last_crc=st.integers(0, 2**32 - 1),
     epoch=st.integers(0, 2**63),
@@ -122,6 +128,25 @@ def test_a_newer_version_is_refused_in_a_clear_sentence() -> None:
     crc = zlib.crc32(body, log_seed(LOG_UUID, LogKind.DURABLE_END))
     with pytest.raises(UnsupportedFormatError, match=r"version 2.*newer delaywheel"):
         opened(disk_of({PATH: body + struct.pack("<I", crc) + bytes(928)})).read()
+
+
+@pytest.mark.parametrize(
+    ("end", "counter"),
+    [
+        (end_at(5), 2**64 - 1),
+        (replace(end_at(5), next_sequence=-1), 1),
+        (replace(end_at(5), file_sequence=-1), 1),
+        (replace(end_at(5), position=-1), 1),
+        (replace(end_at(5), file_sequence=6, position=0), 1),
+        (replace(end_at(5), file_sequence=5), 1),
+    ],
+)
+def test_numbers_that_nobody_wrote_are_damage_though_the_crc_is_right(
+    end: DurableEnd, counter: int
+) -> None:
+    slot = encode_slot(end, log_uuid=LOG_UUID, counter=counter)
+    with pytest.raises(DamagedError, match="nobody wrote"):
+        decode_slot(slot, log_uuid=LOG_UUID, path=PATH, position=0)
 
 
 def test_the_end_of_another_log_is_refused() -> None:

@@ -15,7 +15,7 @@ from storage.file_header import (
     decode_file_header,
     encode_file_header,
 )
-from storage.spans import Span
+from storage.spans import MINUTE_MAX, SegmentKey, Span, key_of_minute
 from tests.storage.small_logs import LOG_UUID, OTHER_UUID, flipped
 from tests.storage.worked_examples import worked_examples
 
@@ -26,13 +26,15 @@ HEADER = FileHeader(
     span=Span.HOUR,
     start_minute=23_091_840,
 )
+segments = st.builds(
+    key_of_minute, st.integers(0, MINUTE_MAX), st.sampled_from([Span.MINUTE, Span.HOUR, Span.DAY])
+)
 headers = st.builds(
-    FileHeader,
+    lambda key, **more: FileHeader(span=key.span, start_minute=key.start, **more),
+    key=st.just(SegmentKey(0, Span.NONE)) | segments,
     kind=st.sampled_from(LogKind),
     log_uuid=st.uuids(),
     first_sequence=st.integers(-(2**63), 2**63 - 1),
-    span=st.sampled_from(Span),
-    start_minute=st.integers(0, 2**32 - 1),
 )
 
 
@@ -97,6 +99,18 @@ def test_what_this_version_does_not_know_is_refused(position: int, what: str) ->
     data[position] = 99
     with pytest.raises(UnsupportedFormatError, match=what):
         decode_file_header(resealed(bytes(data)), path="log")
+
+
+@pytest.mark.parametrize(
+    ("span", "start_minute"),
+    [(Span.HOUR, 61), (Span.DAY, 60), (Span.MINUTE, 2**32 - 1), (Span.NONE, 1)],
+)
+def test_a_time_that_no_file_covers_is_damage(span: Span, start_minute: int) -> None:
+    header = FileHeader(
+        kind=LogKind.SCHEDULE_LOG, log_uuid=LOG_UUID, span=span, start_minute=start_minute
+    )
+    with pytest.raises(DamagedError, match=f"minute {start_minute}"):
+        decode_file_header(encode_file_header(header), path="log")
 
 
 def test_a_version_before_the_first_is_damage() -> None:

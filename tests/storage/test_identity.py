@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.batches import log_seed
 from storage.disk import DirectoryDisk, Disk
 from storage.errors import (
     DamagedError,
@@ -18,6 +19,7 @@ from storage.errors import (
     StorageFullError,
     UnsupportedFormatError,
 )
+from storage.file_header import LogKind
 from storage.identity import (
     Identity,
     decode_identity,
@@ -144,6 +146,22 @@ def test_a_damaged_identity_is_refused_and_left_as_it_is() -> None:
     with pytest.raises(DamagedError, match="identity"):
         start(disk)
     assert disk.contents()["identity"] == data
+
+
+@pytest.mark.parametrize(
+    ("place", "byte", "words"),
+    [(96, 0xFF, "no text"), (88, 0, "names of"), (89, 1, "names of")],
+    ids=["a name that is no UTF-8", "names that end early", "names that end late"],
+)
+def test_an_identity_whose_crc_is_right_but_whose_names_are_none_is_damage(
+    place: int, byte: int, words: str
+) -> None:
+    data = bytearray(encode_identity(IDENTITY))
+    data[place] = byte
+    crc = zlib.crc32(data[64:-4], log_seed(IDENTITY.log_uuid, LogKind.IDENTITY))
+    data[-4:] = struct.pack("<I", crc)
+    with pytest.raises(DamagedError, match=words):
+        decode_identity(bytes(data), path="identity")
 
 
 def test_a_newer_version_is_refused_in_a_clear_sentence() -> None:

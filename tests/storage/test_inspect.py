@@ -1,14 +1,23 @@
 """Verify names every damage with file and position and says nothing about what is healthy."""
 
 import random
+import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from storage.inspect import DURABLE_END_PATH, dump_records, verify_files
-from storage.spans import MINUTE_MS
+from storage.batches import log_seed
+from storage.file_header import LogKind
+from storage.identity import decode_identity
+from storage.inspect import dump_records, verify_files
+from storage.seals import SealsEnd, SealsLog, columns_of_seals
+from storage.spans import MINUTE_MS, SegmentKey, Span
 from tests.simulation.faults import HARSH
+from tests.storage.small_logs import LOG_UUID
+from tests.storage.small_segments import EXAMPLE_SEAL, delivered, new_journal, segment_disk
 from tests.storage.store_rig import START_MS, StoreRig
 
 HOUR_MS = 60 * MINUTE_MS
@@ -116,10 +125,8 @@ def test_damage_in_every_kind_of_file_is_named_with_its_position(tmp_path: Path)
     for number in range(250):
         path = chance.choice(needed)
         data = bytearray(files[path])
-        if path == DURABLE_END_PATH:
+        if path.endswith("/durable_end"):
             position = chance.choice([0, 512]) + chance.randrange(80)
-        elif "journal" in path:
-            position = chance.randrange(data.rindex(b"DWB1"))  # The last one may be a torn tail.
         else:
             position = chance.randrange(len(data))
         data[position] ^= 1 << chance.randrange(8)
@@ -160,17 +167,52 @@ def test_files_that_are_gone_short_or_swapped_are_named(tmp_path: Path) -> None:
     assert "SCHEDULE_LOG file where" in damage_in(written(mixed, tmp_path / "mix"))[facts_path][0]
 
 
+def numbered_files(files: Mapping[str, bytes], directory: str) -> list[str]:
+    return sorted(
+        name for name in files if name.startswith(f"{directory}/0") and name.endswith(".log")
+    )
+
+
+def without(files: Mapping[str, bytes], name: str, root: Path) -> Path:
+    return written({path: data for path, data in files.items() if path != name}, root)
+
+
 def test_a_numbered_file_that_is_missing_is_named_by_the_one_before_it(tmp_path: Path) -> None:
-    files = lived_in().disk.contents()
+    rig = lived_in()
+    for place in range(120):
+        rig.commit([rig.now_ms + place])
+        rig.file()
+        rig.load(steps=10)
+        rig.now_ms += 200
+        rig.deliver()
+        rig.journal()
+    files = rig.disk.contents()
     for directory in ("message_log", "dispatch_log/journal"):
-        numbered = sorted(
-            name for name in files if name.startswith(f"{directory}/0") and name.endswith(".log")
-        )
+        numbered = numbered_files(files, directory)
         assert len(numbered) > 2
-        left = {name: data for name, data in files.items() if name != numbered[1]}
-        found = damage_in(written(left, tmp_path / directory))
-        assert list(found) == [numbered[0]]
-        assert "are missing" in found[numbered[0]][0]
+        found = damage_in(without(files, numbered[-2], tmp_path / directory))
+        assert list(found) == [numbered[-3]]
+        assert "are missing" in found[numbered[-3]][0]
+
+
+def test_a_file_of_the_journal_that_nothing_needs_any_more_may_be_missing(tmp_path: Path) -> None:
+    # A power cut after files were deleted may bring back the first of them and not the next.
+    rig = lived_in()
+    files = rig.disk.contents()
+    numbered = numbered_files(files, "dispatch_log/journal")
+    assert len(numbered) > 2
+    assert int(numbered[2][-24:-4]) <= rig.store.checkpoint.fact_number + 1
+    assert damage_in(without(files, numbered[1], tmp_path)) == {}
+
+
+def test_a_retired_file_before_one_that_is_deleted_already_is_no_damage(tmp_path: Path) -> None:
+    rig = lived_in()
+    files = rig.disk.contents()
+    retired = sorted(x.path for x in rig.store.checkpoint.retired if x.path in files)
+    journal = [path for path in retired if path.startswith("dispatch_log/journal/")]
+    assert len(journal) > 1
+    left = {name: data for name, data in files.items() if name != journal[1]}
+    assert damage_in(written(left, tmp_path)) == {}
 
 
 def test_what_lies_beyond_what_is_vouched_for_is_a_tail(tmp_path: Path) -> None:
@@ -215,6 +257,54 @@ def test_dump_shows_every_record(tmp_path: Path) -> None:
         "EPOCH_START",
         "FLOOR",
     }
+
+
+def test_dump_shows_a_fact_of_an_outcome_that_it_does_not_know(tmp_path: Path) -> None:
+    disk = segment_disk()
+    facts = replace(delivered([2]), outcome=np.array([99], np.uint8))
+    new_journal(disk).append([facts], append_ms=0, epoch=1)
+    [path] = [path for path in disk.contents() if path.endswith(".log")]
+    records = list(dump_records(written(disk.contents(), tmp_path) / path))
+    assert [record["outcome"] for record in records] == ["unknown (99)"]
+
+
+def test_a_batch_of_a_newer_version_ends_the_dump_of_its_file_and_of_no_other(
+    tmp_path: Path,
+) -> None:
+    files = lived_in().disk.contents()
+    [path, *_] = [path for path in files if path.startswith("message_log/0")]
+    data = bytearray(files[path])
+    data[64 + 8] = 1
+    identity = decode_identity(files["identity"], path="identity")
+    seed = log_seed(identity.log_uuid, LogKind.MESSAGE_LOG)
+    data[64 + 76 : 64 + 80] = zlib.crc32(data[64 : 64 + 76], seed).to_bytes(4, "little")
+    records = list(dump_records(written(files | {path: bytes(data)}, tmp_path)))
+    [damage] = [record for record in records if "damage" in record]
+    assert (damage["file"], damage["position"]) == (path, 64)
+    assert "newer delaywheel" in str(damage["damage"])
+    assert [record for record in records if "seal" in record]
+
+
+def test_a_seal_of_no_segment_is_damage_to_verify_and_to_dump(tmp_path: Path) -> None:
+    disk = segment_disk()
+    log, _ = SealsLog.recover(disk, LOG_UUID, end=SealsEnd(), file_bytes_max=100_000)
+    odd = replace(EXAMPLE_SEAL, key=SegmentKey(61, Span.HOUR))
+    log.append(columns_of_seals([odd]), append_ms=0)
+    log.append(columns_of_seals([EXAMPLE_SEAL]), append_ms=0)
+    path = written(disk.contents(), tmp_path) / "seals/00000000000000000001.log"
+    assert "span 2 from minute 61" in str(damage_in(path))
+    first, second = dump_records(path)
+    assert "span 2 from minute 61" in str(first["damage"])
+    assert second["segment"] == EXAMPLE_SEAL.key.name
+
+
+def test_a_file_named_by_digits_that_are_no_number_is_told(tmp_path: Path) -> None:
+    disk = segment_disk()
+    new_journal(disk).append([delivered([2])], append_ms=0, epoch=1)
+    [path] = [path for path in disk.contents() if path.endswith(".log")]
+    other = tmp_path / "\u00b2\u00b2.log"
+    other.write_bytes(disk.contents()[path])
+    assert [record["damage"] for record in verify_files(other)] == [[]]
 
 
 def test_dump_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """A message's bytes are handed out only if they are whole and due when its entry says."""
 
+import os
 import random
+from pathlib import Path
 
 import numpy as np
 
+from storage.batches import Damage
+from storage.disk import DirectoryDisk
 from storage.entries import ENTRY, Entries, SubjectTable
 from storage.item_reader import ItemReader
 from storage.segment import Segment
@@ -13,8 +17,6 @@ from tests.simulation.faults import Action, Trap
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import LOG_UUID, NOW_MS
 from tests.storage.small_segments import KEY, rows_of, segment_disk
-
-Found = tuple[str, int, str]
 
 
 def entries_of(segment: Segment, due_ms: list[int], *, first: int = 2) -> Entries:
@@ -35,13 +37,13 @@ def item_of(due_ms: int, sequence: int) -> bytes:
     return qmq_item(due_ms, b"boarding", b"UA-%d" % (1521 + sequence))
 
 
-def made(count: int = 5) -> tuple[SimDisk, Segment, Entries, list[Found], ItemReader]:
+def made(count: int = 5) -> tuple[SimDisk, Segment, Entries, list[Damage], ItemReader]:
     disk = segment_disk()
     segment = Segment.new(disk, LOG_UUID, KEY)
     entries = entries_of(segment, [NOW_MS + place for place in range(count)])
     segment.file.file().sync()
-    found: list[Found] = []
-    return disk, segment, entries, found, ItemReader(disk, lambda *what: found.append(what))
+    found: list[Damage] = []
+    return disk, segment, entries, found, ItemReader(disk, found.append)
 
 
 def test_items_come_in_the_order_of_the_entries_whatever_their_segments() -> None:
@@ -80,7 +82,8 @@ def test_a_damaged_item_is_reported_with_its_place_and_its_neighbours_are_served
     assert damaged.tolist() == [False, False, True, False, False]
     assert bytes(items[2]) == b""
     assert bytes(items[3]) == item_of(NOW_MS + 3, 5)
-    assert found == [(KEY.path, position, "the item's CRC does not match its bytes")]
+    size = int(entries["size"][2])
+    assert found == [Damage(KEY.path, position, size, "the item's CRC does not match its bytes")]
 
 
 def test_a_whole_item_at_the_wrong_place_is_not_handed_out() -> None:
@@ -91,7 +94,7 @@ def test_a_whole_item_at_the_wrong_place_is_not_handed_out() -> None:
     _, damaged = reader.read(entries)
     assert damaged is not None
     assert damaged.tolist() == [False, False, True, False, False]
-    assert "an intact item, but one that is due at" in found[0][2]
+    assert "an intact item, but one that is due at" in found[0].reason
 
 
 def test_any_flipped_bit_of_a_segment_gives_the_right_item_or_none() -> None:
@@ -118,8 +121,8 @@ def test_a_segment_that_is_gone_or_short_is_damage_of_its_items_only() -> None:
     assert damaged is not None
     assert damaged.tolist() == [False] * 3 + [True] * 7
     assert bytes(items[0]) == item_of(NOW_MS, 2)
-    assert "the segment ends before the item does" in {reason for _, _, reason in found}
-    assert any("cannot be read" in reason for _, _, reason in found)
+    assert "the segment ends before the item does" in {damage.reason for damage in found}
+    assert any("cannot be read" in damage.reason for damage in found)
 
 
 def test_an_unreadable_segment_is_tried_again_the_next_time() -> None:
@@ -146,3 +149,26 @@ def test_only_so_many_segments_are_mapped_at_a_time() -> None:
 def test_no_entries_are_no_items() -> None:
     _, _, entries, _, reader = made()
     assert reader.read(entries[:0]) == ([], None)
+
+
+def test_what_the_disk_cannot_read_costs_its_items_and_not_the_process(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    (root / "schedule_log").mkdir(parents=True)
+    segment = Segment.new(DirectoryDisk(root), LOG_UUID, KEY)
+    entries = entries_of(segment, [NOW_MS + place for place in range(500)])
+    segment.close()
+    found: list[Damage] = []
+    reader = ItemReader(DirectoryDisk(root), found.append)
+    _, damaged = reader.read(entries[:3])
+    assert damaged is None
+    # Touching a page behind the end of a mapped file is what touching a bad sector is: SIGBUS.
+    end = (int(entries["position"][2]) // 4096 + 2) * 4096
+    os.truncate(root / KEY.path, end)
+    items, damaged = reader.read(entries)
+    assert damaged is not None
+    ends = entries["position"] + entries["size"]
+    assert damaged.tolist() == (ends > end).tolist()
+    assert 0 < damaged.sum() < len(damaged)
+    assert bytes(items[0]) == item_of(NOW_MS, 2)
+    assert {damage.reason for damage in found} == {"the disk cannot read it"}
+    assert len(found) == damaged.sum()

@@ -1,6 +1,7 @@
 """Whatever a crash or a bad disk did: nothing acknowledged is lost silently, cut or renumbered."""
 
 import random
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -519,3 +520,31 @@ def test_a_crash_during_recovery_is_recovered_from() -> None:
         assert report.damages == []
         assert starts_with(records_of(log), records)
         assert starts_with(ONE_FILE.records[-1], records_of(log))
+
+
+def test_durable_batches_in_each_others_places_are_read_and_never_cut() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    for number in range(8):
+        log.append([messages([bytes([number]) * 50])], append_ms=NOW_MS)
+    log.sync_durable_end()
+    expected = records_of(log)
+    files = disk.contents()
+    [path] = [name for name in files if name.endswith(".log")]
+    data = files[path]
+    places = [found.start() for found in re.finditer(b"DWB1", data)]
+    size = places[2] - places[1]
+    for first, second in ((1, 8), (3, 4), (2, 7)):
+        swapped = bytearray(data)
+        for here, there in ((first, second), (second, first)):
+            batch = data[places[there] : places[there] + size]
+            swapped[places[here] : places[here] + size] = batch
+        disk = disk_of(files | {path: bytes(swapped)})
+        again, report = recover(disk)
+        assert report.cut == []
+        assert report.damages
+        assert disk.contents()[path] == swapped
+        assert records_of(again) == expected
+        again.append([messages([b"new"])], append_ms=NOW_MS)
+        assert disk.contents()[path].startswith(swapped)
+        assert len(records_of(again)) == len(expected) + 1

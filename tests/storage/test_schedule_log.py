@@ -133,8 +133,7 @@ def test_entries_point_at_their_items() -> None:
     bench.file([START_MS + 1000 * place for place in range(300)])
     bench.load_all(START_MS + 60 * MINUTE_MS)
     bench.file([START_MS + 7, START_MS + 8])  # Straight in.
-    found: list[tuple[str, int, str]] = []
-    reader = ItemReader(bench.disk, lambda *what: found.append(what))
+    reader = ItemReader(bench.disk, bench.damages.append)
     entries = np.concatenate(bench.wheel)
     items, damaged = reader.read(entries)
     assert damaged is None
@@ -303,8 +302,9 @@ def test_a_load_of_a_minute_with_more_rows_than_there_is_room_takes_a_slice() ->
     bench.file([START_MS + place for place in range(100)])
     job = bench.log.begin_load(START_MS + MINUTE_MS, rows_max=10, now_ms=bench.now_ms)
     assert job is not None
-    assert job.until_ms == START_MS + 10
-    entries, _ = job.step(1000)
+    entries, done = job.step(1000)
+    assert done
+    assert bench.log.cursor == (START_MS + 10, 0)
     assert len(entries) == 10
     assert bench.log.begin_load(START_MS + MINUTE_MS, rows_max=0, now_ms=bench.now_ms) is None
 

@@ -54,7 +54,7 @@ def test_rows_come_back_with_their_bytes_and_positions() -> None:
         assert data[position : position + size] == item
     other = SubjectTable()
     other.number(b"not first here")
-    again = batch.rows(disk.map(KEY.path), other)
+    again = batch.rows(disk, other)
     assert bytes(again.blob) == bytes(block.blob)
     assert [other.names[number] for number in again.subject.tolist()] == subjects
     assert again.minute.tolist() == [KEY.start] * 100
@@ -81,7 +81,7 @@ def test_a_coarse_segment_is_compressed_and_tells_each_rows_own_minute(span: Spa
     [batch] = batches_of(disk, segment)
     assert batch.header.codec is Codec.LZ4
     assert batch.minutes().tolist() == [due // MINUTE_MS for due in dues]
-    assert bytes(batch.rows(disk.map(segment.key.path), table).blob) == bytes(block.blob)
+    assert bytes(batch.rows(disk, table).blob) == bytes(block.blob)
 
 
 def test_a_row_due_before_its_minute_is_loaded_at_its_minutes_start() -> None:
@@ -148,7 +148,7 @@ def test_rows_with_a_damaged_blob_are_not_handed_out() -> None:
     disk.damage(path, segment.file.length - 10, b"\xff\xff\xff")
     [batch] = batches_of(disk, segment)
     with pytest.raises(DamagedError, match="blob") as caught:
-        batch.rows(disk.map(path), table)
+        batch.rows(disk, table)
     assert (caught.value.path, caught.value.position) == (path, 64)
 
 

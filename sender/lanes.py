@@ -1,0 +1,171 @@
+"""Entries of several lanes that take turns, so that many of one do not stand before few of another.
+
+A lane is a number that whoever offers entries gives them: a subject with very much to send has one
+of its own, all others share lane 0. Within a lane entries keep their order. Between lanes this is
+deficit round robin: each turn is worth so many entries, and a turn that a request cuts short goes
+on with the next one. A lane in which nothing waits is forgotten; one that comes (again) waits for
+one turn of each other lane at most. Every call costs the same however many entries and lanes wait.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from sender.parcels import Batch, Parcel, ParcelQueue, joined
+
+
+class LaneQueue:
+    """Entries in the order in which they are to be sent, as turns of their lanes.
+
+    Invariants: `count` is the sum over the lanes, none of which is empty; each lane either has a
+    place in the order of turns or is set aside.
+    """
+
+    def __init__(self, *, turn_items: int) -> None:
+        self._turn_items = turn_items
+        self._lanes: dict[int, ParcelQueue] = {}
+        self._turns: deque[int] = deque()
+        """Lanes in the order of their turns; it is the first one's."""
+        self._left = turn_items
+        """Entries that are left of the turn of the first lane."""
+        self._aside: dict[int, None] = {}
+        """Lanes that miss their turns, in the order in which they were set aside."""
+        self.count = 0
+        """Entries that wait, in all lanes."""
+
+    @property
+    def next_lane(self) -> int | None:
+        """The lane whose turn it is; None if there is none that is not set aside."""
+        return self._turns[0] if self._turns else None
+
+    def count_of(self, lane: int) -> int:
+        """Return how many entries of a lane wait."""
+        queue = self._lanes.get(lane)
+        return 0 if queue is None else queue.count
+
+    def counts(self) -> dict[int, int]:
+        """Return how many entries wait in each lane that has any."""
+        return {lane: queue.count for lane, queue in self._lanes.items()}
+
+    def append(self, parcel: Parcel) -> None:
+        """Put a parcel at the end of its lane, which is brought back if it was set aside."""
+        if len(parcel):
+            self._queue_of(parcel.lane).append(parcel)
+            self.count += len(parcel)
+
+    def prepend(self, parcels: Sequence[Parcel]) -> None:
+        """Put parcels, in their order, first in their lanes, which are brought back as well."""
+        by_lane: dict[int, list[Parcel]] = {}
+        for parcel in parcels:
+            if len(parcel):
+                by_lane.setdefault(parcel.lane, []).append(parcel)
+                self.count += len(parcel)
+        for lane, of_lane in by_lane.items():
+            self._queue_of(lane).prepend(of_lane)
+
+    def take_alike(self, items_max: int) -> Parcel:
+        """Take from the first parcel of the lane whose turn it is, and not beyond that turn.
+
+        So all of it has the same group to avoid. There must be a lane that is not set aside.
+        """
+        lane = self._turns[0]
+        queue = self._lanes[lane]
+        parcel = queue.take_alike(self._turn_of(items_max))
+        self._taken(lane, queue, len(parcel))
+        return parcel
+
+    def take(self, *, items_max: int, bytes_max: int, any_size: bool) -> Batch | None:
+        """Take what fits, turn by turn; None if nothing does.
+
+        With `any_size` the first entry fits however large it is. One that does not fit ends the
+        batch: no other lane goes before it.
+        """
+        parcels: list[Parcel] = []
+        while self._turns and items_max > 0:
+            lane = self._turns[0]
+            queue = self._lanes[lane]
+            turn = self._turn_of(items_max)
+            before = queue.count
+            bytes_max = queue.take(parcels, turn, bytes_max, any_size=any_size)
+            count = before - queue.count
+            self._taken(lane, queue, count)
+            if count < turn and count < before:
+                break
+            items_max -= count
+        return joined(parcels) if parcels else None
+
+    def parcels(self) -> Iterator[Parcel]:
+        """Yield everything, which stays."""
+        for queue in self._lanes.values():
+            yield from queue.parcels()
+
+    def clear(self) -> list[Parcel]:
+        """Take everything, lane by lane."""
+        parcels = [parcel for queue in self._lanes.values() for parcel in queue.clear()]
+        self._lanes.clear()
+        self._turns.clear()
+        self._aside.clear()
+        self._left = self._turn_items
+        self.count = 0
+        return parcels
+
+    def set_aside(self, lane: int, rest: Sequence[Parcel] = ()) -> None:
+        """Let the lane whose turn it is miss its turns until it is brought back.
+
+        `rest` is what take_alike() has just returned and goes back to where it was; then the lane
+        need not be the next one any more, or be there at all.
+        """
+        if lane not in self._lanes:
+            self._lanes[lane] = ParcelQueue()
+        else:
+            if self._turns[0] == lane:
+                self._end_turn()
+            # It has had its turn, so it is the last one.
+            last = self._turns.pop()
+            assert last == lane, f"lane {lane} is set aside when it is not its turn"
+        self._lanes[lane].prepend(rest)
+        self.count += sum(map(len, rest))
+        self._aside[lane] = None
+
+    def bring_back(self, lane: int) -> bool:
+        """Give a lane turns again, after all others; say whether it was set aside."""
+        if lane not in self._aside:
+            return False
+        del self._aside[lane]
+        self._turns.append(lane)
+        return True
+
+    def bring_back_all(self) -> None:
+        """Give each lane turns again that was set aside."""
+        self._turns.extend(self._aside)
+        self._aside.clear()
+
+    def _queue_of(self, lane: int) -> ParcelQueue:
+        """Return the queue of a lane that gets something now."""
+        queue = self._lanes.get(lane)
+        if queue is None:
+            queue = self._lanes[lane] = ParcelQueue()
+            self._turns.append(lane)
+        elif self._aside:
+            self.bring_back(lane)
+        return queue
+
+    def _turn_of(self, items_max: int) -> int:
+        """Return how much may be taken now of the lane whose turn it is."""
+        # One lane alone has one turn after another.
+        return items_max if len(self._turns) == 1 else min(items_max, self._left)
+
+    def _taken(self, lane: int, queue: ParcelQueue, count: int) -> None:
+        """Note what was taken of the lane whose turn it is, and whose it is next."""
+        self.count -= count
+        if not queue.count:
+            del self._lanes[lane]
+            self._turns.popleft()
+            self._left = self._turn_items
+        elif len(self._turns) > 1:
+            self._left -= count
+            if not self._left:
+                self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._turns.rotate(-1)
+        self._left = self._turn_items

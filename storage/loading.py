@@ -1,0 +1,443 @@
+"""Loading: rows of minute segments become entries, slice by slice, in the order of their keys.
+
+The *key* of a row is (effective due time, sequence). A cursor is a key: what is not after it has
+been given out to the wheel or the sender, what is after it is on disk only. There is one cursor for
+all subjects and one for each *lane*, a subject whose due messages wait on disk because the sender
+holds enough of it (docs/decisions/0012-lanes-wait-on-disk.md):
+
+    all but lanes   given out ......................| on disk only
+    lane a          given out ..| on disk only
+    lane b          given out ...............| on disk only
+
+What was given out although it is after its cursor is known one by one (`GivenOut`): what the sender
+held when its subject got a lane, or when the cursor was lowered to make room.
+
+Jobs run in steps, between which other calls of the lane of the executor take place. A job plans
+first: it finds the key up to which about `rows_max` rows are to be had. Then it starts, in one
+step: it moves the cursor, and from that moment on rows that are filed below it go straight into the
+wheel. Those that were filed before are on disk, and the job reads them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.batches import Damage
+from storage.entries import Entries, make_entries, no_entries
+from storage.rows import Int64s
+from storage.segment import Segment, SegmentBatch
+from storage.spans import MINUTE_MS
+
+if TYPE_CHECKING:
+    from storage.schedule_log import ScheduleLog
+
+Key = tuple[int, int]
+"""(effective due time in ms, sequence). As a cursor (T, 0) stands before all that is due at T."""
+
+Mask = npt.NDArray[np.bool_]
+
+_BITMAP_BYTES: Final = 16
+"""Bytes a sequence may take in a bitmap; a set that would take more is kept as a sorted array."""
+
+_FEW_ROWS: Final = 8192
+"""Up to so many are counted one by one, which is cheaper than an array of a minute's ms."""
+
+
+def not_after(effective_ms: Int64s, sequence: Int64s, key: Key) -> Mask:
+    """Say which rows' keys are not after `key`."""
+    due_ms, last = key
+    mask: Mask = effective_ms < due_ms
+    if last:
+        mask |= (effective_ms == due_ms) & (sequence <= last)
+    return mask
+
+
+class SequenceSet:
+    """Sequences that never change, to be asked for many at a time."""
+
+    def __init__(self, parts: Sequence[Int64s]) -> None:
+        sequences = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        self._first = int(sequences.min()) if len(sequences) else 0
+        span = int(sequences.max()) - self._first + 1 if len(sequences) else 0
+        self._bitmap: Mask | None = None
+        self._ascending = np.empty(0, np.int64)
+        if span <= _BITMAP_BYTES * len(sequences):
+            # Several times faster to make and to ask than what has to be sorted.
+            self._bitmap = np.zeros(span, np.bool_)
+            self._bitmap[sequences - self._first] = True
+        else:
+            self._ascending = np.unique(sequences)
+
+    def __contains__(self, sequence: int) -> bool:
+        """Say whether one sequence is in the set."""
+        return bool(self.contains(np.array([sequence]))[0])
+
+    def contains(self, sequences: Int64s) -> Mask:
+        """Say which of these are in the set."""
+        if self._bitmap is None:
+            return contained(sequences, self._ascending)
+        places = sequences - self._first
+        inside = (places >= 0) & (places < len(self._bitmap))
+        inside[inside] = self._bitmap[places[inside]]
+        return inside
+
+
+def contained(values: Int64s, ascending: Int64s) -> Mask:
+    """Say which values are in an ascending array."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    found: Mask = ascending[places] == values
+    return found
+
+
+class GivenOut:
+    """Rows that were given out although a cursor stands before them, until they have a fact.
+
+    Bounded by what the sender holds, and by the facts on their way: 8 bytes each.
+    """
+
+    def __init__(self) -> None:
+        self._ascending = np.empty(0, np.int64)
+        self._settled: list[Int64s] = []
+        self._settled_count = 0
+
+    def __len__(self) -> int:
+        return len(self._ascending)
+
+    @property
+    def sequences(self) -> Int64s:
+        """Ascending, each once; some may have a fact by now. The array is never changed."""
+        return self._ascending
+
+    def add(self, sequences: Int64s) -> None:
+        """Note rows that are being given out; they have no fact that `forget` was told of."""
+        self._tidy()
+        self._ascending = np.union1d(self._ascending, sequences)
+
+    def forget(self, sequences: Int64s) -> None:
+        """Note that these have a fact."""
+        if len(self._ascending):
+            self._settled.append(sequences)
+            self._settled_count += len(sequences)
+            if self._settled_count > max(_FEW_ROWS, len(self._ascending)):
+                self._tidy()
+
+    def _tidy(self) -> None:
+        if self._settled:
+            settled = np.unique(np.concatenate(self._settled))
+            self._ascending = self._ascending[~contained(self._ascending, settled)]
+            self._settled, self._settled_count = [], 0
+
+
+class _Gone:
+    """Which rows of a segment have a fact or were given out; read when it is first asked.
+
+    Both are taken in one step: what was given out is forgotten only once it has a fact.
+    """
+
+    def __init__(self, schedule: "ScheduleLog", segment: Segment) -> None:
+        self.segment = segment
+        self._schedule = schedule
+        self._crossed_off: SequenceSet | None = None
+        self._given = np.empty(0, np.int64)
+
+    @property
+    def known(self) -> bool:
+        """Whether it has been read."""
+        return self._crossed_off is not None
+
+    def contains(self, sequences: Int64s) -> Mask:
+        """Say which of these are not to be given out."""
+        if self._crossed_off is None:
+            self._crossed_off = SequenceSet([self._schedule.crossed_off(self.segment)])
+            self._given = self._schedule.given.sequences
+        return self._crossed_off.contains(sequences) | contained(sequences, self._given)
+
+
+class Job(ABC):
+    """One slice on its way from disk; made by the ScheduleLog.
+
+    `begin`, the start of the slice, is a cursor's place; `until` its end, which the plan may draw
+    nearer.
+    """
+
+    def __init__(
+        self, schedule: "ScheduleLog", *, begin: Key, until: Key, rows_max: int, now_ms: int
+    ) -> None:
+        self.begin = begin
+        self.until = until
+        self.started = False
+        """Whether the cursor has moved."""
+        self.left_out: set[int] = set()
+        """Subjects that are not read. Once started only added to: what lanes took is theirs."""
+        self._schedule = schedule
+        self._rows_max = rows_max
+        self._now_ms = now_ms
+        self._examined = 0
+        self._planned: _Gone | None = None
+        self._work = self._run()
+
+    @abstractmethod
+    def _start(self) -> bool:
+        """Move the cursor to `until`; return False to give up."""
+
+    @abstractmethod
+    def _subject_mask(self, batch: SegmentBatch) -> Mask | None:
+        """Say which rows' subjects are wanted, by the batch's own table; None for no row at all."""
+
+    def plan(self) -> bool:
+        """Do what can be done without reading; return False if the job came to nothing."""
+        return next(self._work, True) is None
+
+    def step(self, rows_max: int) -> tuple[Entries, bool]:
+        """Examine about `rows_max` rows; return the entries found and whether that was all."""
+        found: list[Entries] = []
+        self._examined = 0
+        while self._examined < rows_max:
+            entries = next(self._work, False)
+            if entries is False:
+                return _joined(found), True
+            if isinstance(entries, np.ndarray):
+                found.append(entries)
+        return _joined(found), False
+
+    def cap(self, key: Key) -> None:
+        """Give out nothing more that is after `key`: the cursor was lowered to it."""
+        self.until = min(self.until, key)
+
+    def _run(self) -> Iterator[Entries | None]:
+        """Plan, start and read; yield wherever a step may end."""
+        self._schedule.jobs.append(self)
+        try:
+            fits = yield from self._find_end()
+            if not self._accept(fits=fits) or not self._start():
+                return
+            self.started = True
+            parts = [
+                (segment, segment.file.length)
+                for segment in self._schedule.segments_between(self.begin, self.until)
+            ]
+            yield None
+            yield from self._read_all(parts)
+        finally:
+            self._schedule.jobs.remove(self)
+
+    def _accept(self, *, fits: bool) -> bool:
+        """Say whether to start, knowing whether all up to the end first given is in the slice."""
+        del fits
+        return True
+
+    # -- the plan ----------------------------------------------------------------------------
+
+    def _find_end(self) -> Generator[None, None, bool]:
+        """Draw the end nearer if there are more rows than wanted; return whether all fits."""
+        rows = 0
+        for segment in self._schedule.segments_between(self.begin, self.until):
+            if rows + segment.pending <= self._rows_max:
+                rows += segment.pending
+                continue
+            start_ms = segment.key.start * MINUTE_MS
+            if rows == self._rows_max:
+                self.until = min(self.until, (start_ms, 0))
+                return False
+            gone = _Gone(self._schedule, segment)
+            yield None
+            counts = np.zeros(MINUTE_MS, np.int64)
+            for batch, mask in self._matching(gone, segment.file.length):
+                if mask is not None:
+                    _count(counts, batch.effective_due_ms()[mask] - start_ms)
+                yield None
+            ends = np.cumsum(counts)
+            found, wanted = int(ends[-1]), self._rows_max - rows
+            if found <= wanted:
+                rows += found
+                continue
+            place = int(np.searchsorted(ends, wanted, side="right"))
+            before = int(ends[place - 1]) if place else 0
+            end: Key = (start_ms + place, 0)
+            if 2 * before < wanted:
+                # So much is due in one ms that the slice ends inside it.
+                end = yield from self._end_inside(gone, end[0], wanted - before)
+            self.until = min(self.until, end)
+            self._planned = gone
+            return False
+        return True
+
+    def _end_inside(self, gone: "_Gone", due_ms: int, count: int) -> Generator[None, None, Key]:
+        """Return the key of the `count`th row wanted of one ms: rows ascend by sequence."""
+        last = 0
+        for batch, mask in self._matching(gone, gone.segment.file.length):
+            if mask is not None:
+                found = batch.sequence[mask & (batch.effective_due_ms() == due_ms)]
+                if len(found) >= count:
+                    return due_ms, int(found[count - 1])
+                count -= len(found)
+                last = int(found[-1]) if len(found) else last
+            yield None
+        return due_ms, last
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def _read_all(self, parts: list[tuple[Segment, int]]) -> Iterator[Entries | None]:
+        for segment, length in parts:
+            yield from self._read(segment, length)
+
+    def _read(self, segment: Segment, length: int) -> Iterator[Entries | None]:
+        """Yield the entries of one segment, batch by batch."""
+        gone, self._planned = self._planned, None
+        if gone is None or gone.segment is not segment:
+            gone = _Gone(self._schedule, segment)
+            self._schedule.disk.prefetch(segment.file.path)
+        for batch, mask in self._matching(gone, length):
+            if mask is None:
+                yield None
+                continue
+            yield self._entries(batch, mask)
+
+    def _matching(self, gone: "_Gone", length: int) -> Iterator[tuple[SegmentBatch, Mask | None]]:
+        """Yield each batch with the mask of its rows that are in the slice and not given out."""
+        for batch in gone.segment.read_rows(self._schedule.disk, length):
+            if isinstance(batch, Damage):
+                if self.started:
+                    self._schedule.report(batch)
+                continue
+            self._examined += batch.header.count
+            mask = self._subject_mask(batch)
+            if mask is None:
+                yield batch, None
+                continue
+            effective_ms, sequence = batch.effective_due_ms(), batch.sequence
+            mask &= ~not_after(effective_ms, sequence, self.begin)
+            mask &= not_after(effective_ms, sequence, self.until)
+            rows = np.flatnonzero(mask)
+            if len(rows):
+                if not gone.known:
+                    self._examined += gone.segment.facts_seen
+                mask[rows] = ~gone.contains(sequence[rows])
+            yield batch, mask
+
+    def _entries(self, batch: SegmentBatch, mask: Mask) -> Entries:
+        arrays = batch.columns.arrays
+        numbers = self._schedule.subjects.numbers(batch.columns.names)
+        return make_entries(
+            sequence=batch.sequence[mask],
+            due_ms=batch.due_ms[mask],
+            position=batch.item_positions()[mask],
+            size=arrays["size"][mask],
+            minute=batch.segment.key.start,
+            subject=numbers[arrays["subject"][mask]],
+        )
+
+
+class LoadJob(Job):
+    """A slice of all subjects without a lane; moves the common cursor."""
+
+    def _start(self) -> bool:
+        if not self._schedule.start_load(self, self._now_ms):
+            return False
+        # Not those of lanes that ended meanwhile: what they left is this job's.
+        self.left_out = set(self._schedule.lanes)
+        return True
+
+    def _subject_mask(self, batch: SegmentBatch) -> Mask | None:
+        left_out = self.left_out if self.started else self._schedule.lanes
+        count = batch.header.count
+        if not left_out:
+            return np.ones(count, np.bool_)
+        numbers = self._schedule.subjects.numbers(batch.columns.names).tolist()
+        wanted = np.array([number not in left_out for number in numbers], np.bool_)
+        if not wanted.any():
+            return None
+        mask: Mask = wanted[batch.columns.arrays["subject"]]
+        return mask
+
+
+class _SubjectJob(Job):
+    """A slice of one subject."""
+
+    def __init__(
+        self,
+        schedule: "ScheduleLog",
+        *,
+        subject: int,
+        begin: Key,
+        until: Key,
+        rows_max: int,
+        now_ms: int,
+    ) -> None:
+        super().__init__(schedule, begin=begin, until=until, rows_max=rows_max, now_ms=now_ms)
+        self.subject = subject
+        self._name = schedule.subjects.names[subject]
+
+    def _subject_mask(self, batch: SegmentBatch) -> Mask | None:
+        if self.subject in self.left_out or self._name not in batch.columns.names:
+            return None
+        place = batch.columns.names.index(self._name)
+        mask: Mask = batch.columns.arrays["subject"] == place
+        return mask
+
+
+class DrainJob(_SubjectJob):
+    """A slice of a lane, for the sender; moves the lane's cursor. Its entries come in order."""
+
+    more = False
+    """Whether there were more rows than wanted."""
+
+    def _accept(self, *, fits: bool) -> bool:
+        self.more = not fits
+        return True
+
+    def _start(self) -> bool:
+        return self._schedule.start_drain(self)
+
+    def cap(self, key: Key) -> None:
+        """Go on: each of its rows is noted as given out, wherever the common cursor stands."""
+
+    def _read_all(self, parts: list[tuple[Segment, int]]) -> Iterator[Entries | None]:
+        found: list[Entries] = []
+        for segment, length in parts:
+            for entries in self._read(segment, length):
+                if entries is not None and len(entries):
+                    found.append(entries)
+                yield None
+        entries = _joined(found)
+        # Rows lie in the order in which they were filed, and are to be sent as they are due.
+        order = np.lexsort((entries["sequence"], entries["due_ms"]))
+        self._schedule.given.add(entries["sequence"].copy())
+        for first in range(0, len(order), _PIECE_ROWS):
+            piece = order[first : first + _PIECE_ROWS]
+            self._examined += len(piece)
+            yield entries[piece]
+
+
+_PIECE_ROWS: Final = 4096
+
+
+class CloseJob(_SubjectJob):
+    """All of a lane that is not after the common cursor, for the wheel; the lane ends.
+
+    It comes to nothing if that is more than `rows_max` rows.
+    """
+
+    def _accept(self, *, fits: bool) -> bool:
+        return fits
+
+    def _start(self) -> bool:
+        return self._schedule.start_close(self)
+
+
+def _count(counts: Int64s, places: Int64s) -> None:
+    if len(places) < _FEW_ROWS:
+        np.add.at(counts, places, 1)
+    else:
+        counts += np.bincount(places, minlength=len(counts))
+
+
+def _joined(found: list[Entries]) -> Entries:
+    if not found:
+        return no_entries()
+    return np.concatenate(found) if len(found) > 1 else found[0]

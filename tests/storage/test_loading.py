@@ -1,0 +1,464 @@
+"""Each row is given out exactly once, whatever slices, lanes and lowered cursors do to one another.
+
+The model is what a server does with entries: a wheel that drops rows of subjects with a lane, a
+sender that may hold rows for long, facts that are noted late.
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from storage import (
+    CloseJob,
+    Columns,
+    Damage,
+    DrainJob,
+    Entries,
+    FactBlock,
+    Key,
+    LoadJob,
+    Outcome,
+    ScheduleLimits,
+    ScheduleLog,
+    SubjectTable,
+)
+from storage.loading import GivenOut, SequenceSet
+from storage.segment import Segment
+from storage.spans import MINUTE_MS
+from tests.simulation.disk import SimDisk
+
+LOG_UUID = UUID(int=7)
+START_MS = 29_000_000 * MINUTE_MS
+SUBJECTS = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """A message as the producer sent it and as it was filed."""
+
+    sequence: int
+    subject: int
+    due_ms: int
+    minute: int
+
+    @property
+    def key(self) -> Key:
+        return max(self.due_ms, self.minute * MINUTE_MS), self.sequence
+
+
+class Model:
+    """A schedule log and the server's memory around it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.disk = SimDisk(random.Random(0))
+        for name in ("schedule_log", "dispatch_log"):
+            self.disk.make_directory(name)
+        self.damages: list[Damage] = []
+        self.now_ms = START_MS
+        self.rows: dict[int, Row] = {}
+        self.floor = START_MS // MINUTE_MS
+        self.wheel: dict[int, Row] = {}
+        self.sender: dict[int, Row] = {}
+        self.unnoted: dict[int, Row] = {}
+        self.done: set[int] = set()
+        self.waiting: set[int] = set()
+        """Subjects whose rows are dropped: they have a lane, or are about to."""
+        self.job: LoadJob | None = None
+        self.lane_job: DrainJob | CloseJob | None = None
+        self.counts: Counter[str] = Counter()
+        self.log = self._new_log()
+
+    def _new_log(self) -> ScheduleLog:
+        log = ScheduleLog(
+            self.disk,
+            LOG_UUID,
+            limits=ScheduleLimits(gather_bytes_max=3000),
+            subjects=SubjectTable(),
+            on_damage=self.damages.append,
+        )
+        log.subjects.numbers([b"s%d" % number for number in range(SUBJECTS)])
+        log.begin_split(self.now_ms)
+        return log
+
+    def file(self, due_ms: list[int], subjects: list[int]) -> None:
+        self.floor = max(self.floor, self.now_ms // MINUTE_MS)
+        first = len(self.rows) + 1
+        for place, (due, subject) in enumerate(zip(due_ms, subjects, strict=True)):
+            row = Row(first + place, subject, due, max(due // MINUTE_MS, self.floor))
+            self.rows[row.sequence] = row
+        entries = self.log.file(
+            base_sequence=first,
+            floor_minute=self.floor,
+            epoch=1,
+            columns=Columns(
+                names=[b"s%d" % number for number in range(SUBJECTS)],
+                arrays={
+                    "due_ms": np.array(due_ms, np.int64),
+                    "id_hash": np.zeros(len(due_ms), np.uint64),
+                    "size": np.ones(len(due_ms), np.uint32),
+                    "subject": np.array(subjects, np.uint16),
+                },
+            ),
+            blob=b"x" * len(due_ms),
+            append_ms=self.now_ms,
+        )
+        if self.log.pile_is_full:
+            self.log.flush(self.now_ms)
+        self.take(entries)
+
+    def _enter(self, sequence: int) -> Row:
+        for place in (self.wheel, self.sender, self.unnoted, self.done):
+            # A row of a lane that is still in the wheel will be dropped.
+            if place is not self.wheel or self.rows[sequence].subject not in self.waiting:
+                assert sequence not in place, f"{sequence} was given out twice"
+        return self.rows[sequence]
+
+    def take(self, entries: Entries) -> None:
+        """Put entries into the wheel."""
+        for sequence, subject in entries[["sequence", "subject"]].tolist():
+            if subject not in self.waiting:
+                row = self._enter(sequence)
+                assert row.subject == subject
+                self.wheel[sequence] = row
+
+    def load(self, ahead_ms: int, rows_max: int, step: int) -> None:
+        if self.job is None:
+            self.job = self.log.begin_load(
+                self.now_ms + ahead_ms, rows_max=rows_max, now_ms=self.now_ms
+            )
+        if self.job is None:
+            return
+        entries, done = self.job.step(step)
+        for key in self.keys(entries):
+            assert self.job.begin < key <= self.job.until
+        self.take(entries)
+        if done:
+            self.counts["loads"] += self.job.started
+            self.job = None
+
+    def keys(self, entries: Entries) -> list[Key]:
+        return [self.rows[sequence].key for sequence in entries["sequence"].tolist()]
+
+    def pop(self, count: int) -> None:
+        """Send what is due; what should wait on disk is forgotten."""
+        due = [row for row in self.wheel.values() if row.due_ms <= self.now_ms]
+        for row in sorted(due, key=lambda row: (row.due_ms, row.sequence))[:count]:
+            del self.wheel[row.sequence]
+            if row.subject not in self.waiting:
+                self.sender[row.sequence] = row
+
+    def deliver(self, share: float) -> None:
+        for sequence in list(self.sender):
+            if self.chance.random() < share:
+                self.unnoted[sequence] = self.sender.pop(sequence)
+
+    def note(self, share: float) -> None:
+        rows = [row for row in self.unnoted.values() if self.chance.random() < share]
+        if not rows:
+            return
+        count = len(rows)
+        self.log.note_facts(
+            FactBlock(
+                sequence=np.array([row.sequence for row in rows], np.int64),
+                minute=np.array([row.minute for row in rows], np.uint32),
+                at_ms=np.full(count, self.now_ms, np.int64),
+                target=np.zeros(count, np.uint16),
+                outcome=np.full(count, Outcome.DELIVERED, np.uint8),
+                targets=[b"g1"],
+            )
+        )
+        for row in rows:
+            self.done.add(row.sequence)
+            del self.unnoted[row.sequence]
+
+    def evict(self) -> None:
+        """Throw the latest rows out of the wheel."""
+        if not self.wheel:
+            return
+        key = self.chance.choice(list(self.wheel.values())).key
+        key = (key[0], self.chance.choice([0, key[1] - 1]))
+        for row in list(self.wheel.values()):
+            if row.key > key:
+                del self.wheel[row.sequence]
+        given = [row.sequence for row in self.sender.values() if row.key > key]
+        self.log.lower_cursor(key, np.array(given + list(self.unnoted), np.int64))
+        self.counts["evictions"] += 1
+
+    def mark_waiting(self, subject: int) -> None:
+        self.waiting.add(subject)
+
+    def open_lanes(self) -> None:
+        for subject in self.waiting - self.log.lanes.keys():
+            if isinstance(self.lane_job, CloseJob) and self.lane_job.subject == subject:
+                if not self.lane_job.started:
+                    continue
+                self.counts["opened again while closing"] += 1
+            given = [row.sequence for row in self.sender.values() if row.subject == subject]
+            self.log.open_lane(subject, np.array(given + list(self.unnoted), np.int64))
+            self.counts["lanes"] += 1
+
+    def serve_lane(self, rows_max: int, step: int) -> None:
+        """Go on with draining or closing a lane."""
+        if self.lane_job is None and self.log.lanes:
+            subject = self.chance.choice(sorted(self.log.lanes))
+            if any(row.subject == subject for row in self.wheel.values()):
+                closable = False
+            else:
+                closable = self.chance.random() < 0.5
+            if closable:
+                self.lane_job = self.log.begin_close(subject, rows_max=rows_max, now_ms=self.now_ms)
+            else:
+                self.lane_job = self.log.begin_drain(
+                    subject, self.now_ms, rows_max=rows_max, now_ms=self.now_ms
+                )
+            if self.lane_job is not None and self.lane_job.started:
+                self._note_closed()
+        if self.lane_job is None:
+            return
+        job, was_started = self.lane_job, self.lane_job.started
+        entries, done = job.step(step)
+        if job.started and not was_started:
+            self._note_closed()
+        if isinstance(job, CloseJob):
+            self.take(entries)
+        else:
+            keys = [(row.due_ms, row.sequence) for row in self._offer(entries, job.subject)]
+            assert keys == sorted(keys)
+        if done:
+            self.counts[type(job).__name__] += job.started
+            self.lane_job = None
+
+    def _note_closed(self) -> None:
+        assert self.lane_job is not None
+        if isinstance(self.lane_job, CloseJob):
+            self.waiting.discard(self.lane_job.subject)
+
+    def _offer(self, entries: Entries, subject: int) -> list[Row]:
+        rows = [self._enter(sequence) for sequence in entries["sequence"].tolist()]
+        for row in rows:
+            assert row.subject == subject
+            assert row.due_ms <= self.now_ms
+            self.sender[row.sequence] = row
+        return rows
+
+    def restart(self) -> None:
+        """Forget what is in memory; what has a fact has one."""
+        self.log.flush(self.now_ms)
+        self.note(1)
+        assert self.log.file_facts(self.now_ms)
+        before, self.log = self.log, self._new_log()
+        for code, segment in before.segments.items():
+            self.log.segments[code] = Segment.of_state(self.disk, LOG_UUID, segment.state())
+        before.close()
+        self.log.hour_mark, self.log.day_mark = before.hour_mark, before.day_mark
+        self.log.floor_minute, self.log.last_filed = before.floor_minute, before.last_filed
+        self.wheel.clear()
+        self.sender.clear()
+        self.waiting.clear()
+        self.job = self.lane_job = None
+        self.counts["restarts"] += 1
+
+    def finish(self) -> None:
+        """Let everything become due and be delivered; no row may be forgotten."""
+        for _ in range(3000):
+            if len(self.done) == len(self.rows):
+                break
+            self.now_ms += 10_000
+            self.log.begin_split(self.now_ms)
+            self.open_lanes()
+            self.load(60_000, self.chance.choice([4, 100]), 10_000)
+            self.pop(10**6)
+            self.serve_lane(self.chance.choice([4, 100]), 10_000)
+            self.deliver(1)
+            self.note(1)
+        assert self.done == self.rows.keys()
+        assert not self.damages
+
+    def act(self) -> None:
+        chance = self.chance
+        action = chance.randrange(16)
+        if action <= 2:
+            spread = chance.choice([1, 3, 2000, 3 * MINUTE_MS])
+            first = self.now_ms + chance.choice([-2 * MINUTE_MS, -500, 0, 0, 30_000])
+            count = chance.randrange(1, 25)
+            subjects = chance.choice([[0], [0, 1], list(range(SUBJECTS))])
+            self.file(
+                [first + chance.randrange(spread) for _ in range(count)],
+                [chance.choice(subjects) for _ in range(count)],
+            )
+        elif action == 3:
+            self.now_ms += chance.choice([1, 100, 20_000])
+        elif action <= 6:
+            self.load(
+                chance.choice([0, 30_000, 120_000]),
+                chance.choice([1, 3, 20, 10**6]),
+                chance.choice([1, 10, 1000]),
+            )
+        elif action <= 8:
+            self.pop(chance.choice([3, 50]))
+        elif action == 9:
+            self.deliver(chance.choice([0.1, 0.9]))
+        elif action == 10:
+            self.note(chance.choice([0.3, 1]))
+            if chance.random() < 0.3:
+                self.log.file_facts(self.now_ms)
+        elif action == 11:
+            if chance.random() < 0.4:
+                self.evict()
+        elif action == 12:
+            if chance.random() < 0.4:
+                self.mark_waiting(chance.randrange(SUBJECTS))
+            self.open_lanes()
+        elif action <= 14:
+            self.serve_lane(chance.choice([1, 5, 10**6]), chance.choice([1, 10, 1000]))
+        elif chance.random() < 0.03:
+            self.restart()
+
+
+@pytest.mark.parametrize(
+    "first_seed",
+    [0, 20, *(pytest.param(first, marks=pytest.mark.slow) for first in range(40, 300, 20))],
+)
+def test_whatever_interleaves_every_row_is_given_out_exactly_once(first_seed: int) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(first_seed, first_seed + 20):
+        model = Model(random.Random(seed))
+        for _ in range(300):
+            model.act()
+        model.finish()
+        counts += model.counts
+    # A test in which nothing happens proves nothing.
+    assert min(counts[name] for name in ("loads", "evictions", "lanes", "DrainJob")) > 50
+    assert counts["CloseJob"] > 20
+    assert counts["restarts"]
+
+
+def test_a_lane_comes_by_rows_that_are_filed_where_the_lowered_cursor_has_not_been() -> None:
+    model = Model(random.Random(0))
+    model.now_ms = START_MS + 3 * MINUTE_MS
+    model.log.begin_split(model.now_ms)
+    model.file([START_MS + 10, START_MS + MINUTE_MS], [1, 0])
+    model.load(60_000, 100, 1000)
+    model.mark_waiting(0)
+    model.open_lanes()
+    drain = model.log.begin_drain(0, model.now_ms, rows_max=10, now_ms=model.now_ms)
+    assert drain is not None
+    done = False
+    while not done:
+        entries, done = drain.step(1000)
+        model._offer(entries, 0)
+    assert model.sender.keys() == {2}
+    # The lane has come further than the cursor, which is set back to the first row.
+    model.wheel.clear()
+    model.log.lower_cursor((START_MS, 0), np.array([2], np.int64))
+    model.file([model.now_ms - 1000], [0])
+    assert not model.wheel
+    model.finish()
+
+
+def test_a_slice_ends_inside_a_millisecond_in_which_too_much_is_due() -> None:
+    model = Model(random.Random(0))
+    model.file([START_MS + 5] * 100, [0] * 100)
+    taken = []
+    while model.log.cursor < (START_MS + 6, 0):
+        before = len(model.wheel)
+        model.load(1000, 30, 10_000)
+        assert model.job is None
+        taken.append(len(model.wheel) - before)
+    assert taken == [30, 30, 30, 10]
+    assert list(model.wheel) == list(range(1, 101))
+
+
+def test_a_slice_is_drawn_by_rows_that_have_no_fact_yet() -> None:
+    model = Model(random.Random(0))
+    model.file([START_MS + place for place in range(100)], [0] * 100)
+    model.load(1000, 1000, 10_000)
+    model.now_ms += 90
+    model.pop(90)
+    model.deliver(1)
+    model.note(1)
+    model.wheel.clear()
+    model.log.lower_cursor((START_MS, 0), np.empty(0, np.int64))
+    model.load(1000, 9, 10_000)
+    assert sorted(model.wheel) == list(range(91, 100))
+
+
+def test_damage_that_several_slices_meet_is_reported_once() -> None:
+    model = Model(random.Random(0))
+    model.file([START_MS + 5] * 50, [0] * 50)
+    model.log.flush(model.now_ms)
+    model.file([START_MS + 5] * 50, [0] * 50)
+    model.log.flush(model.now_ms)
+    segment = next(iter(model.log.segments.values()))
+    file = model.disk.open(segment.file.path)
+    file.write_at(300, [b"damage"])
+    for _ in range(10):
+        model.load(1000, 10, 10_000)
+    assert len(model.wheel) == 50
+    assert len(model.damages) == 1
+
+
+def test_a_lane_is_not_closed_while_what_is_to_come_of_it_does_not_fit() -> None:
+    model = Model(random.Random(0))
+    model.file([START_MS + 1000 + place for place in range(100)], [0] * 100)
+    model.mark_waiting(0)
+    model.open_lanes()
+    model.load(60_000, 1000, 10_000)
+    job = model.log.begin_close(0, rows_max=99, now_ms=model.now_ms)
+    assert job is not None
+    assert job.step(10_000)[1]
+    assert not job.started
+    assert 0 in model.log.lanes
+    job = model.log.begin_close(0, rows_max=100, now_ms=model.now_ms)
+    assert job is not None
+    assert job.started
+    assert not model.log.lanes
+    assert len(job.step(10_000)[0]) == 100
+
+
+@pytest.mark.parametrize("spread", [1, 3, 1000, 10**9])
+def test_a_set_of_sequences_knows_its_own_dense_or_not(spread: int) -> None:
+    chance = np.random.default_rng(spread)
+    own = np.unique(chance.integers(1, 500 * spread + 1, 500))
+    asked = np.concatenate([own, own + 1, own - 1, [0, 2**62]])
+    found = SequenceSet([own[:100], own[50:]]).contains(asked)
+    assert found.tolist() == np.isin(asked, own).tolist()
+    assert not SequenceSet([]).contains(asked).any()
+
+
+def test_what_was_given_out_is_forgotten_when_it_has_a_fact_and_memory_stays_bounded() -> None:
+    given = GivenOut()
+    given.add(np.arange(10, 20))
+    before = given.sequences
+    for _ in range(100):
+        given.forget(np.arange(0, 1000))
+    assert before.tolist() == list(range(10, 20))
+    given.add(np.array([5, 7, 5]))
+    assert given.sequences.tolist() == [5, 7]
+    given.forget(np.array([7]))
+    given.add(np.array([9]))
+    assert given.sequences.tolist() == [5, 9]
+
+
+def test_a_load_under_way_leaves_out_a_lane_that_is_opened_and_closed_meanwhile() -> None:
+    model = Model(random.Random(0))
+    for place in range(4):
+        model.file([START_MS + place], [0])
+        model.log.flush(model.now_ms)
+    model.load(1000, 100, 1)
+    assert model.job is not None
+    model.mark_waiting(0)
+    model.open_lanes()
+    model.wheel.clear()
+    model.lane_job = model.log.begin_close(0, rows_max=100, now_ms=model.now_ms)
+    model._note_closed()
+    while model.lane_job is not None:
+        model.serve_lane(100, 1)
+    assert list(model.wheel) == [1, 2, 3, 4]
+    while model.job is not None:
+        model.load(1000, 100, 1)
