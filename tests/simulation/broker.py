@@ -1,14 +1,19 @@
 """A real-time broker of the simulation: takes items, writes down what it got, and often fails.
 
 It is outside the server's crash domain. What it does with a request is drawn: it takes it and
-answers, or refuses it or some of its items, answers late, twice, in part or not at all. What it
-took and could not tell the server at once is in doubt: the server has to send it again.
+answers, or refuses it or some of its items, answers late, twice, in part, not at all or what nobody
+asked, resets or hangs up. For longer times it may be down, mute (it takes and never answers) or
+deaf (it reads nothing). What it took and could not tell the server at once is in doubt: the server
+has to send it again.
 """
 
 import contextlib
+import enum
 import random
+from collections import Counter
 from typing import Protocol
 
+import msgspec
 import trio
 
 from delay_protocol import (
@@ -28,9 +33,37 @@ from tests.simulation.witness import Receipt, Witness
 
 _SURE_WITHIN_S = 1.0
 """An answer later than this may be too late for a server that waits 5 s from its sending."""
+_STALE_S = 10.0
+"""What comes so soon after an outage may have been sent during it, and given up meanwhile."""
 _UNHEARD_S = 3.0
 """An answer may have been on its way this long when its connection broke."""
-_FAILURES = ("refuse", "busy", "late", "never", "cut", "twice", "take and fail")
+_FAILURES = (
+    "refuse",
+    "busy",
+    "late",
+    "never",
+    "ignore",
+    "cut",
+    "twice",
+    "take and fail",
+    "reset",
+    "stray",
+    "strange item",
+)
+_STRAY_OPAQUE = 2**31 - 1
+
+
+class Outage(enum.Enum):
+    """What may be wrong with a broker for a while."""
+
+    DOWN = "down"
+    """It closes its connections and refuses new ones."""
+    MUTE = "mute"
+    """It accepts, reads, takes what it gets, and never answers."""
+    DEAF = "deaf"
+    """It accepts and reads nothing."""
+
+
 _ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
@@ -45,12 +78,18 @@ class _Connection:
 
     def __init__(self, stream: SimStream) -> None:
         self.stream = stream
-        self.lock = trio.Lock()
         self.told: list[tuple[float, list[Receipt]]] = []
+        self._lock = trio.Lock()
 
     async def send(self, data: bytes) -> None:
-        async with self.lock:
+        try:
+            self._lock.acquire_nowait()
+        except trio.WouldBlock:
+            await self._lock.acquire()
+        try:
             await self.stream.send_all(data)
+        finally:
+            self._lock.release()
 
     def doubt(self) -> None:
         """Be sure no more of what the server may not have heard: the connection broke."""
@@ -73,6 +112,7 @@ class SimBroker:
         chance: random.Random,
         witness: Witness,
         on_request: OnRequest,
+        faults: Counter[str],
     ) -> None:
         self.name = name
         self._address = address
@@ -80,30 +120,49 @@ class SimBroker:
         self._chance = chance
         self._witness = witness
         self._on_request = on_request
-        self._failing = chance.choice((0.0, 0.03, 0.15))
+        self._faults = faults
+        self.failing = chance.choice((0.0, 0.03, 0.15))
         self._knows_hello = chance.random() < 0.5
         self._knows_duplicates = chance.random() < 0.5
         self._seen: set[bytes] = set()
         self._up = trio.Event()
         self._up.set()
+        self._hears = trio.Event()
+        self._hears.set()
+        self._mute = False
         self._serving = trio.CancelScope()
         self._healed = False
+        self._recovered_s = -_STALE_S
 
-    def go_down(self) -> None:
-        """Close everything and refuse connections."""
-        if not self._healed and self._up.is_set():
+    def fail(self, outage: Outage) -> None:
+        """Begin an outage, unless there is one or it is healed for good."""
+        if self._healed or self._mute or not (self._up.is_set() and self._hears.is_set()):
+            return
+        self._faults[f"broker {outage.value}"] += 1
+        self._witness.broker_down(self.name)
+        if outage is Outage.DOWN:
             self._up = trio.Event()
             self._serving.cancel()
+        elif outage is Outage.MUTE:
+            self._mute = True
+        else:
+            self._hears = trio.Event()
 
-    def come_up(self) -> None:
-        """Be there again."""
+    def recover(self) -> None:
+        """End the outage. What it has not read or answered it never will: it hangs up."""
+        if self._mute or not self._hears.is_set():
+            self._mute = False
+            self._serving.cancel()
+        self._hears.set()
         self._up.set()
+        self._recovered_s = trio.current_time()
+        self._witness.broker_up(self.name)
 
     def heal(self) -> None:
         """Fail no more."""
         self._healed = True
-        self._failing = 0.0
-        self._up.set()
+        self.failing = 0.0
+        self.recover()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve, until cancelled."""
@@ -126,6 +185,7 @@ class SimBroker:
         try:
             async with trio.open_nursery() as nursery:
                 while data := await stream.receive_some():
+                    await self._hears.wait()
                     decoder.feed(data)
                     for frame in decoder.frames():
                         await self._take(connection, frame, nursery)
@@ -136,19 +196,24 @@ class SimBroker:
         finally:
             if not orderly:
                 connection.doubt()
+                self._witness.broker_trouble(self.name)
             await trio.aclose_forcefully(stream)
 
     async def _take(self, connection: _Connection, frame: Frame, nursery: trio.Nursery) -> None:
         if frame.code == CommandCode.SEND_MESSAGE:
             self._on_request(answered=False)
-            self._take_items(connection, frame, nursery)
+            await self._take_items(connection, frame, nursery)
+            return
+        if self._mute:
             return
         code = ResponseCode.SUCCESS
         if frame.code == CommandCode.HELLO and not self._knows_hello:
             code = ResponseCode.UNKNOWN_CODE
         await connection.send(encode_response(frame, code=code))
 
-    def _take_items(self, connection: _Connection, frame: Frame, nursery: trio.Nursery) -> None:
+    async def _take_items(
+        self, connection: _Connection, frame: Frame, nursery: trio.Nursery
+    ) -> None:
         """Draw what becomes of a request, and do it."""
         chance = self._chance
         scan = ItemScan()
@@ -158,12 +223,14 @@ class SimBroker:
             for message_id, start, size in zip(scan.ids, scan.starts, scan.sizes, strict=True)
         ]
         if not all(scan.crc_ok):
-            self._witness.complain(f"{self.name} got an item whose CRC is wrong")
-        what = ""
-        if chance.random() < self._failing:
+            self._witness.complain(f"whole: {self.name} got an item whose CRC is wrong")
+        what = "never" if self._mute else ""
+        if not what and chance.random() < self.failing:
             what = chance.choice(_FAILURES)
+            self._faults[f"broker: {what}"] += 1
+            self._witness.broker_trouble(self.name)
         failures: list[tuple[bytes, int, str]] = []
-        if what == "refuse":
+        if what in {"refuse", "ignore"} or (what == "reset" and chance.random() < 0.5):
             items = []
         elif what == "busy":
             busy = [item for item in items if chance.random() < 0.5]
@@ -175,6 +242,9 @@ class SimBroker:
                 for message_id, _ in items
                 if message_id in self._seen
             ]
+        if what == "strange item":
+            # It says that it did not take one that nobody sent: any of these may be meant.
+            failures.append((b"nobody's", ItemCode.BROKER_BUSY, "busy"))
         receipts = self._receive(items)
         sick = what in ("refuse", "take and fail")
         answer = encode_response(
@@ -185,11 +255,21 @@ class SimBroker:
         delay_s = chance.uniform(0, 0.3) if chance.random() < 0.1 else 0.0
         if what == "late":
             delay_s = chance.uniform(1, 9)
-        if what == "cut":
+        if what == "reset":
+            self._network.reset(connection.stream)
+        elif what == "cut":
             nursery.start_soon(self._cut, connection, answer)
-        elif what != "never":
-            told = receipts if what in ("", "twice", "busy") else []
-            nursery.start_soon(self._answer, connection, answer, delay_s, told, what == "twice")
+        elif what not in {"never", "ignore"}:
+            told = receipts if what in {"", "twice", "busy", "stray"} else []
+            if what == "twice":
+                answer *= 2
+            elif what == "stray":
+                stray = msgspec.structs.replace(frame, opaque=_STRAY_OPAQUE)
+                answer = encode_response(stray, code=ResponseCode.BROKER_ERROR) + answer
+            if delay_s:
+                nursery.start_soon(self._answer, connection, answer, delay_s, told)
+            else:
+                await self._answer(connection, answer, 0.0, told)
 
     def _receive(self, items: list[tuple[bytes, bytes]]) -> list[Receipt]:
         witness = self._witness
@@ -209,14 +289,14 @@ class SimBroker:
         answer: bytes,
         delay_s: float,
         told: list[Receipt],
-        twice: bool,
     ) -> None:
         began_s = trio.current_time()
         if delay_s:
             await trio.sleep(delay_s)
-        await connection.send(answer * 2 if twice else answer)
+        await connection.send(answer)
         now_s = trio.current_time()
-        if now_s - began_s <= _SURE_WITHIN_S:
+        is_stale = began_s - self._recovered_s < _STALE_S
+        if now_s - began_s <= _SURE_WITHIN_S and not is_stale:
             connection.told.append((now_s, told))
             for receipt in told:
                 receipt.sure = True

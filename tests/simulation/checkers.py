@@ -1,41 +1,54 @@
-"""What must be true at the end of a run, judged by what peers saw and what is on the disk.
+"""What must be true, judged by what peers saw and what is on the disk.
 
-Nothing of the server is asked. The disk is what a power cut after the clean stop left of it, so
-whatever is found here is durable. Files are decoded batch by batch; which of them count is read
-from checkpoint and seals, and nothing else is believed of those than what the checks need.
+Nothing of the server is asked (but for promise 8, which no peer and no disk can see), and nothing
+of its code is used: files are read by `independent_reader.py`. The disk at the end is what a power
+cut after the clean stop left of it, so whatever is found there is durable.
 
-    kept         what was acknowledged is in the message_log, byte for byte; nothing else is
-    once         every accepted sequence has one row in all segments that count, in its filed minute
-    never early  a broker got an item when it was due, or later
-    leaves       everything acknowledged was received
-    few twice    a delivery that the server heard of is not repeated
-    whole        items arrive as they were sent
-    complete     at the end all segments are sealed, and their facts cover their rows
+    promise           what has to hold                                            from what
+    1 kept            after each end of a life all that was acknowledged is       producers, disk
+                      durable; at the end the message_log has it byte for byte,
+                      numbered without gaps, and the durable end vouches for it
+    2 once            every accepted sequence has one row, with its own columns,  disk
+                      in the one segment of its filed minute; nothing was
+                      accepted more often than it was sent
+    3 never early     a broker got an item when it was due by the wall, or later  brokers
+    4 leaves          what was acknowledged was received; all segments are        producers,
+                      sealed, their facts cover their rows, and no fact tells of  brokers, disk
+                      a delivery that no broker saw
+      serves          the server starts whatever came before, under an            that it runs,
+                      incarnation of its own, and answers as it should            producers, disk
+    5 few twice       a delivery that the server heard of, and had time to write  brokers
+                      down, is not repeated
+    7 whole           items arrive as they were sent; at the end every byte that  producers,
+                      counts is as the pages of docs/formats/ say                 brokers, disk
+    8 bounded         what the server holds in memory is within its settings      probe.py
+    9 isolated        while one broker group does its work, what is due leaves    producers,
+                      within 40 s, whatever the other group does                  brokers
+
+Promise 6 needs more than one node. A violation begins with one of these words.
 """
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from uuid import UUID
 
-from storage.batches import Damage, decode_batch, log_seed, scan_batches
-from storage.checkpoint import Checkpoint, read_checkpoint
-from storage.columns import Columns, RecordKind
-from storage.durable_end import decode_slot
-from storage.errors import StorageError
-from storage.file_header import FILE_HEADER_SIZE, LogKind, decode_file_header
-from storage.identity import read_identity
-from storage.seals import SEALS_PATH, Seal, seals_of_columns
-from storage.spans import key_of_name
-from tests.simulation.disk import SimDisk
+import numpy as np
+
+from tests.simulation import independent_reader as reader
+from tests.simulation.independent_reader import Batch, Checkpoint, MismatchError
 from tests.simulation.witness import Receipt, Witness
 
-_FACT_S = 10.0
-"""Virtual seconds after an answer in which its fact becomes durable, however slow the disk."""
 _ORDER_S = 15.0
 """After a delivery that was heard of, another may still be under way for this long."""
+_CALM_BEFORE_S = 20.0
+"""A group that did its work for so long is connected and trusted again."""
+_ON_TIME_S = 40.0
+"""Two requests that time out, the waits after them, and a disk that stalls now and then."""
 _SHOWN = 5
 _MINUTE_MS = 60_000
+_OUTCOMES = ("delivered", "known", "dead", "cancelled", "moved", "expired", "dropped")
+_DIGESTED = (("sequence", "<i8"), ("due_ms", "<i8"), ("size", "<u4"), ("id_hash", "<u8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,8 @@ class _Message:
     """One accepted message, as the message_log has it."""
 
     message_id: bytes
+    subject: bytes
+    id_hash: int
     due_ms: int
     minute: int
     item: bytes
@@ -60,45 +75,144 @@ class Findings:
     segments: Counter[str] = field(default_factory=Counter)
     """Segments that held rows, by span."""
 
-    def broken(self, promise: str, what: str, cases: list[object]) -> None:
+    def broken(self, promise: str, what: str, cases: Collection[object]) -> None:
         """Note a broken promise with some of its cases."""
         if cases:
-            shown = ", ".join(map(str, cases[:_SHOWN]))
+            shown = ", ".join(map(str, list(cases)[:_SHOWN]))
             more = f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else ""
             self.violations.append(f"{promise}: {len(cases)} {what}: {shown}{more}")
 
 
-def check(witness: Witness, disk: SimDisk) -> Findings:
-    """Hold every promise against what was seen and what is on the disk."""
-    findings = Findings()
-    findings.violations += [f"seen: {text}" for text in witness.complaints]
+def check(
+    witness: Witness,
+    files: Mapping[str, bytes],
+    *,
+    brokers: Collection[str] = (),
+    at_stop: Mapping[str, bytes] | None = None,
+) -> Findings:
+    """Hold every promise against what was seen and what is on the disk.
+
+    `files`: what a power cut after a clean stop left, and what was deleted for good reason
+    (deleted.py); `at_stop`: what was there before it;
+    `brokers`: the names of the groups that were there all the time.
+    """
+    findings = Findings(violations=list(witness.complaints))
     _check_receipts(witness, findings)
+    _check_on_time(witness, brokers, findings)
+    damaged = {path for path, _position, _byte in witness.damage}
+    image = _Image(whole_files(witness, files), findings, damaged=damaged)
     try:
-        _check_disk(witness, disk, findings)
-    except (StorageError, OSError) as error:
-        findings.violations.append(f"whole: {type(error).__name__}: {error}")
+        image.check(witness)
+        if at_stop is not None:
+            _check_named(whole_files(witness, at_stop), findings)
+    except MismatchError as error:
+        findings.violations.append(f"whole: {error}")
     return findings
 
 
-def _check_disk(witness: Witness, disk: SimDisk, findings: Findings) -> None:
-    identity = read_identity(disk)
-    if identity is None:
-        findings.violations.append("the disk has no identity")
-        return
+def whole_files(witness: Witness, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files as they were without the damage done to them on purpose.
+
+    What is damaged stays where it is, so it can be read again when its bytes are right; but a file
+    that can be read as it is has been written anew since.
+    """
+    whole = dict(files)
     for path, position, byte in witness.damage:
-        # Damaged batches stay where they are, so they can be read again when the bit is right.
-        disk.damage(path, position, bytes([byte]))
-    log = _read_message_log(disk, identity.log_uuid, findings)
-    findings.accepted = len(log)
-    copies = Counter(message.message_id for message in log.values())
-    _check_kept(witness, log, copies, findings)
-    _check_twice(witness, copies, findings)
-    checkpoint = read_checkpoint(disk, identity.log_uuid)
-    if checkpoint is None:
-        findings.violations.append("there is no checkpoint after a clean stop")
+        data = whole.get(path, b"")
+        if position < len(data) and not _is_readable(data):
+            whole[path] = data[:position] + bytes([byte]) + data[position + 1 :]
+    return whole
+
+
+def _is_readable(data: bytes) -> bool:
+    try:
+        return all(True for _ in reader.read_batches(data))
+    except MismatchError:
+        return False
+
+
+def check_end_of_life(witness: Witness, durable: Mapping[str, bytes]) -> None:
+    """Complain to the witness of what is not durable when a life of the server has just ended.
+
+    Whatever ended it, all that was acknowledged up to now has to be there, and the incarnation has
+    to be one that no life before this one had.
+    """
+    files = whole_files(witness, durable)
+    found: set[bytes] = set()
+    for path in sorted(files):
+        if _is_log(path, "message_log"):
+            found.update(_ids(files[path]))
+    missing = [message_id for message_id in witness.acknowledged if message_id not in found]
+    if missing:
+        # Retention may have taken it from the message_log, once it was filed.
+        for path in sorted(files):
+            if path.startswith("schedule_log/"):
+                found.update(_ids(files[path]))
+    lost = [message_id for message_id in missing if message_id not in found | witness.lost]
+    if lost:
+        witness.complain(
+            f"kept: {len(lost)} acknowledged messages are not durable: {lost[:_SHOWN]}"
+        )
+    try:
+        _uuid, incarnation = reader.read_incarnation(files.get("identity", b""))
+    except MismatchError:
+        # It died before it knew who it was.
         return
-    lost = {place for place, message in log.items() if message.message_id in witness.lost}
-    _check_schedule(disk, identity.log_uuid, checkpoint, log, findings, lost=lost)
+    if witness.acknowledged_in_this_life and incarnation <= witness.incarnation:
+        witness.complain(f"serves: incarnation {incarnation} after {witness.incarnation}")
+    witness.incarnation = incarnation
+
+
+def check_clean_stop(witness: Witness, files: Mapping[str, bytes]) -> None:
+    """Complain to the witness of a message_log that goes on behind its last batch.
+
+    What a full disk let through of an append, and what a crash left of one, is to be gone.
+    """
+    paths = [path for path in sorted(files) if _is_log(path, "message_log")]
+    try:
+        for _batch in reader.read_batches(whole_files(witness, files)[paths[-1]]):
+            pass
+    except MismatchError as error:
+        witness.complain(f"whole: after a clean stop {paths[-1]}: {error}")
+
+
+def _check_named(files: Mapping[str, bytes], findings: Findings) -> None:
+    """Find files of segments that nothing names: a start deletes those that a crash has left."""
+    checkpoint = reader.read_checkpoint(files["checkpoint/checkpoint"])
+    named = {reader.segment_name(segment.start, segment.span) for segment in checkpoint.segments}
+    sealed: dict[str, int] = {}
+    for path, until in _seals_files(files, checkpoint):
+        for batch in reader.read_batches(files[path], until=until):
+            columns = batch.columns
+            names = map(reader.segment_name, columns["start_minute"], columns["span"])
+            sealed.update(zip(names, columns["deleted"], strict=True))
+    named.update(name for name, deleted in sealed.items() if not deleted)
+    listed = {*checkpoint.retired, *checkpoint.quarantined}
+    strange = [
+        path
+        for path in sorted(files)
+        if path.startswith(("schedule_log/", "dispatch_log/2"))
+        and path not in listed
+        and path.rpartition("/")[2] not in named
+    ]
+    strange += [
+        path
+        for path in sorted(files)
+        if _is_log(path, "message_log")
+        and _first_of(path) < checkpoint.first_sequence
+        and path not in listed
+    ]
+    findings.broken("bounded", "files that nothing names", strange)
+
+
+def _ids(data: bytes) -> Iterator[bytes]:
+    """Yield the message ids of a file up to where a crash has left it unreadable."""
+    try:
+        for batch in reader.read_batches(data):
+            for item in batch.items:
+                yield reader.read_item(item).message_id
+    except MismatchError:
+        return
 
 
 # -- what peers saw ------------------------------------------------------------------------------
@@ -120,17 +234,41 @@ def _check_receipts(witness: Witness, findings: Findings) -> None:
     findings.broken("never early", "items arrived before they were due", early)
     findings.broken("whole", "items arrived with other bytes", mangled)
     findings.broken("whole", "items arrived that should have been refused", unknown)
-    findings.broken("leaves", "acknowledged messages never left", list(witness.missing()))
+    findings.broken("leaves", "acknowledged messages never left", witness.missing())
+
+
+def _check_on_time(witness: Witness, brokers: Collection[str], findings: Findings) -> None:
+    """Find what left late although a group was there to take it all the time."""
+    late: list[object] = []
+    for message_id, receipts in witness.receipts_by_id().items():
+        receipt = receipts[0]
+        acknowledged_s = witness.acknowledged.get(message_id)
+        if acknowledged_s is None or message_id in witness.lost:
+            continue
+        due_s = receipt.at_s - (receipt.wall_ms - witness.due_ms[message_id]) / 1000
+        from_s = witness.served_from(max(due_s, acknowledged_s))
+        until_s = from_s + _ON_TIME_S
+        if (
+            receipt.at_s > until_s
+            and not witness.clock_was_set_between(from_s, receipt.at_s)
+            and witness.all_was_well(from_s, until_s)
+            and witness.some_broker_was_calm(brokers, from_s - _CALM_BEFORE_S, until_s)
+        ):
+            late.append(f"{message_id!r} by {receipt.at_s - from_s:.1f} s")
+    findings.broken("isolated", "messages left late though a group was there", late)
 
 
 def _check_twice(witness: Witness, copies: Counter[bytes], findings: Findings) -> None:
     """Find deliveries of copies that the server knew to be delivered."""
     wrong: list[object] = []
+    order_s = witness.under_way_s + _ORDER_S
     for message_id, receipts in witness.receipts_by_id().items():
         copied = copies[message_id]
         findings.twice += max(len(receipts) - copied, 0)
+        if message_id in witness.doubled:
+            continue
         sure = [receipt for receipt in receipts if _is_settled(witness, receipt)]
-        again = [receipt for receipt in receipts if sure and receipt.at_s > sure[0].at_s + _ORDER_S]
+        again = [receipt for receipt in receipts if sure and receipt.at_s > sure[0].at_s + order_s]
         if len(sure) > copied or (copied == 1 and again):
             times = [f"{receipt.at_s:.3f}{'!' * (receipt in sure)}" for receipt in receipts]
             wrong.append(f"{message_id!r} ({copied} copies) at {times}")
@@ -139,245 +277,341 @@ def _check_twice(witness: Witness, copies: Counter[bytes], findings: Findings) -
 
 def _is_settled(witness: Witness, receipt: Receipt) -> bool:
     """Say whether the fact of a delivery must have become durable."""
-    return receipt.sure and not witness.died_within(receipt.at_s, _FACT_S)
+    return receipt.sure and not witness.died_within(receipt.at_s, witness.fact_s)
 
 
 # -- what is on the disk -------------------------------------------------------------------------
 
 
-def _batches(
-    disk: SimDisk,
-    path: str,
-    kind: LogKind,
-    log_uuid: UUID,
-    findings: Findings,
-    *,
-    length: int | None = None,
-) -> Iterator[tuple[RecordKind, int, int, Columns, memoryview]]:
-    """Yield record kind, base sequence, floor minute, columns and blob of each batch."""
-    data = disk.map(path)
-    decode_file_header(data, path=path, kind=kind, log_uuid=log_uuid)
-    end = len(data) if length is None else length
-    seed = log_seed(log_uuid, kind)
-    if end > len(data):
-        findings.violations.append(f"{path} has {len(data)} bytes, {end} should count")
-        end = len(data)
-    for found in scan_batches(data, start=FILE_HEADER_SIZE, end=end, seed=seed, path=path):
-        if isinstance(found, Damage):
-            findings.violations.append(f"{path} at {found.position}: {found.reason}")
-            continue
-        header, place = found.header, found.position
-        batch = decode_batch(
-            header, data[place : place + header.size], seed=seed, path=path, position=place
-        )
-        yield (
-            header.kind,
-            header.base_sequence,
-            header.floor_minute,
-            batch.columns,
-            memoryview(batch.blob),
-        )
+@dataclass(slots=True)
+class _Filed:
+    """What the files of one segment hold."""
+
+    sequences: list[int] = field(default_factory=list)
+    columns: dict[str, list[int]] = field(default_factory=dict)
+    last_crc: int = 0
+    told: Counter[int] = field(default_factory=Counter)
+    """Facts by sequence."""
+    outcomes: Counter[int] = field(default_factory=Counter)
+    facts_last_crc: int = 0
 
 
-def old_batches(
-    data: bytes, path: str, before_ms: int, *, durable_end: bytes
-) -> list[tuple[int, int, list[bytes]]]:
-    """Return position, size and message ids of the MESSAGE batches of a file that are this old.
+class _Image:
+    """All files of a data directory after a clean stop."""
 
-    Only those that the durable end, itself durable, vouches for: a bit flipped in the 20 ms before
-    that cannot be told from a torn write.
-    """
-    if len(data) < FILE_HEADER_SIZE:
-        return []
-    header = decode_file_header(data, path=path)
-    seed = log_seed(header.log_uuid, header.kind)
-    known = _durable_sequence(durable_end, header.log_uuid)
-    found = []
-    for batch in scan_batches(
-        memoryview(data),
-        start=FILE_HEADER_SIZE,
-        end=len(data),
-        seed=seed,
-        path=path,
-        verify_blobs=True,
-    ):
-        if isinstance(batch, Damage) or batch.header.append_ms > before_ms:
-            break
-        if batch.header.next_sequence > known:
-            break
-        if batch.header.kind is RecordKind.MESSAGE:
-            start, size = batch.position, batch.header.size
-            content = decode_batch(
-                batch.header, data[start : start + size], seed=seed, path=path, position=start
+    def __init__(
+        self, files: Mapping[str, bytes], findings: Findings, *, damaged: Collection[str]
+    ) -> None:
+        self._files = files
+        self._damaged = set(damaged)
+        """Files of which some byte was changed on purpose, and is put right here."""
+        self._findings = findings
+        self._uuid = b""
+        self._epochs: list[tuple[int, int]] = []
+        """Each epoch of the message_log and its first sequence."""
+        self._rows: Counter[int] = Counter()
+        self._delivered: set[int] = set()
+        """Sequences that a fact says a broker has."""
+
+    def check(self, witness: Witness) -> None:
+        """Check the files against each other and against the witness. Raises MismatchError."""
+        if "identity" not in self._files:
+            self._findings.violations.append("kept: the disk has no identity")
+            return
+        self._uuid, _ = reader.read_incarnation(self._files["identity"])
+        log = self._read_message_log()
+        self._findings.accepted = len(log)
+        copies = Counter(message.message_id for message in log.values())
+        self._check_kept(witness, log, copies)
+        _check_twice(witness, copies, self._findings)
+        if "checkpoint/checkpoint" not in self._files:
+            self._findings.violations.append("kept: there is no checkpoint after a clean stop")
+            return
+        checkpoint = reader.read_checkpoint(self._files["checkpoint/checkpoint"])
+        if list(checkpoint.epochs) != self._epochs:
+            self._findings.violations.append(
+                f"kept: the checkpoint knows epochs {checkpoint.epochs}, the log {self._epochs}"
             )
-            items = _items(content.columns, memoryview(content.blob))
-            found.append((start, size, [_message_id(item) for item in items]))
-    return found
+        lost = {place for place, message in log.items() if message.message_id in witness.lost}
+        self._check_segments(checkpoint, log, lost)
+        self._check_rows(log, lost)
+        self._read_journal()
+        self._check_facts(witness, log)
 
-
-def _durable_sequence(data: bytes, log_uuid: UUID) -> int:
-    """Return the sequence below which the bytes of a durable end file vouch for records."""
-    sequence = 0
-    for position in range(0, len(data), 512):
+    def _batches(self, path: str, kind: int, until: int | None = None) -> Iterator[Batch]:
         try:
-            slot = decode_slot(
-                data[position : position + 512],
-                log_uuid=log_uuid,
-                path="durable_end",
-                position=position,
+            data = self._files.get(path, b"")
+            header = reader.read_file_header(data)
+            if (header.kind, header.uuid) != (kind, self._uuid):
+                raise MismatchError(f"of log kind {header.kind} or another log")  # noqa: TRY301
+            yield from reader.read_batches(data, until=until)
+        except MismatchError as error:
+            raise MismatchError(f"{path}: {error}") from error
+
+    # The message_log.
+
+    def _read_message_log(self) -> dict[int, _Message]:
+        """Return all accepted messages by sequence; records have to be numbered without gaps."""
+        log: dict[int, _Message] = {}
+        paths = [path for path in sorted(self._files) if _is_log(path, "message_log")]
+        following = _first_of(paths[0]) if paths else 1
+        floor, crc = 0, 0 if following == 1 else None
+        for path in paths:
+            if _first_of(path) != following:
+                self._complain_of_order(path, f"comes after record {following - 1}")
+            for batch in self._batches(path, reader.MESSAGE_LOG):
+                if batch.base != following:
+                    self._complain_of_order(path, f"record {batch.base} after {following - 1}")
+                if batch.floor_minute < floor:
+                    self._complain_of_order(path, f"floor {batch.floor_minute} after {floor}")
+                if crc is not None and batch.previous_crc != crc:
+                    self._complain_of_order(path, f"record {batch.base} breaks the chain")
+                if not self._epochs or batch.epoch != self._epochs[-1][0]:
+                    self._epochs.append((batch.epoch, batch.base))
+                floor, crc = batch.floor_minute, batch.crc
+                following = batch.base + batch.count
+                if batch.kind == reader.MESSAGE:
+                    log.update(self._messages(path, batch))
+        self._check_durable_end(following, crc)
+        return log
+
+    def _complain_of_order(self, path: str, what: str) -> None:
+        self._findings.violations.append(f"kept: {path}: {what}")
+
+    def _messages(self, path: str, batch: Batch) -> Iterator[tuple[int, _Message]]:
+        dues, subjects = batch.columns["due_ms"], batch.columns["subject"]
+        for place, (due_ms, data) in enumerate(zip(dues, batch.items, strict=True)):
+            item = reader.read_item(data)
+            sequence = batch.base + place
+            told = (batch.names[subjects[place]], batch.columns["id_hash"][place])
+            if told != (item.subject, item.id_hash) or item.due_ms not in {0, due_ms}:
+                self._findings.violations.append(
+                    f"kept: {path}: the columns of {sequence} are not those of its item"
+                )
+            minute = max(due_ms // _MINUTE_MS, batch.floor_minute)
+            yield (
+                sequence,
+                _Message(item.message_id, item.subject, item.id_hash, due_ms, minute, data),
             )
-        except StorageError:
-            continue
-        if slot is not None:
-            sequence = max(sequence, slot[1].next_sequence)
-    return sequence
 
+    def _check_durable_end(self, following: int, crc: int | None) -> None:
+        slots = reader.read_durable_end(self._files.get("message_log/durable_end", b""), self._uuid)
+        vouched = slots[-1].next_sequence if slots else 0
+        if vouched != following or slots[-1].last_crc != crc:
+            self._findings.violations.append(
+                f"kept: after a clean stop the durable end is {vouched}, the log's is {following}"
+            )
 
-def _items(columns: Columns, blob: memoryview) -> list[bytes]:
-    items = []
-    position = 0
-    for size in columns.arrays["size"].tolist():
-        items.append(bytes(blob[position : position + size]))
-        position += size
-    return items
+    def _check_kept(
+        self, witness: Witness, log: dict[int, _Message], copies: Counter[bytes]
+    ) -> None:
+        findings = self._findings
+        lost = [message_id for message_id in witness.acknowledged if not copies[message_id]]
+        findings.broken("kept", "acknowledged messages are not in the message_log", lost)
+        odd: list[object] = []
+        for sequence, message in log.items():
+            due_ms = witness.due_ms.get(message.message_id)
+            if witness.items.get(message.message_id) != message.item:
+                odd.append(f"{sequence} ({message.message_id!r})")
+            elif due_ms and due_ms != message.due_ms:
+                odd.append(f"{sequence} is due at {message.due_ms}, not {due_ms}")
+        findings.broken("kept", "messages of the log are not as they were sent", odd)
+        more: list[object] = [
+            f"{message_id!r}: {count} of {witness.attempts[message_id]}"
+            for message_id, count in copies.items()
+            if count > witness.attempts[message_id]
+        ]
+        findings.broken("once", "messages were accepted more often than they were sent", more)
 
+    # Segments, facts and seals.
 
-def _message_id(item: bytes) -> bytes:
-    subject_end = 27 + int.from_bytes(item[25:27], "big")
-    size = int.from_bytes(item[subject_end : subject_end + 2], "big")
-    return item[subject_end + 2 : subject_end + 2 + size]
-
-
-def _read_message_log(disk: SimDisk, log_uuid: UUID, findings: Findings) -> dict[int, _Message]:
-    """Return all accepted messages by sequence; records have to be numbered without gaps."""
-    log: dict[int, _Message] = {}
-    following, floor = 1, 0
-    for name in disk.list("message_log"):
-        if not name.endswith(".log"):
-            continue
-        path = f"message_log/{name}"
-        for kind, base, minute, columns, blob in _batches(
-            disk, path, LogKind.MESSAGE_LOG, log_uuid, findings
-        ):
-            if base != following or minute < floor:
-                findings.violations.append(
-                    f"{path}: record {base} (floor {minute}) follows {following - 1} ({floor})"
+    def _check_segments(
+        self, checkpoint: Checkpoint, log: dict[int, _Message], lost: set[int]
+    ) -> None:
+        """Every segment that counts is sealed; what seals and checkpoint say of it is so."""
+        seals = self._read_seals(checkpoint)
+        covered: dict[int, str] = {}
+        left: list[object] = []
+        for segment in checkpoint.segments:
+            name = reader.segment_name(segment.start, segment.span)
+            if name in seals:
+                self._findings.violations.append(f"leaves: {name} is sealed and open")
+            filed = self._read_segment(name, segment.length, segment.facts_length, log)
+            said = (segment.rows, segment.last_sequence, segment.last_crc, segment.facts_last_crc)
+            rows = filed.sequences
+            if said != (len(rows), max(rows, default=0), filed.last_crc, filed.facts_last_crc):
+                self._findings.violations.append(f"once: the checkpoint is wrong about {name}")
+            # A segment that cannot be read as it was stays open, and so does one with rows that
+            # cannot be sent.
+            if rows and not self._is_damaged(name) and not lost & set(rows):
+                left.append(f"{name} ({segment.rows} rows, {segment.facts} facts)")
+            self._cover(segment.start, segment.span, name, covered)
+        self._findings.broken("leaves", "segments are not sealed", left)
+        for name, seal in seals.items():
+            filed = self._read_segment(name, seal["length"], seal["facts_length"], log)
+            wrong = [what for what, value in _seal_of(filed).items() if seal[what] != value]
+            # Of a damaged one not everything could be read when it was sealed.
+            if not self._is_damaged(name):
+                self._findings.broken("leaves", f"fields of the seal of {name} are wrong", wrong)
+            unsent = set(filed.sequences) - set(filed.told)
+            strange = set(filed.told) - set(filed.sequences) - lost
+            if unsent or strange:
+                self._findings.violations.append(
+                    f"leaves: {name} was sealed with {len(unsent)} of {len(filed.sequences)} rows "
+                    f"not delivered, {len(strange)} facts of others"
                 )
-            floor = minute
-            if kind is not RecordKind.MESSAGE:
-                following = base + 1
-                continue
-            dues = columns.arrays["due_ms"].tolist()
-            for place, (due_ms, item) in enumerate(zip(dues, _items(columns, blob), strict=True)):
-                log[base + place] = _Message(
-                    _message_id(item), due_ms, max(due_ms // _MINUTE_MS, floor), item
-                )
-            following = base + len(dues)
-    return log
+            self._cover(seal["start_minute"], seal["span"], name, covered)
 
+    def _is_damaged(self, name: str) -> bool:
+        return not {f"schedule_log/{name}", f"dispatch_log/{name}"}.isdisjoint(self._damaged)
 
-def _check_kept(
-    witness: Witness, log: dict[int, _Message], copies: Counter[bytes], findings: Findings
-) -> None:
-    lost = [message_id for message_id in witness.acknowledged if not copies[message_id]]
-    findings.broken("kept", "acknowledged messages are not in the message_log", list(lost))
-    odd: list[object] = []
-    for sequence, message in log.items():
-        due_ms = witness.due_ms.get(message.message_id)
-        if witness.items.get(message.message_id) != message.item:
-            odd.append(f"{sequence} ({message.message_id!r})")
-        elif due_ms and due_ms != message.due_ms:
-            odd.append(f"{sequence} is due at {message.due_ms}, not {due_ms}")
-    findings.broken("kept", "messages of the log are not as they were sent", odd)
-    more: list[object] = [
-        f"{message_id!r}: {count} of {witness.attempts[message_id]}"
-        for message_id, count in copies.items()
-        if count > witness.attempts[message_id]
-    ]
-    findings.broken("once", "messages were accepted more often than they were sent", more)
+    def _cover(self, start: int, span: int, name: str, covered: dict[int, str]) -> None:
+        """Note which minutes a segment covers; no two that count may share one."""
+        for minute in range(start, start + reader.SPAN_MINUTES[span]):
+            other = covered.setdefault(minute, name)
+            if other != name:
+                self._findings.violations.append(f"once: {name} overlaps {other}")
+                return
 
+    def _read_seals(self, checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
+        seals: dict[str, dict[str, int]] = {}
+        count = 0
+        for path, length in _seals_files(self._files, checkpoint):
+            count = max(count, _first_of(path) - 1)
+            for batch in self._batches(path, reader.SEALS_LOG, length):
+                if batch.base != count + 1:
+                    self._findings.violations.append(f"leaves: seal {batch.base} follows {count}")
+                count += batch.count
+                for place in range(batch.count):
+                    seal = {name: values[place] for name, values in batch.columns.items()}
+                    seals[reader.segment_name(seal["start_minute"], seal["span"])] = seal
+        if count != checkpoint.seals_count:
+            self._findings.violations.append(
+                f"leaves: {count} seals, the checkpoint says {checkpoint.seals_count}"
+            )
+        return seals
 
-def _check_schedule(
-    disk: SimDisk,
-    log_uuid: UUID,
-    checkpoint: Checkpoint,
-    log: dict[int, _Message],
-    findings: Findings,
-    *,
-    lost: set[int],
-) -> None:
-    """Every row once, where it belongs; every segment sealed, and its facts those of its rows."""
-    lengths = {state.key.name: (state.length, state.facts_length) for state in checkpoint.segments}
-    open_rows: list[object] = [
-        f"{state.key.name} ({state.rows} rows, {state.facts} facts)"
-        for state in checkpoint.segments
-        if state.rows
-    ]
-    findings.broken("complete", "segments are not sealed", open_rows)
-    seals = _read_seals(disk, log_uuid, checkpoint, findings)
-    for name, seal in seals.items():
-        if name in lengths:
-            findings.violations.append(f"complete: {name} is sealed and open")
-        lengths[name] = (seal.length, seal.facts_length)
-    rows: Counter[int] = Counter()
-    misplaced: list[object] = []
-    for name, (length, facts_length) in lengths.items():
-        if not length:
-            continue
-        key = key_of_name(name)
-        assert key is not None
-        findings.segments[key.span.name.lower()] += 1
-        here: set[int] = set()
-        for _, _, _, columns, blob in _batches(
-            disk, f"schedule_log/{name}", LogKind.SCHEDULE_LOG, log_uuid, findings, length=length
-        ):
-            sequences = columns.arrays["sequence"].tolist()
-            rows.update(sequences)
-            here.update(sequences)
-            dues = columns.arrays["due_ms"].tolist()
-            for sequence, due_ms, item in zip(sequences, dues, _items(columns, blob), strict=True):
-                message = log.get(sequence)
-                if (
-                    message is None
-                    or (message.item, message.due_ms) != (item, due_ms)
-                    or not key.start <= message.minute < key.end
-                ):
-                    misplaced.append(f"{sequence} in {name}")
-        told: set[int] = set()
+    def _read_segment(
+        self, name: str, length: int, facts_length: int, log: dict[int, _Message]
+    ) -> _Filed:
+        filed = _Filed(columns={column: [] for column, _ in _DIGESTED})
+        if length:
+            word = name.rpartition(".")[2]
+            self._findings.segments[word] += 1
+            for batch in self._batches(f"schedule_log/{name}", reader.SCHEDULE_LOG, length):
+                self._take_rows(name, batch, log, filed)
         if facts_length:
-            for _, _, _, columns, _ in _batches(
-                disk,
-                f"dispatch_log/{name}",
-                LogKind.DISPATCH_LOG,
-                log_uuid,
-                findings,
-                length=facts_length,
+            for batch in self._batches(f"dispatch_log/{name}", reader.DISPATCH_LOG, facts_length):
+                filed.told.update(batch.columns["sequence"])
+                filed.outcomes.update(batch.columns["outcome"])
+                filed.facts_last_crc = batch.crc
+                self._note_delivered(batch)
+        return filed
+
+    def _take_rows(self, name: str, batch: Batch, log: dict[int, _Message], filed: _Filed) -> None:
+        known = reader.read_segment_name(name)
+        assert known is not None
+        start, end = known[0], known[0] + reader.SPAN_MINUTES[known[1]]
+        columns = batch.columns
+        misplaced: list[object] = []
+        for place, sequence in enumerate(columns["sequence"]):
+            message = log.get(sequence)
+            subject = batch.names[columns["subject"][place]]
+            row = (columns["due_ms"][place], columns["id_hash"][place], subject)
+            if (
+                message is None
+                or (message.due_ms, message.id_hash, message.subject) != row
+                or message.item != batch.items[place]
+                or not start <= message.minute < end
+                or sequence <= max(filed.sequences[-1:], default=0)
             ):
-                told.update(columns.arrays["sequence"].tolist())
-        # What became of lost messages may be known, even where their rows are not.
-        if name in seals and (not here <= told <= here | lost or seals[name].rows != len(here)):
-            findings.violations.append(
-                f"complete: {name} was sealed with {len(told)} of {len(here)} rows delivered, "
-                f"{len(told - here)} facts of others"
-            )
-    findings.broken("once", "rows are not what was accepted", misplaced)
-    missing: list[object] = [
-        sequence for sequence in log if not rows[sequence] and sequence not in lost
-    ]
-    findings.broken("once", "accepted messages have no row", missing)
-    double: list[object] = [sequence for sequence, count in rows.items() if count > 1]
-    findings.broken("once", "accepted messages have several rows", double)
+                misplaced.append(f"{sequence} in {name}")
+            filed.sequences.append(sequence)
+        self._findings.broken("once", "rows are not what was accepted", misplaced)
+        for column, _ in _DIGESTED:
+            filed.columns[column] += columns[column]
+        filed.last_crc = batch.crc
+        self._rows.update(columns["sequence"])
+
+    def _check_rows(self, log: dict[int, _Message], lost: set[int]) -> None:
+        missing = [place for place in log if not self._rows[place] and place not in lost]
+        self._findings.broken("once", "accepted messages have no row", missing)
+        double = [sequence for sequence, count in self._rows.items() if count > 1]
+        self._findings.broken("once", "accepted messages have several rows", double)
+
+    def _read_journal(self) -> None:
+        """Read the facts that the journal still has; a crash may have torn the end of a file."""
+        for path in sorted(self._files):
+            if not _is_log(path, "dispatch_log/journal"):
+                continue
+            following = _first_of(path)
+            try:
+                for batch in self._batches(path, reader.JOURNAL):
+                    if batch.base != following:
+                        self._findings.violations.append(
+                            f"few twice: {path}: fact {batch.base} follows {following - 1}"
+                        )
+                    following = batch.base + batch.count
+                    self._note_delivered(batch)
+            except MismatchError:
+                continue
+
+    def _note_delivered(self, batch: Batch) -> None:
+        columns = batch.columns
+        for sequence, outcome in zip(columns["sequence"], columns["outcome"], strict=True):
+            if outcome in {reader.DELIVERED, reader.KNOWN}:
+                self._delivered.add(sequence)
+
+    def _check_facts(self, witness: Witness, log: dict[int, _Message]) -> None:
+        """No fact tells of a delivery that no broker saw."""
+        seen = Counter(receipt.message_id for receipt in witness.receipts)
+        told = Counter(log[place].message_id for place in self._delivered if place in log)
+        made_up: list[object] = [
+            f"{message_id!r}: {count} facts, {seen[message_id]} receipts"
+            for message_id, count in told.items()
+            if count > seen[message_id]
+        ]
+        self._findings.broken("leaves", "facts tell of what no broker saw", made_up)
 
 
-def _read_seals(
-    disk: SimDisk, log_uuid: UUID, checkpoint: Checkpoint, findings: Findings
-) -> dict[str, Seal]:
-    if not checkpoint.seals_length:
-        return {}
+def _seals_files(
+    files: Collection[str], checkpoint: Checkpoint
+) -> Iterator[tuple[str, int | None]]:
+    """Yield the files of seals that count, and how much of each; None for all of it."""
+    newest = f"seals/{checkpoint.seals_file:020d}.log"
+    for path in sorted(path for path in files if _is_log(path, "seals")):
+        if path < newest:
+            yield path, None
+        elif path == newest:
+            yield path, checkpoint.seals_length
+
+
+def _is_log(path: str, directory: str) -> bool:
+    head, _, name = path.rpartition("/")
+    return head == directory and name.endswith(".log")
+
+
+def _first_of(path: str) -> int:
+    return int(path.rpartition("/")[2].removesuffix(".log"))
+
+
+def _seal_of(filed: _Filed) -> dict[str, int]:
+    """Return what the page on seals says a seal of these files has to say."""
+    digests = b"".join(
+        hashlib.blake2b(np.array(filed.columns[name], form).tobytes(), digest_size=16).digest()
+        for name, form in _DIGESTED
+    )
+    digest = np.frombuffer(hashlib.blake2b(digests, digest_size=16).digest(), "<u8").tolist()
+    told = np.array(sorted(filed.told), "<i8").tobytes()
+    facts_digest = np.frombuffer(hashlib.blake2b(told, digest_size=16).digest(), "<u8").tolist()
+    rows = set(filed.sequences)
     return {
-        seal.key.name: seal
-        for _, _, _, columns, _ in _batches(
-            disk, SEALS_PATH, LogKind.SEALS, log_uuid, findings, length=checkpoint.seals_length
-        )
-        for seal in seals_of_columns(columns)
+        "rows": len(filed.sequences),
+        "distinct": len(rows & set(filed.told)),
+        "last_sequence": max(filed.sequences, default=0),
+        "digest_0": digest[0],
+        "digest_1": digest[1],
+        "facts_digest_0": facts_digest[0],
+        "facts_digest_1": facts_digest[1],
+        **{name: filed.outcomes[number] for number, name in enumerate(_OUTCOMES, 1)},
     }

@@ -62,6 +62,13 @@ class EventClock(trio.abc.Clock):
         return 0.0
 
 
+def event_clock() -> EventClock:
+    """Return the virtual clock that the present run sleeps by."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, EventClock), "this needs the clock of run_deterministic"
+    return clock
+
+
 def _has_idle_waiters() -> bool:
     context: Any = _trio_run.GLOBAL_RUN_CONTEXT
     return bool(context.runner.waiting_for_idle)

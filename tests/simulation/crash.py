@@ -220,6 +220,8 @@ class SimNode:
             step, kind = self._step_crash
             self._step_crash = None
             self._steps.strike(step, lambda: self._crash_in_step(kind))
+        # What the program does first is a step that is counted, too.
+        await trio.lowlevel.checkpoint()
         await program(life)
 
     def _begin(self) -> Life:

@@ -17,7 +17,8 @@ import errno
 import os
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NoReturn
 
 from storage.disk import Bytes, Disk, File
@@ -32,7 +33,7 @@ from tests.simulation.faults import (
     Stage,
     Trap,
 )
-from tests.simulation.medium import Directory, Inode
+from tests.simulation.medium import SECTOR, Directory, Inode
 from tests.simulation.trace import Trace
 
 _DEATHS: dict[Action, type[Death]] = {Action.POWER_CUT: PowerCut, Action.KILL: Kill}
@@ -59,6 +60,7 @@ class _Medium:
         self.operations = 0
         self.counts: dict[str, int] = {}
         self.fired: list[Fired] = []
+        self.tally: Counter[str] = Counter()
 
 
 class _Armed:
@@ -110,7 +112,8 @@ class SimFile:
         if part:
             if growth > 0:
                 medium.used += max(0, position + len(part) - inode.size)
-            inode.write(position, part)
+            for start, end in disk.pieces_of_write(len(part)):
+                inode.write(position + start, part[start:end])
         if fired is not None:
             disk.fail(fired)
         return len(data)
@@ -157,14 +160,17 @@ class SimFile:
         disk.note(f"sync {self._path}")
         self._check_open()
         if fired is None:
+            disk.take_time_to_sync()
             if not disk.lies():
+                disk.misdirect(self._inode)
                 self._inode.sync()
             return
         if fired.action in _DEATHS:
             if fired.stage is Stage.AFTER:
                 self._inode.sync()
         else:
-            self._inode.fail_sync(disk.medium.chance, disk.plan)
+            medium = disk.medium
+            self._inode.fail_sync(medium.chance, disk.plan, medium.tally)
             disk.medium.used = sum(inode.size for _, inode in disk.medium.root.files())
         disk.fail(fired)
 
@@ -207,7 +213,10 @@ class SimDisk:
         """Handles not closed by this life."""
         self.on_death: Callable[[Death], None] | None = None
         """Called as soon as this life's disk is dead, before anybody else hears of it."""
+        self.extra_s = 0.0
+        """Virtual seconds that operations took beyond the ordinary; the executor takes them off."""
         self.plan = plan
+        self._watchers: dict[str, list[Callable[[str, str, str], None]]] = {}
         self._death: Death | None = None
         self._armed: list[_Armed] = []
         self._locks: set[str] = set()
@@ -253,6 +262,16 @@ class SimDisk:
         return self.medium.fired
 
     @property
+    def tally(self) -> Counter[str]:
+        """What befell the disk in all lives, by kind, beside `fired`."""
+        return self.medium.tally
+
+    @property
+    def used_bytes(self) -> int:
+        """What its files take."""
+        return self.medium.used
+
+    @property
     def capacity_bytes(self) -> int:
         """The size of the disk; may be changed at any time."""
         return self.medium.capacity_bytes
@@ -266,6 +285,11 @@ class SimDisk:
     def arm(self, *traps: Trap) -> None:
         """Set traps for this life."""
         self._armed += [_Armed(trap) for trap in traps]
+
+    def watch(self, kinds: Collection[str], look: Callable[[str, str, str], None]) -> None:
+        """Call `look(kind, path, label)` before each operation of these kinds, for this life."""
+        for kind in kinds:
+            self._watchers.setdefault(kind, []).append(look)
 
     def disarm(self) -> None:
         """Take all traps away."""
@@ -310,6 +334,14 @@ class SimDisk:
             return {path: bytes(inode.durable) for path, inode in self.medium.root.durable_files()}
         return {path: inode.read(0, inode.size) for path, inode in self.medium.root.files()}
 
+    def content(self, path: str, *, durable: bool = False) -> bytes | None:
+        """Return one file as `contents` does; None if there is none."""
+        if durable:
+            found = (inode for name, inode in self.medium.root.durable_files() if name == path)
+            return next((bytes(inode.durable) for inode in found), None)
+        node = self._find(path)
+        return node.read(0, node.size) if isinstance(node, Inode) else None
+
     def damage(self, path: str, position: int, data: bytes) -> None:
         """Overwrite durable bytes, as a failing medium or a misdirected write does."""
         node = self._find(path)
@@ -339,7 +371,7 @@ class SimDisk:
     def open(self, path: str, *, create: bool = False) -> SimFile:
         """Open for reading and writing."""
         if create:
-            fired = self.begin("create", path)
+            fired = self.begin("create", path) or self._find_no_space("create", path)
             self.note(f"create {path}")
             directory, name = self._parent(path, "create")
             if name in directory.names:
@@ -378,6 +410,8 @@ class SimDisk:
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
         fired = self.begin("make_directory", path)
+        if fired is None and self._find(path) is None:
+            fired = self._find_no_space("make_directory", path)
         self.note(f"make_directory {path}")
         if fired is None or self.takes_effect(fired):
             node = self.medium.root
@@ -395,7 +429,7 @@ class SimDisk:
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source`."""
         what = f"{source} -> {target}"
-        fired = self.begin("rename", what)
+        fired = self.begin("rename", what) or self._find_no_space("rename", what)
         self.note(f"rename {what}")
         source_directory, source_name = self._parent(source, "rename")
         target_directory, target_name = self._parent(target, "rename")
@@ -483,6 +517,9 @@ class SimDisk:
         medium.operations += 1
         counts = medium.counts
         counts[kind] = counts.get(kind, 0) + 1
+        if kind in self._watchers:
+            for look in self._watchers[kind]:
+                look(kind, path, self.label)
         if not self._armed and not self._has_rates:
             return None
         fired = self._spring(kind, path) or self._draw(kind, path)
@@ -517,7 +554,46 @@ class SimDisk:
 
     def lies(self) -> bool:
         """Say whether an fsync only pretends."""
-        return self._plan.sync_lies > 0 and self.medium.chance.random() < self._plan.sync_lies
+        return self._happens(self._plan.sync_lies, "fsync lied")
+
+    def pieces_of_write(self, size: int) -> Sequence[tuple[int, int]]:
+        """Return begin and end of the parts in which so many bytes are written."""
+        if size < 2 or not self._happens(self._plan.short_write, "short write"):
+            return [(0, size)]
+        cut = self.medium.chance.randrange(1, size)
+        return [(0, cut), (cut, size)]
+
+    def take_time_to_sync(self) -> None:
+        """Let an fsync take long, if it is one of those."""
+        if self._happens(self._plan.slow_sync, "fsync slow"):
+            self.extra_s += self.medium.chance.uniform(*self._plan.slow_sync_s)
+
+    def misdirect(self, inode: Inode) -> None:
+        """Let one of the writes that are to become durable go elsewhere, if it is to."""
+        if not inode.pending or not self._happens(self._plan.misdirected, "write misdirected"):
+            return
+        chance = self.medium.chance
+        change = inode.misdirect(chance)
+        others = [
+            other for _, other in self.medium.root.files() if other is not inode and other.durable
+        ]
+        if change is not None and change[1] and others:
+            victim = chance.choice(others)
+            position = chance.randrange(len(victim.durable)) // SECTOR * SECTOR
+            victim.overwrite(position, change[1][: len(victim.durable) - position])
+
+    def _happens(self, rate: float, what: str) -> bool:
+        if rate <= 0 or self.medium.chance.random() >= rate:
+            return False
+        self.medium.tally[what] += 1
+        return True
+
+    def _find_no_space(self, kind: str, path: str) -> Fired | None:
+        """Say whether a new name finds no place on a full disk; now and then there is still one."""
+        medium = self.medium
+        if medium.used < medium.capacity_bytes or medium.chance.random() < 0.5:
+            return None
+        return self.note_fault(Action.FULL, Stage.INSIDE, kind, path)
 
     def fail(self, fired: Fired) -> NoReturn:
         """Raise what the struck operation raises."""
@@ -545,7 +621,7 @@ class SimDisk:
         medium = self.medium
         self.note(f"death {type(death).__name__}")
         if isinstance(death, PowerCut):
-            medium.used = medium.root.power_cut(medium.chance, self._plan)
+            medium.used = medium.root.power_cut(medium.chance, self._plan, medium.tally)
         if self.on_death is not None:
             self.on_death(death)
 
@@ -576,11 +652,12 @@ class SimDisk:
         plan = self._plan
         if kind == "sync":
             rate = plan.eio_sync
+            full = plan.full_sync
         elif kind in _READS:
-            rate = plan.eio_read if kind != "size" else 0.0
+            rate, full = plan.eio_read if kind != "size" else 0.0, 0.0
         else:
             rate = plan.eio_write if kind in _WRITES else 0.0
-        full = plan.full if kind in _ALLOCATING else 0.0
+            full = plan.full if kind in _ALLOCATING else 0.0
         if not rate and not full:
             return None
         drawn = self.medium.chance.random()

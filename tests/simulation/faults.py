@@ -148,13 +148,29 @@ class FaultPlan:
     full: float = 0.0
     """Per write_at, create, make_directory and rename: no space left, after a part of it."""
 
+    full_sync: float = 0.0
+    """Per fsync: no space left; its pages are dropped as with `eio_sync`."""
+
+    short_write: float = 0.0
+    """Per write_at: it is short and gone on with, so that it survives a power cut in parts."""
+
+    slow_sync: float = 0.0
+    """Per fsync: that it takes long."""
+
+    slow_sync_s: tuple[float, float] = (0.1, 10.0)
+    """Least and most virtual seconds of such a one."""
+
     sync_lies: float = 0.0
-    """Per fsync: it says that it succeeded and did nothing."""
+    """Per fsync: it says that it succeeded and did nothing. No log survives a disk like this: for
+    tests that have to see something lost."""
+
+    misdirected: float = 0.0
+    """Per fsync of a changed file: one of its writes goes elsewhere on the disk. As above."""
 
     @property
     def has_rates(self) -> bool:
         """Say whether any operation may fail by itself."""
-        return bool(self.eio_read or self.eio_write or self.eio_sync or self.full)
+        return any((self.eio_read, self.eio_write, self.eio_sync, self.full, self.full_sync))
 
 
 CALM = FaultPlan(lose_writes=0, tear=0, zero_tail=0, flip_bits=0, lose_names=0)

@@ -3,10 +3,11 @@
 Each file has two images, the cached and the durable one, and the ordered changes between them. Each
 directory has two tables of names and the ordered changes between those. An fsync brings the changes
 of one file over; syncing a directory brings its names over; nothing else ever does. A power cut
-draws which of the remaining changes reached the disk.
+draws which of the remaining changes reached the disk, and tallies what it did to them.
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Optional
 
@@ -68,22 +69,36 @@ class Inode:
             _apply(self.durable, change)
         self.pending = []
 
-    def fail_sync(self, chance: random.Random, plan: FaultPlan) -> None:
+    def fail_sync(
+        self, chance: random.Random, plan: FaultPlan, tally: Counter[str] | None = None
+    ) -> None:
         """Drop the changes, but for those that did get written, and call the pages clean."""
-        self.durable = _survivors(self.durable, self.pending, self.size, chance, plan)
+        losses = _Losses(chance, plan, tally)
+        self.durable = losses.survivors(self.durable, self.pending, self.size)
         self.pending = []
         self.diverged = True
         if chance.random() < plan.sync_reverts:
             self._reload()
 
-    def power_cut(self, chance: random.Random, plan: FaultPlan) -> None:
+    def power_cut(
+        self, chance: random.Random, plan: FaultPlan, tally: Counter[str] | None = None
+    ) -> None:
         """Draw what reached the disk, and show that."""
         if self.pending:
-            self.durable = _survivors(self.durable, self.pending, self.size, chance, plan)
+            losses = _Losses(chance, plan, tally)
+            self.durable = losses.survivors(self.durable, self.pending, self.size)
             self.pending = []
         elif not self.diverged:
             return
         self._reload()
+
+    def misdirect(self, chance: random.Random) -> Change | None:
+        """Take a write out of the changes as if it had gone elsewhere; the cache shows it still."""
+        writes = [place for place, (_, data) in enumerate(self.pending) if data]
+        if not writes:
+            return None
+        self.diverged = True
+        return self.pending.pop(chance.choice(writes))
 
     def overwrite(self, position: int, data: bytes) -> None:
         """Damage what is durable; the page cache shows it where it has nothing newer."""
@@ -117,99 +132,108 @@ def _apply(image: bytearray, change: Change) -> None:
         image[position : position + len(data)] = data
 
 
-def _survivors(
-    durable: bytearray,
-    pending: list[Change],
-    size: int,
-    chance: random.Random,
-    plan: FaultPlan,
-) -> bytearray:
-    """Return what is on the disk when power is cut with these changes on their way to it."""
-    image = bytearray(durable)
-    if chance.random() >= plan.lose_writes:
-        for change in pending:
+class _Losses:
+    """Draws what is on the disk when power is cut with changes of a file on their way to it."""
+
+    def __init__(
+        self, chance: random.Random, plan: FaultPlan, tally: Counter[str] | None = None
+    ) -> None:
+        self._chance = chance
+        self._plan = plan
+        self._tally: Counter[str] = Counter() if tally is None else tally
+
+    def survivors(self, durable: bytearray, pending: list[Change], size: int) -> bytearray:
+        """Return the durable image after the cut, of a file that had grown to `size`."""
+        chance, plan = self._chance, self._plan
+        image = bytearray(durable)
+        if chance.random() >= plan.lose_writes:
+            for change in pending:
+                _apply(image, change)
+        elif chance.random() < plan.reorder:
+            self._keep_sectors(image, pending)
+        else:
+            self._keep_prefix(image, pending)
+        if len(image) < size and chance.random() < plan.zero_tail:
+            self._tally["zero-filled"] += 1
+            image.extend(bytes(chance.randint(1, size - len(image))))
+        if chance.random() < plan.flip_bits:
+            self._flip_bits(image, durable, pending)
+        return image
+
+    def _keep_prefix(self, image: bytearray, pending: list[Change]) -> None:
+        """Apply the first changes, and of the next one a part."""
+        chance = self._chance
+        kept = chance.randint(0, len(pending))
+        for change in pending[:kept]:
             _apply(image, change)
-    elif chance.random() < plan.reorder:
-        _keep_sectors(image, pending, chance, plan)
-    else:
-        _keep_prefix(image, pending, chance, plan)
-    if len(image) < size and chance.random() < plan.zero_tail:
-        image.extend(bytes(chance.randint(1, size - len(image))))
-    if chance.random() < plan.flip_bits:
-        _flip_bits(image, durable, pending, chance)
-    return image
+        if kept == len(pending):
+            return
+        self._tally["unsynced writes lost"] += 1
+        position, data = pending[kept]
+        if data:
+            end = position + chance.randint(0, len(data))
+            if chance.random() >= self._plan.tear:
+                end -= end % SECTOR
+            if end > position:
+                self._tally["write torn"] += 1
+                _apply(image, (position, data[: end - position]))
 
-
-def _keep_prefix(
-    image: bytearray, pending: list[Change], chance: random.Random, plan: FaultPlan
-) -> None:
-    """Apply the first changes, and of the next one a part."""
-    kept = chance.randint(0, len(pending))
-    for change in pending[:kept]:
-        _apply(image, change)
-    if kept == len(pending):
-        return
-    position, data = pending[kept]
-    if data:
-        end = position + chance.randint(0, len(data))
-        if chance.random() >= plan.tear:
-            end -= end % SECTOR
-        if end > position:
-            _apply(image, (position, data[: end - position]))
-
-
-def _keep_sectors(
-    image: bytearray, pending: list[Change], chance: random.Random, plan: FaultPlan
-) -> None:
-    """Apply changes sector by sector: each sector stays as it was at some one time."""
-    likely = chance.random()
-    lost: set[int] = set()
-    for position, data in pending:
-        if data is None:
-            if chance.random() < likely:
-                _apply(image, (position, None))
-                lost.clear()
-            elif chance.random() >= plan.reorder_truncate:
-                return  # the blocks of what follows are only found through this truncate
-            continue
-        start = position
-        end = position + len(data)
-        while start < end:
-            sector = start // SECTOR
-            stop = min(end, (sector + 1) * SECTOR)
-            if sector not in lost:
-                piece = data[start - position : stop - position]
+    def _keep_sectors(self, image: bytearray, pending: list[Change]) -> None:
+        """Apply changes sector by sector: each sector stays as it was at some one time."""
+        chance, plan = self._chance, self._plan
+        likely = chance.random()
+        lost: set[int] = set()
+        kept = False
+        for position, data in pending:
+            if data is None:
                 if chance.random() < likely:
-                    _apply(image, (start, piece))
+                    _apply(image, (position, None))
+                    lost.clear()
+                elif chance.random() >= plan.reorder_truncate:
+                    return  # the blocks of what follows are only found through this truncate
                 else:
-                    lost.add(sector)
-                    if chance.random() < plan.tear:
-                        _tear(image, start, piece, chance)
-            start = stop
+                    self._tally["truncate lost"] += 1
+                continue
+            start = position
+            end = position + len(data)
+            while start < end:
+                sector = start // SECTOR
+                stop = min(end, (sector + 1) * SECTOR)
+                if sector not in lost:
+                    piece = data[start - position : stop - position]
+                    if chance.random() < likely:
+                        kept = True
+                        _apply(image, (start, piece))
+                    else:
+                        lost.add(sector)
+                        if chance.random() < plan.tear:
+                            self._tally["write torn"] += 1
+                            self._tear(image, start, piece)
+                start = stop
+        if lost:
+            self._tally["unsynced writes reordered" if kept else "unsynced writes lost"] += 1
 
+    def _tear(self, image: bytearray, start: int, piece: bytes) -> None:
+        """Write the first or the last bytes of a piece of a sector."""
+        at = self._chance.randint(0, len(piece))
+        if self._chance.random() < 0.5:
+            if at:
+                _apply(image, (start, piece[:at]))
+        elif at < len(piece):
+            _apply(image, (start + at, piece[at:]))
 
-def _tear(image: bytearray, start: int, piece: bytes, chance: random.Random) -> None:
-    """Write the first or the last bytes of a piece of a sector."""
-    at = chance.randint(0, len(piece))
-    if chance.random() < 0.5:
-        if at:
-            _apply(image, (start, piece[:at]))
-    elif at < len(piece):
-        _apply(image, (start + at, piece[at:]))
-
-
-def _flip_bits(
-    image: bytearray, durable: bytearray, pending: list[Change], chance: random.Random
-) -> None:
-    writes = [(position, len(data)) for position, data in pending if data]
-    if not writes:
-        return
-    for _ in range(chance.randint(1, 3)):
-        position, size = chance.choice(writes)
-        at = position + chance.randrange(size)
-        bit = 1 << chance.randrange(8)
-        if at < len(image) and (at >= len(durable) or image[at] != durable[at]):
-            image[at] ^= bit
+    def _flip_bits(self, image: bytearray, durable: bytearray, pending: list[Change]) -> None:
+        chance = self._chance
+        writes = [(position, len(data)) for position, data in pending if data]
+        if not writes:
+            return
+        for _ in range(chance.randint(1, 3)):
+            position, size = chance.choice(writes)
+            at = position + chance.randrange(size)
+            bit = 1 << chance.randrange(8)
+            if at < len(image) and (at >= len(durable) or image[at] != durable[at]):
+                self._tally["bit flipped in unsynced bytes"] += 1
+                image[at] ^= bit
 
 
 class _Fate:
@@ -297,15 +321,17 @@ class Directory:
             else:
                 yield prefix + name, node
 
-    def power_cut(self, chance: random.Random, plan: FaultPlan) -> int:
+    def power_cut(
+        self, chance: random.Random, plan: FaultPlan, tally: Counter[str] | None = None
+    ) -> int:
         """Draw what reached the disk, for all that is below; return its bytes."""
-        self._settle_names(chance, plan)
+        self._settle_names(chance, plan, Counter() if tally is None else tally)
         used = 0
         for node in self._durable.values():
             if isinstance(node, Directory):
-                used += node.power_cut(chance, plan)
+                used += node.power_cut(chance, plan, tally)
             else:
-                node.power_cut(chance, plan)
+                node.power_cut(chance, plan, tally)
                 used += node.size
         return used
 
@@ -331,7 +357,7 @@ class Directory:
                 self._commit(index + 1)
                 return
 
-    def _settle_names(self, chance: random.Random, plan: FaultPlan) -> None:
+    def _settle_names(self, chance: random.Random, plan: FaultPlan, tally: Counter[str]) -> None:
         changes = self._journal
         if changes:
             if chance.random() >= plan.lose_names:
@@ -351,6 +377,7 @@ class Directory:
                 if keep:
                     change.apply(self._durable)
                 else:
+                    tally["name lost"] += 1
                     lost |= names
             self._journal = []
         self.names = dict(self._durable)

@@ -2,10 +2,15 @@
 
 Items are due in the past, now, or up to days ahead; some are flawed and have to be refused by their
 own code while their neighbours go on. A request that gets no answer in time, or whose connection is
-lost, is sent again byte for byte, as QMQ's clients do; a few requests are never repeated.
+lost, is sent again byte for byte, as QMQ's clients do; a few requests are never repeated. Now and
+then it misbehaves: it sends requests twice, pauses or vanishes in the middle of a frame, or sends
+garbage. It may be told to send a burst of messages of one subject that are due all at once.
 """
 
+import contextlib
 import random
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -30,8 +35,10 @@ from tests.simulation.witness import Witness
 
 _SUBJECTS = ("orders", "orders.paid", "flights", "%RETRY%orders%billing", "grüße")
 _TIMEOUT_S = 5.0
-_ITEMS = (74, 86)
-"""Good items of one producer, between these."""
+_ITEMS = (68, 72)
+"""Messages that are acknowledged to one producer, between these, beside those of a burst."""
+_MISCHIEF = 0.04
+"""Chance, per burst of requests, of each misbehaviour."""
 _ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
@@ -42,8 +49,21 @@ class _Request:
     body: bytes
     good: list[bytes] = field(default_factory=list)
     flawed: dict[bytes, int] = field(default_factory=dict)
+    """Items that have to be refused, by their code."""
     indivisible: bool = False
     repeated: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotBurst:
+    """Many messages of one subject that are due at one time."""
+
+    count: int
+    at_s: float
+    """When they are sent, virtual seconds."""
+    due_ms: int
+    spread_ms: int
+    """They are due from `due_ms` on, over so long; 0: all in the same millisecond."""
 
 
 class SimProducer:
@@ -60,6 +80,9 @@ class SimProducer:
         length_s: float,
         minutes_ms: list[int],
         horizon_ms: int,
+        faults: Counter[str],
+        disk_may_be_full: Callable[[], bool],
+        burst: HotBurst | None = None,
     ) -> None:
         self.name = name
         self._server = server
@@ -69,6 +92,10 @@ class SimProducer:
         self._length_s = length_s
         self._horizon_ms = horizon_ms
         self._minutes_ms = minutes_ms
+        self._faults = faults
+        self._disk_may_be_full = disk_may_be_full
+        self._burst = burst
+        self._left = chance.randint(*_ITEMS)
         self._nudge = trio.Event()
         self._numbers = 0
         self._opaque = 0
@@ -78,13 +105,18 @@ class SimProducer:
     async def run(self) -> None:
         """Send everything, and return when all of it is answered."""
         chance = self._chance
-        count = chance.randint(*_ITEMS)
-        while self._numbers < count:
-            burst = [self._make_request() for _ in range(chance.choice((1, 1, 2, 5)))]
-            await self._deliver(burst)
+        while self._left > 0:
+            requests = [self._make_request() for _ in range(chance.choice((1, 1, 2, 5)))]
+            await self._deliver([request for request in requests if request.body])
+            if self._burst is not None and trio.current_time() >= self._burst.at_s:
+                await self._deliver(self._hot_requests(self._burst))
+                self._burst = None
             with trio.move_on_after(self._pause_s()):
                 await self._nudge.wait()
             self._nudge = trio.Event()
+        if self._burst is not None:
+            await trio.sleep_until(self._burst.at_s)
+            await self._deliver(self._hot_requests(self._burst))
         self._close()
 
     def nudge(self) -> None:
@@ -103,30 +135,52 @@ class SimProducer:
 
     def _make_request(self) -> _Request:
         chance = self._chance
-        request = _Request(b"", repeated=chance.random() < 0.95)
+        request = _Request(b"", repeated=chance.random() < 0.97)
         parts = []
-        for _ in range(chance.choice((1, 2, 4, 8))):
+        for _ in range(min(chance.choice((1, 2, 4, 8)), self._left)):
             flaw = chance.random()
             if flaw < 0.015:
                 parts.append(self._flawed_item(request))
-            parts.append(self._good_item(request))
+            now_ms = self._witness.clock.now_ms()
+            parts.append(self._good_item(request, self._due_ms(now_ms), chance.choice(_SUBJECTS)))
+            self._left -= 1
+        if not parts:
+            return request
         request.body = encode_send_request_body(parts)
         if chance.random() < 0.01:
             request.body = request.body[:-3]
             request.indivisible = True
+            self._left += len(request.good)
             for message_id in request.good:
                 del self._witness.items[message_id], self._witness.due_ms[message_id]
         return request
+
+    def _hot_requests(self, burst: HotBurst) -> list[_Request]:
+        chance = self._chance
+        self._faults["hot subject"] += 1
+        requests = []
+        left = burst.count
+        while left:
+            request = _Request(b"")
+            size = min(left, chance.choice((20, 100)))
+            left -= size
+            dues = [burst.due_ms + chance.randint(0, burst.spread_ms) for _ in range(size)]
+            items = [self._good_item(request, due_ms, "hot", small=True) for due_ms in dues]
+            request.body = encode_send_request_body(items)
+            requests.append(request)
+        return requests
 
     def _new_id(self) -> str:
         self._numbers += 1
         return f"{self.name}.{self._numbers}"
 
-    def _good_item(self, request: _Request) -> bytes:
+    def _good_item(
+        self, request: _Request, due_ms: int, subject: str, *, small: bool = False
+    ) -> bytes:
         chance, witness = self._chance, self._witness
         message_id = self._new_id()
         now_ms = witness.clock.now_ms()
-        due_ms = self._due_ms(now_ms)
+        repeats = 1 if small else chance.choice((1, 2, 8, 80))
         flag = FLAG_DELAY if chance.random() < 0.97 else 0
         tags = ("a", "b") if chance.random() < 0.1 else ()
         item = encode_item(
@@ -134,10 +188,10 @@ class SimProducer:
                 flag=flag | (FLAG_TAGS if tags else 0),
                 create_ms=now_ms,
                 due_ms=due_ms,
-                subject=chance.choice(_SUBJECTS),
+                subject=subject,
                 message_id=message_id,
                 tags=tags,
-                attributes={"data": f"{chance.getrandbits(64):x}" * chance.choice((1, 2, 8, 80))},
+                attributes={"data": f"{chance.getrandbits(64):x}" * repeats},
             )
         )
         key = message_id.encode()
@@ -177,13 +231,19 @@ class SimProducer:
             return now_ms
         if kind < 0.34:
             return now_ms + chance.randint(0, 60_000)
-        return chance.choice(self._minutes_ms) + chance.randint(0, 30_000)
+        # Half of them all at once, as timers of people are: on the minute, and a quarter past it.
+        after_ms = chance.choice((0, 0, 15_000)) if kind < 0.67 else chance.randint(0, 30_000)
+        return chance.choice(self._minutes_ms) + after_ms
 
     # -- how it is sent ----------------------------------------------------------------------
 
     async def _deliver(self, burst: list[_Request]) -> None:
         """Send requests until each is answered; those never repeated are tried once."""
         waiting = burst
+        if waiting and self._chance.random() < _MISCHIEF:
+            await self._vanish(waiting)
+        if self._chance.random() < _MISCHIEF:
+            await self._send_garbage()
         while waiting:
             answers = await self._attempt(waiting)
             left = []
@@ -192,6 +252,8 @@ class SimProducer:
                     continue
                 if request.repeated:
                     left.append(request)
+                else:
+                    self._left += len(request.good)
             waiting = left
             if waiting:
                 await trio.sleep(self._chance.uniform(0, 2))
@@ -200,23 +262,26 @@ class SimProducer:
 
     async def _attempt(self, requests: list[_Request]) -> dict[int, Frame]:
         """Send requests in one go; return the answers that came in time, by place."""
+        chance = self._chance
         answers: dict[int, Frame] = {}
-        places = {}
-        parts = []
-        for number, request in enumerate(requests):
-            self._opaque += 1
-            places[self._opaque] = number
-            parts.append(
-                encode_request(
-                    code=CommandCode.SEND_MESSAGE, opaque=self._opaque, body=request.body
-                )
-            )
+        places: dict[int, int] = {}
+        data = self._frames(requests, places)
+        twice = chance.random() < _MISCHIEF
+        if twice:
+            data += self._frames(requests, places)
         try:
             with trio.fail_after(_TIMEOUT_S):
                 stream = await self._connected()
-                for request in requests:
-                    self._witness.attempts.update(request.good)
-                await stream.send_all(b"".join(parts))
+                self._faults["producer sends twice"] += twice
+                for number in places.values():
+                    self._witness.attempts.update(requests[number].good)
+                if chance.random() < _MISCHIEF:
+                    self._faults["producer pauses in a frame"] += 1
+                    cut = chance.randrange(len(data))
+                    await stream.send_all(data[:cut])
+                    await trio.sleep(chance.uniform(0.1, 4))
+                    data = data[cut:]
+                await stream.send_all(data)
                 while len(answers) < len(requests):
                     data = await stream.receive_some()
                     if not data:
@@ -230,6 +295,45 @@ class SimProducer:
             if self._chance.random() < 0.5 or not answers:
                 self._close()
         return answers
+
+    def _frames(self, requests: list[_Request], places: dict[int, int]) -> bytes:
+        """Return the requests as frames; note the place of each by its opaque."""
+        parts = []
+        for number, request in enumerate(requests):
+            self._opaque += 1
+            places[self._opaque] = number
+            parts.append(
+                encode_request(
+                    code=CommandCode.SEND_MESSAGE, opaque=self._opaque, body=request.body
+                )
+            )
+        return b"".join(parts)
+
+    async def _vanish(self, requests: list[_Request]) -> None:
+        """Send a part of the requests and then hang up, or never speak on that connection again."""
+        chance = self._chance
+        self._faults["producer vanishes in a frame"] += 1
+        data = self._frames(requests, {})
+        with contextlib.suppress(*_ENDS, trio.TooSlowError):
+            with trio.fail_after(_TIMEOUT_S):
+                stream = await self._network.connect(*self._server)
+                for request in requests:
+                    self._witness.attempts.update(request.good)
+                await stream.send_all(data[: chance.randrange(len(data))])
+            if chance.random() < 0.5:
+                stream.close_now()
+
+    async def _send_garbage(self) -> None:
+        """Send what is no frame, on a connection of its own; it has to be closed soon."""
+        chance = self._chance
+        self._faults["producer sends garbage"] += 1
+        with contextlib.suppress(*_ENDS, trio.TooSlowError):
+            with trio.fail_after(_TIMEOUT_S):
+                stream = await self._network.connect(*self._server)
+                await stream.send_all(chance.randbytes(chance.randint(1, 300)))
+                while await stream.receive_some():
+                    pass
+            stream.close_now()
 
     async def _connected(self) -> SimStream:
         if self._stream is None:
@@ -247,17 +351,20 @@ class SimProducer:
         witness = self._witness
         if request.indivisible:
             if answer.code != ResponseCode.BROKER_ERROR:
-                witness.complain(f"an indivisible request was answered {answer.code}")
+                witness.complain(f"serves: an indivisible request was answered {answer.code}")
             return True
         if answer.code == ResponseCode.BROKER_ERROR:
             return False
         if answer.code != ResponseCode.SUCCESS:
-            witness.complain(f"a request was answered {answer.code}")
+            witness.complain(f"serves: a request was answered {answer.code}")
             return True
         failures = {key: code for key, (code, _) in decode_send_reply(answer.body).items()}
+        if set(failures.values()) == {ItemCode.BROKER_READ_ONLY} and self._disk_may_be_full():
+            self._faults["message refused, disk full"] += len(failures)
+            return False
         if failures != request.flawed:
-            witness.complain(f"items were refused with {failures}, not {request.flawed}")
+            witness.complain(f"serves: items were refused with {failures}, not {request.flawed}")
         for message_id in request.good:
             if message_id not in failures:
-                witness.acknowledged[message_id] = None
+                witness.acknowledge(message_id)
         return True

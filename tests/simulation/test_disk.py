@@ -572,3 +572,122 @@ def test_operations_are_counted_and_traced() -> None:
     digest, counts = use(1)
     assert use(1)[0] == digest
     assert counts == {"create": 1, "write": 2, "sync": 2, "prefetch": 1, "list": 1}
+
+
+def test_a_short_write_is_gone_on_with_and_survives_in_parts() -> None:
+    found = set()
+    for seed in SEEDS:
+        disk = make_disk(seed, PREFIXES)
+        file = durable_file(disk, "log", b"")
+        disk.plan = FaultPlan(short_write=1, reorder=0, zero_tail=0, flip_bits=0, lose_writes=1)
+        assert file.write_at(0, [b"a" * 300, b"b" * 300]) == 600
+        assert file.read_at(0, 600) == b"a" * 300 + b"b" * 300
+        disk.power_cut()
+        found.add(len(disk.revive().map("log")))
+        assert disk.tally["short write"] == 1
+    # Cut where no sector ends, and where nothing was torn.
+    assert len(found - {0, 512, 600}) > 20
+
+
+def test_a_slow_fsync_takes_its_time_and_does_its_work() -> None:
+    disk = make_disk(0, FaultPlan(lose_writes=1, slow_sync=1, slow_sync_s=(3, 4)))
+    file = disk.open("log", create=True)
+    disk.sync_directory("")
+    file.write_at(0, [b"x" * 100])
+    assert disk.extra_s == 0
+    file.sync()
+    assert 3 <= disk.extra_s <= 4
+    assert disk.tally["fsync slow"] == 1
+    disk.power_cut()
+    assert bytes(disk.revive().map("log")) == b"x" * 100
+
+
+def test_an_fsync_that_finds_no_space_drops_its_pages() -> None:
+    disk = make_disk(0, FaultPlan(lose_writes=1, reorder=0, sync_reverts=1))
+    file = durable_file(disk, "log", b"kept")
+    disk.plan = FaultPlan(lose_writes=1, reorder=0, sync_reverts=1, full_sync=1)
+    file.write_at(4, [b"x" * 4000])
+    with pytest.raises(FatalDiskError, match="No space left"):
+        file.sync()
+    disk.plan = FaultPlan(lose_writes=1)
+    file.sync()
+    disk.power_cut()
+    assert len(disk.revive().map("log")) < 4004
+
+
+def test_a_misdirected_write_hits_another_file() -> None:
+    hits = 0
+    for seed in range(50):
+        disk = make_disk(seed, CALM)
+        victim = durable_file(disk, "victim", b"v" * 3000)
+        file = durable_file(disk, "log", b"l" * 1000)
+        disk.plan = FaultPlan(misdirected=1, lose_writes=0, lose_names=0)
+        file.write_at(0, [b"x" * 1000])
+        file.sync()
+        assert file.read_at(0, 1000) == b"x" * 1000
+        disk.power_cut()
+        disk = disk.revive()
+        assert bytes(disk.map("log")) == b"l" * 1000
+        hits += b"x" in bytes(disk.map("victim"))
+        assert disk.tally["write misdirected"] == 1
+        assert victim.path == "victim"
+    assert hits == 50
+
+
+def test_a_full_disk_has_hardly_any_place_for_new_names() -> None:
+    outcomes: dict[str, set[str]] = {}
+    for kind in ("create", "make_directory", "rename"):
+        for seed in SEEDS:
+            disk = make_disk(seed, capacity_bytes=100)
+            durable_file(disk, "a", bytes(100))
+            try:
+                if kind == "create":
+                    disk.open("b", create=True)
+                elif kind == "make_directory":
+                    disk.make_directory("b")
+                    disk.make_directory("b")
+                else:
+                    disk.rename("a", "b")
+                outcomes.setdefault(kind, set()).add("done")
+                assert disk.exists("b")
+            except StorageFullError:
+                outcomes.setdefault(kind, set()).add("full")
+                assert not disk.exists("b")
+    assert set(outcomes) == {"create", "make_directory", "rename"}
+    assert all(found == {"done", "full"} for found in outcomes.values())
+
+
+def test_a_watcher_sees_each_operation_of_its_kinds_for_one_life() -> None:
+    disk = make_disk()
+    seen: list[tuple[str, str, str]] = []
+    disk.watch(("create", "write"), lambda *call: seen.append(call))
+    with disk.labelled("work"):
+        disk.open("a", create=True).write_at(0, [b"x"])
+        disk.exists("a")
+    assert seen == [("create", "a", "work"), ("write", "a", "work")]
+    disk = disk.revive()
+    disk.open("b", create=True)
+    assert len(seen) == 2
+
+
+def test_what_power_cuts_did_is_tallied() -> None:
+    told: dict[str, int] = {}
+    for seed in SEEDS:
+        disk = make_disk(seed, HARSH)
+        file = durable_file(disk, "log", bytes(2000))
+        file.write_at(1000, [b"x" * 5000])
+        file.truncate(4000)
+        file.write_at(4000, [b"y" * 2000])
+        disk.open("new", create=True)
+        disk.power_cut()
+        for what, count in disk.tally.items():
+            told[what] = told.get(what, 0) + count
+    assert set(told) == {
+        "name lost",
+        "unsynced writes lost",
+        "unsynced writes reordered",
+        "write torn",
+        "truncate lost",
+        "zero-filled",
+        "bit flipped in unsynced bytes",
+    }

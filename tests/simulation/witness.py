@@ -4,15 +4,14 @@ Nothing here comes from the server's memory. Times are virtual seconds (`_s`) or
 """
 
 import bisect
+import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import trio
 
 from tests.simulation.clock import SimClock
-
-_UNDER_WAY_S = 2.0
-"""The longest a request may be under way to a broker that reads."""
 
 
 @dataclass(slots=True)
@@ -40,7 +39,8 @@ class Witness:
     """By message id, of the same; 0 for an item without a due time."""
     attempts: Counter[bytes] = field(default_factory=Counter)
     """Requests in which an id was sent."""
-    acknowledged: dict[bytes, None] = field(default_factory=dict)
+    acknowledged: dict[bytes, float] = field(default_factory=dict)
+    """By message id: when a producer first heard that it was taken."""
     refused: dict[bytes, int] = field(default_factory=dict)
     """Flawed items, by the code they have to get."""
     receipts: list[Receipt] = field(default_factory=list)
@@ -49,11 +49,37 @@ class Witness:
     """When the server died."""
     lost: set[bytes] = field(default_factory=set)
     """Messages whose durable bytes were damaged: the server may lose these, and no others."""
+    doubled: set[bytes] = field(default_factory=set)
+    """Messages of which a durable fact was damaged: the server may send these again."""
     damage: list[tuple[str, int, int]] = field(default_factory=list)
     """Path, position and true value of each damaged byte."""
+    incarnation: int = 0
+    """The latest that was durable when a life ended."""
+    acknowledged_in_this_life: int = 0
     complaints: list[str] = field(default_factory=list)
     """Broken promises that a peer saw at once."""
+    unconfirmed_ms: float = 0.0
+    """Of the present wall time, what the server must not believe: it is ahead, and nothing says
+    that it is right."""
+    under_way_s: float = 2.0
+    """The longest a request may be under way to a broker that reads: longer, once the link to one
+    was silent for a while."""
+    fact_s: float = 10.0
+    """Virtual seconds after an answer in which its fact becomes durable, however slow the disk."""
+    clock_heed_s: float = 7300.0
+    """For so long after the wall clock was set things may happen late, or early as it is then."""
     _clock_set: list[tuple[float, int]] = field(default_factory=list)
+    _lives: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and end of each life of the server; the end of a present one is infinite."""
+    _troubles: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By broker: from when to when it did not do its work."""
+    _excuses: list[tuple[float, float]] = field(default_factory=list)
+    _facts_late: list[tuple[float, float]] = field(default_factory=list)
+
+    def acknowledge(self, message_id: bytes) -> None:
+        """Note that a producer was told that a message is kept."""
+        self.acknowledged.setdefault(message_id, trio.current_time())
+        self.acknowledged_in_this_life += 1
 
     def clock_set(self, from_ms: int) -> None:
         """Note that the wall clock is about to be set."""
@@ -62,8 +88,63 @@ class Witness:
     def latest_wall_ms(self) -> int:
         """Return the latest wall time at which something that arrives now may have been sent."""
         now_s = trio.current_time()
-        shown = [from_ms for at_s, from_ms in self._clock_set if now_s - at_s <= _UNDER_WAY_S]
-        return max([self.clock.now_ms(), *shown])
+        shown = [from_ms for at_s, from_ms in self._clock_set if now_s - at_s <= self.under_way_s]
+        return max([self.clock.now_ms() - round(self.unconfirmed_ms), *shown])
+
+    def server_started(self) -> None:
+        """Note that a life of the server begins."""
+        self._lives.append((trio.current_time(), math.inf))
+        self.acknowledged_in_this_life = 0
+
+    def server_ended(self) -> None:
+        """Note that it ended, in whatever way."""
+        began_s, _ = self._lives.pop()
+        self._lives.append((began_s, trio.current_time()))
+
+    def broker_trouble(self, name: str) -> None:
+        """Note that a broker misbehaves at this moment."""
+        now_s = trio.current_time()
+        self._troubles.setdefault(name, []).append((now_s, now_s))
+
+    def broker_down(self, name: str) -> None:
+        """Note that a broker misbehaves from now on."""
+        self._troubles.setdefault(name, []).append((trio.current_time(), math.inf))
+
+    def broker_up(self, name: str) -> None:
+        """Note that a broker works again."""
+        troubles = self._troubles.get(name, [])
+        now_s = trio.current_time()
+        self._troubles[name] = [
+            (from_s, now_s if until_s == math.inf else until_s) for from_s, until_s in troubles
+        ]
+
+    def excuse_lateness(self, until_s: float) -> None:
+        """Note that from now until then nobody need be on time."""
+        self._excuses.append((trio.current_time(), until_s))
+
+    def facts_late(self, until_s: float) -> None:
+        """Note that from now until then facts may not become durable: the disk is full."""
+        self._facts_late.append((trio.current_time(), until_s))
+
+    def clock_was_set_between(self, from_s: float, until_s: float) -> bool:
+        """Say whether the wall clock was set in this time, or so recently that it still matters."""
+        return any(from_s - self.clock_heed_s <= at_s <= until_s for at_s, _ in self._clock_set)
+
+    def served_from(self, at_s: float) -> float:
+        """Return when the life of the server at this time began; infinity if there was none."""
+        for began_s, ended_s in self._lives:
+            if at_s < ended_s:
+                return max(began_s, at_s)
+        return math.inf
+
+    def all_was_well(self, from_s: float, until_s: float) -> bool:
+        """Say whether the server lived through this time and nothing excuses its lateness."""
+        lived = any(began_s <= from_s and until_s < ended_s for began_s, ended_s in self._lives)
+        return lived and not _touches(self._excuses, from_s, until_s)
+
+    def some_broker_was_calm(self, names: Iterable[str], from_s: float, until_s: float) -> bool:
+        """Say whether one of the brokers did its work all this time."""
+        return any(not _touches(self._troubles.get(name, []), from_s, until_s) for name in names)
 
     def server_died(self) -> None:
         """Note a crash."""
@@ -71,8 +152,12 @@ class Witness:
 
     def died_within(self, at_s: float, seconds: float) -> bool:
         """Say whether the server died so soon after what arrived then, or since it was sent."""
-        place = bisect.bisect_left(self.deaths_s, at_s - _UNDER_WAY_S)
-        return place < len(self.deaths_s) and self.deaths_s[place] <= at_s + seconds
+        place = bisect.bisect_left(self.deaths_s, at_s - self.under_way_s)
+        until_s = at_s + seconds
+        for from_s, late_until_s in self._facts_late:
+            if from_s <= until_s and late_until_s >= at_s:
+                until_s = max(until_s, late_until_s + seconds)
+        return place < len(self.deaths_s) and self.deaths_s[place] <= until_s
 
     def missing(self) -> list[bytes]:
         """Return what was acknowledged and has not been received."""
@@ -98,3 +183,7 @@ class Witness:
         """Note a broken promise; a few are enough."""
         if len(self.complaints) < 20:
             self.complaints.append(text)
+
+
+def _touches(times: list[tuple[float, float]], from_s: float, until_s: float) -> bool:
+    return any(begin_s <= until_s and end_s >= from_s for begin_s, end_s in times)

@@ -11,59 +11,68 @@ the seed chooses so that every point gets its turn, or at a drawn await.
 
 import contextlib
 import dataclasses
-import math
 import random
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
+from typing import Any
 
+import msgspec
 import structlog
 import trio
 
-from delay_server.config import (
-    AdmissionConfig,
-    DelayServerConfig,
-    HttpConfig,
-    ListenerConfig,
-    NodeConfig,
-    StorageConfig,
-    WheelConfig,
-)
-from delay_server.filing import FilingLimits
 from delay_server.server import DelayServer, serve
-from delay_transport import format_address
-from sender import SenderConfig
-from storage import FatalDiskError, StoreSettings
+from storage import StorageError
 from tests.simulation.broker import SimBroker
-from tests.simulation.checkers import check, old_batches
+from tests.simulation.checkers import check, check_clean_stop, check_end_of_life, whole_files
 from tests.simulation.clock import EPOCH_MS, SimClock
+from tests.simulation.configuration import (
+    BROKER_ADDRESSES,
+    CONSTANT_BROKERS,
+    HORIZON_DAYS,
+    SERVER_ADDRESS,
+    SmallConfig,
+    draw_configuration,
+)
 from tests.simulation.crash import Ending, Life, SimNode
+from tests.simulation.deleted import Deleted
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disk import SimDisk
+from tests.simulation.disturbances import Disturbances
 from tests.simulation.executor import ExecutorPlan
-from tests.simulation.faults import HARSH, Action, Death, Kill, PowerCut, Trap, running
+from tests.simulation.faults import (
+    HARSH,
+    Action,
+    Death,
+    FaultPlan,
+    Fired,
+    Kill,
+    PowerCut,
+    Trap,
+    running,
+)
 from tests.simulation.network import NetworkPlan, SimNetwork
-from tests.simulation.producer import SimProducer
+from tests.simulation.probe import Probe
+from tests.simulation.producer import HotBurst, SimProducer
+from tests.simulation.rot import Rot, ids_by_sequence, ids_of, sequences_of
+from tests.simulation.scenario import PLAIN, Scenario
 from tests.simulation.trace import Trace
 from tests.simulation.witness import Witness
 
-SERVER_ADDRESS = ("10.0.0.1", 20801)
-BROKER_ADDRESSES = {"g1": ("10.0.1.1", 20881), "g2": ("10.0.1.2", 20881)}
 PRODUCERS = 3
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
-_HORIZON_DAYS = 12
 _LAST_DELIVERY_S = 2 * 3600
 """Virtual seconds after the last due time in which everything must have left."""
+_HELD_UP_S = 120
+"""Virtual seconds for which a slow or full disk may hold things up after a life with one."""
 _RACE_CHANCE = 0.25
-_ROT_CHANCE = 0.12
-_OLD_MS = 5000
-"""Batches this old are far below the durable end that is on the disk."""
+_ROT_CHANCE = 0.1
+_HOT_CHANCE = 0.12
 _SEALING_S = 300
 """Virtual seconds after the last delivery in which every segment must have been sealed."""
 
@@ -103,20 +112,31 @@ CRASH_POINTS: dict[str, CrashPoint] = {
     "rename": CrashPoint(kinds={"rename"}, skip_max=12),
     "split": CrashPoint(inside=("SplitJob.step",), skip_max=12),
     "seal": CrashPoint(inside=("SealsLog.append",), skip_max=12),
+    "commit fsync": CrashPoint(
+        kinds={"sync"}, inside=("MessageLog.append",), skip_max=60, fails=True
+    ),
+    "fact fsync": CrashPoint(
+        kinds={"sync"}, inside=("FactsJournal.append",), skip_max=25, fails=True
+    ),
     "send": CrashPoint(how=How.SEND, skip_max=25),
     "fact": CrashPoint(inside=("FactsJournal.append",), skip_max=25, fails=True),
     "fact filing": CrashPoint(inside=("ScheduleLog.file_facts",), skip_max=20),
     "append": CrashPoint(inside=("MessageLog.append",), skip_max=60),
     "filing": CrashPoint(inside=("ScheduleLog.file", "ScheduleLog.flush"), skip_max=60),
-    "load": CrashPoint(inside=("ScheduleLog.begin_load", "LoadJob.step"), skip_max=60),
+    "load": CrashPoint(inside=("ScheduleLog.begin_load", "Job.step"), skip_max=60),
     "durable end": CrashPoint(inside=("DurableEndFile.sync",), skip_max=30),
-    "names": CrashPoint(kinds={"create", "unlink", "sync_directory"}, skip_max=40),
+    "names": CrashPoint(kinds={"create", "sync_directory"}, skip_max=40),
+    "unlink": CrashPoint(kinds={"unlink"}, skip_max=8),
     "recovery": CrashPoint(inside=("Store.open",), skip_max=120),
+    "truncate": CrashPoint(kinds={"truncate"}, skip_max=2),
     "await": CrashPoint(how=How.STEP, skip_max=6000),
     "stop": CrashPoint(how=How.STOP),
 }
 """By name. "stop" is no crash: a clean stop and a start in between, after which nothing is in
 doubt."""
+
+_AFTER_A_CRASH = ("recovery", "truncate")
+"""Points that are only reached where there is something to recover."""
 
 NAMED_POINTS = tuple(name for name in CRASH_POINTS if name != "stop")
 """The points that every campaign of some hundred seeds must have hit."""
@@ -137,6 +157,10 @@ class PlannedEnd:
     """Virtual seconds after which the server is crashed wherever it is."""
     pause_s: float
     """Until the next start."""
+    plan: FaultPlan
+    """What the disk does in this life."""
+    reconfigured: bool
+    """Whether the next life has another configuration."""
 
 
 @dataclass(slots=True)
@@ -161,29 +185,36 @@ class WorldResult:
     disk_operations: int = 0
 
 
-class _Config(DelayServerConfig, frozen=True, kw_only=True):
-    """A configuration whose files are smaller than a real node would have them."""
-
-    def store_settings(self) -> StoreSettings:
-        return dataclasses.replace(
-            super().store_settings(),
-            message_log_file_bytes_max=self.storage.message_log_file_bytes_max // 64,
-            journal_file_bytes_max=self.storage.journal_file_bytes_max // 1024,
-        )
-
-    def filing_limits(self) -> FilingLimits:
-        return dataclasses.replace(super().filing_limits(), load_step_rows=1)
+_DEATHS = {Action.POWER_CUT, Action.KILL}
+_READ_KINDS = frozenset({"open", "open_read", "map", "read"})
+_KINDS_OF_CALLS = dict.fromkeys(_READ_KINDS | {"size"}, "read") | {
+    "write": "write",
+    "truncate": "write",
+    "sync": "fsync",
+}
+"""What an operation is counted as; all others are about names."""
 
 
 class World:
     """Everything that belongs to one seed."""
 
-    def __init__(self, seed: int, *, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        trace: Trace | None = None,
+        plan: FaultPlan = HARSH,
+        scenario: Scenario = PLAIN,
+    ) -> None:
+        """Draw a world. `plan`: what power cuts do, and what the disk does all the time."""
+        self._scenario = scenario
+        plan = dataclasses.replace(plan, **scenario.plan)
         self.seed = seed
         self.result = WorldResult(seed)
+        faults = self.result.faults
         shape = derive(seed, "shape")
-        self._chance = derive(seed, "world")
         self.trace = trace or Trace()
+        self._plan = plan
         is_long = shape.random() < 0.1
         self.length_s = (
             shape.uniform(1.2, 5) * 86_400 if is_long else shape.uniform(2.2, 4.5) * 3600
@@ -192,13 +223,15 @@ class World:
         start_ms = EPOCH_MS + round(shape.uniform(20.5, 21.5) * _HOUR_MS)
         self.clock = SimClock(epoch_ms=start_ms, drift=shape.choice((0.0, 0.0, 5e-5, -5e-5)))
         self.witness = Witness(self.clock)
-        self.config = _configuration(shape)
+        self._configuring = derive(seed, "configuration")
+        self.config = self._draw_configuration()
         self.pacer_sleep_ms_max = 7200_000 if is_long else 600_000
+        self.witness.clock_heed_s = self.pacer_sleep_ms_max / 1000 + 60
         resets = 0.002 if shape.random() < 0.3 else 0.0
         self.network = SimNetwork(
             derive(seed, "network"), plan=NetworkPlan(reset_chance=resets), trace=self.trace
         )
-        disk = SimDisk(derive(seed, "disk"), plan=HARSH, trace=self.trace)
+        disk = SimDisk(derive(seed, "disk"), plan=plan, trace=self.trace)
         self.node = SimNode(
             "server",
             disk=disk,
@@ -215,10 +248,27 @@ class World:
                 chance=derive(seed, name),
                 witness=self.witness,
                 on_request=self._request_arrived,
+                faults=faults,
             )
             for name, address in BROKER_ADDRESSES.items()
         ]
+        self.deleted = Deleted(self.witness, self.clock)
+        self.rot = Rot(derive(seed, "rot"), witness=self.witness, faults=faults)
+        self.server: DelayServer | None = None
+        """Of the present life, if there is one."""
+        if scenario.failing:
+            for number, broker in enumerate(self.brokers):
+                broker.failing = 0.0 if number else scenario.failing
+        self._disturbances = Disturbances(
+            self,
+            derive(seed, "disturbances"),
+            length_s=self.length_s,
+            faults=faults,
+            weights=scenario.disturbances,
+            rounds=scenario.rounds,
+        )
         minutes_ms = _busy_minutes(shape, start_ms, days=is_long)
+        burst = self._draw_burst(shape, start_ms)
         self.producers = [
             SimProducer(
                 f"p{number}",
@@ -228,17 +278,45 @@ class World:
                 witness=self.witness,
                 length_s=self.length_s,
                 minutes_ms=minutes_ms,
-                horizon_ms=_HORIZON_DAYS * _DAY_MS,
+                horizon_ms=HORIZON_DAYS * _DAY_MS,
+                faults=faults,
+                disk_may_be_full=self._disk_may_be_full,
+                burst=burst if number == 0 else None,
             )
             for number in range(PRODUCERS)
         ]
-        self._rotting = derive(seed, "rot")
+        self._chance = derive(seed, "world")
         self._racing = derive(seed, "race")
         self._stop = trio.Event()
         self._ends_done = trio.Event()
         self._segments: set[str] = set()
         self._crash_on_send: tuple[int, type[Death]] | None = None
+        self._probe: Probe | None = None
         self._finished = False
+
+    def _draw_configuration(self) -> SmallConfig:
+        there = {
+            name: address
+            for name, address in BROKER_ADDRESSES.items()
+            if name in CONSTANT_BROKERS or self._configuring.random() < 0.3
+        }
+        config = draw_configuration(self._configuring, brokers=there)
+        scenario = self._scenario
+        storage = dataclasses.replace(config.storage, **scenario.configuration)
+        wheel = dataclasses.replace(config.wheel, **scenario.wheel)
+        return msgspec.structs.replace(config, storage=storage, wheel=wheel, **scenario.bounds)
+
+    def _draw_burst(self, shape: random.Random, start_ms: int) -> HotBurst | None:
+        if shape.random() >= _HOT_CHANCE and not self._scenario.hot:
+            return None
+        at_s = shape.uniform(0.05, 0.5) * min(self.length_s, 10_000)
+        ahead_s = shape.uniform(10, 2400)
+        return HotBurst(
+            count=shape.randint(100, 300),
+            at_s=at_s,
+            due_ms=start_ms + round((at_s + ahead_s) * 1000),
+            spread_ms=shape.choice((0, 60_000)),
+        )
 
     # -- the run -----------------------------------------------------------------------------
 
@@ -248,13 +326,12 @@ class World:
             for broker in self.brokers:
                 await nursery.start(broker.run)
             nursery.start_soon(self._keep_serving, nursery.cancel_scope)
-            nursery.start_soon(self._disturb)
+            nursery.start_soon(self._disturbances.run)
             async with trio.open_nursery() as producing:
                 for producer in self.producers:
                     producing.start_soon(producer.run)
             await self._ends_done.wait()
-            for broker in self.brokers:
-                broker.heal()
+            self._disturbances.stop()
             self.network.plan = NetworkPlan()
             await self._see_everything_delivered()
             self._finished = True
@@ -268,52 +345,60 @@ class World:
             await self.witness.nothing_missing()
         await trio.sleep(_SEALING_S)
 
-    async def _disturb(self) -> None:
-        """Let brokers fail for a while now and then, and set the wall clock."""
-        chance = self._chance
-        for _ in range(chance.randint(1, 4)):
-            await trio.sleep(chance.uniform(0, self.length_s / 5))
-            if self._ends_done.is_set():
-                return
-            out = chance.sample(self.brokers, chance.randint(1, len(self.brokers)))
-            for broker in out:
-                broker.go_down()
-            self.result.faults["broker down"] += len(out)
-            await trio.sleep(chance.uniform(1, 40))
-            if chance.random() < 0.5:
-                # What became due meanwhile and waits for a broker is not due any more.
-                step_ms = -chance.uniform(1000, 180_000)
-                self.result.faults["clock set back"] += 1
-            else:
-                step_ms = chance.uniform(-500, 50_000)
-                self.result.faults["clock set"] += 1
-            self.witness.clock_set(self.clock.now_ms())
-            self.clock.step(step_ms)
-            for producer in self.producers:
-                producer.nudge()
-            await trio.sleep(chance.uniform(1, 20))
-            for broker in out:
-                broker.come_up()
-
     # -- lives of the server -----------------------------------------------------------------
 
     async def _keep_serving(self, all_of_it: trio.CancelScope) -> None:
-        for end in planned_ends(self.seed, self.length_s):
+        ends = planned_ends(self.seed, self.length_s, self._plan, self._scenario.ends)
+        for end in ends:
             await self._live_until(end)
-            self._rot()
+            if self._chance.random() < _ROT_CHANCE or self._scenario.rot:
+                self.rot.strike(
+                    self.node.disk,
+                    self.clock.now_ms(),
+                    running=False,
+                    only=self._scenario.rot,
+                )
             await trio.sleep(end.pause_s)
+            if end.reconfigured:
+                self.result.faults["configuration changed"] += 1
+                self.config = self._draw_configuration()
         self._stop = trio.Event()
+        # The last life is to find everything in order, and has to bring all to its end.
+        self._disturbances.stop()
+        self.node.revive().plan = self._plan
         self._ends_done.set()
-        ending = await self.node.live(self._serve)
+        ending = await self._live()
+        if ending.error is not None and self.rot.refused(self.node.disk, ending.error):
+            ending = await self._live()
         if not self._finished:
-            raise AssertionError(f"the server ended by itself: {ending}")
+            raise AssertionError(f"serves: the server ended by itself: {ending}")
         all_of_it.cancel()
+
+    async def _live(self, *, count_steps: bool = False) -> Ending:
+        self._disturbances.before_start()
+        # Before its first step: it may die there.
+        self.witness.acknowledged_in_this_life = 0
+        ending = await self.node.live(
+            self._serve, expected=(StorageError, OSError), count_steps=count_steps
+        )
+        self.server = None
+        durable = whole_files(self.witness, self.node.disk.contents(durable=True))
+        self.deleted.check_end_of_life(durable)
+        check_end_of_life(self.witness, self.deleted.with_files(durable))
+        if ending.death is None and ending.error is None:
+            check_clean_stop(self.witness, self.node.disk.contents())
+        return ending
 
     async def _live_until(self, end: PlannedEnd) -> None:
         self._stop = trio.Event()
         fired_before = len(self.node.disk.fired)
         point = CRASH_POINTS[end.point]
-        self.node.revive()
+        self.node.revive().plan = end.plan
+        self.node.disk.arm(*self._scenario.traps)
+        if end.plan.slow_sync or end.plan.full or self._scenario.traps:
+            until_s = max(end.at_the_latest_s, trio.current_time()) + _HELD_UP_S
+            self.witness.excuse_lateness(until_s)
+            self.witness.facts_late(until_s)
         is_early = end.armed_at_s <= trio.current_time()
         if is_early:
             self._arm(end)
@@ -321,14 +406,28 @@ class World:
             nursery.start_soon(self._end_at_the_latest, end)
             if not is_early:
                 nursery.start_soon(self._arm_later, end)
-            ending = await self.node.live(
-                self._serve,
-                expected=FatalDiskError,
-                count_steps=point.how is How.STEP and not is_early,
-            )
+            ending = await self._live(count_steps=point.how is How.STEP and not is_early)
             nursery.cancel_scope.cancel()
         self._crash_on_send = None
-        self._note(end, ending, hit_trap=len(self.node.disk.fired) > fired_before)
+        fired = self.node.disk.fired[fired_before:]
+        self._excuse_reads(fired)
+        self._note(end, ending, fired)
+
+    def _excuse_reads(self, fired: list[Fired]) -> None:
+        """Excuse what is missing of files that could not be read: they are as good as damaged."""
+        paths = {
+            one.path: None for one in fired if one.action is Action.EIO and one.kind in _READ_KINDS
+        }
+        if not paths:
+            return
+        files = self.deleted.with_files(self.node.disk.contents())
+        ids = ids_by_sequence(files)
+        for path in paths:
+            data = files.get(path, b"")
+            if path.startswith("dispatch_log/"):
+                self.witness.doubled |= {ids[at] for at in sequences_of(data) if at in ids}
+            else:
+                self.witness.lost |= ids_of(data)
 
     async def _arm_later(self, end: PlannedEnd) -> None:
         await trio.sleep_until(end.armed_at_s)
@@ -358,70 +457,79 @@ class World:
             await trio.sleep(wait_s)
         self.node.crash(end.death, "time is over")
 
-    def _note(self, end: PlannedEnd, ending: Ending, *, hit_trap: bool) -> None:
+    def _note(self, end: PlannedEnd, ending: Ending, fired: list[Fired]) -> None:
         how = CRASH_POINTS[end.point].how
         result = self.result
         reason = str(ending.death)
         if ending.death is None and ending.error is None:
             result.faults["clean stop"] += 1
+            if self._disk_may_be_full():
+                # Facts that found no space are forgotten by a stop as well.
+                self.witness.server_died()
             return
         self.witness.server_died()
         result.crashes += 1
-        hit = hit_trap if how is How.TRAP else how is not How.STOP and reason != "time is over"
+        if how is How.TRAP:
+            wanted = {Action.EIO} if ending.error is not None else _DEATHS
+            hit = any(one.action in wanted for one in fired) and reason != "time is over"
+        else:
+            hit = how is not How.STOP and ending.error is None and reason != "time is over"
         result.points[end.point if hit else "elsewhere"] += 1
-        kind = "I/O error" if ending.error is not None else type(ending.death).__name__
-        result.faults[kind] += 1
+        if ending.error is None:
+            result.faults[type(ending.death).__name__] += 1
+        elif not self.rot.refused(self.node.disk, ending.error):
+            result.faults["ended by an error of the disk"] += 1
+            if not fired and not self._disk_may_be_full():
+                self.witness.complain(f"serves: the server ended without reason: {ending.error!r}")
+
+    def _disk_may_be_full(self) -> bool:
+        """Say whether the server may have reason to believe that there is no space."""
+        return self._disturbances.disk_may_be_full or self.node.disk.plan.full > 0
+
+    def tell_of_disk(self) -> None:
+        """Add what befell the disk to the faults."""
+        faults = self.result.faults
+        faults.update(self.node.disk.tally)
+        for fired in self.node.disk.fired:
+            if fired.action in {Action.EIO, Action.FULL}:
+                faults[f"{fired.action.value} on {_KINDS_OF_CALLS.get(fired.kind, 'names')}"] += 1
 
     async def _serve(self, life: Life) -> None:
-        # Traps that never go off: they look on.
-        life.disk.arm(Trap(action=Action.KILL, kinds={"prefetch", "map"}, when=self._see_race))
-        life.disk.arm(Trap(action=Action.KILL, kinds={"create"}, when=self._see_segment))
+        # Where most races are.
+        life.disk.watch(("prefetch", "map"), self._see_race)
+        life.disk.watch(("create",), self._see_segment)
+        self.deleted.watch(life.disk, grace_ms=self.config.storage.retired_grace_ms)
         server = DelayServer(self.config, life.runtime, life.disk)
         # Idle hours are cheaper this way; nothing but the reaction to a clock set depends on it.
         server.pacer.sleep_ms_max = self.pacer_sleep_ms_max
-        await serve(server, self._stop)
+        server.disk_check_idle_s = self.pacer_sleep_ms_max / 1000
+        self.server = server
+        self._probe = Probe(server, self.witness)
+        self.witness.server_started()
+        try:
+            await serve(server, self._stop)
+        finally:
+            self.witness.server_ended()
 
-    def _rot(self) -> None:
-        """Flip a bit of the message_log, where it has been durable for long."""
-        if self._rotting.random() >= _ROT_CHANCE:
-            return
-        files = self.node.disk.contents(durable=True)
-        path = max((name for name in files if name.startswith("message_log/0")), default="")
-        batches = old_batches(
-            files.get(path, b""),
-            path,
-            self.clock.now_ms() - _OLD_MS,
-            durable_end=files.get("message_log/durable_end", b""),
-        )
-        if not batches:
-            return
-        start, size, ids = self._rotting.choice(batches)
-        position = start + self._rotting.randrange(size)
-        byte = files[path][position]
-        self.node.disk.damage(path, position, bytes([byte ^ 1 << self._rotting.randrange(8)]))
-        self.witness.damage.append((path, position, byte))
-        self.witness.lost.update(ids)
-        self.result.faults["bit flipped"] += 1
-
-    def _see_race(self, kind: str, _path: str, label: str) -> bool:
+    def _see_race(self, kind: str, _path: str, label: str) -> None:
         """Let messages arrive while a segment is loaded or split."""
         if kind == "prefetch" or label.endswith("SplitJob.step"):
             producer = self._racing.choice(self.producers)
             if self._racing.random() < _RACE_CHANCE:
                 producer.nudge()
-        return False
 
-    def _see_segment(self, _kind: str, path: str, _label: str) -> bool:
+    def _see_segment(self, _kind: str, path: str, _label: str) -> None:
         if path.startswith("schedule_log/") and path not in self._segments:
             self._segments.add(path)
             self.result.segments[path.rpartition(".")[2]] += 1
-        return False
 
     def _request_arrived(self, *, answered: bool) -> None:
         """Crash between a request and its answer, if this is the one.
 
         Called with every request before it is answered, and after.
         """
+        if self._probe is not None and self.node.is_alive:
+            self._probe.look()
         if self._crash_on_send is None:
             return
         left, death = self._crash_on_send
@@ -433,26 +541,44 @@ class World:
 
 def _busy_minutes(shape: random.Random, start_ms: int, *, days: bool) -> list[int]:
     """Return the minutes in which most messages are due: near ones, hours and days ahead."""
-    near = [shape.uniform(2, 40) * _MINUTE_MS for _ in range(16)]
-    far = [shape.uniform(0.7, 4.2) * _HOUR_MS for _ in range(24)]
+    near = [shape.uniform(2, 40) * _MINUTE_MS for _ in range(14)]
+    far = [shape.uniform(0.7, 4.2) * _HOUR_MS for _ in range(20)]
     if days:
-        far[12:] = [shape.uniform(1, 5.5) * _DAY_MS for _ in range(12)]
+        far[10:] = [shape.uniform(1, 5.5) * _DAY_MS for _ in range(10)]
     return [start_ms + round(ahead_ms) for ahead_ms in near + far]
 
 
-def planned_ends(seed: int, length_s: float) -> list[PlannedEnd]:
-    """Return how the server is to end before its last life; every point has its turn."""
+def planned_ends(
+    seed: int,
+    length_s: float,
+    plan: FaultPlan = HARSH,
+    asked_for: Sequence[Mapping[str, Any]] = (),
+) -> list[PlannedEnd]:
+    """Return how the server is to end before its last life; every point has its turn.
+
+    `asked_for`: fields of each end (scenario.py), if they are not all to be drawn.
+    """
     chance = derive(seed, "ends")
     names = list(CRASH_POINTS)
     first = names[seed % len(names)]
     second = names[(seed // len(names) + 5 * seed + 3) % len(names)]
     points = [first, second]
-    if "recovery" in points or chance.random() < 0.2:
+    recovering = [name for name in points if name in _AFTER_A_CRASH]
+    if recovering or chance.random() < 0.15:
         # There has to be something to recover.
-        rest = [name for name in points if name != "recovery"] or ["await"]
-        points = [rest[0], "recovery", *rest[1:]]
+        rest = [name for name in points if name not in _AFTER_A_CRASH] or ["await"]
+        points = [rest[0], *(recovering or ["recovery"]), *rest[1:]]
     if sum(name != "stop" for name in points) < 2:
         points.append("await")
+    told = [
+        {
+            name: chance.choice(value) if isinstance(value, tuple) else value
+            for name, value in fields.items()
+        }
+        for fields in asked_for
+    ]
+    if told:
+        points = [fields["point"] for fields in told]
     ends = []
     share = length_s / (len(points) + 0.5)
     for number, name in enumerate(points):
@@ -460,7 +586,7 @@ def planned_ends(seed: int, length_s: float) -> list[PlannedEnd]:
         skip = min(int(point.skip_max ** chance.random()), point.skip_max) - 1
         at_the_latest_s = share * (number + chance.uniform(0.4, 0.9))
         # Some strike in the rush at the start, others when there is much to forget.
-        is_early = name == "recovery" or chance.random() < 0.4
+        is_early = name in _AFTER_A_CRASH or chance.random() < 0.4
         armed_at_s = 0.0 if is_early else chance.uniform(0.05, 0.7) * at_the_latest_s
         ends.append(
             PlannedEnd(
@@ -471,9 +597,32 @@ def planned_ends(seed: int, length_s: float) -> list[PlannedEnd]:
                 armed_at_s=armed_at_s,
                 at_the_latest_s=at_the_latest_s,
                 pause_s=_pause_s(chance),
+                plan=_draw_plan(chance, plan),
+                reconfigured=chance.random() < 0.4,
             )
         )
+    if told:
+        ends = [dataclasses.replace(end, **fields) for end, fields in zip(ends, told, strict=True)]
     return ends
+
+
+def _draw_plan(chance: random.Random, plan: FaultPlan) -> FaultPlan:
+    """Draw how the disk is in one life: mostly in order, now and then failing or slow."""
+    if chance.random() < 0.25:
+        plan = dataclasses.replace(plan, short_write=0.2)
+    kind = chance.random()
+    if kind < 0.06:
+        return dataclasses.replace(plan, eio_sync=chance.choice((0.001, 0.01)))
+    if kind < 0.1:
+        return dataclasses.replace(plan, eio_write=chance.choice((0.001, 0.01)))
+    if kind < 0.16:
+        return dataclasses.replace(plan, eio_read=chance.choice((0.001, 0.01)))
+    if kind < 0.24:
+        full_sync = chance.choice((0.0, 0.0, 0.002))
+        return dataclasses.replace(plan, full=chance.choice((0.01, 0.1)), full_sync=full_sync)
+    if kind < 0.36:
+        return dataclasses.replace(plan, slow_sync=chance.choice((0.01, 0.1)))
+    return plan
 
 
 def _pause_s(chance: random.Random) -> float:
@@ -481,36 +630,6 @@ def _pause_s(chance: random.Random) -> float:
     if kind < 0.6:
         return chance.uniform(0.01, 3)
     return chance.uniform(3, 120) if kind < 0.95 else chance.uniform(120, 3600)
-
-
-def _configuration(shape: random.Random) -> DelayServerConfig:
-    load_ahead_ms = shape.choice((5_000, 20_000, 60_000))
-    minute_horizon = max(shape.randint(2, 12), math.ceil(2 * load_ahead_ms / _MINUTE_MS))
-    return _Config(
-        node=NodeConfig(data_dir=Path("simulated"), cluster="c", group="dg1", node_id="n1"),
-        brokers={name: format_address(address) for name, address in BROKER_ADDRESSES.items()},
-        sender=SenderConfig(
-            batch_items=shape.choice((1, 7, 256)),
-            heartbeat_s=3600,
-            retry_max_s=10,
-            refused_max_s=30,
-        ),
-        listener=ListenerConfig(address=format_address(SERVER_ADDRESS)),
-        admission=AdmissionConfig(horizon_days=_HORIZON_DAYS),
-        storage=StorageConfig(
-            message_log_file_bytes_max=1 << 20,
-            journal_file_bytes_max=1 << 20,
-            minute_horizon_minutes=minute_horizon,
-            hour_horizon_minutes=minute_horizon + shape.randint(60, 90),
-            gather_bytes_max=shape.choice((1, 4000, 1 << 26)),
-            open_files_max=shape.choice((1, 8, 512)),
-            checkpoint_interval_ms=shape.choice((300, 3000, 20_000, 60_000)),
-            retired_grace_ms=shape.choice((0, 60_000, 3_600_000)),
-            disk_free_bytes_min=0,
-        ),
-        wheel=WheelConfig(load_ahead_ms=load_ahead_ms, slot_ms=shape.choice((1, 64))),
-        http=HttpConfig(address=""),
-    )
 
 
 # -- running seeds -------------------------------------------------------------------------------
@@ -527,23 +646,37 @@ def quiet() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def run_world(seed: int, *, trace: Trace | None = None) -> WorldResult:
+def run_world(
+    seed: int,
+    *,
+    trace: Trace | None = None,
+    plan: FaultPlan = HARSH,
+    scenario: Scenario = PLAIN,
+) -> WorldResult:
     """Run one seed and check its promises; whatever goes wrong is in `violations`."""
-    world = World(seed, trace=trace)
+    world = World(seed, trace=trace, plan=plan, scenario=scenario)
     result = world.result
     with quiet():
         try:
             run_deterministic(seed, world.run, limit_s=world.length_s * 2 + 20 * 86_400)
         except (Exception, ExceptionGroup) as error:  # noqa: BLE001 (a finding, whatever it is)
+            result.violations += world.witness.complaints
             result.violations.append("".join(traceback.format_exception(error)))
     result.digest = world.trace.digest()
     disk = world.node.disk
     result.disk_operations = disk.operations
+    world.tell_of_disk()
     result.messages = len(world.witness.acknowledged)
     if not result.violations:
         disk = world.node.revive()
+        at_stop = disk.contents()
         disk.power_cut("at the end")
-        findings = check(world.witness, world.node.revive())
+        findings = check(
+            world.witness,
+            world.deleted.with_files(whole_files(world.witness, world.node.revive().contents())),
+            brokers=CONSTANT_BROKERS,
+            at_stop=at_stop,
+        )
         result.violations += findings.violations
         result.twice = findings.twice
     return result

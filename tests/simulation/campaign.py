@@ -1,0 +1,214 @@
+"""A campaign's account, and the ledger in which campaigns are added up over time.
+
+The ledger is a file of JSON lines, one for each campaign; `docs/reliability.md` shows its sum:
+
+    python -m tests.simulation.campaign        # write the tables of docs/reliability.md anew
+
+Its failed seeds stay in it as they were then: what was done about them is told elsewhere.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.world import NAMED_POINTS, WorldResult
+
+LEDGER = Path("docs/reliability-ledger.jsonl")
+PAGE = Path("docs/reliability.md")
+BEGIN = "<!-- the sum of docs/reliability-ledger.jsonl: python -m tests.simulation.campaign -->"
+END = "<!-- end of the sum -->"
+
+_SPANS = ("minute", "hour", "day")
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What the seeds of a campaign came to, added up."""
+
+    seeds: int = 0
+    failed: list[WorldResult] = field(default_factory=list)
+    messages: int = 0
+    messages_min: int | None = None
+    segments: Counter[str] = field(default_factory=Counter)
+    segments_min: int | None = None
+    lacking_a_span: list[int] = field(default_factory=list)
+    """Seeds that had no segment of a minute, of an hour or of a day."""
+    crashes: int = 0
+    twice: int = 0
+    points: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    cpu_s: float = 0.0
+
+    def add(self, result: WorldResult, cpu_s: float = 0.0) -> None:
+        """Enter one seed."""
+        self.seeds += 1
+        self.cpu_s += cpu_s
+        if result.violations:
+            self.failed.append(result)
+            return
+        segments = result.segments.total()
+        self.messages += result.messages
+        self.messages_min = min(self.messages_min or result.messages, result.messages)
+        self.segments.update(result.segments)
+        self.segments_min = min(self.segments_min or segments, segments)
+        if not all(result.segments[span] for span in _SPANS):
+            self.lacking_a_span.append(result.seed)
+        self.crashes += result.crashes
+        self.twice += result.twice
+        self.points.update(result.points)
+        self.faults.update(result.faults)
+
+    @property
+    def points_missed(self) -> list[str]:
+        """Named crash points that no seed has hit."""
+        return [name for name in NAMED_POINTS if not self.points[name]]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the account for people."""
+        yield (
+            f"{self.seeds} seeds, {len(self.failed)} failed; {self.messages} messages "
+            f"(at least {self.messages_min} a seed), {self.crashes} crashes, "
+            f"{self.twice} delivered twice within the window"
+        )
+        spans = ", ".join(f"{self.segments[name]} {name}" for name in _SPANS)
+        yield f"segments: {spans} (at least {self.segments_min} a seed)"
+        yield "faults: " + _counts(self.faults)
+        yield "crash points: " + _counts(self.points)
+        if self.points_missed:
+            yield "crash points never hit: " + ", ".join(self.points_missed)
+
+    def entry(self, *, date: str, commit: str, first: int, seconds: float) -> "Entry":
+        """Return the line of the ledger for this campaign."""
+        return Entry(
+            date=date,
+            commit=commit,
+            first=first,
+            seeds=self.seeds,
+            failed=[result.seed for result in self.failed],
+            messages=self.messages,
+            crashes=self.crashes,
+            twice=self.twice,
+            faults=dict(sorted(self.faults.items())),
+            points=dict(sorted(self.points.items())),
+            seconds=round(seconds, 1),
+            cpu_s=round(self.cpu_s, 1),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One campaign in the ledger; what its failed seeds saw is not counted."""
+
+    date: str
+    commit: str
+    """Abbreviated; with a + if the tree was not as committed."""
+    first: int
+    """The first seed."""
+    seeds: int
+    failed: list[int]
+    messages: int
+    crashes: int
+    twice: int
+    faults: dict[str, int]
+    points: dict[str, int]
+    seconds: float
+    cpu_s: float
+
+    def append_to(self, path: Path) -> None:
+        """Add this to a ledger."""
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(self)) + "\n")
+
+
+def read_ledger(path: Path) -> list[Entry]:
+    """Return the campaigns of a ledger, oldest first; raise ValueError or TypeError at nonsense."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [Entry(**json.loads(line)) for line in lines]
+
+
+def tables(entries: Iterable[Entry]) -> str:
+    """Return the sum of campaigns as it stands in docs/reliability.md."""
+    campaigns = list(entries)
+    faults: Counter[str] = Counter()
+    points: Counter[str] = Counter()
+    for entry in campaigns:
+        faults.update(entry.faults)
+        points.update(entry.points)
+    seeds = sum(entry.seeds for entry in campaigns)
+    cpu_s = sum(entry.cpu_s for entry in campaigns)
+    sums: list[tuple[str, object]] = [
+        ("campaigns", len(campaigns)),
+        ("seeds", seeds),
+        ("of them failed", sum(len(entry.failed) for entry in campaigns)),
+        ("acknowledged messages", sum(entry.messages for entry in campaigns)),
+        ("crashes", sum(entry.crashes for entry in campaigns)),
+        ("delivered twice inside the window", sum(entry.twice for entry in campaigns)),
+        ("CPU hours", f"{cpu_s / 3600:.1f}"),
+        ("CPU seconds a seed", f"{cpu_s / seeds:.2f}" if seeds else "-"),
+    ]
+    return "\n\n".join(
+        (
+            _table(("all campaigns", "sum"), sums),
+            _table(("fault", "how often"), sorted(faults.items())),
+            _table(("crashed at", "how often"), sorted(points.items())),
+            _table(
+                ("campaign", "commit", "seeds", "failed", "seeds a second"),
+                [
+                    (
+                        entry.date,
+                        entry.commit,
+                        f"{entry.first} to {entry.first + entry.seeds - 1}",
+                        ", ".join(map(str, entry.failed)) or "none",
+                        f"{entry.seeds / entry.seconds:.1f}" if entry.seconds else "-",
+                    )
+                    for entry in campaigns
+                ],
+            ),
+        )
+    )
+
+
+def page_with(page: str, content: str) -> str:
+    """Return a page with other content between the marks; raise ValueError if they are missing."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE} has no {BEGIN} or no {END}")
+    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(value: Any) -> str:  # noqa: ANN401 (numbers get their thousands apart)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counter.items())) or "none"
+
+
+def main() -> int:
+    """Write the sum of the ledger into the page."""
+    parser = argparse.ArgumentParser(prog="tests.simulation.campaign", description=__doc__)
+    parser.add_argument("--ledger", type=Path, default=LEDGER)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    entries = read_ledger(options.ledger)
+    page = options.page.read_text(encoding="utf-8")
+    options.page.write_text(page_with(page, tables(entries)), encoding="utf-8")
+    sys.stdout.write(f"{len(entries)} campaigns, {sum(entry.seeds for entry in entries)} seeds\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,168 @@
+"""The configuration of a simulated server, drawn from the seed: small where real nodes are large.
+
+Every setting that changes what the code does is drawn by `draw_configuration`, at the start and
+again for restarts with other settings. A bound that no simulated load would reach at its real size
+is drawn small in a share of the seeds, and so are the ages after which files are deleted; what
+configuration files refuse to set so small (sizes of files, steps) is set behind their back by
+`SmallConfig`.
+"""
+
+import dataclasses
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from delay_server.config import (
+    AdmissionConfig,
+    ClockConfig,
+    DelayServerConfig,
+    HttpConfig,
+    ListenerConfig,
+    NodeConfig,
+    StorageConfig,
+    WheelConfig,
+)
+from delay_server.filing import FilingLimits
+from delay_server.ingest import IngestLimits
+from delay_transport import Address, format_address
+from sender import SenderConfig
+from storage import StoreSettings
+
+SERVER_ADDRESS = ("10.0.0.1", 20801)
+BROKER_ADDRESSES = {
+    "g1": ("10.0.1.1", 20881),
+    "g2": ("10.0.1.2", 20881),
+    "g3": ("10.0.1.3", 20881),
+}
+CONSTANT_BROKERS = ("g1", "g2")
+"""Groups that every configuration has; others come and go with restarts."""
+HORIZON_DAYS = 12
+
+_MINUTE_MS = 60_000
+
+_KEEP_MS = 400 * 86_400_000
+"""Longer than any seed."""
+_AGED_CHANCE = 0.2
+_SMALL_WHEEL_CHANCE = 0.2
+
+
+class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
+    """A configuration with bounds smaller than its sections would take."""
+
+    message_log_file_bytes: int
+    """Instead of storage.message_log_file_bytes_max."""
+    seals_file_bytes: int
+    """Instead of storage.seals_file_bytes_max."""
+    seals_keep_ms: int
+    """Instead of storage.seals_keep_days."""
+    filing_bytes: int
+    """Instead of storage.filing_bytes_max."""
+    load_step_rows: int
+    """Rows loaded between two turns of filing."""
+
+    def store_settings(self) -> StoreSettings:
+        """Return the settings with files that a simulated load fills."""
+        settings = super().store_settings()
+        return dataclasses.replace(
+            settings,
+            retention=dataclasses.replace(settings.retention, seals_keep_ms=self.seals_keep_ms),
+            message_log_file_bytes_max=self.message_log_file_bytes,
+            seals_file_bytes_max=self.seals_file_bytes,
+            journal_file_bytes_max=self.storage.journal_file_bytes_max // 1024,
+        )
+
+    def filing_limits(self) -> FilingLimits:
+        """Return the limits with bounds that a simulated load reaches."""
+        return dataclasses.replace(
+            super().filing_limits(),
+            load_step_rows=self.load_step_rows,
+            backlog_bytes_max=self.filing_bytes,
+        )
+
+
+def draw_configuration(chance: random.Random, *, brokers: Mapping[str, Address]) -> SmallConfig:
+    """Draw the settings of a life of the server that delivers to these broker groups."""
+    load_ahead_ms = chance.choice((5_000, 20_000, 60_000))
+    minute_horizon = max(chance.randint(2, 12), math.ceil(2 * load_ahead_ms / _MINUTE_MS))
+    aged = chance.random() < _AGED_CHANCE
+    return SmallConfig(
+        node=NodeConfig(data_dir=Path("simulated"), cluster="c", group="dg1", node_id="n1"),
+        brokers={name: format_address(address) for name, address in brokers.items()},
+        sender=_draw_sender(chance),
+        listener=ListenerConfig(
+            address=format_address(SERVER_ADDRESS),
+            in_flight_requests_max=_seldom(chance, (1, 3), 8192),
+        ),
+        admission=_draw_admission(chance),
+        storage=StorageConfig(
+            # 1 KiB in fact, or so much that files are never closed.
+            journal_file_bytes_max=chance.choice((1 << 20, 1 << 20, 1 << 26)),
+            minute_horizon_minutes=minute_horizon,
+            hour_horizon_minutes=minute_horizon + chance.randint(60, 90),
+            gather_bytes_max=chance.choice((1, 4000, 1 << 26)),
+            open_files_max=chance.choice((1, 8, 512)),
+            checkpoint_interval_ms=chance.choice((300, 3000, 20_000, 20_000, 60_000, 60_000)),
+            retired_grace_ms=chance.choice((0, 60_000, 3_600_000)),
+            message_log_keep_ms=_draw_age_ms(chance) if aged else _KEEP_MS,
+            duplicate_window_ms=chance.choice((0, 60_000, 600_000)),
+            duplicate_window_items=0,
+            segments_keep_ms=_draw_age_ms(chance) if aged else _KEEP_MS,
+            fact_sync_ms_max=chance.choice((0, 20, 20)),
+            disk_free_bytes_min=0,
+        ),
+        wheel=_draw_wheel(chance, load_ahead_ms),
+        clock=ClockConfig(),
+        http=HttpConfig(address=""),
+        message_log_file_bytes=4096 if aged else chance.choice((1 << 14, 1 << 14, 1 << 20)),
+        seals_file_bytes=chance.choice((1000, 4000)) if aged else 1 << 20,
+        seals_keep_ms=_draw_age_ms(chance) if aged else _KEEP_MS,
+        filing_bytes=_seldom(chance, (1, 5000), 1 << 27),
+        load_step_rows=chance.choice((1, 4, 50)),
+    )
+
+
+def _draw_age_ms(chance: random.Random) -> int:
+    return chance.choice((0, 60_000, 1_800_000, 7_200_000))
+
+
+def _draw_wheel(chance: random.Random, load_ahead_ms: int) -> WheelConfig:
+    wheel = WheelConfig(load_ahead_ms=load_ahead_ms, slot_ms=chance.choice((1, 64)))
+    if chance.random() >= _SMALL_WHEEL_CHANCE:
+        return wheel
+    return dataclasses.replace(
+        wheel,
+        entries_max=chance.choice((8, 40, 100, 200)),
+        lane_entries_min=chance.choice((1, 4, 20)),
+        lanes_max=chance.choice((1, 2, 256)),
+    )
+
+
+def _draw_sender(chance: random.Random) -> SenderConfig:
+    return SenderConfig(
+        batch_items=chance.choice((1, 7, 7, 256)),
+        in_flight_requests_max=chance.choice((1, 8)),
+        queue_items_max=_seldom(chance, (1, 2), 8192),
+        entries_max=_seldom(chance, (8, 30), 1_000_000),
+        heartbeat_s=3600,
+        retry_max_s=10,
+        refused_max_s=30,
+    )
+
+
+class _SmallAdmission(AdmissionConfig):
+    """Admission whose intake takes less than one full item may have."""
+
+    def ingest_limits(self) -> IngestLimits:
+        """Return what ingest takes."""
+        return dataclasses.replace(super().ingest_limits(), intake_bytes_max=1)
+
+
+def _draw_admission(chance: random.Random) -> AdmissionConfig:
+    kind = _SmallAdmission if chance.random() < 0.2 else AdmissionConfig
+    return kind(horizon_days=HORIZON_DAYS)
+
+
+def _seldom(chance: random.Random, small: tuple[int, ...], large: int) -> int:
+    """Draw the small bounds in a quarter of the seeds."""
+    return chance.choice(small) if chance.random() < 0.25 else large

@@ -1,0 +1,262 @@
+"""What happens around the server while it lives: brokers away, clocks set, a full disk, dead links.
+
+Disturbances come one after another, each drawn, each ended again; `stop` ends the present one for
+good. Crashes are not among them (world.py), nor is what single requests meet (broker.py).
+"""
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+import trio
+
+from delay_server.server import DelayServer
+from storage import DataDirectoryError, Store
+from tests.simulation.broker import Outage, SimBroker
+from tests.simulation.clock import SimClock
+from tests.simulation.crash import SimNode
+from tests.simulation.faults import Death
+from tests.simulation.network import SimNetwork
+from tests.simulation.producer import SimProducer
+from tests.simulation.rot import Rot
+from tests.simulation.witness import Witness
+
+_DISK_BYTES = 1 << 40
+_GUARDED_MS = 260_000
+"""Of a leap, what the guard may let pass: its allowance of a minute, and a set back before that it
+has not read yet."""
+_LATE_AFTER_S = 60.0
+"""After a disturbance that holds everything up, what waited needs time to leave."""
+_SILENT_S_MAX = 100.0
+"""What was sent into a silent link may arrive when it speaks again, which takes less than this."""
+_HOUR_S = 3600.0
+
+
+class Surroundings(Protocol):
+    """What the disturbances act upon: the world."""
+
+    node: SimNode
+    clock: SimClock
+    network: SimNetwork
+    witness: Witness
+    brokers: list[SimBroker]
+    producers: list[SimProducer]
+    rot: Rot
+    server: DelayServer | None
+
+
+class Disturbances:
+    """The disturbances of one seed."""
+
+    def __init__(
+        self,
+        world: Surroundings,
+        chance: random.Random,
+        *,
+        length_s: float,
+        faults: Counter[str],
+        weights: Mapping[str, float] = MappingProxyType({}),
+        rounds: int = 0,
+    ) -> None:
+        """Draw them. `weights`: by kind (without the underscore), if not all are to be; `rounds`:
+        how many, if that is not to be drawn."""
+        self._world = world
+        self._chance = chance
+        self._length_s = length_s
+        self._faults = faults
+        self._scope = trio.CancelScope()
+        self._full = False
+        self._full_until_s = -1.0
+        self._leap_ms = 0.0
+        kinds: dict[Callable[[], Awaitable[None]], float] = {
+            self._broker_outage: 5,
+            self._set_clock: 2,
+            self._leap: 1.5,
+            self._drift: 0.5,
+            self._fill_disk: 1,
+            self._half_open: 1,
+            self._reset: 1,
+            self._rot: 1,
+            self._second_start: 0.5,
+        }
+        if weights:
+            kinds = {getattr(self, f"_{name}"): weight for name, weight in weights.items()}
+        count = rounds or chance.randint(3, 6)
+        self._rounds = chance.choices(list(kinds), list(kinds.values()), k=count)
+
+    async def run(self) -> None:
+        """Disturb, until all drawn is done or `stop` is called."""
+        with self._scope:
+            for disturb in self._rounds:
+                await trio.sleep(self._chance.uniform(0, self._length_s / len(self._rounds)))
+                await disturb()
+
+    def stop(self) -> None:
+        """End what there is, for good."""
+        self._scope.cancel()
+        self.before_start()
+        self._empty_disk()
+        self._world.clock.is_synchronised = True
+        self._world.witness.unconfirmed_ms = 0
+        self._world.network.heal()
+        for broker in self._world.brokers:
+            broker.heal()
+
+    def before_start(self) -> None:
+        """Set the clock right before the server starts: it trusts what it reads first."""
+        if self._leap_ms > _HOUR_S * 1000:
+            self._take_back()
+        self._world.witness.unconfirmed_ms = 0
+
+    @property
+    def disk_may_be_full(self) -> bool:
+        """Say whether the server may still believe that there is no space."""
+        return self._full or trio.current_time() <= self._full_until_s
+
+    # -- kinds -------------------------------------------------------------------------------
+
+    async def _broker_outage(self) -> None:
+        """Let brokers fail for a while, and now and then set the clock meanwhile."""
+        world, chance = self._world, self._chance
+        out = chance.sample(world.brokers, chance.randint(1, len(world.brokers)))
+        silent = chance.random() < 0.2
+        for broker in out:
+            if silent:
+                self._cut_off(broker.name)
+                world.witness.broker_down(broker.name)
+                world.witness.under_way_s = _SILENT_S_MAX
+            else:
+                broker.fail(chance.choice(tuple(Outage)))
+        try:
+            await trio.sleep(chance.uniform(1, 40))
+            if chance.random() < 0.4:
+                await self._set_clock()
+                await trio.sleep(chance.uniform(1, 20))
+        finally:
+            if silent:
+                world.network.heal()
+            for broker in out:
+                broker.recover()
+
+    async def _set_clock(self) -> None:
+        chance = self._chance
+        if chance.random() < 0.5:
+            # What became due already and waits for a broker is not due any more.
+            self._step(-chance.uniform(1000, 180_000), "clock set back")
+        else:
+            self._step(chance.uniform(-500, 50_000), "clock set")
+
+    async def _leap(self) -> None:
+        """Set the clock forward by more than is believed; later that is mended in some way."""
+        world, chance = self._world, self._chance
+        is_huge = chance.random() < 0.25
+        leap_ms = chance.uniform(2, 30) * _HOUR_S * 1000 if is_huge else chance.uniform(3e5, 18e5)
+        how = "taken back" if is_huge else chance.choice(("taken back", "accepted", "confirmed"))
+        world.clock.is_synchronised = False
+        self._leap_ms = leap_ms
+        server = world.server
+        if server is not None and server.ready.is_set() and world.node.is_alive:
+            # A server that has just begun may read the new time first, and trusts that.
+            world.witness.unconfirmed_ms = leap_ms - _GUARDED_MS
+        self._step(leap_ms, f"clock leaps, {how}")
+        hold_s = chance.uniform(5, 300)
+        world.witness.excuse_lateness(trio.current_time() + hold_s + _LATE_AFTER_S)
+        try:
+            await trio.sleep(hold_s)
+            if how == "accepted" and server is world.server and server is not None:
+                world.witness.unconfirmed_ms = 0
+                if server.ready.is_set() and world.node.is_alive:
+                    server.pacer.accept()
+            elif how == "taken back":
+                self._take_back()
+        finally:
+            self._leap_ms = 0
+            world.witness.unconfirmed_ms = 0
+            world.clock.is_synchronised = True
+
+    async def _drift(self) -> None:
+        self._faults["clock drifts"] += 1
+        self._world.clock.set_drift(self._chance.uniform(-5e-4, 5e-4))
+
+    async def _fill_disk(self) -> None:
+        """Leave the disk hardly any space for a while."""
+        world, chance = self._world, self._chance
+        self._faults["disk full"] += 1
+        disk = world.node.disk
+        disk.capacity_bytes = disk.used_bytes + chance.choice((0, chance.randint(0, 20_000)))
+        self._full = True
+        for_s = chance.choice((chance.uniform(1, 20), chance.uniform(20, 300)))
+        world.witness.excuse_lateness(trio.current_time() + for_s + _LATE_AFTER_S)
+        world.witness.facts_late(trio.current_time() + for_s + _LATE_AFTER_S)
+        try:
+            await trio.sleep(for_s)
+        finally:
+            self._empty_disk()
+
+    async def _half_open(self) -> None:
+        """Let a producer and the server hear nothing of each other: no FIN, no RST."""
+        self._faults["half-open"] += 1
+        producer = self._chance.choice(self._world.producers)
+        self._cut_off(producer.name)
+        try:
+            await trio.sleep(self._chance.uniform(1, 90))
+        finally:
+            self._world.network.heal()
+
+    async def _reset(self) -> None:
+        if self._world.network.reset_any():
+            self._faults["connection reset"] += 1
+
+    async def _rot(self) -> None:
+        world = self._world
+        if world.node.is_alive:
+            world.rot.strike(world.node.disk, world.clock.now_ms(), running=True)
+
+    async def _second_start(self) -> None:
+        """Start another server on the same directory."""
+        world = self._world
+        server = world.server
+        if server is None or not server.ready.is_set() or not world.node.is_alive:
+            return
+        self._faults["second start"] += 1
+        try:
+            Store.open(
+                world.node.disk,
+                server.config.store_settings(),
+                chance=random.Random(1),
+                now_ms=world.clock.now_ms(),
+                on_damage=lambda _: None,
+            )
+        except (DataDirectoryError, Death):
+            return
+        world.witness.complain("once: two servers opened one data directory")
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _step(self, ms: float, what: str) -> None:
+        world = self._world
+        self._faults[what] += 1
+        world.witness.clock_set(world.clock.now_ms())
+        world.clock.step(ms)
+        for producer in world.producers:
+            producer.nudge()
+
+    def _take_back(self) -> None:
+        if self._leap_ms:
+            leap_ms, self._leap_ms = self._leap_ms, 0
+            self._world.witness.clock_set(self._world.clock.now_ms())
+            self._world.clock.step(-leap_ms)
+
+    def _empty_disk(self) -> None:
+        if self._full:
+            self._full = False
+            self._full_until_s = trio.current_time() + _LATE_AFTER_S
+            self._world.node.disk.capacity_bytes = _DISK_BYTES
+
+    def _cut_off(self, name: str) -> None:
+        server = self._world.node.name
+        self._faults["link silent"] += 1
+        self._world.network.block(name, server)
+        self._world.network.block(server, name)

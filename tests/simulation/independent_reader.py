@@ -1,0 +1,437 @@
+"""A second reader of everything on disk, written from docs/formats/ and nothing else.
+
+The checkers go by it, so that a fault in the code of `storage` cannot hide itself by being made
+twice, in the writer and in the judge. It imports nothing of ours, takes bytes and returns values,
+and is strict: what the pages do not allow is a `MismatchError`. A test reads every worked example
+of the pages with it, and the simulation reads whole data directories, so both hold the pages to
+the truth.
+"""
+
+import contextlib
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import lz4.block
+import numpy as np
+import xxhash
+
+FILE_HEADER_SIZE = 64
+BATCH_HEADER_SIZE = 80
+BATCH_BYTES_MAX = 4_194_304
+SLOT_POSITIONS = (0, 512)
+_SECTOR = 512
+
+MESSAGE_LOG, SCHEDULE_LOG, JOURNAL, DISPATCH_LOG, SEALS_LOG, CHECKPOINT, DURABLE_END, IDENTITY = (
+    range(1, 9)
+)
+MESSAGE, EPOCH_START, FLOOR = 1, 2, 3
+ROWS, FACTS, SEALS = 32, 33, 34
+SPAN_MINUTES = {1: 1, 2: 60, 3: 1440}
+SPAN_NAMES = {"minute": 1, "hour": 2, "day": 3}
+DELIVERED, KNOWN = 1, 2
+
+_FILE_HEADER = struct.Struct("<4sHHQ16sqIBB14sI")
+_BATCH_HEADER = struct.Struct("<4sHHQBBHIQqqIIIIIIII")
+_SLOT = struct.Struct("<4sHHQ16sqqqQII4sI")
+_IDENTITY = struct.Struct("<16sQHHHH")
+_ITEM = struct.Struct(">qBqqH")
+
+_MESSAGE_COLUMNS = "due_ms i8, id_hash u8, size u4, subject u2"
+_OLD_ITEM = "old_sequence i8, due_ms i8, id_hash u8, size u4, old_minute u4, subject u2"
+_COLUMNS = {
+    MESSAGE: _MESSAGE_COLUMNS,
+    EPOCH_START: "",
+    FLOOR: "",
+    4: "old_sequence i8, old_minute u4",
+    5: _OLD_ITEM,
+    6: f"{_OLD_ITEM}, reason u2",
+    ROWS: f"sequence i8, {_MESSAGE_COLUMNS}",
+    FACTS: "sequence i8, at_ms i8, minute u4, target u2, outcome u1",
+    SEALS: (
+        "rows i8, distinct i8, last_sequence i8, length i8, facts_length i8, digest_0 u8, "
+        "digest_1 u8, facts_digest_0 u8, facts_digest_1 u8, delivered i8, known i8, dead i8, "
+        "cancelled i8, moved i8, expired i8, dropped i8, sealed_ms i8, start_minute u4, "
+        "span u1, archived u1, deleted u1"
+    ),
+}
+_LAYOUTS = {
+    kind: [tuple(column.split(" ")) for column in columns.split(", ") if column]
+    for kind, columns in _COLUMNS.items()
+}
+_WITH_ITEMS = {MESSAGE, 5, 6, ROWS}
+_KINDS_OF_LOG = {
+    MESSAGE_LOG: {MESSAGE, EPOCH_START, FLOOR, 4, 5, 6},
+    SCHEDULE_LOG: {ROWS},
+    JOURNAL: {FACTS},
+    DISPATCH_LOG: {FACTS},
+    SEALS_LOG: {SEALS},
+}
+
+
+class MismatchError(ValueError):
+    """Bytes are not what the pages of docs/formats/ say."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """What a file says of itself; start and span are 0 where it covers no time."""
+
+    uuid: bytes
+    kind: int
+    first: int
+    start: int
+    span: int
+
+    @property
+    def seed(self) -> int:
+        """What the file's seeded CRCs begin with."""
+        covered = struct.pack("<BI", self.span, self.start) if self.span else b""
+        return zlib.crc32(self.uuid + bytes([self.kind]) + covered)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch, all of it checked and decoded."""
+
+    position: int
+    size: int
+    kind: int
+    codec: int
+    count: int
+    epoch: int
+    base: int
+    append_ms: int
+    floor_minute: int
+    previous_crc: int
+    crc: int
+    names: list[bytes]
+    columns: Mapping[str, list[int]]
+    items: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What of a producer's item the checks need; due_ms 0 if it says no time."""
+
+    message_id: bytes
+    subject: bytes
+    due_ms: int
+    id_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class DurableEnd:
+    """One slot of the durable end."""
+
+    counter: int
+    next_sequence: int
+    file_first: int
+    position: int
+    last_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as the checkpoint names it."""
+
+    start: int
+    span: int
+    rows: int
+    length: int
+    last_sequence: int
+    last_crc: int
+    earliest_due_ms: int
+    facts: int
+    facts_length: int
+    facts_last_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The manifest."""
+
+    sequence: int
+    fact_number: int
+    first_sequence: int
+    epochs: tuple[tuple[int, int], ...]
+    """Each epoch and its first sequence."""
+    floor_minute: int
+    hour_mark: int
+    day_mark: int
+    seals_file: int
+    seals_length: int
+    seals_count: int
+    seals_last_crc: int
+    seals_needed: int
+    segments: tuple[Segment, ...]
+    retired: dict[str, int]
+    """Since when, by path."""
+    quarantined: tuple[str, ...]
+
+
+def _require(holds: object, what: str) -> None:
+    if not holds:
+        raise MismatchError(what)
+
+
+def read_file_header(data: bytes) -> FileHeader:
+    """Return the header that a log file begins with."""
+    _require(len(data) >= FILE_HEADER_SIZE, f"a file of {len(data)} bytes has no header")
+    fields = _FILE_HEADER.unpack_from(data)
+    magic, version, size, features, uuid, first, start, kind, span, reserved, crc = fields
+    _require(magic == b"DWLG", f"file magic {magic!r}")
+    _require((version, size, features) == (1, FILE_HEADER_SIZE, 0), "version, size or features")
+    _require(crc == zlib.crc32(data[:60]), "the file header's CRC")
+    _require(not any(reserved), "reserved bytes of the file header")
+    _require(1 <= kind <= IDENTITY and span <= 3, f"log kind {kind}, span {span}")
+    return FileHeader(uuid, kind, first, start, span)
+
+
+def read_batches(data: bytes, *, until: int | None = None) -> Iterator[Batch]:
+    """Yield the batches of a file up to position `until`, each naming the CRC of the one before.
+
+    Raises MismatchError at the first byte that is not as the pages say.
+    """
+    header = read_file_header(data)
+    end = len(data) if until is None else until
+    _require(end <= len(data), f"the file has {len(data)} bytes, {end} should count")
+    position, previous = FILE_HEADER_SIZE, None
+    while position < end:
+        try:
+            batch = read_batch(data, position, end, header)
+            _require(
+                previous is None or batch.previous_crc == previous,
+                "the batch names another one before it",
+            )
+        except MismatchError as error:
+            raise MismatchError(f"at {position}: {error}") from error
+        yield batch
+        position, previous = position + batch.size, batch.crc
+
+
+def read_batch(data: bytes, position: int, end: int, header: FileHeader) -> Batch:
+    """Return the batch at this position of a file with this header."""
+    _require(position + BATCH_HEADER_SIZE <= end, "a batch header is cut off")
+    fields = _BATCH_HEADER.unpack_from(data, position)
+    magic, version, header_size, features, kind, codec, item_format, count = fields[:8]
+    epoch, base, append_ms, floor_minute, previous_crc = fields[8:13]
+    columns_size, blob_size, raw_size, columns_crc, blob_crc, crc = fields[13:]
+    seed = header.seed
+    head = data[position : position + BATCH_HEADER_SIZE - 4]
+    _require(magic == b"DWB1", f"batch magic {magic!r}")
+    _require((version, header_size, features) == (1, BATCH_HEADER_SIZE, 0), "version or features")
+    _require(zlib.crc32(head, seed) == crc, "the batch header's CRC")
+    _require(kind in _KINDS_OF_LOG.get(header.kind, ()), f"kind {kind} in a log of {header.kind}")
+    _require(count >= 1, "a batch without records")
+    _require(BATCH_HEADER_SIZE + columns_size + raw_size <= BATCH_BYTES_MAX, "a batch too large")
+    size = BATCH_HEADER_SIZE + columns_size + blob_size
+    _require(position + size <= end, "a batch is cut off")
+    body = position + BATCH_HEADER_SIZE
+    columns = data[body : body + columns_size]
+    blob = data[body + columns_size : position + size]
+    _require(zlib.crc32(columns, seed) == columns_crc, "the CRC of the columns")
+    _require(zlib.crc32(blob, seed) == blob_crc, "the CRC of the blob")
+    _require(item_format == (1 if kind in _WITH_ITEMS else 0), f"item format {item_format}")
+    if codec == 1:
+        blob = lz4.block.decompress(blob, uncompressed_size=raw_size)
+    _require(codec <= 1 and len(blob) == raw_size, f"codec {codec}, a blob of {len(blob)} bytes")
+    names, values = _read_columns(columns, kind, count)
+    items = []
+    if kind in _WITH_ITEMS:
+        at = 0
+        for item_size in values["size"]:
+            items.append(blob[at : at + item_size])
+            at += item_size
+        _require(at == raw_size, "the sizes do not add up to the blob")
+    else:
+        _require(not raw_size, "a blob that should not be there")
+    return Batch(
+        position=position,
+        size=size,
+        kind=kind,
+        codec=codec,
+        count=count,
+        epoch=epoch,
+        base=base,
+        append_ms=append_ms,
+        floor_minute=floor_minute,
+        previous_crc=previous_crc,
+        crc=crc,
+        names=names,
+        columns=values,
+        items=items,
+    )
+
+
+def _read_columns(data: bytes, kind: int, count: int) -> tuple[list[bytes], dict[str, list[int]]]:
+    _require(len(data) >= 8, "no table of names")
+    names, at = [], 2
+    for _ in range(int.from_bytes(data[:2], "little")):
+        size = int.from_bytes(data[at : at + 2], "little")
+        names.append(data[at + 2 : at + 2 + size])
+        at += 2 + size
+    padded = (at + 7) // 8 * 8
+    _require(not any(data[at:padded]), "the table of names is not padded with zeros")
+    values: dict[str, list[int]] = {}
+    at = padded
+    for name, form in _LAYOUTS[kind]:
+        width = int(form[1])
+        part = data[at : at + width * count]
+        _require(len(part) == width * count, f"column {name} is cut off")
+        values[name] = np.frombuffer(part, f"<{form}").tolist()
+        at += len(part)
+    _require(at == len(data), "bytes behind the columns")
+    for name in ("subject", "target"):
+        _require(max(values.get(name, [-1])) < len(names), f"a {name} that the table has not got")
+    return names, values
+
+
+def read_item(item: bytes) -> Item:
+    """Return what an item of QMQ's SEND_MESSAGE says; its CRC has to be right."""
+    _require(len(item) >= _ITEM.size, f"{len(item)} bytes are no item")
+    crc, flag, _create_ms, due_ms, subject_size = _ITEM.unpack_from(item)
+    _require(crc == zlib.crc32(item[8:]), "the CRC of an item")
+    at = _ITEM.size + subject_size
+    id_size = int.from_bytes(item[at : at + 2], "big")
+    message_id = item[at + 2 : at + 2 + id_size]
+    return Item(
+        message_id=message_id,
+        subject=item[_ITEM.size : at],
+        due_ms=due_ms if flag & 2 else 0,
+        id_hash=xxhash.xxh3_64_intdigest(message_id, 0),
+    )
+
+
+def read_durable_end(data: bytes, uuid: bytes) -> list[DurableEnd]:
+    """Return the slots of a durable end that are whole, the one that counts last."""
+    found = []
+    seed = zlib.crc32(uuid + bytes([DURABLE_END]))
+    for position in SLOT_POSITIONS:
+        slot = data[position : position + _SLOT.size]
+        if len(slot) < _SLOT.size:
+            continue
+        fields = _SLOT.unpack(slot)
+        magic, version, size, counter, slot_uuid, following, first, at, _epoch, crc = fields[:10]
+        if zlib.crc32(slot[:-4], seed) != fields[-1]:
+            continue
+        _require((magic, version, size) == (b"DWDE", 1, _SLOT.size), "a slot's first bytes")
+        _require(slot_uuid == uuid and not any(fields[11]), "a slot's uuid or reserved bytes")
+        _require(not any(data[position + size : position + _SECTOR]), "bytes behind a slot")
+        found.append(DurableEnd(counter, following, first, at, crc))
+    return sorted(found, key=lambda slot: slot.counter)
+
+
+def read_checkpoint(data: bytes) -> Checkpoint:
+    """Return the manifest."""
+    header = read_file_header(data)
+    _require(header.kind == CHECKPOINT, f"log kind {header.kind}")
+    size, crc = struct.unpack_from("<II", data, FILE_HEADER_SIZE)
+    text = data[FILE_HEADER_SIZE + 8 :]
+    _require(len(text) == size, f"a manifest of {len(text)} bytes, not {size}")
+    _require(zlib.crc32(text, header.seed) == crc, "the CRC of the manifest")
+    manifest: dict[str, Any] = json.loads(text)
+    _require(manifest["format"] == 1, f"manifest format {manifest['format']}")
+    return Checkpoint(
+        **{
+            name: manifest[name]
+            for name in Checkpoint.__slots__
+            if name not in {"epochs", "segments", "retired", "quarantined"}
+        },
+        segments=tuple(Segment(*fields) for fields in manifest["segments"]),
+        epochs=tuple((epoch, sequence) for epoch, sequence in manifest["epochs"]),
+        retired=dict(manifest["retired"]),
+        quarantined=tuple(manifest["quarantined"]),
+    )
+
+
+def read_incarnation(data: bytes) -> tuple[bytes, int]:
+    """Return the log uuid and the incarnation of an identity file."""
+    header = read_file_header(data)
+    _require(header.kind == IDENTITY, f"log kind {header.kind}")
+    body = data[FILE_HEADER_SIZE:-4]
+    _storage_uuid, incarnation, *sizes = _IDENTITY.unpack_from(body)
+    _require(len(body) == _IDENTITY.size + sum(sizes), "the names of an identity")
+    _require(zlib.crc32(body, header.seed) == int.from_bytes(data[-4:], "little"), "identity's CRC")
+    return header.uuid, incarnation
+
+
+def read_segment_name(name: str) -> tuple[int, int] | None:
+    """Return start minute and span of a segment's file name; None if it is none."""
+    stamp, _, span = name.rpartition(".")
+    if span not in SPAN_NAMES or len(stamp) != 14:
+        return None
+    time = np.datetime64(f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}T{stamp[9:11]}:{stamp[11:13]}", "m")
+    return int(time.astype(np.int64)), SPAN_NAMES[span]
+
+
+def segment_name(start: int, span: int) -> str:
+    """Return the file name of a segment."""
+    stamp = str(np.datetime64(start, "m")).replace("-", "").replace(":", "")
+    [word] = [word for word, number in SPAN_NAMES.items() if number == span]
+    return f"{stamp}Z.{word}"
+
+
+def old_batches(
+    data: bytes, before_ms: int, *, durable_end: bytes
+) -> list[tuple[int, int, list[bytes]]]:
+    """Return position, size and message ids of the MESSAGE batches of a file that are this old.
+
+    Only those that the durable end, itself durable, vouches for: a bit flipped in the 20 ms before
+    that cannot be told from a torn write.
+    """
+    found: list[tuple[int, int, list[bytes]]] = []
+    if len(data) < FILE_HEADER_SIZE:
+        return found
+    slots = read_durable_end(durable_end, read_file_header(data).uuid)
+    # What cannot be read, damaged or still being written, ends the search.
+    with contextlib.suppress(MismatchError):
+        for batch in read_batches(data):
+            if batch.append_ms > before_ms:
+                break
+            if not slots or batch.base + batch.count > slots[-1].next_sequence:
+                break
+            if batch.kind == MESSAGE:
+                ids = [read_item(item).message_id for item in batch.items]
+                found.append((batch.position, batch.size, ids))
+    return found
+
+
+def lost_by(files: Mapping[str, bytes], path: str, position: int) -> set[bytes]:
+    """Return the ids of the messages that may be missing once this byte of a file is damaged.
+
+    `files` are as they were before. A batch of the message_log may lose all its messages. So may a
+    batch of a segment, but for a byte of an uncompressed blob, which is one message's. Facts and
+    whatever else is on disk hold no message.
+    """
+    data = files[path]
+    with contextlib.suppress(MismatchError):
+        header = read_file_header(data)
+        if header.kind not in {MESSAGE_LOG, SCHEDULE_LOG}:
+            return set()
+        for batch in read_batches(data):
+            if not batch.position <= position < batch.position + batch.size:
+                continue
+            at = batch.position + batch.size - sum(map(len, batch.items))
+            if header.kind == SCHEDULE_LOG and batch.codec == 0 and position >= at:
+                for item in batch.items:
+                    if position < at + len(item):
+                        return {read_item(item).message_id}
+                    at += len(item)
+            return {read_item(item).message_id for item in batch.items}
+    return set()
+
+
+def told_by(files: Mapping[str, bytes], path: str, position: int) -> set[int]:
+    """Return the sequences whose facts may be forgotten once this byte of a file is damaged."""
+    data = files[path]
+    with contextlib.suppress(MismatchError):
+        if read_file_header(data).kind not in {JOURNAL, DISPATCH_LOG}:
+            return set()
+        for batch in read_batches(data):
+            if batch.position <= position < batch.position + batch.size:
+                return set(batch.columns["sequence"])
+    return set()

@@ -1,0 +1,1395 @@
+"""The rules of the design and, for each, the change of the code that takes it away.
+
+A mutant is a server without one rule. The simulation has to catch it: a rule whose absence nobody
+notices is not proven by anything. `mutants.py` tries them; a quick test sees to it that every edit
+still fits the code. To add one, append it to MUTANTS with the section of the design that has the
+rule, one sentence, and what has to happen for its absence to matter; then let
+`make simulate-mutants ONLY="<name>"` say how many seeds it takes, and state some times as many.
+"""
+
+from dataclasses import dataclass, replace
+
+from tests.simulation.faults import HARSH, Action, Kill, PowerCut, Trap, running
+from tests.simulation.scenario import PLAIN, Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replaces a text that occurs once in a file of the repository."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One rule, and the server without it."""
+
+    name: str
+    section: str
+    """Of the design: 4 the logs, 5 the wheel, 6 the sender; of its promises where it has none."""
+    rule: str
+    needs: str
+    """The faults that reveal it."""
+    edits: tuple[Edit, ...]
+    seeds: int = 20
+    """Seeds, from 1 on, of which one has to catch it."""
+    scenario: Scenario = PLAIN
+    """The story in which it matters, where plain worlds tell it too rarely."""
+
+
+_SOON = {
+    "point": ("filing", "checkpoint", "fact"),
+    "death": PowerCut,
+    "fails": False,
+    "armed_at_s": 0.0,
+    "skip": (0, 1, 3),
+}
+"""Power is cut soon after a start, often before anything new is appended."""
+
+_UNSYNCED = Scenario(
+    name="page cache only",
+    ends=({"point": "commit fsync", "death": Kill, "fails": False, "pause_s": 0.1}, _SOON) * 2,
+)
+_FAILED_FSYNC = Scenario(
+    name="failed fsync",
+    ends=({"point": "commit fsync", "death": Kill, "fails": True, "pause_s": 0.1}, _SOON) * 2,
+)
+_NO_SPACE = Scenario(
+    name="no space for rows",
+    ends=({"point": ("append", "fact", "checkpoint"), "death": (Kill, PowerCut), "fails": False},)
+    * 2,
+    traps=tuple(
+        Trap(action=Action.FULL, kinds={"write"}, when=running("Segment.append"), skip=skip)
+        for skip in range(0, 90, 3)
+    ),
+)
+_SPLIT_IN_TRAFFIC = Scenario(
+    name="messages during a split",
+    traps=(Trap(action=Action.FULL, kinds={"write"}, when=running("SplitJob.step")),) * 200,
+    configuration={"gather_bytes_max": 1},
+)
+_YOUNG_FACTS = Scenario(
+    name="facts in the journal only",
+    ends=(
+        {
+            "point": ("send", "fact", "append"),
+            "death": PowerCut,
+            "fails": False,
+            "pause_s": 0.1,
+        },
+        {
+            "point": "fact",
+            "death": PowerCut,
+            "fails": False,
+            "armed_at_s": 0.0,
+            "skip": (4, 8, 16),
+        },
+    )
+    * 2,
+    configuration={"checkpoint_interval_ms": 120_000},
+)
+_RECONFIGURED = Scenario(
+    name="reconfigured",
+    ends=(
+        {
+            "point": "await",
+            "reconfigured": True,
+            "armed_at_s": 0.0,
+            "skip": (500, 1500, 3000),
+            "pause_s": (1.0, 3600.0),
+        },
+    )
+    * 3,
+    configuration={"checkpoint_interval_ms": 120_000},
+)
+_TORN_TAILS = Scenario(
+    name="torn tails",
+    ends=(
+        {"point": "commit fsync", "death": PowerCut, "fails": False, "pause_s": 0.1},
+        {"point": "stop", "at_the_latest_s": 0.0},
+    )
+    * 2,
+)
+_FULL_STOPS = Scenario(
+    name="stops with a full disk",
+    ends=({"point": "stop", "plan": replace(HARSH, full=0.2)},) * 4,
+)
+_FIRST_SEAL = Scenario(
+    name="first seal",
+    ends=(
+        {"point": "seal", "death": Kill, "fails": False, "armed_at_s": 0.0, "skip": (0, 1, 2, 3)},
+        {"point": "await"},
+    ),
+    configuration={"checkpoint_interval_ms": 120_000},
+)
+_PAUSES = Scenario(
+    name="pauses", ends=({"point": "await", "pause_s": (300.0, 1800.0, 7200.0)},) * 2
+)
+_NEW_NAMES = Scenario(
+    name="new names",
+    ends=({"point": "names", "death": Kill, "fails": False, "pause_s": 0.1}, _SOON) * 2,
+)
+_CLOCK_SET = Scenario(
+    name="clock set", disturbances={"set_clock": 2, "broker_outage": 3}, rounds=12
+)
+_CLOCK_LEAPS = Scenario(name="clock leaps", disturbances={"leap": 1}, rounds=8)
+_ROT = Scenario(name="rot", disturbances={"rot": 1}, rounds=12)
+_NO_OTHER_WITNESS = (
+    Trap(action=Action.FULL, kinds={"create"}, when=running("CheckpointWork.write")),
+    Trap(action=Action.FULL, kinds={"write"}, when=running("FactsJournal.append")),
+) * 300
+"""Neither a checkpoint nor a fact tells how far the log was durable."""
+
+_TAIL_ROT = Scenario(
+    name="rot at the end of the log",
+    ends=({"point": ("append", "commit fsync"), "fails": False},) * 2,
+    disturbances={"broker_outage": 1},
+    rot="message_log",
+    traps=_NO_OTHER_WITNESS,
+    configuration={"checkpoint_interval_ms": 60_000},
+)
+_HEADER_ROT = replace(_TAIL_ROT, name="rot of headers", rot="message_log header")
+_SICK_GROUP = Scenario(
+    name="a sick group",
+    disturbances={"reset": 1},
+    rounds=1,
+    failing=0.4,
+    ends=({"point": "await"},),
+)
+
+_NO_AGES = Scenario(
+    name="nothing kept for its age",
+    configuration={
+        "retired_grace_ms": 0,
+        "message_log_keep_ms": 0,
+        "duplicate_window_ms": 0,
+        "segments_keep_ms": 0,
+    },
+    bounds={"message_log_file_bytes": 4096, "seals_file_bytes": 1000, "seals_keep_ms": 0},
+)
+_NO_AGES_NO_SPACE = replace(
+    _NO_SPACE,
+    name="nothing kept for its age, no space for rows",
+    configuration=_NO_AGES.configuration,
+    bounds=_NO_AGES.bounds,
+)
+_GRACE = replace(
+    _NO_AGES,
+    name="a grace",
+    configuration={**_NO_AGES.configuration, "retired_grace_ms": 600_000},
+)
+_SMALL_WHEEL = Scenario(name="a small wheel", hot=True, wheel={"entries_max": 40, "lanes_max": 1})
+_HOT = Scenario(
+    name="a hot subject",
+    hot=True,
+    wheel={"entries_max": 100, "lane_entries_min": 1, "lanes_max": 2},
+)
+
+_LOG = "storage/message_log.py"
+_LOG_RECOVERY = "storage/message_log_recovery.py"
+_DURABLE_END = "storage/durable_end.py"
+_STORE = "storage/store.py"
+_CHECKPOINT = "storage/checkpoint.py"
+_SCHEDULE = "storage/schedule_log.py"
+_LOADING = "storage/loading.py"
+_JOURNAL = "storage/dispatch_log.py"
+_SEALS = "storage/seals.py"
+_RETENTION = "storage/retention.py"
+_LANES = "delay_server/lanes.py"
+_DRAINING = "delay_server/draining.py"
+_IDENTITY = "storage/identity.py"
+_BATCHES = "storage/batches.py"
+_ITEMS = "storage/item_formats.py"
+_COMMITTING = "delay_server/committing.py"
+_INGEST = "delay_server/ingest.py"
+_GROUP = "sender/group.py"
+_CONNECTION = "sender/connection.py"
+
+_KEPT = (
+    Mutant(
+        section="4 message_log",
+        name="append without fsync",
+        rule="A message is durable before it is acknowledged.",
+        edits=(
+            Edit(
+                _LOG,
+                ("        written = file.write_at(end.position, buffers)\n        file.sync()\n"),
+                "        written = file.write_at(end.position, buffers)\n",
+            ),
+        ),
+        needs="any end of the server",
+    ),
+    Mutant(
+        section="4 message_log",
+        name="answer before the commit",
+        rule="A request is answered when its commit is durable, and not before.",
+        edits=(
+            Edit(
+                _INGEST,
+                "            kept = await self._commit(intake)\n",
+                (
+                    "            self._answer(waiting)\n"
+                    "            waiting = []\n"
+                    "            kept = await self._commit(intake)\n"
+                ),
+            ),
+        ),
+        needs="an end of the server between answer and fsync",
+    ),
+    Mutant(
+        section="4 message_log",
+        name="new log file without its name",
+        rule=(
+            "The name of a new message_log file is durable before anything in it is acknowledged."
+        ),
+        edits=(
+            Edit(
+                _LOG,
+                (
+                    "        # Its name must be durable before anything in it is said to be.\n"
+                    "        self._disk.sync_directory(MESSAGE_LOG_DIRECTORY)\n"
+                ),
+                "",
+            ),
+        ),
+        needs="any end of the server",
+    ),
+    Mutant(
+        section="4 message_log",
+        name="failed fsync ignored",
+        rule="An fsync error is fatal: nothing is acknowledged after it.",
+        edits=(
+            Edit(
+                _LOG,
+                ("        written = file.write_at(end.position, buffers)\n        file.sync()\n"),
+                (
+                    "        written = file.write_at(end.position, buffers)\n"
+                    "        try:\n"
+                    "            file.sync()\n"
+                    "        except FatalDiskError:\n"
+                    "            pass\n"
+                ),
+            ),
+        ),
+        needs="EIO from an fsync of the message_log",
+        scenario=_FAILED_FSYNC,
+    ),
+    Mutant(
+        section="4 message_log",
+        name="full disk leaves its garbage",
+        rule="What a full disk let through of an append is taken back.",
+        edits=(
+            Edit(
+                _LOG,
+                ("        except StorageFullError:\n            self._undo()\n            raise\n"),
+                ("        except StorageFullError:\n            raise\n"),
+            ),
+        ),
+        needs="ENOSPC in an append",
+        scenario=_FULL_STOPS,
+    ),
+    Mutant(
+        section="4 durable end",
+        name="durable end not written",
+        rule="The durable end is written after each fsync of the log.",
+        edits=(
+            Edit(
+                _LOG,
+                ("        self.bytes_written += size\n        self._write_durable_end()\n"),
+                "        self.bytes_written += size\n",
+            ),
+        ),
+        needs="nothing",
+    ),
+    Mutant(
+        section="4 durable end",
+        name="durable end not synced",
+        rule="The durable end is itself durable within 20 ms and before the log rests.",
+        edits=(
+            Edit(
+                _DURABLE_END,
+                (
+                    "        self._file.sync()\n"
+                    "        self._slot = 1 - self._slot\n"
+                    "        self.synced = True\n"
+                ),
+                ("        self._slot = 1 - self._slot\n        self.synced = True\n"),
+            ),
+        ),
+        needs="power cut",
+    ),
+    Mutant(
+        section="4 durable end",
+        name="durable end not honoured",
+        rule="A bad batch below the durable end is damage: nothing there is cut.",
+        edits=(
+            Edit(
+                _LOG_RECOVERY,
+                "            self._witness = witness\n"
+                "            self._bound = max(self._bound, witness.next_sequence)\n",
+                "",
+            ),
+        ),
+        needs="a bit flipped in the last file of the message_log",
+        seeds=40,
+        scenario=_TAIL_ROT,
+    ),
+    Mutant(
+        section="4 durable end",
+        name="bad tail not cut",
+        rule="Beyond the durable end the first bad batch and what follows is cut.",
+        edits=(
+            Edit(
+                _LOG_RECOVERY,
+                ("        file.truncate(position)\n        self._position = position\n"),
+                "        self._position = position\n",
+            ),
+        ),
+        needs="power cut in an append",
+        seeds=40,
+        scenario=_TORN_TAILS,
+    ),
+    Mutant(
+        section="4 durable end",
+        name="kept bytes not written again",
+        rule="Bytes kept beyond the durable end are written again before anything uses them.",
+        edits=(
+            Edit(
+                _LOG_RECOVERY,
+                (
+                    "            self._changed(batch.file).write_at(batch.position, "
+                    "[batch.content])\n"
+                ),
+                "            self._changed(batch.file)\n",
+            ),
+        ),
+        needs="EIO from an fsync of the message_log, then a start without power cut, then one",
+        seeds=40,
+        scenario=_FAILED_FSYNC,
+    ),
+    Mutant(
+        section="4 durable end",
+        name="kept bytes not synced",
+        rule="Bytes kept beyond the durable end are fsynced before anything uses them.",
+        edits=(
+            Edit(
+                _LOG_RECOVERY,
+                ("        for file in self._open_files.values():\n            file.sync()\n"),
+                "",
+            ),
+        ),
+        needs="SIGKILL in an append, then a power cut soon after the start",
+        seeds=40,
+        scenario=_UNSYNCED,
+    ),
+    Mutant(
+        section="4 filed minute",
+        name="floor follows the clock back",
+        rule="The floor of the log never decreases.",
+        edits=(
+            Edit(
+                _COMMITTING,
+                "            self._floor_minute = max(self._floor_minute, minute)\n",
+                "            self._floor_minute = minute\n",
+            ),
+        ),
+        needs="wall clock set back",
+        scenario=_CLOCK_SET,
+    ),
+    Mutant(
+        section="4 filed minute",
+        name="filed below the floor",
+        rule="A message that is due before the floor is filed in the floor's minute.",
+        edits=(
+            Edit(
+                "storage/rows.py",
+                "    return np.maximum(due_ms // MINUTE_MS, floor_minute)\n",
+                "    return due_ms // MINUTE_MS\n",
+            ),
+        ),
+        needs="messages due in the past",
+    ),
+    Mutant(
+        section="4 filed minute",
+        name="no FLOOR record",
+        rule="When nothing arrives and a covered segment waits to be closed a FLOOR is recorded.",
+        edits=(
+            Edit(
+                _COMMITTING,
+                ("        if now_ms // MINUTE_MS < wanted_minute:\n            return\n"),
+                ("        if now_ms // MINUTE_MS < wanted_minute + 10**9:\n            return\n"),
+            ),
+        ),
+        needs="nothing",
+    ),
+)
+
+_FILED = (
+    Mutant(
+        section="4 checkpoint",
+        name="files after the checkpoint",
+        rule="Segment files are durable before the checkpoint that names them.",
+        edits=(
+            Edit(
+                _STORE,
+                (
+                    "        self.disk.sync_files(self.files)\n"
+                    "        for directory in sorted(changed):\n"
+                ),
+                "        for directory in sorted(changed):\n",
+            ),
+        ),
+        needs="power cut",
+    ),
+    Mutant(
+        section="4 checkpoint",
+        name="names after the checkpoint",
+        rule="The names of new segment files are durable before the checkpoint that names them.",
+        edits=(
+            Edit(
+                _STORE,
+                '            changed |= {"schedule_log", "dispatch_log"}\n',
+                "            pass\n",
+            ),
+        ),
+        needs="power cut",
+    ),
+    Mutant(
+        section="4 checkpoint",
+        name="seals after the checkpoint",
+        rule="Seals are durable before the checkpoint drops their segments.",
+        edits=(
+            Edit(
+                _SEALS,
+                ("        file.file().sync()\n        if new:\n"),
+                "        if new:\n",
+            ),
+        ),
+        needs="power cut",
+    ),
+    Mutant(
+        section="4 checkpoint",
+        name="checkpoint renamed unsynced",
+        rule="The temporary file is durable before it takes the checkpoint's name.",
+        edits=(
+            Edit(
+                _CHECKPOINT,
+                ("        file.sync()\n    finally:\n        file.close()\n    disk.rename("),
+                ("    finally:\n        file.close()\n    disk.rename("),
+            ),
+        ),
+        needs="power cut",
+    ),
+    Mutant(
+        section="4 checkpoint",
+        name="checkpoint's name unsynced",
+        rule="A checkpoint counts, and what it retires may go, only when its name is durable.",
+        edits=(
+            Edit(
+                _CHECKPOINT,
+                (
+                    "    disk.rename(_TEMPORARY_PATH, CHECKPOINT_PATH)\n"
+                    '    disk.sync_directory("checkpoint")\n'
+                ),
+                "    disk.rename(_TEMPORARY_PATH, CHECKPOINT_PATH)\n",
+            ),
+        ),
+        needs="power cut, and no grace for retired files",
+        seeds=60,
+    ),
+    Mutant(
+        section="4 checkpoint",
+        name="no checkpoint before the first seal",
+        rule="A checkpoint is always there: the first start writes an empty one.",
+        edits=(
+            Edit(
+                _STORE,
+                (
+                    "            write_checkpoint(disk, uuid, checkpoint)\n"
+                    "        schedule = ScheduleLog("
+                ),
+                "        schedule = ScheduleLog(",
+            ),
+        ),
+        needs="an end of the server between the first seal and the first checkpoint",
+        scenario=_FIRST_SEAL,
+    ),
+    Mutant(
+        section="4 checkpoint",
+        name="waiting rows counted as filed",
+        rule="The checkpoint's sequence is below the oldest row that waits in memory.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "        return min(waiting) - 1 if waiting else self.last_filed\n",
+                "        return self.last_filed\n",
+            ),
+        ),
+        needs="messages that arrive during a split, then an end of the server",
+        seeds=40,
+        scenario=_NO_SPACE,
+    ),
+    Mutant(
+        section="4 recovery",
+        name="all of a segment file counts",
+        rule="What lies beyond the checkpoint's length of a segment is cut and derived again.",
+        edits=(
+            Edit(
+                "storage/chained_file.py",
+                ("        if file.size() > self.length:\n            file.truncate(self.length)\n"),
+                "        self.length = file.size()\n",
+            ),
+        ),
+        needs="an end of the server between two checkpoints",
+    ),
+    Mutant(
+        section="4 recovery",
+        name="nothing replayed",
+        rule="The message_log is replayed from the checkpoint's sequence.",
+        edits=(
+            Edit(
+                _STORE,
+                "        for batch in message_log.read(sequence + 1):\n",
+                "        for batch in message_log.read(message_log.next_sequence):\n",
+            ),
+        ),
+        needs="an end of the server between two checkpoints",
+    ),
+    Mutant(
+        section="4 recovery",
+        name="rows replayed again",
+        rule="Replay skips the rows that a segment has already.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                (
+                    "            block = group.above(segment.last_sequence)\n"
+                    "            self.pending -="
+                ),
+                ("            block = group\n            self.pending -="),
+            ),
+            Edit(
+                _SCHEDULE,
+                "        block = block.above(above)\n",
+                "",
+            ),
+        ),
+        needs="an end of the server",
+        seeds=40,
+        scenario=_NO_SPACE,
+    ),
+    Mutant(
+        section="4 recovery",
+        name="orphans kept",
+        rule="Files that neither checkpoint, seals nor retired list names are deleted.",
+        edits=(
+            Edit(
+                _STORE,
+                "            else:\n                self._disk.unlink(path)\n",
+                "            else:\n",
+            ),
+        ),
+        needs="an end of the server between two checkpoints",
+        seeds=40,
+        scenario=_RECONFIGURED,
+    ),
+    Mutant(
+        section="4 recovery",
+        name="directories not synced at a start",
+        rule=(
+            "Names that a dead process left in the page cache are durable before "
+            "anything relies on it."
+        ),
+        edits=(
+            Edit(
+                _STORE,
+                ("                disk.sync_directory(name)\n            recovery ="),
+                ("                pass\n            recovery ="),
+            ),
+        ),
+        needs="SIGKILL while names are made, then a power cut",
+        seeds=40,
+        scenario=_NEW_NAMES,
+    ),
+    Mutant(
+        section="4 recovery",
+        name="only the last minutes are sent",
+        rule="To be sent is what has no fact in all unsealed segments, however old.",
+        edits=(
+            Edit(
+                _STORE,
+                "        schedule.last_filed = checkpoint.sequence\n",
+                (
+                    "        schedule.last_filed = checkpoint.sequence\n"
+                    "        schedule.cursor = (self._now_ms - 120_000, 0)\n"
+                ),
+            ),
+        ),
+        needs="an end of the server with a pause of minutes",
+        scenario=_PAUSES,
+    ),
+    Mutant(
+        section="4 schedule_log",
+        name="split files not synced",
+        rule="The finer files of a split are durable before a checkpoint names them.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                (
+                    "                if file.length:\n"
+                    "                    self._dirty[file.path] = file.file()\n"
+                    "        if source.key.span is Span.DAY:\n"
+                ),
+                ("                pass\n        if source.key.span is Span.DAY:\n"),
+            ),
+        ),
+        needs="power cut",
+    ),
+    Mutant(
+        section="4 schedule_log",
+        name="rows not held during a split",
+        rule="Rows that arrive for a segment while it is split wait for the finer ones.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                ("        if self._split is not None:\n            self._hold_rows(self._split)\n"),
+                "",
+            ),
+        ),
+        needs="messages that arrive during a split",
+        seeds=40,
+        scenario=_SPLIT_IN_TRAFFIC,
+    ),
+    Mutant(
+        section="4 identity",
+        name="incarnation not counted",
+        rule="The incarnation is counted up and durable at every start.",
+        edits=(
+            Edit(
+                _IDENTITY,
+                "        identity = replace(found, incarnation=found.incarnation + 1)\n",
+                "        identity = replace(found, incarnation=found.incarnation)\n",
+            ),
+        ),
+        needs="a start",
+    ),
+    Mutant(
+        section="4 identity",
+        name="identity renamed unsynced",
+        rule="The identity is durable before it takes its name.",
+        edits=(
+            Edit(
+                _IDENTITY,
+                ("        file.sync()\n    finally:\n        file.close()\n    disk.rename("),
+                ("    finally:\n        file.close()\n    disk.rename("),
+            ),
+        ),
+        needs="power cut soon after a start",
+        seeds=60,
+    ),
+)
+
+_DELIVERED = (
+    Mutant(
+        section="4 dispatch_log",
+        name="facts not synced",
+        rule="A fact counts once it is fsynced in the journal.",
+        edits=(
+            Edit(
+                _JOURNAL,
+                ("        file.file().sync()\n        self.next_number += len(facts)\n"),
+                "        self.next_number += len(facts)\n",
+            ),
+        ),
+        needs="power cut",
+        scenario=_YOUNG_FACTS,
+    ),
+    Mutant(
+        section="4 dispatch_log",
+        name="new journal file without its name",
+        rule="The name of a new journal file is durable before anything in it counts.",
+        edits=(
+            Edit(
+                _JOURNAL,
+                ("        self._disk.sync_directory(JOURNAL_DIRECTORY)\n        if first"),
+                "        if first",
+            ),
+        ),
+        needs="power cut",
+        scenario=_YOUNG_FACTS,
+    ),
+    Mutant(
+        section="4 dispatch_log",
+        name="journal forgotten at a start",
+        rule="Facts of the journal above the checkpoint's number count at a start.",
+        edits=(
+            Edit(
+                _STORE,
+                ("        for block in facts.facts:\n            store.note_facts"),
+                ("        for block in facts.facts[:0]:\n            store.note_facts"),
+            ),
+        ),
+        needs="an end of the server between two checkpoints",
+        scenario=_YOUNG_FACTS,
+    ),
+    Mutant(
+        section="4 dispatch_log",
+        name="journal numbers used twice",
+        rule="Facts are numbered on, in a new file, at every start.",
+        edits=(
+            Edit(
+                _JOURNAL,
+                (
+                    "                journal.next_number = max(journal.next_number, "
+                    "number + len(block))\n"
+                ),
+                "",
+            ),
+        ),
+        needs="an end of the server between two checkpoints",
+        scenario=_YOUNG_FACTS,
+    ),
+    Mutant(
+        section="4 dispatch_log",
+        name="fact before the answer",
+        rule="A delivery becomes a fact when the broker has answered, not when it is sent.",
+        edits=(
+            Edit(
+                _GROUP,
+                ("        self._counts.requests += 1\n        return Request("),
+                (
+                    "        self._counts.requests += 1\n"
+                    "        self._exchange.settled(batch.entries, Outcome.DELIVERED, "
+                    "self.name)\n"
+                    "        return Request("
+                ),
+            ),
+        ),
+        needs="a broker that refuses or does not answer, and an end of the server",
+    ),
+    Mutant(
+        section="4 seals",
+        name="sealed while open",
+        rule="Only a segment below the floor is sealed.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                (
+                    "            if segment.key.end <= self.floor_minute\n"
+                    "            and segment.facts >="
+                ),
+                "            if segment.facts >=",
+            ),
+        ),
+        needs="messages for a minute whose earlier ones have left",
+    ),
+    Mutant(
+        section="4 batches",
+        name="CRC of columns and blobs unchecked",
+        rule="Columns and blob of a batch are checked by their CRC before they are used.",
+        edits=(
+            Edit(
+                _BATCHES,
+                ('    if zlib.crc32(data, seed) != crc:\n        return "part fails its CRC"\n'),
+                "",
+            ),
+        ),
+        needs="bits flipped in durable bytes",
+        scenario=_ROT,
+    ),
+    Mutant(
+        section="4 batches",
+        name="CRC of headers unchecked",
+        rule="The header of a batch is checked by its CRC before it is believed.",
+        edits=(
+            Edit(
+                _BATCHES,
+                (
+                    "    if zlib.crc32(data[: size - 4], seed) != crc:\n"
+                    '        raise _damaged(path, position, "batch header fails its CRC")\n'
+                ),
+                "",
+            ),
+        ),
+        needs="bits flipped in durable bytes",
+        seeds=60,
+        scenario=_HEADER_ROT,
+    ),
+    Mutant(
+        section="4 batches",
+        name="CRCs not seeded",
+        rule="The CRCs of a log are seeded with its uuid and kind.",
+        edits=(
+            Edit(
+                _BATCHES,
+                "    return zlib.crc32(log_uuid.bytes + bytes([kind_of_log]))\n",
+                "    return 0\n",
+            ),
+        ),
+        needs="nothing",
+    ),
+    Mutant(
+        section="4 segments",
+        name="CRC of items unchecked",
+        rule="An item is checked by its own CRC just before it is sent.",
+        edits=(
+            Edit(
+                _ITEMS,
+                "        if crc32(item[8:]) != crc or (item_due_ms",
+                "        if (item_due_ms",
+            ),
+        ),
+        needs="a bit flipped in the blob of a minute segment",
+        scenario=_ROT,
+    ),
+    Mutant(
+        section="5 loading",
+        name="no bound to what a load takes",
+        rule="From disk come the rows that were there when the loading cursor moved.",
+        edits=(
+            Edit(
+                _LOADING,
+                "            yield from self._read(segment, length)\n",
+                "            yield from self._read(segment, max(length, segment.file.length))\n",
+            ),
+        ),
+        needs="messages that arrive during a load",
+        seeds=60,
+    ),
+    Mutant(
+        section="5 loading",
+        name="cursor moved after the load",
+        rule=(
+            "The loading cursor moves before the disk part is read: what arrives then "
+            "goes straight in."
+        ),
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "        self.cursor = job.until\n        return True\n",
+                "        return True\n",
+            ),
+            Edit(
+                _LOADING,
+                "            yield from self._read_all(parts)\n",
+                (
+                    "            yield from self._read_all(parts)\n"
+                    "            if isinstance(self, LoadJob):\n"
+                    "                self._schedule.cursor = self.until\n"
+                ),
+            ),
+        ),
+        needs="messages that arrive during a load",
+        seeds=60,
+    ),
+    Mutant(
+        section="5 loading",
+        name="straight in and loaded",
+        rule="What goes straight into the wheel is not loaded as well: each enters exactly once.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "        near = block.minute * MINUTE_MS < self.cursor[0]\n",
+                "        near = block.minute * MINUTE_MS < self.cursor[0] + 120_000\n",
+            ),
+            Edit(
+                _SCHEDULE,
+                "        if (segment.key.start + 1) * MINUTE_MS > self.cursor[0]:\n",
+                "        if segment.key.start < 0:\n",
+            ),
+        ),
+        needs="messages due soon",
+    ),
+    Mutant(
+        section="5 loading",
+        name="what has a fact is loaded",
+        rule="What is crossed off is not loaded again.",
+        edits=(
+            Edit(
+                _LOADING,
+                (
+                    "        return self._crossed_off.contains(sequences) | "
+                    "contained(sequences, self._given)\n"
+                ),
+                "        return contained(sequences, self._given)\n",
+            ),
+        ),
+        needs="a start",
+    ),
+    Mutant(
+        section="5 clock",
+        name="no look at the clock before sending",
+        rule="Just before a batch is sent its due times are compared with the clock once more.",
+        edits=(
+            Edit(
+                _GROUP,
+                '        early: Mask = batch.entries["due_ms"] > self._clock.now_ms()\n',
+                '        early: Mask = batch.entries["due_ms"] > 2**62\n',
+            ),
+        ),
+        needs="wall clock set back while messages wait for a broker",
+        scenario=_CLOCK_SET,
+    ),
+    Mutant(
+        section="5 clock",
+        name="any step forward is followed",
+        rule="A step forward of more than 60 s holds dispatch until somebody vouches for it.",
+        edits=(
+            Edit(
+                "delay_server/clock_guard.py",
+                "        if debt > self._debt_max:\n",
+                "        if debt > 10**15:\n",
+            ),
+        ),
+        needs="wall clock set forward by minutes, not synchronised",
+        scenario=_CLOCK_LEAPS,
+    ),
+    Mutant(
+        section="5 wheel",
+        name="sent 50 ms early",
+        rule="A tick takes out what is due by now, and nothing else.",
+        edits=(
+            Edit(
+                "delay_server/dispatch.py",
+                "            now_ms = self._pacer.trusted_ms()\n",
+                "            now_ms = self._pacer.trusted_ms() + 50\n",
+            ),
+            Edit(
+                _GROUP,
+                '        early: Mask = batch.entries["due_ms"] > self._clock.now_ms()\n',
+                ('        early: Mask = batch.entries["due_ms"] > self._clock.now_ms() + 50\n'),
+            ),
+        ),
+        needs="nothing",
+    ),
+    Mutant(
+        section="6 sender",
+        name="requests lost with their connection",
+        rule="What was in flight when a connection ended is sent again.",
+        edits=(
+            Edit(
+                _GROUP,
+                (
+                    "                self._counts.requests_lost += 1\n"
+                    "                self._doubtful(request.batch)\n"
+                ),
+                "                self._counts.requests_lost += 1\n",
+            ),
+        ),
+        needs="connections that break",
+        scenario=_SICK_GROUP,
+    ),
+    Mutant(
+        section="6 sender",
+        name="requests lost with their time",
+        rule="What was not answered in time is sent again.",
+        edits=(
+            Edit(
+                _GROUP,
+                (
+                    "            self._counts.requests_timed_out += 1\n"
+                    "            self._doubtful(request.batch)\n"
+                ),
+                "            self._counts.requests_timed_out += 1\n",
+            ),
+        ),
+        needs="a broker that does not answer",
+        scenario=_SICK_GROUP,
+    ),
+    Mutant(
+        section="6 sender",
+        name="refused requests forgotten",
+        rule="A request that was refused is tried again elsewhere.",
+        edits=(
+            Edit(
+                _GROUP,
+                "            self._exchange.retry(request.batch, avoid=self._number)\n",
+                "",
+            ),
+        ),
+        needs="a broker that refuses",
+        scenario=_SICK_GROUP,
+    ),
+    Mutant(
+        section="6 sender",
+        name="listed items taken for delivered",
+        rule="Items that an answer lists as failed are tried again.",
+        edits=(
+            Edit(
+                _GROUP,
+                "        delivered = codes == ItemCode.SUCCESS\n",
+                ("        delivered = (codes != UNTOLD) & (codes != ItemCode.MESSAGE_DUPLICATE)\n"),
+            ),
+        ),
+        needs="a broker that takes some items of a request",
+    ),
+    Mutant(
+        section="6 sender",
+        name="delivered neighbours sent again",
+        rule="Only the items that an answer lists are tried again.",
+        edits=(
+            Edit(
+                _GROUP,
+                (
+                    "            self._exchange.refused(batch.where(refused), "
+                    "codes[refused], avoid=self._number)\n"
+                ),
+                "            self._exchange.refused(batch, codes, avoid=self._number)\n",
+            ),
+        ),
+        needs="a broker that takes some items of a request",
+        seeds=60,
+        scenario=_SICK_GROUP,
+    ),
+    Mutant(
+        section="6 sender",
+        name="answers taken in turn",
+        rule="An answer is that of the request it names; what answers nothing is dropped.",
+        edits=(
+            Edit(
+                _CONNECTION,
+                ("            if not frame.is_response or frame.opaque not in self.in_flight:\n"),
+                "            if not frame.is_response or not self.in_flight:\n",
+            ),
+            Edit(
+                _CONNECTION,
+                "            request = self.in_flight.pop(frame.opaque)\n",
+                "            request = self.in_flight.pop(next(iter(self.in_flight)))\n",
+            ),
+        ),
+        needs="a broker that answers twice, late or out of turn",
+        seeds=60,
+    ),
+    Mutant(
+        section="6 sender",
+        name="damaged items sent",
+        rule="An item whose bytes are damaged is not sent, and its neighbours are.",
+        edits=(
+            Edit(
+                _GROUP,
+                "            batch = batch.where(~damaged)\n",
+                "            batch = batch.where(damaged)\n",
+            ),
+        ),
+        needs="a bit flipped in the blob of a minute segment",
+        scenario=_ROT,
+    ),
+)
+
+_DELETED = (
+    Mutant(
+        section="4 retention",
+        name="deleted without a mark",
+        rule="A seal marks a segment as deleted, durably, before its files go.",
+        edits=(
+            Edit(
+                _RETENTION,
+                "            sweep.marks = marked_deleted(seals)\n",
+                "            pass\n",
+            ),
+        ),
+        needs="ages that pass",
+        scenario=_NO_AGES,
+    ),
+    Mutant(
+        section="4 retention",
+        name="covered segments deleted unsealed",
+        rule="Only files of sealed segments go.",
+        edits=(
+            Edit(
+                _STORE,
+                "            [*retired, *self.journal.forget_below(fact_number)],\n",
+                (
+                    "            [\n"
+                    "                *retired,\n"
+                    "                *self.journal.forget_below(fact_number),\n"
+                    "                *(x.key.path for x in schedule.segments.values() "
+                    "if 0 < x.rows <= x.facts),\n"
+                    "            ],\n"
+                ),
+            ),
+        ),
+        needs="ages that pass",
+        scenario=_NO_AGES,
+    ),
+    Mutant(
+        section="4 retention",
+        name="log deleted above the checkpoint",
+        rule="What a restart would replay stays in the message_log.",
+        edits=(
+            Edit(
+                _RETENTION,
+                ("    if file.last_sequence > replayed_sequence:\n        return Hold.REPLAY\n"),
+                "",
+            ),
+        ),
+        needs="rows that wait for space, ages that pass, and an end of the server",
+        seeds=40,
+        scenario=_NO_AGES_NO_SPACE,
+    ),
+    Mutant(
+        section="4 retention",
+        name="no grace",
+        rule="A retired file stays until its grace is over.",
+        edits=(
+            Edit(
+                _RETENTION,
+                "            if missing > 0 or now_ms >= file.since_ms + self._grace_ms:\n",
+                "            if missing > 0 or now_ms >= file.since_ms:\n",
+            ),
+        ),
+        needs="ages that pass",
+        scenario=_GRACE,
+    ),
+    Mutant(
+        section="4 retention",
+        name="deleted before it is listed",
+        rule="A file goes only when a durable checkpoint lists it.",
+        edits=(
+            Edit(
+                _RETENTION,
+                "        sweep.retired += [RetiredFile(path, now_ms) for path in paths]\n",
+                (
+                    "        sweep.retired += [RetiredFile(path, now_ms) for path in paths]\n"
+                    "        sweep.unlink += paths\n"
+                ),
+            ),
+        ),
+        needs="ages that pass",
+        scenario=_NO_AGES,
+    ),
+    Mutant(
+        section="4 retention",
+        name="deleted names not synced",
+        rule="That a name is gone is durable before a checkpoint lists it no longer.",
+        edits=(
+            Edit(
+                _STORE,
+                "        changed = self._unlink()\n",
+                "        self._unlink()\n        changed: set[str] = set()\n",
+            ),
+        ),
+        needs="ages that pass, and a power cut",
+        scenario=_NO_AGES,
+    ),
+    Mutant(
+        section="4 retention",
+        name="newest log file deleted",
+        rule="The newest file of the message_log stays, however old.",
+        edits=(
+            Edit(
+                _RETENTION,
+                (
+                    "        files = self._message_log.files()\n"
+                    "        for place, file in enumerate(files[:-1]):\n"
+                ),
+                (
+                    "        files = self._message_log.files()\n"
+                    "        last = LogFile(files[-1].path, self._message_log.next_sequence)\n"
+                    "        files = (*files, last)\n"
+                    "        for place, file in enumerate(files[:-1]):\n"
+                ),
+            ),
+        ),
+        needs="ages that pass while nothing arrives",
+        scenario=_NO_AGES,
+    ),
+    Mutant(
+        section="4 retention",
+        name="begin of the log forgotten",
+        rule="The checkpoint says from which record on the message_log is kept.",
+        edits=(
+            Edit(
+                _STORE,
+                "            first_sequence=sweep.first_sequence,\n",
+                "",
+            ),
+        ),
+        needs="ages that pass, and a start",
+        scenario=_NO_AGES,
+    ),
+    Mutant(
+        section="4 retention",
+        name="epochs forgotten",
+        rule="The checkpoint knows the epochs whose EPOCH_START may be deleted.",
+        edits=(
+            Edit(
+                _STORE,
+                "        schedule.epochs = list(checkpoint.epochs)\n",
+                "",
+            ),
+        ),
+        needs="ages that pass, and a start",
+        scenario=_NO_AGES,
+    ),
+)
+
+_WAITING = (
+    Mutant(
+        section="5 memory",
+        name="nothing thrown out of a full wheel",
+        rule="What exceeds the bound of the wheel is thrown out of it.",
+        edits=(
+            Edit(
+                "delay_server/filing.py",
+                "        if excess <= 0 or not len(self._wheel):\n",
+                "        if excess <= 10**9 or not len(self._wheel):\n",
+            ),
+        ),
+        needs="more messages due soon than the wheel holds",
+        scenario=_SMALL_WHEEL,
+    ),
+    Mutant(
+        section="5 memory",
+        name="cursor not set back",
+        rule="The loading cursor is set back before what was thrown out of the wheel.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "        self.cursor = min(self.cursor, key)\n",
+                "",
+            ),
+        ),
+        needs="more messages due soon than the wheel holds",
+        scenario=_SMALL_WHEEL,
+    ),
+    Mutant(
+        section="5 memory",
+        name="jobs go on beyond the cursor",
+        rule="A load that is under way gives out nothing beyond a cursor that was set back.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                (
+                    "        self.given.add(given)\n"
+                    "        for job in self.jobs:\n"
+                    "            job.cap(key)\n"
+                ),
+                "        self.given.add(given)\n",
+            ),
+        ),
+        needs="messages that arrive during a load and fill the wheel",
+        seeds=60,
+        scenario=_SMALL_WHEEL,
+    ),
+    Mutant(
+        section="5 memory",
+        name="what the sender holds is loaded",
+        rule="What the sender holds beyond a cursor that was set back is not loaded again.",
+        edits=(
+            Edit(
+                _LOADING,
+                (
+                    "        return self._crossed_off.contains(sequences) | "
+                    "contained(sequences, self._given)\n"
+                ),
+                "        return self._crossed_off.contains(sequences)\n",
+            ),
+        ),
+        needs="more messages due soon than the wheel holds, brokers that do not answer",
+        seeds=40,
+        scenario=_SMALL_WHEEL,
+    ),
+    Mutant(
+        section="5 lanes",
+        name="dropped without a lane",
+        rule="What is popped of a subject is dropped only if its lane comes by it again.",
+        edits=(
+            Edit(
+                _LANES,
+                "                self.waiting.add(subject)\n",
+                "",
+            ),
+        ),
+        needs="a hot subject",
+        scenario=_HOT,
+    ),
+    Mutant(
+        section="5 lanes",
+        name="dropped after the lane has closed",
+        rule="From the moment in which a lane is closed its rows go into the wheel again.",
+        edits=(
+            Edit(
+                _DRAINING,
+                (
+                    "                closed = closed or self._note_closed(subject, job)\n"
+                    "                await self._filing.take([entries])\n"
+                ),
+                (
+                    "                await self._filing.take([entries])\n"
+                    "                closed = closed or self._note_closed(subject, job)\n"
+                ),
+            ),
+        ),
+        needs="a hot subject with messages that are due later",
+        seeds=40,
+        scenario=_HOT,
+    ),
+    Mutant(
+        section="5 lanes",
+        name="closed while the wheel has some",
+        rule="A lane is closed only when the wheel has nothing of its subject.",
+        edits=(
+            Edit(
+                _DRAINING,
+                (
+                    "            closed = not self._wheel.pending_of(subject) and "
+                    "await self._close(subject)\n"
+                ),
+                "            closed = await self._close(subject)\n",
+            ),
+        ),
+        needs="a hot subject with messages that are due later",
+        seeds=40,
+        scenario=_HOT,
+    ),
+    Mutant(
+        section="5 lanes",
+        name="loads take what lanes have",
+        rule="Loads leave out the subjects that have lanes.",
+        edits=(
+            Edit(
+                _LOADING,
+                ("        left_out = self.left_out if self.started else self._schedule.lanes\n"),
+                "        left_out: set[int] = set()\n",
+            ),
+        ),
+        needs="a lane that is closed during a load",
+        seeds=60,
+        scenario=_HOT,
+    ),
+    Mutant(
+        section="5 lanes",
+        name="arrivals pass their lane",
+        rule="What arrives of a subject with a lane waits on disk, and its lane comes by it.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "        if self.lanes:\n            waits",
+                "        if self.lanes and self.lanes == {}:\n            waits",
+            ),
+        ),
+        needs="messages that arrive of a hot subject while it waits",
+        seeds=60,
+        scenario=_HOT,
+    ),
+    Mutant(
+        section="5 lanes",
+        name="what the sender holds is drained",
+        rule="A lane does not take what the sender held when it was opened.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "        self.lanes[subject] = (0, 0)\n        self.given.add(given)\n",
+                "        self.lanes[subject] = (0, 0)\n",
+            ),
+        ),
+        needs="a hot subject",
+        scenario=_HOT,
+    ),
+)
+
+MUTANTS = (*_KEPT, *_FILED, *_DELETED, *_DELIVERED, *_WAITING)
+"""In the order of the design."""

@@ -1,0 +1,56 @@
+"""Looks whether a server in simulation holds no more in memory than its settings allow.
+
+Promise 8 is the only one that neither peers nor the disk can see, so here, and only here, the
+server's own counts are read. A look costs no step of any task; the world takes one whenever a
+request reaches a broker.
+"""
+
+from collections.abc import Iterator
+
+from delay_server.server import DelayServer
+from tests.simulation.witness import Witness
+
+_ITEM_BYTES_MAX = 1 << 16
+"""More than any item of the simulated producers has."""
+
+
+class Probe:
+    """Compares what one life of a server holds with its bounds."""
+
+    def __init__(self, server: DelayServer, witness: Witness) -> None:
+        self._server = server
+        self._witness = witness
+
+    def look(self) -> None:
+        """Complain to the witness of every bound that is broken."""
+        if not self._server.ready.is_set():
+            return
+        for what, held, bound in self._bounds():
+            if held > bound:
+                self._witness.complain(f"bounded: {held} {what}, at most {bound}")
+
+    def _bounds(self) -> Iterator[tuple[str, int, int]]:
+        """Yield what is held, how much of it, and how much it may be."""
+        server = self._server
+        config, sender = server.config.sender_config(), server.sender
+        if not server.filing.taking.locked():
+            # While it is, some more may be on their way into the wheel or out of it again.
+            yield (
+                "entries in wheel and sender",
+                server.filing.held,
+                server.config.wheel.entries_max,
+            )
+        yield "entries in the sender", sender.unsent().total, config.entries_max
+        for group in sender.status():
+            yield f"entries queued for {group.name}", group.queued, config.queue_items_max
+            yield (
+                f"entries in flight to {group.name}",
+                group.in_flight,
+                config.in_flight_requests_max * config.batch_items,
+            )
+            # An item larger than the bound goes alone.
+            yield (
+                f"bytes in flight to {group.name}",
+                group.in_flight_bytes,
+                max(config.in_flight_bytes_max, _ITEM_BYTES_MAX),
+            )

@@ -1,0 +1,162 @@
+"""Damage to bytes that were durable: one flipped bit, and what that excuses.
+
+One flip a seed at most, so that the checkers can say exactly what it may cost: which messages may
+be missing (`Witness.lost`), which may be sent again (`Witness.doubled`), or that the server may
+refuse to start and name the file. Everything else has to go on as if nothing had happened.
+"""
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from storage import DamagedError, DataDirectoryError, LogStateError, UnsupportedFormatError
+from tests.simulation import independent_reader as reader
+from tests.simulation.disk import SimDisk
+from tests.simulation.witness import Witness
+
+_OLD_MS = 5000
+"""Batches this old are far below the durable end that is on the disk."""
+_DURABLE_ENDS = ("message_log/durable_end", "dispatch_log/journal/durable_end")
+_REPLACED = ("identity", "checkpoint/checkpoint", *_DURABLE_ENDS)
+"""Files that are written anew now and then, so that damage to them does not stay."""
+_LATEST = 4
+_BATCH_HEADER_SIZE = 76
+"""Without its CRC."""
+_SECTOR = 512
+_SLOT_SIZE = 80
+"""Of the slot in each sector of a durable end; what is behind it is never written again."""
+_REFUSALS = (DamagedError, LogStateError, DataDirectoryError, UnsupportedFormatError)
+"""What a server says that refuses to start."""
+
+Span = tuple[str, int, int]
+"""Path, begin and end of bytes that may be damaged."""
+
+
+class Rot:
+    """Flips one bit, once."""
+
+    def __init__(self, chance: random.Random, *, witness: Witness, faults: Counter[str]) -> None:
+        self._chance = chance
+        self._witness = witness
+        self._faults = faults
+        self._struck: tuple[str, int, int] | None = None
+        self._refused = False
+
+    def strike(self, disk: SimDisk, now_ms: int, *, running: bool, only: str = "") -> bool:
+        """Flip a bit in one kind of file, drawn of those that there are; False if there is none.
+
+        While a server runs only files are hit that it reads again. `only`: a kind of file, of which
+        one of the latest spans is hit; with " header" behind it, the header of a batch.
+        """
+        if self._struck is not None:
+            return False
+        there = disk.contents()
+        durable = disk.contents(durable=True)
+        files = {path: data for path, data in durable.items() if path in there}
+        kinds: dict[str, list[Span]] = {}
+        # What the durable end vouches for may be hit however young it is; asked for, it is.
+        for kind, span in self._spans(files, now_ms + (_OLD_MS if only else 0)):
+            if not running or span[0] not in _REPLACED:
+                kinds.setdefault(kind, []).append(span)
+        if only:
+            wanted, _, part = only.partition(" ")
+            latest = kinds.get(wanted, [])[-_LATEST:]
+            if part:
+                latest = [(path, begin, begin + _BATCH_HEADER_SIZE) for path, begin, _ in latest]
+            kinds = {wanted: latest} if latest else {}
+        if not kinds:
+            return False
+        kind = self._chance.choice(list(kinds))
+        path, begin, end = self._chance.choice(kinds[kind])
+        position = self._chance.randrange(begin, end)
+        byte = files[path][position]
+        self._excuse(files, path, position)
+        self._struck = (path, position, byte)
+        is_padding = path in _DURABLE_ENDS and position % _SECTOR >= _SLOT_SIZE
+        if path not in _REPLACED or is_padding:
+            self._witness.damage.append(self._struck)
+        disk.damage(path, position, bytes([byte ^ 1 << self._chance.randrange(8)]))
+        self._faults[f"bit flipped in {kind}"] += 1
+        return True
+
+    def refused(self, disk: SimDisk, error: Exception) -> bool:
+        """Hear that the server refused to start; restore what was damaged, as its operator would.
+
+        Returns False if this is nothing that the damage explains.
+        """
+        if self._struck is None or self._refused or not isinstance(error, _REFUSALS):
+            return False
+        self._refused = True
+        path, position, byte = self._struck
+        if path not in str(error):
+            self._witness.complain(f"whole: {path} is damaged, the server says only: {error}")
+        disk.damage(path, position, bytes([byte]))
+        self._faults["start refused"] += 1
+        return True
+
+    def _spans(self, files: Mapping[str, bytes], now_ms: int) -> Iterator[tuple[str, Span]]:
+        """Yield what may be damaged, by the kind of file."""
+        durable_end = files.get("message_log/durable_end", b"")
+        for path, data in files.items():
+            if path.startswith("message_log/0"):
+                # A file that was just begun may have no header yet.
+                with contextlib.suppress(reader.MismatchError):
+                    old = reader.old_batches(data, now_ms - _OLD_MS, durable_end=durable_end)
+                    for start, size, _ in old:
+                        yield "message_log", (path, start, start + size)
+            elif path in _REPLACED and data:
+                yield path, (path, 0, len(data))
+            elif path.startswith("dispatch_log/journal/") and len(data) > reader.FILE_HEADER_SIZE:
+                yield "journal", (path, 0, len(data))
+        try:
+            checkpoint = reader.read_checkpoint(files.get("checkpoint/checkpoint", b""))
+        except reader.MismatchError:
+            # There is none yet, or the disk is one that breaks its word.
+            return
+        spans = []
+        for segment in checkpoint.segments:
+            name = reader.segment_name(segment.start, segment.span)
+            spans.append(("segment", (f"schedule_log/{name}", 0, segment.length)))
+            spans.append(("facts", (f"dispatch_log/{name}", 0, segment.facts_length)))
+        newest = f"seals/{checkpoint.seals_file:020d}.log"
+        spans.append(("seals", (newest, 0, checkpoint.seals_length)))
+        for kind, span in spans:
+            if 0 < span[2] <= len(files.get(span[0], b"")):
+                yield kind, span
+
+    def _excuse(self, files: Mapping[str, bytes], path: str, position: int) -> None:
+        if path in _REPLACED:
+            return
+        self._witness.lost |= reader.lost_by(files, path, position)
+        told = reader.told_by(files, path, position)
+        if told:
+            ids = ids_by_sequence(files)
+            self._witness.doubled |= {ids[sequence] for sequence in told if sequence in ids}
+
+
+def ids_by_sequence(files: Mapping[str, bytes]) -> dict[int, bytes]:
+    """Return the id of each message of the message_log, as far as that can be read."""
+    ids: dict[int, bytes] = {}
+    for path, data in files.items():
+        if path.startswith("message_log/0"):
+            for batch in _batches(data):
+                for place, item in enumerate(batch.items):
+                    ids[batch.base + place] = reader.read_item(item).message_id
+    return ids
+
+
+def ids_of(data: bytes) -> set[bytes]:
+    """Return the ids of all messages in a file."""
+    return {reader.read_item(item).message_id for batch in _batches(data) for item in batch.items}
+
+
+def sequences_of(data: bytes) -> set[int]:
+    """Return the sequences of all facts or rows in a file."""
+    return {at for batch in _batches(data) for at in batch.columns.get("sequence", ())}
+
+
+def _batches(data: bytes) -> Iterator[reader.Batch]:
+    """Yield batches as far as they can be read."""
+    with contextlib.suppress(reader.MismatchError):
+        yield from reader.read_batches(data)

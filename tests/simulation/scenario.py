@@ -1,0 +1,46 @@
+"""What a world may be asked to do more of than it would draw by itself.
+
+A seed of the plain world meets a bit of everything. A scenario makes one story likely: certain ends
+of the server in a certain order, certain disturbances, a disk of a certain kind. A rule that
+matters only in a rare story is tried in a scenario, in which the server with all its rules has to
+come out clean as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.faults import Trap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A story; what it does not name is drawn as ever."""
+
+    name: str = "plain"
+    ends: tuple[Mapping[str, Any], ...] = ()
+    """Fields of world.PlannedEnd for each end of the server before the last; all ends are drawn if
+    there are none. A tuple stands for one of its values."""
+    disturbances: Mapping[str, float] = field(default_factory=dict)
+    """Kinds of disturbances.Disturbances, with their weights; the others do not happen."""
+    rounds: int = 0
+    """How many of them; 0 to draw it."""
+    failing: float = 0.0
+    """Chance of each request to the first broker group to go wrong; the others do their work."""
+    rot: str = ""
+    """After the first end of a life a bit flips in this kind of file (rot.Rot.strike)."""
+    traps: tuple[Trap, ...] = ()
+    """Set in every life but the last."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """Chances of faults.FaultPlan, in every life of the server."""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the server's storage."""
+    wheel: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the server's wheel."""
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of configuration.SmallConfig."""
+    hot: bool = False
+    """Whether one producer certainly sends many messages of one subject for one time."""
+
+
+PLAIN = Scenario()

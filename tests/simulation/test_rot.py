@@ -1,0 +1,152 @@
+"""A flipped bit hits something durable, once, and excuses no more than it has to."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from storage import DamagedError, FatalDiskError
+from tests.simulation import independent_reader as reader
+from tests.simulation.clock import SimClock
+from tests.simulation.crash import Ending
+from tests.simulation.determinism import derive, run_deterministic
+from tests.simulation.disk import SimDisk
+from tests.simulation.rot import Rot, ids_by_sequence, ids_of, sequences_of
+from tests.simulation.witness import Witness
+from tests.simulation.world import World, quiet
+
+LATER_MS = 1 << 45
+Image = dict[str, bytes]
+
+
+class Observed(World):
+    """A world that keeps what was durable at the end of each life."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.images: list[Image] = []
+
+    async def _live(self, *, count_steps: bool = False) -> Ending:
+        ending = await super()._live(count_steps=count_steps)
+        self.images.append(self.node.disk.contents(durable=True))
+        return ending
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    """What is durable in the middle of some story, with files of every kind."""
+    for seed in range(1, 40):
+        world = Observed(seed)
+        with quiet():
+            run_deterministic(seed, world.run)
+        for found in world.images:
+            kinds = {kind for kind, _ in rot(1)[0]._spans(found, LATER_MS)}
+            if kinds >= {"message_log", "segment", "facts", "journal", "seals"}:
+                return found
+    raise AssertionError("no story has files of all kinds")
+
+
+def disk_of(image: Image) -> SimDisk:
+    disk = SimDisk(derive(1, "disk"))
+    for path, data in image.items():
+        directory = path.rpartition("/")[0]
+        disk.make_directory(directory)
+        file = disk.open(path, create=True)
+        file.write_at(0, [data])
+        file.sync()
+        while directory:
+            disk.sync_directory(directory)
+            directory = directory.rpartition("/")[0]
+    disk.sync_directory("")
+    return disk
+
+
+def rot(seed: int) -> tuple[Rot, Witness, Counter[str]]:
+    witness, faults = Witness(SimClock()), Counter[str]()
+    return Rot(random.Random(seed), witness=witness, faults=faults), witness, faults
+
+
+def test_every_kind_of_file_is_hit_and_one_bit_of_it(image: Image) -> None:
+    kinds: Counter[str] = Counter()
+    for seed in range(150):
+        disk = disk_of(image)
+        struck, witness, faults = rot(seed)
+        assert struck.strike(disk, LATER_MS, running=False)
+        assert not struck.strike(disk, LATER_MS, running=False)
+        after = disk.contents(durable=True)
+        [path] = [path for path, data in image.items() if after[path] != data]
+        differing = int.from_bytes(image[path], "big") ^ int.from_bytes(after[path], "big")
+        assert differing.bit_count() == 1
+        kinds.update(faults)
+        for damaged, position, byte in witness.damage:
+            assert damaged == path
+            assert image[path][position] == byte != after[path][position]
+    for kind in ("message_log", "segment", "facts", "journal", "seals", "identity"):
+        assert kinds[f"bit flipped in {kind}"], kinds
+
+
+def test_what_is_replaced_now_and_then_is_left_alone_while_a_server_runs(image: Image) -> None:
+    for seed in range(100):
+        disk = disk_of(image)
+        assert rot(seed)[0].strike(disk, LATER_MS, running=True)
+        after = disk.contents(durable=True)
+        for path in ("identity", "checkpoint/checkpoint", "message_log/durable_end"):
+            assert after[path] == image[path]
+
+
+def test_only_messages_of_the_batch_that_is_hit_may_be_missing(image: Image) -> None:
+    excused: Counter[str] = Counter()
+    ids = ids_by_sequence(image)
+    for seed in range(150):
+        struck, witness, faults = rot(seed)
+        struck.strike(disk_of(image), LATER_MS, running=False)
+        [what] = faults
+        kind = what.removeprefix("bit flipped in ")
+        assert not witness.lost or kind in {"message_log", "segment"}
+        assert not witness.doubled or kind in {"facts", "journal"}
+        assert witness.lost | witness.doubled <= set(ids.values())
+        excused[kind] += len(witness.lost) + len(witness.doubled)
+    assert set(+excused) == {"message_log", "segment", "facts", "journal"}
+    assert max(excused.values()) < len(ids) * 150 / 8
+
+
+def test_files_tell_their_ids_and_sequences(image: Image) -> None:
+    ids = ids_by_sequence(image)
+    segments = [path for path in image if path.startswith("schedule_log/")]
+    for path in segments:
+        assert {ids[sequence] for sequence in sequences_of(image[path])} == ids_of(image[path])
+    assert set(ids) >= {at for path in segments for at in sequences_of(image[path])}
+    assert ids_of(b"nonsense") == set()
+
+
+def test_a_refusal_has_to_name_the_file_and_is_mended_once(image: Image) -> None:
+    disk = disk_of(image)
+    struck, witness, faults = rot(1)
+    error = DamagedError(path="elsewhere", position=0, reason="no")
+    assert not struck.refused(disk, error)
+    assert struck.strike(disk, LATER_MS, running=False)
+    assert not struck.refused(disk, FatalDiskError("of another kind"))
+    assert struck.refused(disk, error)
+    assert disk.contents(durable=True) == image
+    assert faults["start refused"] == 1
+    [complaint] = witness.complaints
+    assert complaint.startswith("whole: ")
+    assert not struck.refused(disk, error)
+
+
+def test_what_is_young_or_not_all_there_is_not_hit(image: Image) -> None:
+    young = {path: image[path] for path in image if path.startswith(("message_log/", "identity"))}
+    first_ms = min(
+        batch.append_ms
+        for path, data in image.items()
+        if path.startswith("message_log/0")
+        for batch in reader.read_batches(data)
+    )
+    kinds = {kind for kind, _ in rot(1)[0]._spans(young, first_ms)}
+    assert kinds == {"identity", "message_log/durable_end"}
+    begun = {**young, "message_log/00000000000000099999.log": bytes(64)}
+    assert {kind for kind, _ in rot(1)[0]._spans(begun, first_ms)} == kinds
+    cut = {path: data[:70] for path, data in image.items()} | {
+        "checkpoint/checkpoint": image["checkpoint/checkpoint"]
+    }
+    assert "segment" not in {kind for kind, _ in rot(1)[0]._spans(cut, LATER_MS)}
