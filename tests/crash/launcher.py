@@ -1,0 +1,81 @@
+"""A delay server that dies where it is told to: `python -m tests.crash.launcher ORDERS ...`.
+
+It is `delaywheel` with the arguments that follow the file of orders, in a process whose clock, size
+of log files and, if the orders say so, one rule (breaks.py) or one moment of death (points.py) are
+the harness's.
+"""
+
+import dataclasses
+import functools
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import trio
+
+from delay_server.config import DelayServerConfig
+from delay_transport.runtime import SystemClock
+from delaywheel.main import main
+from storage import StoreSettings
+from tests.crash.breaks import BREAKS
+from tests.crash.life_clock import FastTrioClock, LifeClock
+from tests.crash.patching import put_in
+from tests.crash.points import Target, arm
+
+_KIB = 1024
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What one life is told."""
+
+    clock: str
+    """File with the clock of the life."""
+
+    point: str | None = None
+    """Where to die, if not by a signal from outside."""
+
+    event: int = 0
+    stage: str = "before"
+
+    report: str
+    """File that tells what was hit."""
+
+    broken: str | None = None
+    """Which rule to take out."""
+
+
+def follow(orders: Orders) -> None:
+    """Change this process as ordered."""
+    clock = LifeClock.load(Path(orders.clock))
+    put_in(
+        SystemClock,
+        now_ms=lambda _self: clock.now_ms(),
+        boot_ms=lambda _self: time.monotonic_ns() * clock.rate // 1_000_000,
+    )
+    put_in(trio, run=functools.partial(trio.run, clock=FastTrioClock(clock.rate)))
+    _use_small_files()
+    if orders.broken is not None:
+        BREAKS[orders.broken]()
+    if orders.point is not None:
+        arm(Target(orders.point, orders.event, orders.stage, Path(orders.report)))
+
+
+def _use_small_files() -> None:
+    """Have log files rolled all the time: smaller than the settings allow."""
+    plain: Callable[[DelayServerConfig], StoreSettings] = DelayServerConfig.store_settings
+
+    def store_settings(config: DelayServerConfig) -> StoreSettings:
+        return dataclasses.replace(
+            plain(config),
+            message_log_file_bytes_max=192 * _KIB,
+            journal_file_bytes_max=16 * _KIB,
+        )
+
+    put_in(DelayServerConfig, store_settings=store_settings)
+
+
+if __name__ == "__main__":
+    follow(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Orders))
+    main(sys.argv[2:], prog_name="delaywheel")
