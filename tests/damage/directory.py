@@ -1,0 +1,173 @@
+"""A data directory in which every kind of file has something in it, and what is known of it.
+
+It is made by the storage package's own code on a simulated disk, driven as the server drives it,
+through three lives, and is left as a SIGKILL leaves it: the last commits are not filed, the last
+facts are in the journal only. It differs by seed, and is the same for the same seed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from storage.schedule_log import ScheduleLimits
+from storage.spans import MINUTE_MS
+from storage.store import StoreSettings
+from tests.simulation.disk import SimDisk
+from tests.storage.store_rig import GRACE_MS, StoreRig
+
+HOUR_MS = 60 * MINUTE_MS
+SETTINGS = StoreSettings(
+    schedule=ScheduleLimits(
+        minute_horizon_minutes=4,
+        hour_horizon_minutes=240,
+        gather_bytes_max=4000,
+        open_files_max=16,
+    ),
+    message_log_file_bytes_max=12_000,
+    journal_file_bytes_max=1200,
+    retired_grace_ms=GRACE_MS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Populated:
+    """A directory as a SIGKILL left it.
+
+    older: what each file held at earlier times, newest last; items: of every accepted message, by
+    sequence; crossed_off: sequences that have a durable fact; retired, quarantined: paths, as the
+    checkpoint lists them; now_ms: the wall clock; end_ms: when everything is due.
+    """
+
+    files: Mapping[str, bytes]
+    older: Mapping[str, list[bytes]]
+    items: Mapping[int, bytes]
+    crossed_off: frozenset[int]
+    retired: frozenset[str]
+    quarantined: frozenset[str]
+    now_ms: int
+    end_ms: int
+    settings: StoreSettings
+
+
+@cache
+def populated(seed: int) -> Populated:
+    """Return the directory of a seed."""
+    rig = StoreRig(seed, settings=SETTINGS, damage_expected=True)
+    older: dict[str, list[bytes]] = {}
+    rig.open()
+    _live(rig, older, rounds=10)
+    _quarantine(rig)
+    _live(rig, older, rounds=8)
+    rig.reopen()
+    _live(rig, older, rounds=6)
+    rig.reopen()
+    _live(rig, older, rounds=4)
+    _seal(rig)
+    _leave_unfinished(rig)
+    files = rig.disk.contents()
+    checkpoint = rig.store.checkpoint
+    return Populated(
+        files=files,
+        older={path: _others(past, files.get(path)) for path, past in older.items()},
+        items={sequence: message.item for sequence, message in rig.memory.accepted.items()},
+        crossed_off=frozenset(rig.memory.durable_facts),
+        retired=frozenset(file.path for file in checkpoint.retired) & files.keys(),
+        quarantined=frozenset(checkpoint.quarantined),
+        now_ms=rig.now_ms,
+        end_ms=max(message.due_ms for message in rig.memory.accepted.values()) + 48 * HOUR_MS,
+        settings=SETTINGS,
+    )
+
+
+def _others(past: list[bytes], present: bytes | None) -> list[bytes]:
+    return [data for data in dict.fromkeys(past) if data != present]
+
+
+def _live(rig: StoreRig, older: dict[str, list[bytes]], *, rounds: int) -> None:
+    """Take messages for all spans, deliver what is due, and write checkpoints, for a while."""
+    chance = rig.chance
+    for _ in range(rounds):
+        now = rig.now_ms
+        rig.split(3)
+        rig.commit([now + chance.randrange(2_000) for _ in range(chance.randrange(1, 5))])
+        rig.commit([now + chance.randrange(5 * MINUTE_MS) for _ in range(chance.randrange(1, 4))])
+        if chance.random() < 0.5:
+            rig.commit([now + 2 * HOUR_MS + chance.randrange(HOUR_MS) for _ in range(2)])
+        if chance.random() < 0.3:
+            rig.commit([now + 60 * HOUR_MS + chance.randrange(20 * HOUR_MS) for _ in range(2)])
+        rig.file(10)
+        rig.load(steps=10)
+        rig.now_ms += chance.choice([300, 1_500, 20_000, 50_000])
+        rig.deliver(chance.choice([2, 5, 100]))
+        rig.journal()
+        rig.note()
+        if chance.random() < 0.3:
+            rig.commit_floor()
+            rig.file(10)
+        if chance.random() < 0.6:
+            rig.checkpoint()
+        rig.sync_durable_end()
+        _remember(rig.disk, older)
+
+
+def _quarantine(rig: StoreRig) -> None:
+    """Damage a batch of an hour segment, so that its file is kept when the segment is split."""
+    now = rig.now_ms
+    for _ in range(4):
+        rig.commit([now + 90 * MINUTE_MS + place * 1000 for place in range(3)])
+        rig.file(10)
+        rig.flush()
+    rig.checkpoint()
+    hours = [segment for segment in rig.store.schedule.segments.values() if segment.key.span == 2]
+    segment = max(hours, key=lambda one: one.rows)
+    rig.disk.damage(segment.file.path, segment.file.length - 10, b"\xff\xfe\xfd")
+    rig.now_ms = segment.key.start * MINUTE_MS - 2 * MINUTE_MS
+    rig.split(1000)
+    rig.checkpoint()
+    rig.load(steps=1000)
+    rig.now_ms += 3 * MINUTE_MS
+    rig.deliver()
+    rig.journal()
+    rig.note()
+
+
+def _seal(rig: StoreRig) -> None:
+    """Close minutes whose messages were all delivered."""
+    for _ in range(2):
+        rig.load(steps=1000)
+        rig.now_ms += MINUTE_MS
+        rig.deliver()
+        rig.journal()
+        rig.note()
+        rig.commit_floor()
+        rig.file(10)
+        rig.split(100)
+        rig.checkpoint()
+        rig.sync_durable_end()
+
+
+def _leave_unfinished(rig: StoreRig) -> None:
+    """Leave messages that are not filed and facts that are in the journal only."""
+    now = rig.now_ms
+    rig.commit([now + place for place in range(6)])
+    rig.commit([now + MINUTE_MS, now + 2 * HOUR_MS, now + 90 * HOUR_MS])
+    rig.file(10)
+    rig.checkpoint()
+    rig.load(steps=1000)
+    for _ in range(5):
+        rig.now_ms += 1
+        rig.deliver(1)
+        rig.journal()
+        rig.note()
+    for place in range(5):
+        rig.commit([rig.now_ms + place, rig.now_ms + 3 * MINUTE_MS, rig.now_ms + 3 * HOUR_MS])
+    rig.file(2)
+    rig.flush()
+    rig.sync_durable_end()
+    # Beyond the durable end that is known to be durable.
+    rig.commit([rig.now_ms + 50])
+
+
+def _remember(disk: SimDisk, older: dict[str, list[bytes]]) -> None:
+    for path, data in disk.contents().items():
+        older.setdefault(path, []).append(data)

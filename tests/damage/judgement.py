@@ -1,0 +1,431 @@
+"""What a damaged directory comes to: is the damage named, and is everything else delivered?
+
+`Judge` compares the recovery of a damaged image with that of the same directory undamaged. What an
+injection may cost is worked out from the undamaged bytes alone: the rows of the batches and items
+that it touched, and nothing else.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from storage.batches import Damage, ScannedBatch, check_columns, file_seed, scan_batches
+from storage.checkpoint import CHECKPOINT_PATH
+from storage.columns import RecordKind
+from storage.dispatch_log import JOURNAL_END_PATH
+from storage.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
+from storage.entries import Entries
+from storage.errors import StorageError
+from storage.file_header import FILE_HEADER_SIZE, decode_file_header
+from storage.inspect import Record, read_vouchers, verify_disk, verify_path
+from storage.item_reader import ItemReader
+from storage.salvage import IN_DOUBT, PENDING, Salvage, SalvagedItem
+from storage.seals import SEALS_DIRECTORY
+from storage.store import Store
+from tests.damage.directory import Populated
+from tests.damage.injections import Injection
+from tests.damage.overlay import OverlayDisk
+
+
+class ViolationError(AssertionError):
+    """A promise that an injection has broken."""
+
+
+@dataclass(slots=True)
+class Aftermath:
+    """What opening an image and delivering all of it came to.
+
+    refused: why it could not be opened; handed: bytes of each row handed out, by sequence; state:
+    numbers that would differ if anything else was understood differently.
+    """
+
+    refused: StorageError | None = None
+    handed: dict[int, bytes] = field(default_factory=dict)
+    twice: list[int] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    state: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Bytes that belong together, and what is lost if they are."""
+
+    begin: int
+    end: int
+    sequences: frozenset[int] = frozenset()
+    facts: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one injection.
+
+    named: verify reports it; refused: the node does not start and says why; recovered: whether a
+    recovery was tried; lost: rows that are not delivered; again: rows whose facts are lost.
+    """
+
+    named: bool
+    refused: bool = False
+    recovered: bool = False
+    lost: int = 0
+    again: int = 0
+
+
+class Judge:
+    """Judges injections into one directory."""
+
+    def __init__(self, directory: Populated) -> None:
+        self.directory = directory
+        disk = OverlayDisk(directory.files, {})
+        self._reports = {str(report["file"]): report["damage"] for report in verify_disk(disk)}
+        self._vouchers = read_vouchers(disk)
+        self._disk = OverlayDisk(directory.files, {})
+        self._reference = recover(self._disk, directory)
+        assert self._reference.refused is None, self._reference.refused
+        assert not self._reference.twice
+        for sequence, item in self._reference.handed.items():
+            assert item == directory.items[sequence]
+        assert not self._reference.handed.keys() & directory.crossed_off
+        self._last_message_file = max(
+            path for path in directory.files if path.startswith("message_log/0")
+        )
+        end = DurableEndFile(self._disk, "message_log", log_uuid=self._log_uuid(directory)).read()
+        assert end is not None
+        self._durable_position = end.position
+        self._extents = {path: list(_extents(path, data)) for path, data in directory.files.items()}
+
+    @staticmethod
+    def _log_uuid(directory: Populated) -> UUID:
+        return decode_file_header(directory.files["identity"], path="identity").log_uuid
+
+    @property
+    def expected(self) -> Mapping[int, bytes]:
+        """What the undamaged directory hands out: items by sequence."""
+        return self._reference.handed
+
+    def judge(self, injection: Injection, *, full: bool) -> Verdict:
+        """Return what became of an injection; ViolationError if a promise is broken.
+
+        Without `full` a recovery is tried only where verify finds nothing.
+        """
+        named = self._is_named(injection)
+        if not full and (named or self._is_padding(injection)):
+            return Verdict(named=named)
+        disk = OverlayDisk(self.directory.files, injection.struck)
+        try:
+            aftermath = recover(disk, self.directory)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise ViolationError(f"{injection.what}: {type(error).__name__}: {error}") from error
+        self._require_untouched(injection, disk, aftermath)
+        if aftermath.refused is not None:
+            self._require_clear_refusal(injection, aftermath.refused)
+            return Verdict(named=named, refused=True, recovered=True)
+        lost, again = self._require_delivered(injection, aftermath)
+        if not named and not self._is_alike(injection, aftermath):
+            differences = [
+                name
+                for name, value in aftermath.state.items()
+                if value != self._reference.state[name]
+            ]
+            raise ViolationError(f"{injection.what}: verify says nothing, but {differences} differ")
+        return Verdict(named=named, recovered=True, lost=lost, again=again)
+
+    def _is_named(self, injection: Injection) -> bool:
+        disk = OverlayDisk(self.directory.files, injection.struck)
+        named = False
+        for path in injection.struck:
+            for report in self._verify(disk, path, injection.struck[path]):
+                file = str(report["file"])
+                before = self._reports.get(file, [])
+                if report["damage"] != before or (file == path and before):
+                    named = True
+        return named
+
+    def _verify(self, disk: OverlayDisk, path: str, data: bytes | None) -> Iterable[Record]:
+        vouches = path in {"identity", CHECKPOINT_PATH} or path.endswith("durable_end")
+        vouches |= path.startswith(f"{SEALS_DIRECTORY}/")
+        if data is not None:
+            return [verify_path(disk, path, read_vouchers(disk) if vouches else self._vouchers)]
+        # A file that is gone is reported where something vouches for it, or by its neighbour.
+        vouchers = read_vouchers(disk)
+        folder = path.rpartition("/")[0]
+        beside = [f"{folder}/{name}" for name in disk.list(folder) if name.endswith(".log")]
+        missed = [path] if path in vouchers.lengths else []
+        return [verify_path(disk, other, vouchers) for other in (*missed, *beside)]
+
+    def _is_alike(self, injection: Injection, aftermath: Aftermath) -> bool:
+        """Say whether an image was understood as the undamaged one is."""
+        reference = self._reference
+        if CHECKPOINT_PATH in injection.struck:
+            # A whole older checkpoint: all that came after it was derived once more.
+            return aftermath.handed.items() >= reference.handed.items()
+        return aftermath.handed == reference.handed and aftermath.state == reference.state
+
+    def _is_padding(self, injection: Injection) -> bool:
+        """Say whether only bytes between and behind the slots of a durable end are other ones."""
+        return all(
+            path.endswith("/durable_end")
+            and data is not None
+            and len(data) == len(self.directory.files[path])
+            and all(
+                data[slot : slot + SLOT_SIZE] == self.directory.files[path][slot : slot + SLOT_SIZE]
+                for slot in SLOT_POSITIONS
+            )
+            for path, data in injection.struck.items()
+        )
+
+    def _require_untouched(
+        self, injection: Injection, disk: OverlayDisk, aftermath: Aftermath
+    ) -> None:
+        """Nothing of undamaged files was cut or deleted but what would have been anyway.
+
+        An older checkpoint is whole: what was derived since is removed, and must be derived again.
+        """
+        if CHECKPOINT_PATH in injection.struck and aftermath.refused is None:
+            removed = disk.unlinked - self._disk.unlinked
+            lost = self.expected.keys() - aftermath.handed.keys()
+            if removed and lost:
+                raise ViolationError(f"{injection.what}: {removed} deleted and {lost} lost")
+            return
+        for path in disk.unlinked - self._disk.unlinked:
+            if path in self.directory.files:
+                raise ViolationError(f"{injection.what}: {path} was deleted")
+        for path, size in disk.cut.items():
+            if path == self._last_message_file:
+                # What was known to be durable is never cut.
+                least = min(self._durable_position, len(injection.struck.get(path) or b""))
+                if path in injection.struck and size >= least:
+                    continue
+            if size < self._disk.cut.get(path, len(self.directory.files.get(path, b""))):
+                raise ViolationError(f"{injection.what}: {path} was cut to {size}")
+        if aftermath.refused is not None and disk.cut:
+            raise ViolationError(f"{injection.what}: refused, but {disk.cut} were cut")
+
+    def _require_clear_refusal(self, injection: Injection, error: StorageError) -> None:
+        text = str(error)
+        if not any(path in text or path.rpartition("/")[0] in text for path in injection.struck):
+            raise ViolationError(f"{injection.what}: the refusal names no file: {text}")
+        if not any(word in text for word in ("log verify", "restore", "upgrade", "salvage")):
+            raise ViolationError(f"{injection.what}: the refusal names no remedy: {text}")
+
+    def _require_delivered(self, injection: Injection, aftermath: Aftermath) -> tuple[int, int]:
+        """Everything but what the damage touched is handed out, whole, and once."""
+        if aftermath.twice:
+            raise ViolationError(f"{injection.what}: handed out twice: {aftermath.twice[:10]}")
+        items = self.directory.items
+        wrong = [seq for seq, item in aftermath.handed.items() if items.get(seq) != item]
+        if wrong:
+            raise ViolationError(f"{injection.what}: handed out other bytes: {wrong[:10]}")
+        rows, facts = self._touched(injection)
+        reference = self._reference.handed.keys()
+        lost = reference - aftermath.handed.keys()
+        again = (aftermath.handed.keys() - reference) & self.directory.crossed_off
+        if JOURNAL_END_PATH in injection.struck and len(injection.struck) == 2 and again <= facts:
+            # The witness was struck together with what it could have told of: verify names both.
+            again = set()
+        older = CHECKPOINT_PATH in injection.struck and bool(aftermath.damages)
+        if lost - rows and not older:
+            raise ViolationError(
+                f"{injection.what}: untouched and not handed out: {sorted(lost - rows)[:10]}"
+            )
+        if again - facts:
+            raise ViolationError(f"{injection.what}: sent again: {sorted(again - facts)[:10]}")
+        if (
+            (lost or again)
+            and not older
+            and not any(_is_near(damage.path, injection) for damage in aftermath.damages)
+        ):
+            raise ViolationError(
+                f"{injection.what}: {len(lost)} lost, {len(again)} again, not reported"
+            )
+        return len(lost), len(again)
+
+    def judge_salvage(self, injection: Injection | None) -> Counter[str]:
+        """Require that salvage finds what is whole, and tells of each message what is true.
+
+        Returns how many messages it found in which state. None: of the directory as it is.
+        """
+        what = injection.what if injection is not None else "undamaged"
+        struck = injection.struck if injection is not None else {}
+        disk = OverlayDisk(self.directory.files, struck)
+        found = list(Salvage(disk, now_ms=self.directory.now_ms).items())
+        if disk.changed:
+            raise ViolationError(f"{what}: salvage wrote to {disk.changed}")
+        items = self.directory.items
+        sequences = Counter(item.sequence for item in found if item.sequence is not None)
+        if sequences and max(sequences.values()) > 1:
+            raise ViolationError(f"{what}: salvaged twice: {sequences.most_common(3)}")
+        whole = set(items.values())
+        for item in found:
+            moved = item.sequence is not None and items.get(item.sequence) != item.data
+            if moved or item.data not in whole:
+                raise ViolationError(f"{what}: salvaged what was never accepted: {item}")
+        loose = {item.data for item in found if item.sequence is None}
+        missed = {
+            sequence
+            for sequence in self._whole_somewhere(injection) - sequences.keys()
+            if items[sequence] not in loose
+        }
+        if missed:
+            raise ViolationError(f"{what}: whole, but not salvaged: {sorted(missed)[:10]}")
+        self._require_true_states(what, found)
+        return Counter(item.state for item in found)
+
+    def _require_true_states(self, what: str, found: list[SalvagedItem]) -> None:
+        """Nothing delivered is called pending, and nothing pending delivered."""
+        for item in found:
+            if item.sequence is None:
+                continue
+            crossed_off = item.sequence in self.directory.crossed_off
+            if crossed_off and item.state == PENDING:
+                raise ViolationError(f"{what}: delivered, but called pending: {item}")
+            if not crossed_off and not item.is_wanted:
+                raise ViolationError(f"{what}: pending, but called {item.state}: {item}")
+            if what == "undamaged" and item.state == IN_DOUBT:
+                raise ViolationError(f"nothing is damaged, but {item} is in doubt")
+
+    def _whole_somewhere(self, injection: Injection | None) -> set[int]:
+        """Return the sequences of which at least one copy lies in untouched bytes."""
+        whole: set[int] = set()
+        for path, extents in self._extents.items():
+            bad: set[int] = set()
+            there: set[int] = set()
+            for extent in extents:
+                there |= extent.sequences
+                if injection is not None and self._is_struck(path, extent, injection):
+                    bad |= extent.sequences
+            whole |= there - bad
+        return whole
+
+    def _is_struck(self, path: str, extent: _Extent, injection: Injection) -> bool:
+        if path not in injection.struck:
+            return False
+        data = injection.struck[path]
+        place = slice(extent.begin, extent.end)
+        return data is None or data[place] != self.directory.files[path][place]
+
+    def _touched(self, injection: Injection) -> tuple[set[int], set[int]]:
+        """Return the rows and the facts that lay in the bytes that are other ones now."""
+        rows: set[int] = set()
+        facts: set[int] = set()
+        for path in injection.struck:
+            for extent in self._extents.get(path, []):
+                if self._is_struck(path, extent, injection):
+                    rows |= extent.sequences
+                    facts |= extent.facts
+        return rows, facts
+
+
+def _is_near(path: str, injection: Injection) -> bool:
+    """Say whether a damage is reported of a struck file, or of a neighbour of one that is gone."""
+    return any(
+        path == struck or (data is None and path.startswith(struck.rpartition("/")[0]))
+        for struck, data in injection.struck.items()
+    )
+
+
+def _extents(path: str, data: bytes) -> Iterator[_Extent]:
+    """Yield what the bytes of a log file mean, as they were written."""
+    if len(data) < FILE_HEADER_SIZE or not path.endswith((".log", ".minute", ".hour", ".day")):
+        return
+    header = decode_file_header(data, path=path)
+    seed = file_seed(header)
+    for found in scan_batches(
+        memoryview(data),
+        start=FILE_HEADER_SIZE,
+        end=len(data),
+        seed=seed,
+        path=path,
+        verify_blobs=True,
+    ):
+        if isinstance(found, ScannedBatch):
+            yield from _extents_of(found, data, seed, path)
+
+
+def _extents_of(found: ScannedBatch, data: bytes, seed: int, path: str) -> Iterator[_Extent]:
+    batch, begin = found.header, found.position
+    end = begin + batch.size
+    part = data[begin:end]
+    columns = check_columns(batch, part, seed=seed, path=path, position=begin)
+    if batch.kind is RecordKind.FACTS:
+        yield _Extent(begin, end, facts=frozenset(columns.arrays["sequence"].tolist()))
+    elif batch.kind is RecordKind.MESSAGE:
+        yield _Extent(begin, end, frozenset(range(batch.base_sequence, batch.next_sequence)))
+    elif batch.kind is RecordKind.ROWS and (path.endswith((".hour", ".day"))):
+        yield _Extent(begin, end, frozenset(columns.arrays["sequence"].tolist()))
+    elif batch.kind is RecordKind.ROWS:
+        sequences = columns.arrays["sequence"].tolist()
+        yield _Extent(begin, begin + batch.blob_offset, frozenset(sequences))
+        place = begin + batch.blob_offset
+        for sequence, size in zip(sequences, columns.arrays["size"].tolist(), strict=True):
+            yield _Extent(place, place + size, frozenset({sequence}))
+            place += size
+
+
+def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
+    """Open an image, split and load everything that is not crossed off, and read its items."""
+    aftermath = Aftermath()
+    try:
+        store, summary = Store.open(
+            disk,
+            directory.settings,
+            chance=random.Random(1),
+            now_ms=directory.now_ms,
+            on_damage=aftermath.damages.append,
+        )
+    except StorageError as error:
+        aftermath.refused = error
+        return aftermath
+    aftermath.state = {
+        "next sequence": store.message_log.next_sequence,
+        "next fact": store.journal.next_number,
+        "facts": summary.facts,
+        "replayed": summary.replayed,
+        "pending": store.schedule.pending,
+        "floor": store.schedule.floor_minute,
+        "epoch": store.schedule.epoch,
+        "segments": {
+            segment.key: (segment.rows, segment.facts, segment.last_sequence)
+            for segment in store.schedule.segments.values()
+        },
+        "seals": store.seals_log.end,
+        "identity": (store.identity.log_uuid, store.identity.node_id),
+        "checkpoint": store.checkpoint,
+        "quarantined": sorted(store.schedule.quarantined),
+        "messages": [
+            (batch.path, batch.position) if isinstance(batch, Damage) else batch.header.crc
+            for batch in store.message_log.read(store.checkpoint.sequence + 1)
+        ],
+    }
+    _deliver(store, disk, directory.end_ms, aftermath)
+    aftermath.state["damages"] = [(damage.path, damage.position) for damage in aftermath.damages]
+    store.close()
+    return aftermath
+
+
+def _deliver(store: Store, disk: OverlayDisk, end_ms: int, aftermath: Aftermath) -> None:
+    schedule = store.schedule
+    reader = ItemReader(disk, aftermath.damages.append)
+    while (split := schedule.begin_split(end_ms)) is not None:
+        while not split.step(end_ms):
+            pass
+    while (load := schedule.begin_load(end_ms, rows_max=1 << 30, now_ms=end_ms)) is not None:
+        done = False
+        while not done:
+            entries, done = load.step(1 << 30)
+            if len(entries):
+                _read(reader, entries, aftermath)
+
+
+def _read(reader: ItemReader, entries: Entries, aftermath: Aftermath) -> None:
+    items, damaged = reader.read(entries)
+    for place, sequence in enumerate(entries["sequence"].tolist()):
+        if damaged is not None and damaged[place]:
+            continue
+        if sequence in aftermath.handed:
+            aftermath.twice.append(sequence)
+        aftermath.handed[sequence] = bytes(items[place])

@@ -1,0 +1,130 @@
+"""Whatever becomes of bytes at rest: it is named or harmless, never delivered, and costs no more.
+
+A part of the campaign of `python -m tests.damage.run`, and what shows that its judge would notice.
+"""
+
+import random
+from unittest import mock
+
+import pytest
+
+from storage import chained_file, item_reader
+from storage.inspect import verify_disk
+from tests.damage.directory import populated
+from tests.damage.injections import Injection, Kind, draw
+from tests.damage.judgement import Judge, ViolationError
+from tests.damage.overlay import OverlayDisk
+from tests.damage.run import campaign, file_kind
+
+FILE_KINDS = {
+    "checkpoint",
+    "day segment",
+    "durable end",
+    "filed facts",
+    "hour segment",
+    "identity",
+    "journal",
+    "journal end",
+    "lock",
+    "message log",
+    "minute segment",
+    "quarantined",
+    "retired",
+    "seals",
+}
+
+
+def test_a_populated_directory_has_every_kind_of_file() -> None:
+    for seed in (1000, 1001, 1002):
+        directory = populated(seed)
+        kinds = {file_kind(directory, path) for path in directory.files}
+        assert kinds == FILE_KINDS
+
+
+def test_damage_is_named_or_harmless_and_the_rest_is_delivered() -> None:
+    ledger = campaign(
+        count=1500, seed=1, directories=4, recover=0.06, salvage=0.05, tell=lambda _line: None
+    )
+    assert ledger.failures == []
+    assert set(ledger.injections) >= FILE_KINDS - {"lock"}
+    assert set(ledger.kinds) == {kind.value for kind in Kind}
+    assert ledger.named.total() + ledger.harmless.total() + ledger.refused.total() >= 1500
+    assert ledger.lost.total() > 0
+    assert ledger.again.total() > 0
+    assert ledger.refused.total() > 0
+    assert ledger.salvaged.total() > 40
+
+
+@pytest.mark.slow
+def test_more_damage_is_named_or_harmless() -> None:
+    ledger = campaign(
+        count=2000, seed=2, directories=8, recover=0.2, salvage=0.1, tell=lambda _line: None
+    )
+    assert ledger.failures == []
+
+
+def test_a_directory_as_it_is_has_nothing_to_report_but_what_is_quarantined() -> None:
+    directory = populated(1000)
+    disk = OverlayDisk(directory.files, {})
+    damaged = {str(report["file"]) for report in verify_disk(disk) if report["damage"]}
+    assert damaged == directory.quarantined
+    assert disk.changed == []
+
+
+def flipped_item() -> tuple[Judge, Injection]:
+    """Return a flipped bit in the last byte of an item that is to be delivered."""
+    judge = Judge(populated(1000))
+    directory = judge.directory
+    path = next(
+        path
+        for path, data in sorted(directory.files.items())
+        if path.endswith(".minute")
+        and path.startswith("schedule_log")
+        and any(item in data for item in judge.expected.values())
+    )
+    data = directory.files[path]
+    item = next(item for item in judge.expected.values() if item in data)
+    place = data.index(item) + len(item) - 1
+    struck = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    return judge, Injection(Kind.FLIP, {path: struck}, f"{path}: a bit of an item")
+
+
+def test_the_judge_passes_a_flipped_item_and_notices_when_it_is_delivered() -> None:
+    judge, injection = flipped_item()
+    verdict = judge.judge(injection, full=True)
+    assert (verdict.named, verdict.lost) == (True, 1)
+    with (
+        mock.patch.object(item_reader, "cut_qmq_items", _cut_unchecked),
+        pytest.raises(ViolationError, match="handed out other bytes"),
+    ):
+        judge.judge(injection, full=True)
+
+
+def _cut_unchecked(
+    view: memoryview, positions: list[int], sizes: list[int], _due_ms: list[int]
+) -> tuple[list[memoryview], list[int]]:
+    return [view[at : at + size] for at, size in zip(positions, sizes, strict=True)], []
+
+
+def broken_by(kind: Kind, match: str) -> bool:
+    """Say whether damages of this kind to segments make the judge complain like that."""
+    judge = Judge(populated(1000))
+    chance = random.Random(1)
+    paths = [path for path in sorted(judge.directory.files) if path.startswith("schedule_log/")]
+    for _ in range(400):
+        injection = draw(judge.directory, chance.choice(paths), kind, chance)
+        if injection is None:
+            continue
+        try:
+            judge.judge(injection, full=True)
+        except ViolationError as error:
+            if match in str(error):
+                return True
+    return False
+
+
+def test_the_judge_notices_rows_that_are_read_twice_or_not_at_all() -> None:
+    with mock.patch.object(chained_file._Taken, "is_free", return_value=True):
+        assert broken_by(Kind.REPEAT, "handed out twice")
+    with mock.patch.object(chained_file._Taken, "is_free", return_value=False):
+        assert broken_by(Kind.ZERO, "untouched and not handed out")
