@@ -1,0 +1,365 @@
+"""What a fuzzer begins with: well-formed inputs of every target, made by our own encoders."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from delay_protocol import (
+    Hello,
+    Item,
+    encode_attributes,
+    encode_hello,
+    encode_item,
+    encode_request,
+    encode_response,
+    encode_send_reply,
+)
+from delay_protocol.frames import Frame
+from delay_server.config import sections
+from storage.batches import Codec, encode_batch
+from storage.checkpoint import Checkpoint, RetiredFile, SegmentState
+from storage.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
+from storage.durable_end import DurableEnd, encode_slot
+from storage.file_header import FileHeader, LogKind, encode_file_header
+from storage.identity import Identity, encode_identity
+from storage.spans import SegmentKey, Span
+from tests.delay_protocol.test_frames import VECTORS
+from tests.fuzz.disk_targets import MINUTE, SEED
+from tests.fuzz.wire_targets import NOW_MS as SENT_MS
+from tests.fuzz.wire_targets import VECTOR_ITEM
+from tests.storage.qmq_items import qmq_item
+from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID
+
+# QMQ's own test vectors.
+
+FRAMES: Final = tuple(bytes.fromhex(text) for text, _ in VECTORS.values())
+ITEM: Final = FRAMES[0][24:]
+REPLY_BODY: Final = FRAMES[2][24:]
+
+_ATTRIBUTES: Final = {"qmq_createTime": "1700000000000", "k": "v", "": "", "é": "x" * 40}
+
+
+def _answers() -> list[bytes]:
+    requests = [Frame(10, 9, opaque, 0, 10, b"") for opaque in (1, 2, 3)]
+    failures = [(b"m1", 6, "store error"), (b"m2", 2, ""), (b"m3", 5, "no"), (b"?", 1, "busy")]
+    return [
+        b"".join(encode_response(request, code=0) for request in requests),
+        b"".join(
+            encode_response(request, code=code)
+            for request, code in zip(requests, (51, 52, 3), strict=True)
+        ),
+        encode_response(requests[0], code=0, body=encode_send_reply(failures)),
+        encode_response(requests[1], code=0, body=b"\0"),
+        encode_request(code=100, opaque=1, body=b"") + FRAMES[1],
+    ]
+
+
+def batch_of(
+    kind: RecordKind,
+    *,
+    count: int = 2,
+    base_sequence: int = 1,
+    previous_crc: int = 0,
+    seed: int = SEED,
+    codec: Codec = Codec.RAW,
+) -> tuple[int, bytes]:
+    """Return CRC and bytes of a batch of two plausible records."""
+    items = [qmq_item(NOW_MS + 1000 * place, b"s", b"m%d" % place) for place in range(count)]
+    arrays: dict[str, Any] = {
+        name: np.arange(1, count + 1).astype(dtype) for name, dtype in LAYOUTS[kind]
+    }
+    special: dict[str, Any] = {
+        "sequence": np.arange(base_sequence, base_sequence + count),
+        "due_ms": [NOW_MS + 1000 * place for place in range(count)],
+        "size": [len(item) for item in items],
+        "subject": [0] * count,
+        "target": [0] * count,
+        "minute": [MINUTE] * count,
+        "start_minute": [MINUTE + place for place in range(count)],
+        "span": [int(Span.MINUTE)] * count,
+    }
+    arrays |= {
+        name: np.array(special[name], dtype) for name, dtype in LAYOUTS[kind] if name in special
+    }
+    indexed = {"subject", "target"} & arrays.keys()
+    header, buffers = encode_batch(
+        seed=seed,
+        kind=kind,
+        epoch=1,
+        base_sequence=base_sequence,
+        count=count if arrays else 1,
+        floor_minute=MINUTE,
+        append_ms=NOW_MS,
+        previous_crc=previous_crc,
+        columns=encode_columns(kind, [b"s", b"other"] if indexed else [], arrays),
+        blob=items if kind in KINDS_WITH_ITEMS else [],
+        codec=codec,
+    )
+    return header.crc, b"".join(buffers)
+
+
+def _chain(kinds: Sequence[RecordKind], *, seed: int = SEED, codec: Codec = Codec.RAW) -> bytes:
+    parts = []
+    crc, sequence = 0, 1
+    for kind in kinds:
+        crc, data = batch_of(kind, base_sequence=sequence, previous_crc=crc, seed=seed, codec=codec)
+        parts.append(data)
+        sequence += 2 if LAYOUTS[kind] else 1
+    return b"".join(parts)
+
+
+def _file(kind: LogKind, span: Span = Span.NONE) -> bytes:
+    return encode_file_header(
+        FileHeader(
+            kind=kind,
+            log_uuid=LOG_UUID,
+            first_sequence=0 if span else 1,
+            span=span,
+            start_minute=MINUTE if span else 0,
+        )
+    )
+
+
+def _images(kind: LogKind, kinds: Sequence[RecordKind], span: Span = Span.NONE) -> list[bytes]:
+    """Return files of some batches, raw and compressed, whole and with damage in the middle."""
+    whole = _file(kind, span) + _chain(kinds)
+    packed = _file(kind, span) + _chain(kinds, codec=Codec.LZ4)
+    return [whole, packed, whole[:150] + b"?" + whole[151:], whole[:-7]]
+
+
+def _levels(images: Sequence[bytes], head: bytes = b"", *, step: int = 1) -> list[bytes]:
+    return [bytes([level * step]) + head + image for image in images for level in range(3)]
+
+
+_CHECKPOINT: Final = Checkpoint(
+    written_ms=NOW_MS,
+    sequence=7,
+    floor_minute=MINUTE,
+    hour_mark=MINUTE + 180,
+    day_mark=MINUTE + 4320,
+    seals_length=100,
+    segments=(
+        SegmentState(
+            start=MINUTE - MINUTE % 60,
+            span=int(Span.HOUR),
+            rows=3,
+            length=400,
+            last_sequence=5,
+            last_crc=9,
+            earliest_due_ms=NOW_MS,
+            facts=1,
+            facts_length=200,
+            facts_last_crc=8,
+        ),
+    ),
+    retired=(RetiredFile(path="schedule_log/20131127T0000Z.hour", since_ms=NOW_MS),),
+    quarantined=("schedule_log/20131127T0000Z.minute",),
+)
+
+_IDENTITY: Final = encode_identity(
+    Identity(
+        cluster="c",
+        group="g",
+        node_id="n",
+        log_uuid=LOG_UUID,
+        storage_uuid=OTHER_UUID,
+        incarnation=3,
+    )
+)
+
+
+def _slots() -> bytes:
+    end = DurableEnd(
+        next_sequence=9, file_sequence=1, position=500, last_crc=7, epoch=1, floor_minute=MINUTE
+    )
+    slots = [encode_slot(end, log_uuid=LOG_UUID, counter=counter) for counter in (4, 5)]
+    return b"".join(slot.ljust(512, b"\0") for slot in slots)
+
+
+_MESSAGES: Final = (RecordKind.EPOCH_START, RecordKind.MESSAGE, RecordKind.FLOOR, RecordKind.DEAD)
+
+_TOML: Final = (
+    b'[node]\ndata_dir = "data"\n[brokers]\ng1 = "127.0.0.1:20881"\n',
+    b'[brokers.g2]\naddress = "[::1]:1"\nweight = 2\n[wheel]\nslot_ms = 16\n',
+    b"[sender]\nbackoff_ms_max = 1e400\n[storage]\nfact_sync_ms_max = 20\n",
+    b"[nodes]\nx = 1979-05-27T07:32:00Z\n",
+    b"a = " + b"[" * 900,
+    b"a = " + b"9" * 900,
+)
+
+
+def seeds(target: str) -> list[bytes]:
+    """Return the first inputs of a target."""
+    return [*_SEEDS.get(target, []), b""]
+
+
+_SEEDS: Final[dict[str, list[bytes]]] = {
+    "frames": [
+        *(bytes([200, place]) + frame for place, frame in enumerate(FRAMES)),
+        b"\xff\x02" + b"".join(FRAMES),
+        b"\x10\x05" + FRAMES[1] + FRAMES[1][:11],
+    ],
+    "items": [
+        b"\x07" + ITEM + VECTOR_ITEM + VECTOR_ITEM,
+        b"\x01" + VECTOR_ITEM * 3,
+        b"\x03" + VECTOR_ITEM.replace(b"t1", b"t\xff") + VECTOR_ITEM[:-1] + b"?",
+        b"\x07" + b"".join(encode_item(Item(2, 1, 2, "s", f"m{n}")) for n in range(5)),
+    ],
+    "one_item": [ITEM, VECTOR_ITEM, encode_item(Item(3, 1, 2, "é", "m", (), _ATTRIBUTES))],
+    "attributes": [
+        bytes([15, 255]) + encode_attributes(_ATTRIBUTES),
+        bytes([1, 1]) + encode_attributes(_ATTRIBUTES),
+    ],
+    "send_reply": [
+        REPLY_BODY,
+        REPLY_BODY * 2,
+        encode_send_reply([(b"m1", 5, "é"), (b"x", 0, "")]),
+    ],
+    "subjects": [
+        b"boarding",
+        b"%RETRY%boarding%desk",
+        b"%DEAD_RETRY%boarding%desk",
+        "a/b c\u2003é".encode(),
+    ],
+    "hello": [
+        encode_hello(Hello(group="g", epoch=7, node_id="n")),
+        b"\x81\xa1x" + b"\x91" * 2000,
+    ],
+    "admission": [
+        b"".join(
+            encode_item(Item(2, SENT_MS, SENT_MS + 5000, "s", f"m{n}", (), {"k": "v"}))
+            for n in range(4)
+        ),
+        encode_item(Item(2, SENT_MS, SENT_MS, "s", "m", (), {f"k{n}": "v" * n for n in range(9)})),
+        encode_item(Item(6, SENT_MS, SENT_MS, "s", "m", ("t", "é"))) + VECTOR_ITEM,
+    ],
+    "exchange": [bytes([mode]) + answer for answer in _answers() for mode in (2, 7)],
+    "file_header": [_file(LogKind.MESSAGE_LOG), _file(LogKind.SCHEDULE_LOG, Span.MINUTE)],
+    "batch_header": [
+        *(batch_of(kind)[1][:80] for kind in RecordKind),
+        batch_of(RecordKind.MESSAGE, base_sequence=2**63 - 2)[1][:80],
+    ],
+    "columns": [
+        bytes([place, 2]) + batch_of(kind)[1][80:]
+        for place, kind in enumerate(RecordKind)
+        if kind not in KINDS_WITH_ITEMS
+    ]
+    + [
+        bytes([place, 2])
+        + encode_columns(kind, [b"s"], {name: np.zeros(2, dtype) for name, dtype in LAYOUTS[kind]})
+        for place, kind in enumerate(RecordKind)
+        if kind in KINDS_WITH_ITEMS
+    ]
+    + [bytes([0, 1]) + b"\1\0\1\0s\0\0\0" + bytes(20) + b"\1\0"],
+    "batch": _levels(
+        [
+            *(batch_of(kind)[1] for kind in RecordKind),
+            batch_of(RecordKind.MESSAGE, count=8, codec=Codec.LZ4)[1],
+            batch_of(RecordKind.MESSAGE)[1][:-1] + b"?",
+        ]
+    ),
+    "batch_walk": _levels([_chain(_MESSAGES), _chain(_MESSAGES)[:-9], b"x" + _chain(_MESSAGES)]),
+    "identity": [_IDENTITY],
+    "durable_end": [bytes([mode]) + _slots() for mode in range(4)],
+    "checkpoint": [bytes([1]) + msgspec.json.encode(_CHECKPOINT), b"\x01{}"],
+    "chained_file": _levels(
+        _images(LogKind.SEALS, (RecordKind.SEALS, RecordKind.SEALS))
+        + _images(LogKind.SEALS, (RecordKind.ROWS, RecordKind.MESSAGE))
+    ),
+    "seals": _levels(_images(LogKind.SEALS, (RecordKind.SEALS, RecordKind.SEALS))),
+    "segment": [
+        bytes([level + 3 * span]) + image
+        for span in range(3)
+        for level in range(3)
+        for image in _images(LogKind.SCHEDULE_LOG, (RecordKind.ROWS, RecordKind.ROWS), Span.MINUTE)
+    ],
+    "facts": _levels(
+        _images(LogKind.DISPATCH_LOG, (RecordKind.FACTS, RecordKind.FACTS), Span.MINUTE)
+    ),
+    "journal": _levels(
+        [
+            len(one).to_bytes(2, "big") + one + two
+            for one in _images(LogKind.DISPATCH_JOURNAL, (RecordKind.FACTS,))
+            for two in (b"", _file(LogKind.DISPATCH_JOURNAL) + _chain((RecordKind.FACTS,)))
+        ],
+        b"\x01\x02",
+    ),
+    "message_log": _levels(
+        [
+            len(one).to_bytes(2, "big") + one + two
+            for one in _images(LogKind.MESSAGE_LOG, _MESSAGES)
+            for two in (b"", _file(LogKind.MESSAGE_LOG) + _chain((RecordKind.MESSAGE,)))
+        ],
+        b"\x02\x05\x13",
+    ),
+    "item_reader": [b"\x02\0\0\x37\0\x01\0\x20\0" + qmq_item(0, b"s", b"m") * 2],
+    "names": [
+        SegmentKey(MINUTE, Span.MINUTE).name.encode(),
+        SegmentKey(MINUTE - MINUTE % 1440, Span.DAY).name.encode(),
+        b"00000000000000000042.log",
+    ],
+    "inspect": [
+        bytes([choice + 8 * level]) + image
+        for level in range(3)
+        for choice, image in enumerate(
+            (
+                _images(LogKind.MESSAGE_LOG, _MESSAGES)[0],
+                _images(LogKind.SCHEDULE_LOG, (RecordKind.ROWS,), Span.MINUTE)[0],
+                _images(LogKind.DISPATCH_LOG, (RecordKind.FACTS,), Span.MINUTE)[0],
+                _images(LogKind.DISPATCH_JOURNAL, (RecordKind.FACTS,))[0],
+                _images(LogKind.SEALS, (RecordKind.SEALS,))[0],
+                _file(LogKind.CHECKPOINT) + bytes(8) + b"{}",
+                _slots(),
+                _IDENTITY,
+            )
+        )
+    ],
+    "config_file": list(_TOML),
+    "overrides": [
+        b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",
+        b"sender.backoff_ms_max=inf",
+        b"log.level=debug\0http.address=0.0.0.0:0",
+    ],
+    "addresses": [b"127.0.0.1:20801", b"[::1]:20801", b"host.example:1", b"a:0"],
+    "parameters": [
+        b"\x001h30m 2.5s",
+        b"\x00500ms",
+        b"\x012026-12-24T18:00:00+01:00",
+        b"\x02k=v=w",
+    ],
+}
+
+
+def tokens(target: str) -> list[bytes]:
+    """Return words that the fuzzer may put into inputs of a target."""
+    return _TOKENS.get(target, [])
+
+
+def _setting_words() -> list[bytes]:
+    words = {"brokers", "address", "weight"}
+    for name, section in sections().items():
+        words |= {name, f"[{name}]\n", *(setting.name for setting in fields(section))}
+    return [word.encode() for word in sorted(words)]
+
+
+_TOKENS: Final[dict[str, list[bytes]]] = {
+    "config_file": [*_setting_words(), b"inf", b"nan", b"0x", b"'''", b'"""', b"1979-05-27"],
+    "overrides": [*_setting_words(), b"inf", b"nan", b"=[", b"={", b"true"],
+    "checkpoint": [
+        *(
+            f'"{name}":'.encode()
+            for name in (*Checkpoint.__struct_fields__, *SegmentState.__struct_fields__)
+        ),
+        b"[]",
+        b"{}",
+        b"9223372036854775807",
+        b"1e999",
+        b"\\ud800",
+    ],
+    "hello": [b"\xa5group", b"\xa5epoch", b"\xa7node_id", b"\x83", b"\xcf", b"\xd9", b"\xda"],
+    "parameters": [b"ms", b"min", b"T00:00:00", b"+00:00", b"W01", b"Z"],
+    "inspect": [b"DWB1", b"DWLG", b"DWDE"],
+}

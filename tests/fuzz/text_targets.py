@@ -1,0 +1,121 @@
+"""Targets for what people type: settings, addresses, delays, moments and attributes."""
+
+import tempfile
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import click
+
+from delay_client.config import parse_server
+from delay_server.config_file import load_config
+from delay_server.errors import ConfigError
+from delay_transport import AddressError, format_address, parse_address
+from delaywheel.parameters import DELAY, MOMENT, PAIR
+from tests.fuzz.target import Target, attempt, byte_at, fault_of
+
+_MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - for speed only
+_NEEDED: Final = ("node.data_dir=data", "brokers.g1=127.0.0.1:20881")
+
+
+@cache
+def _settings_file() -> Path:
+    """Return a file to write settings into; it goes with the process."""
+    folder = tempfile.TemporaryDirectory(prefix="fuzz-", dir=_MEMORY)
+    _KEPT.append(folder)
+    return Path(folder.name, "delay-server.toml")
+
+
+_KEPT: Final[list[tempfile.TemporaryDirectory[str]]] = []
+
+
+def config_file(data: bytes) -> None:
+    """A file of settings is used or refused with a sentence that names it."""
+    path = _settings_file()
+    path.write_bytes(data)
+    fault = fault_of(ConfigError, load_config, path)
+    assert fault is None or (fault.source == str(path) and fault.reason)
+    attempt(ConfigError, load_config, path, _NEEDED)
+
+
+def overrides(data: bytes) -> None:
+    """A `--set` is used or refused with a sentence that names it."""
+    texts = data.decode(errors="surrogateescape").split("\0")[:4]
+    fault = fault_of(ConfigError, load_config, None, [*_NEEDED, *texts])
+    assert fault is None or fault.reason
+    assert fault is None or fault.source in _sources(texts)
+
+
+def _sources(texts: list[str]) -> set[str]:
+    given = {f"--set {text}" for text in (*_NEEDED, *texts)}
+    return {"settings", *given, *(f"--set {text!a}" for text in texts)}
+
+
+def addresses(data: bytes) -> None:
+    """An address that is read is written as it was; client and server agree on what one is."""
+    text = data.decode(errors="surrogateescape")
+    address = attempt(AddressError, parse_address, text)
+    server = attempt(ValueError, parse_server, text)
+    if address is not None:
+        host, port = address
+        assert host
+        assert 0 <= port <= 65535
+        assert parse_address(format_address(address)) == address
+        assert server == address or port == 0
+    if server is not None:
+        assert 0 < server[1] < 65536
+        assert server == address
+
+
+def parameters(data: bytes) -> None:
+    """A delay, a moment, a pair: a value of its type, or a sentence for the user."""
+    text = data[1:].decode(errors="surrogateescape")
+    match byte_at(data, 0) % 3:
+        case 0:
+            delay = attempt(click.BadParameter, DELAY.convert, text, None, None)
+            assert delay is None or delay >= timedelta(0)
+        case 1:
+            moment = attempt(click.BadParameter, MOMENT.convert, text, None, None)
+            assert moment is None or moment.tzinfo is not None
+        case _:
+            pair = attempt(click.BadParameter, PAIR.convert, text, None, None)
+            assert pair is None or ("=".join(pair) == text and pair[0] != "")
+
+
+_SETTINGS_MEMORY: Final = 4 * 1024 * 1024
+"""Types of all settings are looked up, patterns compiled: so much whatever the text is."""
+
+TEXT_TARGETS = (
+    Target(
+        name="config_file",
+        run=config_file,
+        decoders=(load_config,),
+        packages=("delay_server.config_file", "delay_server.config", "tomllib"),
+        memory_per_byte=2000,
+        memory_base=_SETTINGS_MEMORY,
+    ),
+    Target(
+        name="overrides",
+        run=overrides,
+        decoders=(load_config,),
+        packages=("delay_server.config_file", "delay_server.config", "tomllib"),
+        size_max=512,
+        memory_per_byte=2000,
+        memory_base=_SETTINGS_MEMORY,
+    ),
+    Target(
+        name="addresses",
+        run=addresses,
+        decoders=(parse_address, parse_server),
+        packages=("delay_transport.runtime", "delay_client.config", "ipaddress"),
+        size_max=128,
+    ),
+    Target(
+        name="parameters",
+        run=parameters,
+        decoders=(DELAY.convert, MOMENT.convert, PAIR.convert),
+        packages=("delaywheel.parameters",),
+        size_max=128,
+    ),
+)

@@ -1,0 +1,539 @@
+"""Targets for what crosses a socket: frames, items, answers, HELLO, and who reads them."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+from delay_client import ClientConfig, DelaywheelError, Outcome, Receipt
+from delay_client.batches import Batch
+from delay_client.exchange import Exchange
+from delay_protocol import (
+    FLAG_DELAY,
+    FRAME_OVERHEAD,
+    STR_SIZE_MAX,
+    Frame,
+    FrameDecoder,
+    IndivisibleBodyError,
+    Item,
+    ItemCode,
+    ItemCrcError,
+    ItemScan,
+    LocalProtocolError,
+    MalformedHelloError,
+    MalformedItemError,
+    MalformedReplyError,
+    RemoteProtocolError,
+    TooManyItemsError,
+    TruncatedFrameError,
+    attributes_fit,
+    decode_attributes,
+    decode_hello,
+    decode_item,
+    decode_send_reply,
+    encode_attributes,
+    encode_frame,
+    encode_hello,
+    encode_item,
+    encode_send_reply,
+    item_crc_ok,
+    item_message_id,
+    item_subject,
+    real_subject,
+    scan_items,
+    subject_fault,
+    tags_are_text,
+    walk_attributes,
+)
+from delay_server.admission import DAY_MS, Admission, AdmissionLimits
+from delay_server.intake import Intake
+from sender.answers import UNTOLD, is_broker_sick, item_codes, permanent
+from storage.item_formats import qmq_item_fault, qmq_message_id
+from tests.fuzz.mending import whole_frames, whole_items
+from tests.fuzz.reference import (
+    CutOffError,
+    ReferenceItem,
+    read_attributes,
+    read_frames,
+    read_items,
+    read_reply,
+)
+from tests.fuzz.target import Target, attempt, byte_at, fault_of
+
+VECTOR_ITEM = bytes.fromhex(
+    "000000003f382b91060000018bcfe568000000018bcfe652600003612e6200026d31010002743100000006"
+    "00016b000176"
+)
+"""The tagged item of QMQ's test vectors."""
+
+
+def pieces(data: bytes, rhythm: int) -> Iterator[bytes]:
+    """Cut bytes as a network might: the rhythm chooses how long the pieces are."""
+    position = 0
+    step = 1 + rhythm % 29
+    while position < len(data):
+        yield data[position : position + step]
+        position += step
+        step = 1 + (step * 7 + rhythm) % 61
+
+
+def frames(data: bytes) -> None:
+    """Frames come out of a stream however it is cut, and nothing else does."""
+    limit = FRAME_OVERHEAD + 4 * byte_at(data, 0)
+    for stream in (data[2:], whole_frames(data[2:])):
+        expected = read_frames(stream, limit)
+        whole = FrameDecoder(frame_bytes_max=limit)
+        whole.feed(stream)
+        assert _take_frames(whole) == (expected.frames, expected.fault)
+        assert b"".join(map(encode_frame, expected.frames)) == stream[: _size(expected.frames)]
+        cut = FrameDecoder(frame_bytes_max=limit)
+        found: list[Frame] = []
+        for piece in pieces(stream, byte_at(data, 1)):
+            cut.feed(piece)
+            taken, fault = _take_frames(cut, one_by_one=bool(byte_at(data, 1) & 1))
+            found += taken
+            if fault is not None:
+                break
+            assert cut.buffered < limit
+        assert found == expected.frames
+        for decoder in (whole, cut):
+            assert decoder.buffered == expected.rest
+            assert _end_of(decoder) is (
+                expected.fault or (TruncatedFrameError if expected.rest else None)
+            )
+
+
+def _size(found: Sequence[Frame]) -> int:
+    return sum(FRAME_OVERHEAD + len(frame.body) for frame in found)
+
+
+def _take_frames(
+    decoder: FrameDecoder, *, one_by_one: bool = False
+) -> tuple[list[Frame], type[RemoteProtocolError] | None]:
+    found: list[Frame] = []
+    try:
+        if one_by_one:
+            while (frame := decoder.next_frame()) is not None:
+                found.append(frame)
+        else:
+            found = decoder.frames()
+    except RemoteProtocolError as error:
+        return found, type(error)
+    return found, None if decoder.fault is None else type(decoder.fault)
+
+
+def _end_of(decoder: FrameDecoder) -> type[RemoteProtocolError] | None:
+    try:
+        decoder.finish()
+    except RemoteProtocolError as error:
+        return type(error)
+    return None
+
+
+def items(data: bytes) -> None:
+    """A body is divided as QMQ divides it, and each item says what the reference says."""
+    items_max = 1 + byte_at(data, 0) % 32
+    for body in (data[1:], whole_items(data[1:])):
+        expected = read_items(body, items_max)
+        scan = ItemScan()
+        scan_items(VECTOR_ITEM, scan)
+        fault = fault_of(IndivisibleBodyError, scan_items, body, scan, items_max=items_max)
+        assert (fault.offset if fault else None) == expected.fault_at
+        if fault is None:
+            _compare_scan(scan, expected.items)
+        else:
+            assert all(len(getattr(scan, name)) == 1 for name in ItemScan.__slots__)
+            assert isinstance(fault, TooManyItemsError) or not expected.too_many_items
+        for item in expected.items:
+            _examine_item(body[item.start : item.start + item.size], item)
+
+
+def _compare_scan(scan: ItemScan, expected: Sequence[ReferenceItem]) -> None:
+    rows = list(
+        zip(
+            scan.starts,
+            scan.sizes,
+            scan.flags,
+            scan.due_ms,
+            scan.subjects,
+            scan.ids,
+            scan.tag_counts,
+            scan.body_sizes,
+            scan.crc_ok,
+            strict=True,
+        )
+    )
+    assert rows[1:] == [
+        (
+            item.start,
+            item.size,
+            item.flag,
+            item.due_ms,
+            item.subject,
+            item.message_id,
+            len(item.tags),
+            len(item.body),
+            item.crc == item.computed_crc,
+        )
+        for item in expected
+    ]
+
+
+def _examine_item(data: bytes, expected: ReferenceItem) -> None:
+    is_whole = expected.crc == expected.computed_crc
+    assert item_crc_ok(data) is is_whole
+    assert item_subject(data) == expected.subject
+    assert item_message_id(data) == expected.message_id
+    assert qmq_message_id(data) == expected.message_id
+    assert (qmq_item_fault(data, expected.due_ms) is None) is is_whole
+    assert qmq_item_fault(data, expected.due_ms + 1) is not None or not expected.flag & FLAG_DELAY
+    if expected.flag & 4:
+        tags = data[expected.tags_at : expected.size - len(expected.body) - 4]
+        assert tags_are_text(tags) is all(map(_is_text, expected.tags))
+    fault = fault_of(MalformedItemError, decode_item, data)
+    assert isinstance(fault, ItemCrcError) is not is_whole
+    assert (fault is None) is (is_whole and _is_legible(expected))
+    if isinstance(fault, ItemCrcError):
+        assert (fault.stated, fault.computed) == (expected.crc, expected.computed_crc)
+    if fault is not None:
+        return
+    item = decode_item(data)
+    assert (item.flag, item.create_ms, item.due_ms) == (
+        expected.flag,
+        expected.create_ms,
+        expected.due_ms,
+    )
+    assert (item.subject.encode(), item.message_id.encode()) == (
+        expected.subject,
+        expected.message_id,
+    )
+    assert tuple(tag.encode() for tag in item.tags) == expected.tags
+    encoded = attempt(LocalProtocolError, encode_item, item)
+    if encoded is not None:
+        assert decode_item(encoded) == item
+        # A map that names a key twice comes back with the last of its values only.
+        repeats = len(read_attributes(expected.body)) > len(item.attributes)
+        assert repeats or encoded == data
+
+
+def _is_text(data: bytes) -> bool:
+    return attempt(UnicodeDecodeError, data.decode) is not None
+
+
+def _is_legible(expected: ReferenceItem) -> bool:
+    try:
+        pairs = read_attributes(expected.body)
+    except CutOffError:
+        return False
+    texts = (expected.subject, expected.message_id, *expected.tags)
+    return all(map(_is_text, (*texts, *(part for pair in pairs for part in pair))))
+
+
+def one_item(data: bytes) -> None:
+    """What reads a single item reads any bytes; nothing that is no item is taken for one."""
+    for item in (data, whole_items(data)):
+        # So many that the tags of one are not too many, whatever their count.
+        expected = read_items(item, 13)
+        is_item = len(expected.items) == 1 and expected.fault_at is None
+        if is_item:
+            _examine_item(item, expected.items[0])
+            continue
+        assert attempt(MalformedItemError, decode_item, item) is None
+        attempt(MalformedItemError, item_subject, item)
+        attempt(MalformedItemError, item_message_id, item)
+        item_crc_ok(item)
+        qmq_item_fault(item, 0)
+        assert len(qmq_message_id(item)) <= len(item)
+
+
+def attributes(data: bytes) -> None:
+    """A walk finds wrong what the reference finds wrong, and looks at no more than it may."""
+    count_max = 1 + byte_at(data, 0) % 16
+    value_size_max = 16 * byte_at(data, 1)
+    body = data[2:]
+    pairs = attempt(CutOffError, read_attributes, body)
+    fits = (
+        pairs is not None
+        and len(pairs) <= count_max
+        and all(len(value) <= value_size_max for _, value in pairs)
+    )
+    walked, fault = walk_attributes(body, value_size_max=value_size_max, count_max=count_max)
+    assert (fault is None) is fits
+    assert walked <= count_max
+    limits = {"value_size_max": value_size_max, "count_max": count_max}
+    assert attributes_fit(memoryview(body), **limits) is fits
+    found = attempt(MalformedItemError, decode_attributes, body)
+    if pairs is None or not all(map(_is_text, (part for pair in pairs for part in pair))):
+        assert found is None
+        return
+    assert found == {key.decode(): value.decode() for key, value in pairs}
+    if all(len(value) <= STR_SIZE_MAX for _, value in pairs):
+        assert decode_attributes(encode_attributes(found)) == found
+
+
+def send_reply(data: bytes) -> None:
+    """An answer is read as the reference reads it, and every item of a request has its code."""
+    expected = attempt(CutOffError, read_reply, data)
+    found = attempt(MalformedReplyError, decode_send_reply, data)
+    if expected is None:
+        assert found is None
+        assert attempt(MalformedReplyError, item_codes, [VECTOR_ITEM], data) is None
+        return
+    assert found == {
+        name: (code, remark.decode(errors="replace")) for name, (code, remark) in expected.items()
+    }
+    again = attempt(LocalProtocolError, encode_send_reply, [(name, *found[name]) for name in found])
+    # A remark that was no text may not fit when it has become one.
+    if again is not None:
+        assert decode_send_reply(again) == found
+    names = [b"m1", *list(expected)[:8]]
+    codes = item_codes([_item_called(name) for name in names], data)
+    stranger = any(code for name, (code, _) in found.items() if name not in names)
+    unlisted = UNTOLD if stranger else ItemCode.SUCCESS
+    assert codes.tolist() == [found.get(name, (unlisted, ""))[0] for name in names]
+    assert len(permanent(codes)) == len(codes)
+    is_broker_sick(codes)
+
+
+def _item_called(message_id: bytes) -> bytes:
+    return bytes(25) + b"\0\0" + len(message_id).to_bytes(2, "big") + message_id + bytes(4)
+
+
+BREAKING_WHITESPACE = frozenset(
+    "\t\n\x0b\f\r \u0085\u1680\u2028\u2029\u205f\u3000"
+    "\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2008\u2009\u200a"
+)
+"""As Guava's CharMatcher.BREAKING_WHITESPACE has it."""
+
+
+def subjects(data: bytes) -> None:
+    """A subject is refused for what it is made of only; a retry's real subject is a part of it."""
+    fault = subject_fault(data)
+    text = attempt(UnicodeDecodeError, data.decode)
+    legal = bool(text) and not BREAKING_WHITESPACE & set(text or "") and "/" not in (text or "")
+    assert (fault is None) is legal
+    real = real_subject(data)
+    assert real in data
+    assert real == data or data.startswith((b"%RETRY%", b"%DEAD_RETRY%", b"%RETRY", b"%DEAD_RETRY"))
+    assert b"%" not in real or real == data
+
+
+def hello(data: bytes) -> None:
+    """A HELLO that can be read comes back as it was."""
+    found = attempt(MalformedHelloError, decode_hello, data)
+    if found is not None:
+        assert 0 <= found.epoch < 2**63
+        encoded = attempt(LocalProtocolError, encode_hello, found)
+        if encoded is not None:
+            assert decode_hello(encoded) == found
+
+
+NOW_MS = 1_700_000_000_000
+_LIMITS = AdmissionLimits(
+    horizon_ms=2 * DAY_MS,
+    item_bytes_max=300,
+    subject_bytes_max=20,
+    id_bytes_max=20,
+    request_items_max=6,
+    attribute_bytes_max=40,
+    attributes_max=5,
+)
+
+
+def admission(data: bytes) -> None:
+    """What is accepted is whole and within the limits; what is refused has a code of its own."""
+    for body in (data, whole_items(data)):
+        intake = Intake()
+        server = Admission(_LIMITS)
+        try:
+            admitted = server.admit(body, NOW_MS, intake)
+        except IndivisibleBodyError:
+            assert len(intake) == 0
+            assert read_items(body, 2 * _LIMITS.request_items_max).fault_at is not None
+            assert not server.admit_together([body], NOW_MS, intake)
+            continue
+        expected = read_items(body, 2 * _LIMITS.request_items_max)
+        assert expected.fault_at is None
+        assert admitted.count_accepted == len(intake) <= len(expected.items)
+        names = [failure.message_id for failure in admitted.failures]
+        assert len(set(names)) == len(names)
+        assert set(names) <= {item.message_id for item in expected.items}
+        assert (len(intake) == len(expected.items)) is not bool(names)
+        decode_send_reply(encode_send_reply(admitted.failures))
+        _compare_intake(intake, expected.items)
+        together = Intake()
+        if server.admit_together([body], NOW_MS, together):
+            assert not names
+            assert len(together) == len(intake)
+
+
+def _compare_intake(intake: Intake, expected: Sequence[ReferenceItem]) -> None:
+    kept = [(item.subject, item.message_id, item.body, item.due_ms) for item in expected]
+    for batch in intake.batches():
+        blob = b"".join(batch.pieces)
+        stored = read_items(blob, len(batch)).items
+        assert [item.size for item in stored] == batch.size.tolist()
+        assert len(blob) == batch.blob_bytes
+        for item, due_ms, subject in zip(
+            stored, batch.due_ms.tolist(), batch.subject.tolist(), strict=True
+        ):
+            assert item.crc == item.computed_crc
+            assert batch.subjects[subject] == item.subject
+            assert due_ms == (item.due_ms if item.flag & FLAG_DELAY else NOW_MS)
+            assert subject_fault(item.subject) is None
+            assert item.message_id
+            assert item.size <= _LIMITS.item_bytes_max
+            assert len(item.tags) <= 10
+            assert all(map(_is_text, (item.message_id, *item.tags)))
+            assert (item.subject, item.message_id, item.body, item.due_ms) in kept
+
+
+class _Once:
+    """Takes the outcomes of some positions, each exactly once."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+
+    def settle(self, positions: Sequence[int], outcomes: Iterable[Outcome]) -> None:
+        for position, outcome in zip(positions, outcomes, strict=False):
+            assert position not in self.outcomes
+            self.outcomes[position] = outcome
+
+    def wanted(self, positions: Sequence[int]) -> Sequence[int]:
+        return positions
+
+
+_CLIENT = ClientConfig(
+    answer_bytes_max=2048, requests_in_flight_max=4, backoff_min_s=50.0, backoff_max_s=100.0
+)
+_IN_FLIGHT = 3
+_ITEMS = 4
+
+
+@cache
+def _client_item(number: int) -> bytes:
+    return encode_item(Item(2, NOW_MS, NOW_MS + 1000, "s", f"m{number}"))
+
+
+def exchange(data: bytes) -> None:
+    """Whatever a server answers, every message has one outcome, and a receipt only if it was taken.
+
+    The first byte says how the bytes arrive and whether they are made answers to our requests.
+    """
+    rhythm = byte_at(data, 0)
+    stream = data[1:] if rhythm & 1 else whole_frames(data[1:], opaques=_IN_FLIGHT)
+    client = Exchange(["h:1"], config=_CLIENT, chance=random.Random(0))
+    link = client.links[0]
+    receivers = [_Once() for _ in range(_IN_FLIGHT)]
+    for receiver in receivers:
+        batch = Batch(receiver, deadline=1000.0)
+        batch.positions = range(_ITEMS)
+        for number in range(_ITEMS):
+            batch.add(_client_item(number), f"m{number}", NOW_MS + 1000)
+        client.submit(batch, 0.0)
+    client.connecting(link)
+    client.connected(link, 0.0)
+    sent = read_frames(link.take_outgoing(), 1 << 20).frames
+    assert [frame.opaque for frame in sent] == [1, 2, 3]
+    for piece in pieces(stream, rhythm):
+        client.received(link, piece, 1.0)
+        if link.condemned is not None:
+            break
+    is_condemned = link.condemned is not None
+    if is_condemned:
+        client.lost(link, "condemned", 1.0)
+    client.close()
+    answers = read_frames(stream, _CLIENT.answer_bytes_max)
+    assert sum(len(receiver.outcomes) for receiver in receivers) == _IN_FLIGHT * _ITEMS
+    _compare_outcomes(receivers, answers.frames)
+    assert is_condemned is (answers.fault is not None)
+
+
+def _compare_outcomes(receivers: Sequence[_Once], answers: Sequence[Frame]) -> None:
+    first: dict[int, Frame] = {}
+    for frame in answers:
+        if frame.is_response:
+            first.setdefault(frame.opaque, frame)
+    taken: Counter[bool] = Counter()
+    for number, receiver in enumerate(receivers, start=1):
+        answer = first.get(number)
+        results = None
+        if answer is not None and answer.code == 0:
+            results = attempt(CutOffError, read_reply, answer.body)
+        for position, outcome in receiver.outcomes.items():
+            is_taken = results is not None and results.get(b"m%d" % position, (0, b""))[0] in {0, 2}
+            assert isinstance(outcome, Receipt if is_taken else DelaywheelError)
+            taken[is_taken] += 1
+    assert taken.total() == _IN_FLIGHT * _ITEMS
+
+
+PROTOCOL = ("delay_protocol",)
+
+WIRE_TARGETS = (
+    Target(
+        name="frames",
+        run=frames,
+        decoders=(
+            FrameDecoder.feed,
+            FrameDecoder.frames,
+            FrameDecoder.next_frame,
+            FrameDecoder.finish,
+        ),
+        packages=PROTOCOL,
+        size_max=512,
+    ),
+    Target(
+        name="items",
+        run=items,
+        decoders=(scan_items, tags_are_text),
+        packages=PROTOCOL,
+        size_max=512,
+    ),
+    Target(
+        name="one_item",
+        run=one_item,
+        decoders=(
+            decode_item,
+            item_crc_ok,
+            item_subject,
+            item_message_id,
+            qmq_item_fault,
+            qmq_message_id,
+        ),
+        packages=(*PROTOCOL, "storage.item_formats"),
+        size_max=512,
+    ),
+    Target(
+        name="attributes",
+        run=attributes,
+        decoders=(decode_attributes, walk_attributes, attributes_fit),
+        packages=PROTOCOL,
+    ),
+    Target(
+        name="send_reply",
+        run=send_reply,
+        decoders=(decode_send_reply, item_codes),
+        packages=(*PROTOCOL, "sender.answers"),
+    ),
+    Target(
+        name="subjects",
+        run=subjects,
+        decoders=(subject_fault, real_subject),
+        packages=PROTOCOL,
+        size_max=128,
+    ),
+    Target(name="hello", run=hello, decoders=(decode_hello,), packages=PROTOCOL, size_max=4096),
+    Target(
+        name="admission",
+        run=admission,
+        decoders=(Admission.admit, Admission.admit_together),
+        packages=(*PROTOCOL, "delay_server.admission", "delay_server.intake"),
+        size_max=1024,
+    ),
+    Target(
+        name="exchange",
+        run=exchange,
+        decoders=(Exchange.received,),
+        packages=(*PROTOCOL, "delay_client"),
+    ),
+)
