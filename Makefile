@@ -5,11 +5,26 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-# Seeds of `make simulate`: how many, and the first of them.
+# Seeds of `make simulate`: how many, and the first of them; LEDGER: a file to enter them in.
 SEEDS ?= 500
 FIRST ?= 1
+LEDGER ?=
 
-.PHONY: help install demo test unit check format docs bench simulate lock clean
+# `make crash`: cycles that end by SIGKILL, cycles with power loss, the seed of the plan, and a rule
+# to take out (fsync, names, answer, facts) to see that it is noticed.
+CYCLES ?= 500
+CUTS ?= 200
+SEED ?= 1
+BREAK ?=
+
+# Injections of `make damage`.
+COUNT ?= 200000
+
+# Seconds of `make fuzz`, for all targets together; KEEP=1 writes the corpus anew.
+TIME ?= 600
+KEEP ?=
+
+.PHONY: help install demo test unit check format docs bench simulate simulate-mutants crash damage fuzz lock clean
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
@@ -18,7 +33,11 @@ help:
 	@echo "make unit       the quick ones"
 	@echo "make check      lint, format, types, import arrows, tidiness, documentation"
 	@echo "make bench      the figures of docs/performance.md"
-	@echo "make simulate SEEDS=500 FIRST=1"
+	@echo "make simulate SEEDS=500 FIRST=1 [LEDGER=docs/reliability-ledger.jsonl]"
+	@echo "make simulate-mutants    take each rule away and see the simulation notice (ONLY=\"fsync\")"
+	@echo "make crash CYCLES=500 CUTS=200 SEED=1 [BREAK=fsync]   real processes, killed and cut off power"
+	@echo "make damage COUNT=200000 SEED=1   bytes at rest gone bad: named or harmless, never delivered"
+	@echo "make fuzz TIME=600 [KEEP=1]   every decoder under a coverage-guided fuzzer"
 	@echo "make format     let ruff format and fix"
 	@echo "make docs       write docs/delay-server.toml and docs/settings.md anew"
 	@echo "make lock       choose versions anew (needs uv)"
@@ -73,15 +92,36 @@ bench: $(VENV)/.developing
 	$(BIN)/python -m benchmarks
 
 simulate: $(VENV)/.developing
-	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first $(FIRST)
+	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first $(FIRST) \
+		$(if $(LEDGER),--ledger $(LEDGER))
+
+# ONLY="fsync split": those with one of these words in their names.
+simulate-mutants: $(VENV)/.developing
+	$(BIN)/python -m tests.simulation.mutants $(ONLY)
+
+crash: $(VENV)/.developing
+	$(BIN)/python -m tests.crash.run --kills $(CYCLES) --cuts $(CUTS) --seed $(SEED) \
+		$(if $(BREAK),--break $(BREAK))
+
+damage: $(VENV)/.developing
+	$(BIN)/python -m tests.damage.run --count $(COUNT) --seed $(SEED) --jobs 2 --recover 0.05 --salvage 0.01
+
+$(VENV)/.fuzzing: requirements-fuzz.lock $(VENV)/.developing
+	@echo "installing the fuzzer into $(VENV)"
+	@$(PIP) install --quiet --require-hashes -r requirements-fuzz.lock
+	@touch $@
+
+fuzz: $(VENV)/.fuzzing
+	$(BIN)/python -m tests.fuzz.run --seconds $(TIME) $(if $(KEEP),--keep)
 
 # The second file holds to the versions of the first, so a test runs on what production runs on.
-COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
-	--no-header --no-annotate --quiet
+COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-annotate --quiet
 lock:
-	$(COMPILE) --upgrade --group build --output-file requirements.lock
-	$(COMPILE) --upgrade --group build --group dev --constraint requirements.lock \
+	$(COMPILE) pyproject.toml --upgrade --group build --output-file requirements.lock
+	$(COMPILE) pyproject.toml --upgrade --group build --group dev --constraint requirements.lock \
 		--output-file requirements-dev.lock
+	$(COMPILE) --upgrade --group fuzz --output-file requirements-fuzz.lock
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .fuzz .hypothesis .import_linter_cache

@@ -19,7 +19,7 @@ NOT_OURS = {".git", ".venv", "__pycache__", "build", "dist"}
 
 SAYS_NOTHING = {"base", "common", "facade", "helper", "helpers", "manager", "misc", "util", "utils"}
 
-SCENARIOS = {"processes", "simulation"}
+SCENARIOS = {"crash", "damage", "fuzz", "golden", "processes", "simulation"}
 """Folders of tests that run the whole and so mirror no single module."""
 
 SILENT = ".addHandler(logging.NullHandler())"
@@ -181,7 +181,7 @@ def test_the_pattern_of_machine_paths_finds_them_and_nothing_else(line: str, fou
 
 
 def test_every_dependency_is_locked_with_hashes_and_without_an_index() -> None:
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-fuzz.lock"):
         lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
         assert not [line for line in lines if "://" in line or line.startswith("-")], name
         pins = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9]", line)]

@@ -1,0 +1,102 @@
+"""A data directory with every kind of file; `python -m tests.golden.directory` writes it down.
+
+`tests/golden/format-1.hex` holds its files as they were when the formats were frozen, and
+`format-1.jsonl` what `delaywheel log dump` said of them. Neither may ever change: data directories
+out there look like this. A new format gets files of its own beside them.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from storage.inspect import dump_records
+from storage.spans import MINUTE_MS
+from tests.storage.store_rig import StoreRig
+
+GOLDEN = Path(__file__).parent
+_BYTES_A_LINE = 48
+
+
+def golden_directory() -> dict[str, bytes]:
+    """Return the files of a directory that was used for two hours, by path."""
+    rig = StoreRig(20261121)
+    rig.open()
+    rig.split(100)
+    for place in range(12):
+        # Near, within hours, within days, and overdue already.
+        for ahead_ms in (1000, 5 * MINUTE_MS, 150 * MINUTE_MS, 4000 * MINUTE_MS, -30_000):
+            rig.commit([rig.now_ms + ahead_ms + place, rig.now_ms + ahead_ms + 7 * place])
+        rig.file(100)
+        rig.load(steps=1000)
+        rig.now_ms += 2000
+        rig.deliver()
+        rig.journal()
+        rig.note()
+        rig.flush()
+        if place % 3 == 0:
+            rig.checkpoint()
+    for _ in range(6):
+        # Minutes pass: what is complete is sealed, hours are split.
+        rig.now_ms += 20 * MINUTE_MS
+        rig.split(1000)
+        rig.load(steps=1000)
+        rig.deliver(15)
+        rig.journal()
+        rig.note()
+        rig.commit_floor()
+        rig.file(100)
+        rig.checkpoint()
+    # What no checkpoint knows of yet.
+    rig.commit([rig.now_ms + 10])
+    rig.file(100)
+    rig.sync_durable_end()
+    return rig.disk.contents()
+
+
+def encoded(files: Mapping[str, bytes]) -> str:
+    """Return files as text: a line with the path, lines of hex digits, an empty line."""
+    parts = []
+    for path, data in sorted(files.items()):
+        lines = [
+            data[place : place + _BYTES_A_LINE].hex()
+            for place in range(0, len(data), _BYTES_A_LINE)
+        ]
+        parts.append("\n".join([path, *lines, "", ""]))
+    return "".join(parts)
+
+
+def decoded(text: str) -> dict[str, bytes]:
+    """Return the files that `encoded` made text of."""
+    files = {}
+    for part in text.split("\n\n"):
+        if part:
+            path, *lines = part.split("\n")
+            files[path] = bytes.fromhex("".join(lines))
+    return files
+
+
+def written(files: Mapping[str, bytes], root: Path) -> Path:
+    """Write the files below a directory, and return that."""
+    for path, data in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    return root
+
+
+def dumped(root: Path) -> list[str]:
+    """Return what `log dump` says of a directory, a line of JSON each."""
+    return [json.dumps(record, sort_keys=True, default=str) for record in dump_records(root)]
+
+
+def main() -> None:
+    """Write the golden files of the present format."""
+    files = golden_directory()
+    (GOLDEN / "format-1.hex").write_text(encoded(files), encoding="utf-8")
+    with TemporaryDirectory() as root:
+        lines = dumped(written(files, Path(root)))
+    (GOLDEN / "format-1.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Directories written when the formats were frozen are read for good, and written alike today."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from storage.batches import Damage
+from storage.disk import DirectoryDisk
+from storage.inspect import dump_records, verify_files
+from storage.item_reader import ItemReader
+from storage.spans import MINUTE_MS
+from storage.store import Store
+from tests.golden.directory import GOLDEN, decoded, golden_directory, written
+from tests.storage.store_rig import SETTINGS, START_MS
+
+HEX = GOLDEN / "format-1.hex"
+DUMP = [json.loads(line) for line in (GOLDEN / "format-1.jsonl").read_text().splitlines()]
+
+MESSAGES = [record for record in DUMP if record.get("kind") == "MESSAGE"]
+DELIVERED = {record["sequence"] for record in DUMP if record.get("outcome") == "delivered"}
+
+
+def test_today_the_same_directory_is_written_byte_for_byte() -> None:
+    golden, today = decoded(HEX.read_text()), golden_directory()
+    assert sorted(today) == sorted(golden)
+    assert [path for path in golden if today[path] != golden[path]] == []
+
+
+def test_every_kind_of_file_is_among_them() -> None:
+    kinds = Counter(
+        (path.partition("/")[0], path.rpartition(".")[2] if "." in path else path.split("/")[-1])
+        for path in decoded(HEX.read_text())
+    )
+    assert {
+        ("message_log", "log"),
+        ("message_log", "durable_end"),
+        ("schedule_log", "minute"),
+        ("schedule_log", "hour"),
+        ("schedule_log", "day"),
+        ("dispatch_log", "minute"),
+        ("dispatch_log", "log"),
+        ("dispatch_log", "durable_end"),
+        ("seals", "log"),
+        ("checkpoint", "checkpoint"),
+        ("identity", "identity"),
+    } <= set(kinds)
+    assert kinds["message_log", "log"] > 2
+    assert len(MESSAGES) > 100
+    assert len(DELIVERED) > 20
+
+
+def test_what_the_dump_said_then_it_says_now(tmp_path: Path) -> None:
+    root = written(decoded(HEX.read_text()), tmp_path)
+    today = [json.loads(json.dumps(record, default=str)) for record in dump_records(root)]
+    assert len(today) == len(DUMP)
+    # It may tell more than it did.
+    assert [
+        then for then, now in zip(DUMP, today, strict=True) if not then.items() <= now.items()
+    ] == []
+    assert [record["damage"] for record in verify_files(root) if record["damage"]] == []
+
+
+def test_a_node_starts_on_it_and_delivers_what_was_not_delivered(tmp_path: Path) -> None:
+    disk = DirectoryDisk(written(decoded(HEX.read_text()), tmp_path))
+    damages: list[Damage] = []
+    now_ms = START_MS + 90 * 24 * 60 * MINUTE_MS
+    store, summary = Store.open(
+        disk, SETTINGS, chance=random.Random(1), now_ms=now_ms, on_damage=damages.append
+    )
+    schedule = store.schedule
+    while (split := schedule.begin_split(now_ms)) is not None:
+        while not split.step(now_ms):
+            pass
+    found = []
+    while (job := schedule.begin_load(now_ms, rows_max=1000, now_ms=now_ms)) is not None:
+        done = False
+        while not done:
+            entries, done = job.step(1000)
+            found.append(entries)
+    entries = np.concatenate(found)
+    items, damaged = ItemReader(disk, damages.append).read(entries)
+    store.close()
+    assert damages == []
+    assert summary.message_log.cut == []
+    assert damaged is None
+    pending = {
+        record["sequence"]: record for record in MESSAGES if record["sequence"] not in DELIVERED
+    }
+    assert sorted(entries["sequence"].tolist()) == sorted(pending)
+    for entry, item in zip(entries.tolist(), items, strict=True):
+        record = pending[entry[0]]
+        assert len(item) == record["bytes"]
+        assert record["message id"].encode() in bytes(item)
+        assert record["subject"].encode() in bytes(item)
