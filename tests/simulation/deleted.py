@@ -26,10 +26,12 @@ class Deleted:
     """Watches the unlinks of all lives of a disk."""
 
     def __init__(self, witness: Witness, clock: SimClock) -> None:
-        self._witness = witness
+        self.witness = witness
         self._clock = clock
         self.files: dict[str, bytes] = {}
         """Each file that a checkpoint deleted, as it was then."""
+        self.hurry_until_s = 0.0
+        """Until then the disk is full, or was when what goes was chosen: graces are cut short."""
 
     def watch(self, disk: SimDisk, *, grace_ms: int) -> None:
         """Look at all that a life of the server deletes; it has to grant this grace."""
@@ -51,12 +53,14 @@ class Deleted:
         self.files[path] = data
         checkpoint = _checkpoint(disk.content(CHECKPOINT, durable=True))
         if checkpoint is None or path not in checkpoint.retired:
-            self._witness.complain(f"kept: {path} is deleted, and no checkpoint lists it")
+            self.witness.complain(f"kept: {path} is deleted, and no checkpoint lists it")
             return
         now_s = trio.current_time()
         age_ms = self._clock.now_ms() - checkpoint.retired[path]
-        if age_ms < grace_ms and not self._witness.clock_was_set_between(now_s, now_s):
-            self._witness.complain(f"kept: {path} is deleted after {age_ms} of {grace_ms} ms")
+        if now_s < self.hurry_until_s:
+            return
+        if age_ms < grace_ms and not self.witness.clock_was_set_between(now_s, now_s):
+            self.witness.complain(f"kept: {path} is deleted after {age_ms} of {grace_ms} ms")
 
     def check_end_of_life(self, durable: Mapping[str, bytes]) -> None:
         """Complain of what the durable checkpoint makes of what is deleted, and is not there."""
@@ -65,9 +69,9 @@ class Deleted:
             return
         listed = {*checkpoint.retired, *checkpoint.quarantined}
         for path in sorted(self.files.keys() & durable.keys() - listed):
-            self._witness.complain(f"bounded: {path} was deleted, and is there unlisted")
+            self.witness.complain(f"bounded: {path} was deleted, and is there unlisted")
         if checkpoint.first_sequence > checkpoint.sequence + 1:
-            self._witness.complain(
+            self.witness.complain(
                 f"kept: the log is kept from record {checkpoint.first_sequence} on, "
                 f"but filed only up to {checkpoint.sequence}"
             )

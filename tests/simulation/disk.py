@@ -342,6 +342,11 @@ class SimDisk:
         node = self._find(path)
         return node.read(0, node.size) if isinstance(node, Inode) else None
 
+    def settled(self) -> set[str]:
+        """Return the paths under which a power cut now would leave the files that are there."""
+        durable = self.medium.root.durable_files()
+        return {path for path, inode in durable if self._find(path) is inode}
+
     def damage(self, path: str, position: int, data: bytes) -> None:
         """Overwrite durable bytes, as a failing medium or a misdirected write does."""
         node = self._find(path)

@@ -17,6 +17,7 @@ from storage import DataDirectoryError, Store
 from tests.simulation.broker import Outage, SimBroker
 from tests.simulation.clock import SimClock
 from tests.simulation.crash import SimNode
+from tests.simulation.deleted import Deleted
 from tests.simulation.faults import Death
 from tests.simulation.network import SimNetwork
 from tests.simulation.producer import SimProducer
@@ -44,6 +45,7 @@ class Surroundings(Protocol):
     brokers: list[SimBroker]
     producers: list[SimProducer]
     rot: Rot
+    deleted: Deleted
     server: DelayServer | None
 
 
@@ -190,6 +192,7 @@ class Disturbances:
         for_s = chance.choice((chance.uniform(1, 20), chance.uniform(20, 300)))
         world.witness.excuse_lateness(trio.current_time() + for_s + _LATE_AFTER_S)
         world.witness.facts_late(trio.current_time() + for_s + _LATE_AFTER_S)
+        world.deleted.hurry_until_s = trio.current_time() + for_s + _LATE_AFTER_S
         try:
             await trio.sleep(for_s)
         finally:

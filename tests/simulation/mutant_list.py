@@ -180,12 +180,19 @@ _GRACE = replace(
     name="a grace",
     configuration={**_NO_AGES.configuration, "retired_grace_ms": 600_000},
 )
-_SMALL_WHEEL = Scenario(name="a small wheel", hot=True, wheel={"entries_max": 40, "lanes_max": 1})
+_SMALL_WHEEL = Scenario(
+    name="a small wheel",
+    hot_ahead_s=(2, 60),
+    wheel={"entries_max": 40, "lanes_max": 1},
+)
 _HOT = Scenario(
     name="a hot subject",
-    hot=True,
+    hot_ahead_s=(2, 600),
     wheel={"entries_max": 100, "lane_entries_min": 1, "lanes_max": 2},
+    bounds={"load_step_rows": 1},
+    hot_spread_ms=(60_000, 600_000),
 )
+_HOT_AND_LATE = replace(_HOT, name="a hot subject that is late", hot_ahead_s=(-60, 0))
 
 _LOG = "storage/message_log.py"
 _LOG_RECOVERY = "storage/message_log_recovery.py"
@@ -1187,7 +1194,8 @@ _DELETED = (
                 ),
                 (
                     "        files = self._message_log.files()\n"
-                    "        last = LogFile(files[-1].path, self._message_log.next_sequence)\n"
+                    "        newest = files[-1].path if files else ''\n"
+                    "        last = LogFile(newest, self._message_log.next_sequence)\n"
                     "        files = (*files, last)\n"
                     "        for place, file in enumerate(files[:-1]):\n"
                 ),
@@ -1314,6 +1322,14 @@ _WAITING = (
             Edit(
                 _DRAINING,
                 (
+                    "            closed = self._note_closed(subject, job)\n"
+                    "        done = job is None\n"
+                ),
+                "            closed = False\n        done = job is None\n",
+            ),
+            Edit(
+                _DRAINING,
+                (
                     "                closed = closed or self._note_closed(subject, job)\n"
                     "                await self._filing.take([entries])\n"
                 ),
@@ -1373,7 +1389,7 @@ _WAITING = (
         ),
         needs="messages that arrive of a hot subject while it waits",
         seeds=60,
-        scenario=_HOT,
+        scenario=_HOT_AND_LATE,
     ),
     Mutant(
         section="5 lanes",

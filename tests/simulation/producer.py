@@ -63,7 +63,8 @@ class HotBurst:
     """When they are sent, virtual seconds."""
     due_ms: int
     spread_ms: int
-    """They are due from `due_ms` on, over so long; 0: all in the same millisecond."""
+    """They are due from `due_ms` on, over so long, most of them early; 0: all in the same
+    millisecond."""
 
 
 class SimProducer:
@@ -164,7 +165,9 @@ class SimProducer:
             request = _Request(b"")
             size = min(left, chance.choice((20, 100)))
             left -= size
-            dues = [burst.due_ms + chance.randint(0, burst.spread_ms) for _ in range(size)]
+            dues = [
+                burst.due_ms + round(burst.spread_ms * chance.random() ** 3) for _ in range(size)
+            ]
             items = [self._good_item(request, due_ms, "hot", small=True) for due_ms in dues]
             request.body = encode_send_request_body(items)
             requests.append(request)

@@ -8,7 +8,7 @@ refuse to start and name the file. Everything else has to go on as if nothing ha
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from storage import DamagedError, DataDirectoryError, LogStateError, UnsupportedFormatError
 from tests.simulation import independent_reader as reader
@@ -36,8 +36,17 @@ Span = tuple[str, int, int]
 class Rot:
     """Flips one bit, once."""
 
-    def __init__(self, chance: random.Random, *, witness: Witness, faults: Counter[str]) -> None:
+    def __init__(
+        self,
+        chance: random.Random,
+        *,
+        witness: Witness,
+        faults: Counter[str],
+        with_deleted: Callable[[dict[str, bytes]], dict[str, bytes]] = dict,
+    ) -> None:
+        """`with_deleted` adds those that were deleted to files, for what they tell of others."""
         self._chance = chance
+        self._with_deleted = with_deleted
         self._witness = witness
         self._faults = faults
         self._struck: tuple[str, int, int] | None = None
@@ -51,9 +60,9 @@ class Rot:
         """
         if self._struck is not None:
             return False
-        there = disk.contents()
-        durable = disk.contents(durable=True)
-        files = {path: data for path, data in durable.items() if path in there}
+        # Not a file that another one is about to replace: it would be the other that is hit.
+        durable, settled = disk.contents(durable=True), disk.settled()
+        files = {path: data for path, data in durable.items() if path in settled}
         kinds: dict[str, list[Span]] = {}
         # What the durable end vouches for may be hit however young it is; asked for, it is.
         for kind, span in self._spans(files, now_ms + (_OLD_MS if only else 0)):
@@ -95,6 +104,17 @@ class Rot:
         self._faults["start refused"] += 1
         return True
 
+    def with_checkpoint(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Return the files, the checkpoint as it was if that is what was damaged."""
+        path, position, byte = self._struck or ("", 0, 0)
+        data = files.get(path, b"")
+        if path != "checkpoint/checkpoint" or position >= len(data):
+            return files
+        with contextlib.suppress(reader.MismatchError):
+            reader.read_checkpoint(data)
+            return files  # Another one has taken its place.
+        return {**files, path: data[:position] + bytes([byte]) + data[position + 1 :]}
+
     def _spans(self, files: Mapping[str, bytes], now_ms: int) -> Iterator[tuple[str, Span]]:
         """Yield what may be damaged, by the kind of file."""
         durable_end = files.get("message_log/durable_end", b"")
@@ -125,13 +145,13 @@ class Rot:
             if 0 < span[2] <= len(files.get(span[0], b"")):
                 yield kind, span
 
-    def _excuse(self, files: Mapping[str, bytes], path: str, position: int) -> None:
+    def _excuse(self, files: dict[str, bytes], path: str, position: int) -> None:
         if path in _REPLACED:
             return
         self._witness.lost |= reader.lost_by(files, path, position)
         told = reader.told_by(files, path, position)
         if told:
-            ids = ids_by_sequence(files)
+            ids = ids_by_sequence(self._with_deleted(files))
             self._witness.doubled |= {ids[sequence] for sequence in told if sequence in ids}
 
 

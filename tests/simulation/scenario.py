@@ -39,8 +39,11 @@ class Scenario:
     """Settings of the server's wheel."""
     bounds: Mapping[str, Any] = field(default_factory=dict)
     """Fields of configuration.SmallConfig."""
-    hot: bool = False
-    """Whether one producer certainly sends many messages of one subject for one time."""
+    hot_ahead_s: tuple[float, float] | None = None
+    """If given, one producer certainly sends many messages of one subject for one time, so many
+    seconds before it."""
+    hot_spread_ms: tuple[int, ...] = (0, 60_000)
+    """Over how much time these messages are due, one of these values."""
 
 
 PLAIN = Scenario()

@@ -84,6 +84,15 @@ def test_a_log_that_ends_before_its_durable_end_was_not_kept(story: Story) -> No
     assert starts_with("kept", story.broken())
 
 
+def test_damage_is_put_right_but_not_in_a_file_that_was_written_anew(story: Story) -> None:
+    path = max(path for path in story.files if path.startswith("message_log/0"))
+    whole = dict(story.files)
+    story.witness.damage.append((path, 100, story.flip(path, 100)))
+    assert whole_files(story.witness, story.files) == whole
+    story.witness.damage.append((path, 200, whole[path][200] ^ 1))
+    assert whole_files(story.witness, whole) == whole
+
+
 def test_a_message_accepted_more_often_than_it_was_sent_is_in_the_log_twice(story: Story) -> None:
     story.witness.attempts[next(iter(story.witness.acknowledged))] = 0
     assert starts_with("once", story.broken())

@@ -691,3 +691,21 @@ def test_what_power_cuts_did_is_tallied() -> None:
         "zero-filled",
         "bit flipped in unsynced bytes",
     }
+
+
+def test_a_file_is_settled_once_its_name_is_durable() -> None:
+    disk = SimDisk(random.Random(1))
+    for name in ("old", "new"):
+        file = disk.open(name, create=True)
+        file.write_at(0, [name.encode()])
+        file.sync()
+    assert disk.settled() == set()
+    disk.sync_directory("")
+    assert disk.settled() == {"old", "new"}
+    disk.rename("new", "old")
+    assert disk.settled() == set()
+    assert (disk.content("old"), disk.content("old", durable=True)) == (b"new", b"old")
+    assert (disk.content("new"), disk.content("new", durable=True)) == (None, b"new")
+    disk.sync_directory("")
+    assert disk.settled() == {"old"}
+    assert disk.content("old", durable=True) == b"new"

@@ -134,6 +134,35 @@ def test_a_refusal_has_to_name_the_file_and_is_mended_once(image: Image) -> None
     assert not struck.refused(disk, error)
 
 
+def test_the_checkpoint_is_given_as_it_was_until_another_takes_its_place(image: Image) -> None:
+    path = "checkpoint/checkpoint"
+    disk = disk_of(image)
+    struck, _, _ = rot(1)
+    assert struck.with_checkpoint(image) is image
+    assert struck.strike(disk, LATER_MS, running=False, only=path)
+    damaged = disk.contents(durable=True)
+    assert damaged[path] != image[path]
+    assert struck.with_checkpoint(damaged) == image
+    assert struck.with_checkpoint(image) is image
+
+
+def test_facts_are_excused_by_what_is_deleted_of_the_log(image: Image) -> None:
+    log = {path: data for path, data in image.items() if path.startswith("message_log/0")}
+    rest = {path: data for path, data in image.items() if path not in log}
+    witness = Witness(SimClock())
+    kept = Rot(
+        random.Random(1),
+        witness=witness,
+        faults=Counter(),
+        with_deleted=lambda files: files | log,
+    )
+    assert kept.strike(disk_of(rest), LATER_MS, running=False, only="journal")
+    assert witness.doubled
+    forgetful, other, _ = rot(1)
+    assert forgetful.strike(disk_of(rest), LATER_MS, running=False, only="journal")
+    assert not other.doubled
+
+
 def test_what_is_young_or_not_all_there_is_not_hit(image: Image) -> None:
     young = {path: image[path] for path in image if path.startswith(("message_log/", "identity"))}
     first_ms = min(

@@ -253,7 +253,12 @@ class World:
             for name, address in BROKER_ADDRESSES.items()
         ]
         self.deleted = Deleted(self.witness, self.clock)
-        self.rot = Rot(derive(seed, "rot"), witness=self.witness, faults=faults)
+        self.rot = Rot(
+            derive(seed, "rot"),
+            witness=self.witness,
+            faults=faults,
+            with_deleted=self.deleted.with_files,
+        )
         self.server: DelayServer | None = None
         """Of the present life, if there is one."""
         if scenario.failing:
@@ -307,15 +312,16 @@ class World:
         return msgspec.structs.replace(config, storage=storage, wheel=wheel, **scenario.bounds)
 
     def _draw_burst(self, shape: random.Random, start_ms: int) -> HotBurst | None:
-        if shape.random() >= _HOT_CHANCE and not self._scenario.hot:
+        asked_for = self._scenario.hot_ahead_s
+        if shape.random() >= _HOT_CHANCE and asked_for is None:
             return None
         at_s = shape.uniform(0.05, 0.5) * min(self.length_s, 10_000)
-        ahead_s = shape.uniform(10, 2400)
+        ahead_s = shape.uniform(*(asked_for or (10, 2400)))
         return HotBurst(
             count=shape.randint(100, 300),
             at_s=at_s,
             due_ms=start_ms + round((at_s + ahead_s) * 1000),
-            spread_ms=shape.choice((0, 60_000)),
+            spread_ms=shape.choice(self._scenario.hot_spread_ms),
         )
 
     # -- the run -----------------------------------------------------------------------------
@@ -382,12 +388,16 @@ class World:
             self._serve, expected=(StorageError, OSError), count_steps=count_steps
         )
         self.server = None
-        durable = whole_files(self.witness, self.node.disk.contents(durable=True))
+        durable = self._whole(self.node.disk.contents(durable=True))
         self.deleted.check_end_of_life(durable)
         check_end_of_life(self.witness, self.deleted.with_files(durable))
         if ending.death is None and ending.error is None:
             check_clean_stop(self.witness, self.node.disk.contents())
         return ending
+
+    def _whole(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return the files as they were without any damage done to them on purpose."""
+        return whole_files(self.witness, self.rot.with_checkpoint(files))
 
     async def _live_until(self, end: PlannedEnd) -> None:
         self._stop = trio.Event()
@@ -420,7 +430,7 @@ class World:
         }
         if not paths:
             return
-        files = self.deleted.with_files(self.node.disk.contents())
+        files = self.deleted.with_files(self._whole(self.node.disk.contents()))
         ids = ids_by_sequence(files)
         for path in paths:
             data = files.get(path, b"")
