@@ -9,6 +9,7 @@ rule, one sentence, and what has to happen for its absence to matter; then let
 
 from dataclasses import dataclass, replace
 
+from sender import SenderConfig
 from tests.simulation.faults import HARSH, Action, Kill, PowerCut, Trap, running
 from tests.simulation.scenario import PLAIN, Scenario
 
@@ -192,7 +193,22 @@ _HOT = Scenario(
     bounds={"load_step_rows": 1},
     hot_spread_ms=(60_000, 600_000),
 )
-_HOT_AND_LATE = replace(_HOT, name="a hot subject that is late", hot_ahead_s=(-60, 0))
+_HOT_AND_LATE = Scenario(
+    name="a hot subject that is late",
+    hot_ahead_s=(-60, 0),
+    hot_spread_ms=(60_000,),
+    wheel={"entries_max": 1000, "lane_entries_min": 1, "lanes_max": 2},
+    bounds={
+        "sender": SenderConfig(
+            batch_items=7,
+            in_flight_requests_max=1,
+            entries_max=16,
+            heartbeat_s=3600,
+            retry_max_s=10,
+            refused_max_s=30,
+        )
+    },
+)
 
 _LOG = "storage/message_log.py"
 _LOG_RECOVERY = "storage/message_log_recovery.py"
@@ -1359,21 +1375,6 @@ _WAITING = (
         ),
         needs="a hot subject with messages that are due later",
         seeds=40,
-        scenario=_HOT,
-    ),
-    Mutant(
-        section="5 lanes",
-        name="loads take what lanes have",
-        rule="Loads leave out the subjects that have lanes.",
-        edits=(
-            Edit(
-                _LOADING,
-                ("        left_out = self.left_out if self.started else self._schedule.lanes\n"),
-                "        left_out: set[int] = set()\n",
-            ),
-        ),
-        needs="a lane that is closed during a load",
-        seeds=60,
         scenario=_HOT,
     ),
     Mutant(
