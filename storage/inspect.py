@@ -181,9 +181,12 @@ def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
     for directory in (*_KINDS, QUARANTINE_DIRECTORY):
         names += [f"{directory}/{name}" for name in disk.list(directory)]
     names += sorted(vouched)
+    # Both are made before the first file of the message_log.
+    made = bool(list_log_files(disk, MESSAGE_LOG_DIRECTORY))
+    needed = {IDENTITY_PATH, CHECKPOINT_PATH} if made else set()
     for name in dict.fromkeys(names):
         wanted = name.startswith(prefix) and not name.endswith(".tmp") and name not in _KINDS
-        if wanted and (name in vouched or disk.exists(name)):
+        if wanted and (name in vouched or name in needed or disk.exists(name)):
             yield _place(disk, name, uuid, vouched)
 
 
@@ -317,7 +320,13 @@ def _verify(place: _Place) -> _Report:
 
 def _needs_nothing(place: _Place, report: _Report) -> bool:
     """Say whether a file may be unreadable: retired, or just made and still without a header."""
-    unborn = place.vouched is None and report.size < FILE_HEADER_SIZE and place.following is None
+    unborn = (
+        place.vouched is None
+        and report.size < FILE_HEADER_SIZE
+        and place.following is None
+        # Those get their names when they are whole.
+        and not _is_small_file(place.path)
+    )
     return place.vouched == 0 or (unborn and place.log_uuid is not None)
 
 

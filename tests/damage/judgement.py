@@ -150,6 +150,8 @@ class Judge:
         vouches |= path.startswith(f"{SEALS_DIRECTORY}/")
         if data is not None:
             return [verify_path(disk, path, read_vouchers(disk) if vouches else self._vouchers)]
+        if vouches:
+            return verify_disk(disk)
         # A file that is gone is reported where something vouches for it, or by its neighbour.
         vouchers = read_vouchers(disk)
         folder = path.rpartition("/")[0]

@@ -177,6 +177,17 @@ def without(files: Mapping[str, bytes], name: str, root: Path) -> Path:
     return written({path: data for path, data in files.items() if path != name}, root)
 
 
+@pytest.mark.parametrize("path", ["identity", "checkpoint/checkpoint"])
+def test_what_no_directory_is_without_is_missed(path: str, tmp_path: Path) -> None:
+    files = lived_in().disk.contents()
+    left = {name: data for name, data in files.items() if name != path}
+    assert damage_in(written(left, tmp_path / "left"))[path] == ["0: the file is gone"]
+    assert damage_in(written({"identity": files["identity"]}, tmp_path / "new")) == {}
+    for size in (0, 10, 63):
+        cut = files | {path: files[path][:size]}
+        assert path in damage_in(written(cut, tmp_path / str(size)))
+
+
 def test_a_numbered_file_that_is_missing_is_named_by_the_one_before_it(tmp_path: Path) -> None:
     rig = lived_in()
     for place in range(120):
