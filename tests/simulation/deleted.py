@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import trio
 
 from tests.simulation import independent_reader as reader
+from tests.simulation.checkers import whole_files
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import running
@@ -82,18 +83,20 @@ class Deleted:
         checkpoint = _checkpoint(files.get(CHECKPOINT))
         if not self.files or checkpoint is None:
             return found
+        # What was damaged on purpose before it was deleted says now what it said at first.
+        deleted = whole_files(self.witness, self.files)
         gone: dict[str, bool] = {}
         """Segments with seals, and whether the last one says that they are deleted."""
-        for path in sorted({path for path in (*files, *self.files) if path.startswith("seals/0")}):
-            batches = _batches(files.get(path, self.files.get(path, b"")))
+        for path in sorted({path for path in (*files, *deleted) if path.startswith("seals/0")}):
+            batches = _batches(files.get(path, deleted.get(path, b"")))
             last = max((batch.base + batch.count - 1 for batch in batches), default=0)
             if last < checkpoint.seals_needed:
-                found.setdefault(path, self.files.get(path, b""))
+                found.setdefault(path, deleted.get(path, b""))
             for batch in batches:
                 columns = batch.columns
                 names = map(reader.segment_name, columns["start_minute"], columns["span"])
                 gone.update(zip(names, map(bool, columns["deleted"]), strict=True))
-        for path, data in self.files.items():
+        for path, data in deleted.items():
             directory, _, name = path.rpartition("/")
             if (directory == "message_log" and _is_below(name, checkpoint.first_sequence)) or (
                 directory in {"schedule_log", "dispatch_log"} and gone.get(name)

@@ -22,6 +22,7 @@ REGRESSIONS = {
     1: "facts known before the rows they tell of were written: the segment was never sealed",
     15: "killed after the first seal and before the first checkpoint: never started again",
     2125: "dead before its first step: no life of the server, and nothing it could have broken",
+    100057: "a seal damaged, and its file deleted for its age: its segment seemed lost",
     7029: "a message_log file whose header never got to the disk, while bits rot",
 }
 """Seeds that have found a fault, of the server or of the simulation, as worlds were then. A world
