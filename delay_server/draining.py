@@ -52,6 +52,7 @@ class Draining:
         pacer: Pacer,
         offer: Offer,
         room: Callable[[], int],
+        on_unreserved: Callable[[], None],
     ) -> None:
         self._schedule = schedule
         self._filing = filing
@@ -61,10 +62,13 @@ class Draining:
         self._pacer = pacer
         self._offer = offer
         self._room = room
+        self._on_unreserved = on_unreserved
         self._more = Wakeup()
         self._rests_until: dict[int, float] = {}
         """For each lane that is open: when it is to be looked after again."""
         self._rest_s: dict[int, float] = {}
+        self.reserved = 0
+        """Entries that are being read and that the sender has to have room for when they come."""
         self.drained = 0
         """Entries that came to the sender from lanes."""
         self.opened = 0
@@ -106,7 +110,8 @@ class Draining:
         """Return how much of a lane is to be taken now; none while the sender has enough of it."""
         room = self._room()
         share, held = self._lanes.share(room), self._lanes.held(subject)
-        return 0 if held > share // 2 else max(min(share - held, room), 0)
+        # Half of the room at the most: others want some while this is being read.
+        return 0 if held > share // 2 else max(min(share - held, room - room // 2), 0)
 
     async def _serve(self, subject: int) -> bool:
         """Do what can be done for a lane now; say whether there was anything."""
@@ -140,6 +145,14 @@ class Draining:
 
     async def _drain(self, subject: int, rows_max: int) -> bool:
         """Take what is due of a lane, as much as is wanted; say whether there is more."""
+        self.reserved = rows_max
+        try:
+            return await self._drain_reserved(subject, rows_max)
+        finally:
+            self.reserved = 0
+            self._on_unreserved()
+
+    async def _drain_reserved(self, subject: int, rows_max: int) -> bool:
         job = await self._filing.run(self._begin_drain, subject, rows_max)
         if job is None:
             return False
@@ -148,6 +161,7 @@ class Draining:
             async with self._filing.taking:
                 entries, done = await self._filing.run(job.step, _STEP_ROWS)
                 if len(entries):
+                    self.reserved = max(self.reserved - len(entries), 0)
                     self._lanes.drained(entries)
                     self._offer(entries, lane=self._lanes.number(subject))
                     self.drained += len(entries)

@@ -174,7 +174,8 @@ class DelayServer:
             pacer=self.pacer,
             lanes=self.lanes,
             offer=self.sender.offer,
-            room=lambda: self.sender.room,
+            # What is being read for a lane has its place already.
+            room=lambda: max(self.sender.room - self.draining.reserved, 0),
             on_popped=self._popped,
         )
         self.filing = Filing(
@@ -197,6 +198,7 @@ class DelayServer:
             pacer=self.pacer,
             offer=self.sender.offer,
             room=lambda: self.sender.room,
+            on_unreserved=self.dispatch.room_has_grown,
         )
         self.committing = Committing(
             message_log=self.store.message_log,

@@ -208,7 +208,8 @@ class SimProducer:
         flaw = chance.choice((ItemCode.STORE_ERROR, ItemCode.BLOCK, ItemCode.SUBJECT_NOT_ASSIGNED))
         message_id = self._new_id()
         now_ms = self._witness.clock.now_ms()
-        late = self._horizon_ms + 3_600_000 if flaw is ItemCode.BLOCK else 1000
+        # Beyond the horizon, however far the clock leaps while the request is held.
+        late = 2 * self._horizon_ms if flaw is ItemCode.BLOCK else 1000
         item = encode_item(
             Item(
                 flag=FLAG_DELAY,

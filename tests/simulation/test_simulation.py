@@ -21,6 +21,8 @@ SEEDS_PER_CHUNK = 15
 REGRESSIONS = {
     1: "facts known before the rows they tell of were written: the segment was never sealed",
     15: "killed after the first seal and before the first checkpoint: never started again",
+    1150: "what was read for a lane found its room in the sender taken",
+    1338: "a clock that leapt made a message due in time that was to be refused",
     2125: "dead before its first step: no life of the server, and nothing it could have broken",
     100057: "a seal damaged, and its file deleted for its age: its segment seemed lost",
     7029: "a message_log file whose header never got to the disk, while bits rot",
