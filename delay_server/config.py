@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
-from delay_server.admission import AdmissionLimits
+from delay_server.admission import DAY_MS, AdmissionLimits
 from delay_server.filing import FilingLimits
 from delay_server.ingest import IngestLimits
 from delay_server.lanes import LaneLimits
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 KIB = 1024
 MIB = 1024 * KIB
-DAY_MS = 24 * 60 * 60 * 1000
 
 Part = TypeVar("Part", bound="DataclassInstance")
 

@@ -407,8 +407,6 @@ class _FileReader:
         self._size = size
         self._gaps = gaps
         self._header = self._file_header()
-        self._searched = 0
-        """Items were looked for up to here."""
 
     def _file_header(self) -> FileHeader | None:
         """Return what the file says it is, or what its name says."""
