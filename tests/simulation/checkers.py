@@ -29,6 +29,7 @@ Promise 6 needs more than one node. A violation begins with one of these words.
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ _ON_TIME_S = 40.0
 """Two requests that time out, the waits after them, and a disk that stalls now and then."""
 _SHOWN = 5
 _MINUTE_MS = 60_000
+_SET_ASIDE = re.compile(
+    r"quarantine/(?P<log>schedule_log|dispatch_log)\.(?P<incarnation>\d+)\.(?P<name>\d.*)"
+)
 _OUTCOMES = ("delivered", "known", "dead", "cancelled", "moved", "expired", "dropped")
 _DIGESTED = (("sequence", "<i8"), ("due_ms", "<i8"), ("size", "<u4"), ("id_hash", "<u8"))
 
@@ -100,7 +104,8 @@ def check(
     _check_receipts(witness, findings)
     _check_on_time(witness, brokers, findings)
     damaged = {path for path, _position, _byte in witness.damage}
-    image = _Image(whole_files(witness, files), findings, damaged=damaged)
+    whole = whole_files(witness, with_files_set_aside(files))
+    image = _Image(whole, findings, damaged=damaged)
     try:
         image.check(witness)
         if at_stop is not None:
@@ -122,6 +127,20 @@ def whole_files(witness: Witness, files: Mapping[str, bytes]) -> dict[str, bytes
         if position < len(data) and not _is_readable(data):
             whole[path] = data[:position] + bytes([byte]) + data[position + 1 :]
     return whole
+
+
+def with_files_set_aside(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files, and in its first place each that a start with damage has set aside.
+
+    Such a start moves what nothing seems to name, and damaged seals name no segment; without the
+    damage they do. What has been written in that place since stays, and the oldest of several is
+    what was there when the damage was done.
+    """
+    found = dict(files)
+    set_aside = [match for path in files if (match := _SET_ASIDE.fullmatch(path))]
+    for match in sorted(set_aside, key=lambda match: int(match["incarnation"])):
+        found.setdefault(f"{match['log']}/{match['name']}", files[match[0]])
+    return found
 
 
 def _is_readable(data: bytes) -> bool:

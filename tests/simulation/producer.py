@@ -35,6 +35,9 @@ from tests.simulation.witness import Witness
 
 _SUBJECTS = ("orders", "orders.paid", "flights", "%RETRY%orders%billing", "grüße")
 _TIMEOUT_S = 5.0
+_PAUSE_S = 2.0
+"""Longest pause before requests are tried again; twice as long after each try without an answer."""
+_PAUSE_MAX_S = 16.0
 _ITEMS = (68, 72)
 """Messages that are acknowledged to one producer, between these, beside those of a burst."""
 _MISCHIEF = 0.04
@@ -248,6 +251,7 @@ class SimProducer:
             await self._vanish(waiting)
         if self._chance.random() < _MISCHIEF:
             await self._send_garbage()
+        pause_s = _PAUSE_S
         while waiting:
             answers = await self._attempt(waiting)
             left = []
@@ -260,7 +264,8 @@ class SimProducer:
                     self._left += len(request.good)
             waiting = left
             if waiting:
-                await trio.sleep(self._chance.uniform(0, 2))
+                await trio.sleep(self._chance.uniform(0, pause_s))
+                pause_s = _PAUSE_S if answers else min(2 * pause_s, _PAUSE_MAX_S)
         if self._chance.random() < 0.1:
             self._close()
 

@@ -7,7 +7,12 @@ import pytest
 import trio
 
 from tests.simulation import independent_reader as reader
-from tests.simulation.checkers import check, check_end_of_life, whole_files
+from tests.simulation.checkers import (
+    check,
+    check_end_of_life,
+    whole_files,
+    with_files_set_aside,
+)
 from tests.simulation.clock import SimClock
 from tests.simulation.configuration import CONSTANT_BROKERS
 from tests.simulation.determinism import run_deterministic
@@ -231,3 +236,15 @@ def test_what_is_late_is_seen_if_a_broker_was_there(what: str, after_s: float, l
         assert _is_late(witness) is late
 
     run_deterministic(1, run, limit_s=1000)
+
+
+def test_what_a_start_has_set_aside_is_read_in_its_first_place() -> None:
+    files = {
+        "dispatch_log/20300101T0000Z.minute": b"written since",
+        "quarantine/dispatch_log.4.20300101T0000Z.minute": b"no more",
+        "quarantine/dispatch_log.12.20300101T0001Z.minute": b"later",
+        "quarantine/dispatch_log.7.20300101T0001Z.minute": b"earlier",
+        "quarantine/checkpoint.7.checkpoint": b"of no log",
+    }
+    found = with_files_set_aside(files)
+    assert found == files | {"dispatch_log/20300101T0001Z.minute": b"earlier"}

@@ -25,6 +25,7 @@ REGRESSIONS = {
     1338: "a clock that leapt made a message due in time that was to be refused",
     2125: "dead before its first step: no life of the server, and nothing it could have broken",
     100057: "a seal damaged, and its file deleted for its age: its segment seemed lost",
+    100379: "seals damaged, and facts of a sealed segment set aside: the checker missed the facts",
     7029: "a message_log file whose header never got to the disk, while bits rot",
 }
 """Seeds that have found a fault, of the server or of the simulation, as worlds were then. A world
@@ -51,8 +52,10 @@ def test_promises_hold_whatever_crashes(chunk: int) -> None:
     assert not failures, "\n".join(failures)
     assert campaign.messages_min is not None
     assert campaign.messages_min >= 200
+    assert campaign.segments.total() >= 40 * SEEDS_PER_CHUNK
+    # A clock that leaps, and is believed, files in one minute what was to be in many.
     assert campaign.segments_min is not None
-    assert campaign.segments_min >= 30
+    assert campaign.segments_min >= 20
     assert campaign.lacking_a_span == []
     assert campaign.crashes >= 2 * SEEDS_PER_CHUNK
 
