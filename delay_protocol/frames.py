@@ -124,6 +124,16 @@ class FrameDecoder:
         return len(self._buffer)
 
     @property
+    def missing(self) -> int:
+        """How many bytes the first frame needs at least to be complete; 0 if it is.
+
+        Before its head is there that is the rest of the head.
+        """
+        if len(self._buffer) < FRAME_OVERHEAD:
+            return FRAME_OVERHEAD - len(self._buffer)
+        return max(4 + int(_TOTAL.unpack_from(self._buffer)[0]) - len(self._buffer), 0)
+
+    @property
     def fault(self) -> RemoteProtocolError | None:
         """What ended the stream, once the decoder has seen it; the next call raises it."""
         return self._fault

@@ -177,8 +177,12 @@ class Admission:
         self._subjects_accepted: set[bytes] = set()
         self._subjects_refused: dict[bytes, str] = {}
 
-    def admit(self, body: bytes, now_ms: int, into: Intake) -> Admitted:
+    def admit(
+        self, body: bytes, now_ms: int, into: Intake, *, at_once_ms: int | None = None
+    ) -> Admitted:
         """Put the acceptable items of a request's body into the intake and list the others.
+
+        An item without a due time of its own is due at `at_once_ms`, or `now_ms` if not given.
 
         Raise IndivisibleBodyError, and take nothing, if the body cannot be divided into items, or
         only into more than twice as many as a request may have.
@@ -189,7 +193,8 @@ class Admission:
         if not count:
             return Admitted(0, [])
         if not self._is_flawless(scan, body, now_ms):
-            return self._admit_one_by_one(scan, body, now_ms, into)
+            at_once_ms = now_ms if at_once_ms is None else at_once_ms
+            return self._admit_one_by_one(scan, body, now_ms, into, at_once_ms)
         into.add_request(
             body,
             starts=scan.starts,
@@ -263,7 +268,9 @@ class Admission:
             )
         )
 
-    def _admit_one_by_one(self, scan: ItemScan, body: bytes, now_ms: int, into: Intake) -> Admitted:
+    def _admit_one_by_one(
+        self, scan: ItemScan, body: bytes, now_ms: int, into: Intake, at_once_ms: int
+    ) -> Admitted:
         self._walks_left = _WALKED_MAX
         failures: dict[bytes, Failure] = {}
         accepted: list[int] = []
@@ -279,7 +286,7 @@ class Admission:
             starts=[scan.starts[index] for index in accepted],
             sizes=[scan.sizes[index] for index in accepted],
             due_ms=[
-                scan.due_ms[index] if scan.flags[index] & FLAG_DELAY else now_ms
+                scan.due_ms[index] if scan.flags[index] & FLAG_DELAY else at_once_ms
                 for index in accepted
             ],
             id_hash=[xxh3_64_intdigest(scan.ids[index]) for index in accepted],

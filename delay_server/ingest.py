@@ -96,7 +96,8 @@ class Ingest:
     """The handler of producers' connections, and the group commit behind it.
 
     `commit` makes the items of an intake durable or raises StorageFullError (as `disk_full`); it is
-    given by the server, so that this module knows no log.
+    given by the server, so that this module knows no log. `trusted_ms` is the time at which items
+    without a due time are due: the wall's, unless that has leapt and is not believed.
     """
 
     def __init__(
@@ -105,11 +106,13 @@ class Ingest:
         admission: Admission,
         limits: IngestLimits,
         clock: Clock,
+        trusted_ms: Callable[[], int],
         commit: Callable[[Intake], Awaitable[bool]],
     ) -> None:
         self._admission = admission
         self._limits = limits
         self._clock = clock
+        self._trusted_ms = trusted_ms
         self._commit = commit
         self._state = IngestState.HOLDING
         self._intake = Intake()
@@ -179,7 +182,10 @@ class Ingest:
             self._refuse_all(connection, frame)
             return
         try:
-            admitted = self._admission.admit(frame.body, self._clock.now_ms(), self._intake)
+            # Due at once is due by the time that is trusted: a wall that leapt may be taken back.
+            admitted = self._admission.admit(
+                frame.body, self._clock.now_ms(), self._intake, at_once_ms=self._trusted_ms()
+            )
         except IndivisibleBodyError as error:
             self.counts.indivisible += 1
             connection.fault()

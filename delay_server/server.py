@@ -114,6 +114,7 @@ class DelayServer:
             admission=Admission(config.admission.limits()),
             limits=config.admission.ingest_limits(),
             clock=runtime.clock,
+            trusted_ms=self.pacer.trusted_ms,
             commit=self._commit,
         )
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=self.started_ms)

@@ -35,13 +35,29 @@ from delay_protocol import (
 from delay_transport.leaky_bucket import LeakyBucket
 from delay_transport.limits import ConnectionLimits
 from delay_transport.outbox import OutBox, Wakeup
+from delay_transport.runtime import set_receive_low_water
 
 _FLAG_RESPONSE = 1
 _FLAG_ONE_WAY = 2
-_PENALTY_S_MIN = 0.001
+_ROUND_S = 0.02
+"""Whoever has to wait for a while goes on at a multiple of this: many then share one turn of the
+loop, each of which may cost the loop a wait for the threads."""
+_RECEIVE_COST_BYTES = 32 * 1024
+"""What a receive costs besides its bytes, in bytes."""
+_TRICKLE_S_MIN = 0.005
+"""A frame that is younger is on its way; the pieces of an older one are left to gather."""
+_DISCARD_PAUSE_S = 0.01
+"""Pause after the first receive that is discarded; twice as long after each further one."""
 _HEARTBEAT = int(CommandCode.HEARTBEAT)
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+def _round_after(when: float) -> float:
+    """Return the first time after `when` at which those who wait go on together."""
+    after = (when // _ROUND_S + 1) * _ROUND_S
+    # Rounded to where it began it would be no wait at all, again and again.
+    return after if after > when else after + _ROUND_S
 
 
 class CloseReason(Enum):
@@ -122,6 +138,10 @@ class Shared:
             rate=limits.total_faults_per_second_max,
             size=limits.total_faults_per_second_max * limits.faults_burst_seconds,
         )
+        self.unproven = LeakyBucket(
+            rate=limits.unproven_bytes_per_second_max, size=limits.unproven_bytes_per_second_max
+        )
+        """Bytes received from connections that have yet to make a request without a fault."""
         self._bytes_max = limits.total_bytes_max
         self._unfinished_bytes_max = limits.unfinished_bytes_max
         self._warnings = LeakyBucket(
@@ -234,6 +254,13 @@ class Connection:
             rate=limits.faults_per_second_max,
             size=limits.faults_per_second_max * limits.faults_burst_seconds,
         )
+        self._faults_made = 0
+        self._is_proven = False
+        """Whether the last requests were not all faults."""
+        self._low_water = 1
+        """Bytes of which the socket is to have so many before the reader wakes."""
+        self._is_new = True
+        """Whether nothing was received yet: that much is free, and proves an honest peer."""
         self._ending: CloseReason | None = None
         self._detail = ""
         self._closed = False
@@ -286,6 +313,7 @@ class Connection:
         Work that ends in a refusal is to cost the others little, however much of it is asked for.
         """
         now = trio.current_time()
+        self._faults_made += count
         self._counts.faults += count
         self._faults.pour(now, count)
         self._shared.faults.pour(now, count)
@@ -408,6 +436,9 @@ class Connection:
         counts = self._counts
         self._active_at = now = trio.current_time()
         counts.received_bytes += len(data)
+        if not self._is_proven:
+            self._shared.unproven.pour(now, len(data) + _RECEIVE_COST_BYTES)
+            self._is_new = False
         decoder.feed(data)
         frames = decoder.frames()
         unfinished = decoder.buffered
@@ -417,6 +448,8 @@ class Connection:
                 self._look_by(now + self._limits.frame_grace_seconds)
             self._unfinished_bytes = unfinished
             self._shared.hold_unfinished(self, unfinished)
+        if unfinished or self._low_water > 1:
+            self._let_gather(now)
         if frames:
             counts.frames += len(frames)
             requests = [
@@ -427,7 +460,9 @@ class Connection:
             if len(requests) != len(frames):
                 self._take_others(frames)
             if requests:
+                faults_before = self._faults_made
                 self._handler.frames(self, requests)
+                self._is_proven = self._faults_made - faults_before < len(requests)
         if decoder.fault is not None:
             raise decoder.fault
 
@@ -443,6 +478,19 @@ class Connection:
 
     # Limits
 
+    def _let_gather(self, now: float) -> None:
+        """Have the socket wait for more of a frame that comes in small pieces.
+
+        Each receive costs the loop a turn, and a wait for the threads. What the socket keeps to
+        itself is at most what a frame has to bring in a second.
+        """
+        size = 1
+        if self._unfinished_bytes and now >= self._frame_began_at + _TRICKLE_S_MIN:
+            size = min(self._decoder.missing, self._limits.frame_bytes_per_second_min)
+        if size != self._low_water:
+            self._low_water = size
+            set_receive_low_water(self._stream, size)
+
     def _is_over_limit(self) -> bool:
         limits = self._limits
         return (
@@ -454,12 +502,14 @@ class Connection:
         )
 
     def _penalty_s(self) -> float:
-        """Return for how many seconds nothing is read because of the peer's faults."""
+        """Return for how many seconds nothing is read because of what came to nothing."""
         now = trio.current_time()
-        own = self._faults.seconds_until_room(now)
+        penalty_s = self._faults.seconds_until_room(now)
         if self._faults.level(now):
-            return max(own, self._shared.faults.seconds_until_room(now))
-        return own
+            penalty_s = max(penalty_s, self._shared.faults.seconds_until_room(now))
+        if not (self._is_proven or self._is_new):
+            penalty_s = max(penalty_s, self._shared.unproven.seconds_until_room(now))
+        return penalty_s
 
     async def _pause(self) -> None:
         """Wait for room. The peer's own deadlines stand still meanwhile: it is us who wait."""
@@ -468,9 +518,11 @@ class Connection:
             self._counts.pauses += 1
         while self._is_over_limit():
             penalty_s = self._penalty_s()
-            # At least a little: what is left after a wait may be too small to move the clock.
-            with trio.move_on_after(max(penalty_s, _PENALTY_S_MIN) if penalty_s else math.inf):
+            if not penalty_s:
                 await self._shared.sleep(self._room)
+                continue
+            with trio.move_on_at(_round_after(trio.current_time() + penalty_s)):
+                await self._room.sleep()
         now = trio.current_time()
         self._active_at = now
         self._frame_began_at += now - self._paused_at
@@ -499,7 +551,9 @@ class Connection:
     def _frame_deadline(self) -> float:
         """Return when the unfinished frame is too slow if no more of it arrives."""
         limits = self._limits
-        lasts = self._unfinished_bytes / limits.frame_bytes_per_second_min
+        # What the socket keeps to itself may have come as well.
+        bytes_come = self._unfinished_bytes + self._low_water - 1
+        lasts = bytes_come / limits.frame_bytes_per_second_min
         return self._frame_began_at + min(
             limits.frame_seconds_max, max(limits.frame_grace_seconds, lasts)
         )
@@ -544,7 +598,10 @@ class Connection:
     async def _discard_until_closed(self, stream: trio.abc.HalfCloseableStream) -> None:
         try:
             await stream.send_eof()
+            pause_s = _DISCARD_PAUSE_S
             while await stream.receive_some(self._limits.receive_bytes):
-                pass
+                # Whoever floods has to wait: its bytes are worth nothing.
+                await trio.sleep_until(_round_after(trio.current_time() + pause_s))
+                pause_s *= 2
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return

@@ -91,13 +91,21 @@ class ConnectionLimits:
     faults_burst_seconds: float = 10.0
     """Seconds' worth of both limits that may come at once after a quiet time."""
 
+    unproven_bytes_per_second_max: float = 16 * MIB
+    """Bytes a second received for long from all unproven connections together: those whose last
+    requests were all faults, or that have not made any yet. A receive counts for 32 KiB more.
+    Beyond it they are read more slowly, so that floods of frames that come to nothing, by however
+    many connections, leave the others their time. One request without a fault proves a connection.
+    """
+
     warnings_per_second_max: float = 10.0
     """Lines a second in the log about connections refused or closed for what their peer did, after
     a burst of ten times as many. The lines after those left out say how many there were."""
 
     linger_seconds_max: float = 1.0
     """Seconds for the peer to close after we said that we are done. What it still sends meanwhile
-    is discarded: closing with unread bytes could destroy the answers on their way to it."""
+    is discarded, ever more slowly: closing with unread bytes could destroy the answers on their way
+    to it."""
 
     def __post_init__(self) -> None:
         """Refuse values that no connection could live with."""

@@ -95,6 +95,15 @@ class Runtime:
     """The only source of chance. Derive one Random per concern from it."""
 
 
+def set_receive_low_water(stream: trio.abc.Stream, size: int) -> None:
+    """Have whoever waits to receive wake when `size` bytes have come, or the end, and not before.
+
+    Streams that are no sockets wake at each byte, as they did.
+    """
+    if isinstance(stream, trio.SocketStream):
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+
+
 def parse_address(text: str) -> Address:
     """Return host and port of `host:port`; an IPv6 literal stands in brackets, `[::1]:20801`.
 

@@ -32,6 +32,7 @@ from tests.simulation.clock import SimClock
 HORIZON_MS = 10 * DAY_MS
 FSYNC_S = 0.5
 LATER_MS = 1_788_220_800_000 + 60_000
+TRUSTED_MS = LATER_MS - 61_000
 
 
 class SlowLog:
@@ -113,6 +114,7 @@ async def bench(
         admission=Admission(AdmissionLimits(horizon_ms=HORIZON_MS)),
         limits=limits or IngestLimits(),
         clock=SimClock(),
+        trusted_ms=lambda: TRUSTED_MS,
         commit=log.commit,
     )
     pairs = CountingPairs()
@@ -160,6 +162,16 @@ async def test_every_version_is_taken_and_echoed(version: int) -> None:
         await stream.send_all(encode_frame(Frame(10, version, 5, 0, -1, item)))
         (answer,) = await receive_frames(stream, 1)
         assert answer == Frame(0, version, 5, 1, 10, b"")
+
+
+async def test_what_is_due_at_once_is_due_by_the_time_that_is_trusted() -> None:
+    async with bench() as b:
+        stream = await b.connect()
+        body = make_item("at once", LATER_MS, flag=0) + make_item("later", LATER_MS)
+        await stream.send_all(request_bytes(1, body))
+        await receive_frames(stream, 1)
+    [batch] = b.log.intakes[0].batches()
+    assert batch.due_ms.tolist() == [TRUSTED_MS, LATER_MS]
 
 
 async def test_requests_that_come_during_a_commit_share_the_next_one() -> None:

@@ -1,6 +1,8 @@
 """A server's connection answers what it accepts, and no peer can make it hold more than allowed."""
 
+import math
 import random
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -14,7 +16,14 @@ from hypothesis import strategies as st
 
 from delay_protocol import encode_frame
 from delay_protocol.frames import Frame
-from delay_transport import CloseReason, Connection, ConnectionLimits
+from delay_transport import (
+    CloseReason,
+    Connection,
+    ConnectionLimits,
+    Server,
+    TcpNetwork,
+    serve_connections,
+)
 from tests.delay_transport.peers import (
     ADDRESS,
     HEARTBEAT,
@@ -449,8 +458,9 @@ SMALL_MEMORY = ConnectionLimits(
     unfinished_bytes_max=3 << 19,
     frame_bytes_max=1 << 18,
     receive_bytes=1 << 12,
+    unproven_bytes_per_second_max=math.inf,
 )
-"""A 64th of the defaults."""
+"""A 64th of the defaults; floods are let through, so that it is memory that stops them."""
 GIANT = request_bytes(1, bytes((1 << 18) - 24))
 
 
@@ -643,6 +653,21 @@ async def test_after_a_protocol_error_what_still_comes_is_discarded_for_a_moment
 
 
 @virtual_time
+async def test_what_floods_after_a_protocol_error_is_discarded_ever_more_slowly() -> None:
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(Recorder(answer_all), network=network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(BAD_MAGIC)
+        sent = 0
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await peer.send_all(bytes(1 << 16))
+                sent += 1
+        # After 20, 40, 60, 100, 180, 340, 660 and 1,300 ms.
+        assert sent <= 9
+
+
+@virtual_time
 async def test_requests_never_answered_hold_a_dying_connection_only_so_long() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (_, network):
@@ -789,6 +814,107 @@ async def test_a_peer_that_makes_faults_without_end_is_read_at_the_rate_of_its_f
             nursery.cancel_scope.cancel()
         assert server.counts.faults == len(handler.opaques)
         assert server.counts.pauses >= 90
+
+
+@virtual_time
+async def test_floods_that_come_to_nothing_share_one_rate_and_others_are_as_fast_as_ever() -> None:
+    rate = 1 << 20
+
+    def judge(connection: Connection, frames: list[Frame]) -> None:
+        (refuse_all if frames[0].opaque == 1 else answer_all)(connection, frames)
+
+    handler = Recorder(judge)
+    limits = ConnectionLimits(unproven_bytes_per_second_max=rate)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, limits, network) as (server, _):
+
+        async def flood() -> None:
+            while True:
+                peer = await network.connect(*ADDRESS)
+                with suppress(trio.BrokenResourceError):
+                    for _ in range(40):
+                        await peer.send_all(GIANT[: 1 << 16])
+                    await peer.send_all(BAD_MAGIC)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(flood)
+            await trio.sleep(1)
+            received_before, asked_at = server.counts.received_bytes, trio.current_time()
+            good = await network.connect(*ADDRESS)
+            for opaque in range(1000, 1040):
+                # The first proves it, and is not made to wait.
+                await good.send_all(request_bytes(opaque, bytes(60_000)))
+                assert [reply.opaque for reply in await receive_frames(good, 1)] == [opaque]
+            assert trio.current_time() == asked_at
+            await trio.sleep(9)
+            nursery.cancel_scope.cancel()
+        bad_bytes = server.counts.received_bytes - received_before - 40 * 60_020
+        # Each receive of 64 KiB counts for 96; one for each new connection is free.
+        assert 0.5 * 9 * rate < bad_bytes < 1.1 * 10 * rate
+
+
+@virtual_time
+async def test_who_made_requests_without_fault_has_to_prove_itself_again_after_faults() -> None:
+    def judge(connection: Connection, frames: list[Frame]) -> None:
+        (answer_all if frames[0].opaque < 100 else refuse_all)(connection, frames)
+
+    handler = Recorder(judge)
+    limits = ConnectionLimits(unproven_bytes_per_second_max=50_000)
+    async with serving(handler, limits) as (_, network):
+        peer = await network.connect(*ADDRESS)
+
+        async def ask(opaque: int) -> float:
+            asked_at = trio.current_time()
+            await peer.send_all(request_bytes(opaque, bytes(60_000)))
+            await receive_frames(peer, 1)
+            return trio.current_time() - asked_at
+
+        assert [await ask(opaque) for opaque in (1, 2, 3, 100)] == [0, 0, 0, 0]
+        # The first and the one after the fault, which are 60,020 bytes and 32 KiB each.
+        waits_s = [await ask(101), await ask(102)]
+        assert waits_s[0] <= 1.8
+        assert 1.8 < waits_s[1] < 1.9
+        assert 1.8 < await ask(4) < 1.9
+        assert [await ask(opaque) for opaque in (5, 6)] == [0, 0]
+
+
+async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receives = 0
+    receive_some = trio.SocketStream.receive_some
+
+    async def counted(stream: trio.SocketStream, max_bytes: int | None = None) -> bytes:
+        nonlocal receives
+        data = await receive_some(stream, max_bytes)
+        receives += bool(stream.socket.getsockname()[1] == server.address[1])
+        return bytes(data)
+
+    monkeypatch.setattr(trio.SocketStream, "receive_some", counted)
+    handler = Recorder(answer_all)
+    limits = ConnectionLimits(frame_bytes_per_second_min=100)
+    async with trio.open_nursery() as nursery:
+        server: Server = await nursery.start(
+            serve_connections, TcpNetwork(), ("127.0.0.1", 0), handler, limits
+        )
+        peer = await trio.open_tcp_stream(*server.address)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        data = request_bytes(1, bytes(250))
+        for opaque in (1, 2):
+            for place in range(len(data)):
+                await peer.send_all(data[place : place + 1])
+                await trio.sleep(0.001)
+            assert [reply.opaque for reply in await receive_frames(peer, 1)] == [1]
+            # Some until it is old enough, then each 100 bytes.
+            assert receives <= 30 * opaque
+        receives = 0
+        for opaque in range(20):
+            await peer.send_all(request_bytes(opaque))
+            await receive_frames(peer, 1)
+        assert receives == 20
+        await peer.aclose()
+        nursery.cancel_scope.cancel()
 
 
 @virtual_time

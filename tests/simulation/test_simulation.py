@@ -25,6 +25,7 @@ REGRESSIONS = {
     1338: "a clock that leapt made a message due in time that was to be refused",
     2125: "dead before its first step: no life of the server, and nothing it could have broken",
     100057: "a seal damaged, and its file deleted for its age: its segment seemed lost",
+    200443: "a clock that leapt and was taken back made what is due at once due a day later",
     100379: "seals damaged, and facts of a sealed segment set aside: the checker missed the facts",
     7029: "a message_log file whose header never got to the disk, while bits rot",
 }
