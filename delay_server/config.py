@@ -181,6 +181,11 @@ class StorageConfig:
     """Bytes of messages for later segments that may wait in memory for more of their segment. More
     means fewer, larger writes; they are in the message_log already."""
 
+    subjects_bytes_max: int = 128 * MIB
+    """Bytes that names of subjects may take in memory, each with 256 more for what is kept by it:
+    those of messages due soon, being delivered or waiting to be written. With more different names
+    than that, messages are filed more slowly, and what is due last waits on disk."""
+
     open_files_max: int = 2048
     """Segment files open for appending at a time. Before there are more, those written since the
     last checkpoint are made durable and closed, which costs an fsync. Together with
@@ -239,7 +244,7 @@ class StorageConfig:
         _require_at_least(
             self, MIB, "message_log_file_bytes_max", "journal_file_bytes_max", "checkpoint_bytes"
         )
-        _require_at_least(self, MIB, "filing_bytes_max")
+        _require_at_least(self, MIB, "filing_bytes_max", "subjects_bytes_max")
         _require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
         _require_at_least(self, 0, "message_log_keep_ms", "segments_keep_ms")
         _require_at_least(self, 0, "duplicate_window_ms", "duplicate_window_items")

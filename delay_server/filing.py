@@ -8,6 +8,10 @@ Memory is bounded: wheel and sender together hold `wheel_entries_max` entries. L
 quarter of that to messages that arrive when they are nearly due; if they exceed it, what is due
 last is thrown out of the wheel and the cursor of the schedule_log set back: it is loaded again when
 there is room.
+
+Names of subjects are bounded as well, in bytes (storage.subjects_bytes_max). A name stays in memory
+until a collection finds that nothing holds its number any more. Loading fills three quarters of the
+bound at most; where more than seven eighths are in use, what is due last is thrown out likewise.
 """
 
 import math
@@ -16,6 +20,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 import trio
 
@@ -37,6 +43,12 @@ CHECKPOINT_LANE = "checkpoint"
 _FULL_RETRY_S = 1.0
 _FULL_RECHECK_MS = 10_000
 """Longest sleep while the wheel is full; whoever makes room in it says so."""
+_MARKED_AT_ONCE = 200_000
+"""Subject numbers looked at in one go of a collection; others run between two of them."""
+_SWEPT_AT_ONCE = 5000
+"""Names taken away in one call."""
+_COLLECTED_AGAIN_S = 1.0
+"""Time between two collections while nothing but names stands in the way of loading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +164,13 @@ class Filing:
         self._checkpointing = trio.Lock()
         self._wake_load_at_ms: float = math.inf
         """Until when run_loading sleeps; infinite while it looks around."""
+        self._subjects = store.schedule.subjects
+        self._bytes_an_entry = 0
+        """Bytes of names for each entry held, when names were collected last."""
+        self._waits_for_names = False
+        """Whether there would be something to load, if there was room for its names."""
+        self._check_names = Wakeup()
+        self._names_collected = trio.Event()
         self._look_again = False
         """Something has come that run_loading may not have seen."""
         self.hour_mark = store.schedule.hour_mark
@@ -194,6 +213,7 @@ class Filing:
             if self._filed_bytes >= self._limits.checkpoint_bytes:
                 self._hurry.set()
             self._check_checkpoint.wake()
+            await self._bound_names()
             if found.full:
                 _log.error("no space to file messages; they wait in memory and in the message_log")
                 await trio.sleep(_FULL_RETRY_S)
@@ -210,7 +230,7 @@ class Filing:
         found: list[Entries] = []
         count = filed = 0
         for batch in batches:
-            if count >= self._limits.load_step_rows:
+            if count >= self._limits.load_step_rows or (filed and self._subjects.is_full):
                 break
             filed += 1
             if isinstance(batch, CommittedBatch):
@@ -259,6 +279,25 @@ class Filing:
         """How many entries may be loaded; the last quarter is left to what arrives when due."""
         return max(self._limits.wheel_entries_max * 3 // 4 - self.held, 0)
 
+    @property
+    def _rows_to_load(self) -> int:
+        """How many entries a slice may have for which there is room, for their names too."""
+        if not self._bytes_an_entry:
+            return self.room_to_load
+        # Those that are loaded may well have names like those that are held.
+        names_bytes = max(self._names_room, self._subjects.bytes_max // 8)
+        return min(self.room_to_load, max(names_bytes // self._bytes_an_entry, 1))
+
+    @property
+    def _names_room(self) -> int:
+        """How many bytes of names may be loaded."""
+        return max(self._subjects.bytes_max * 3 // 4 - self._subjects.bytes_held, 0)
+
+    @property
+    def _lacks_names_room(self) -> bool:
+        """Whether loading has to wait until names become free; an empty wheel never waits."""
+        return bool(len(self._wheel)) and self._names_room < self._subjects.bytes_max // 8
+
     def wheel_has_shrunk(self) -> None:
         """Go on loading if that had to wait for room."""
         if self._waits_for_room and self._has_room():
@@ -266,7 +305,8 @@ class Filing:
 
     def _has_room(self) -> bool:
         """Say whether there is room for a slice; with small ones a segment is read many times."""
-        return self.room_to_load >= max(self._limits.wheel_entries_max // 8, 1)
+        least = max(self._limits.wheel_entries_max // 8, 1)
+        return self.room_to_load >= least and not self._lacks_names_room
 
     async def take(self, entries: Sequence[Entries]) -> None:
         """Put entries into the wheel, but not more than fit; to be called holding `taking`."""
@@ -286,8 +326,12 @@ class Filing:
             return
         # Some more than has to go, or the next few messages would throw out the next few entries.
         excess += self._limits.wheel_entries_max // 4
+        await self._throw_out(max(len(self._wheel) - excess, 0))
+
+    async def _throw_out(self, keep: int) -> None:
+        """Throw all but about `keep` entries out of the wheel; to be called holding `taking`."""
         before = len(self._wheel)
-        key = self._wheel.eviction_key(max(before - excess, 0))
+        key = self._wheel.eviction_key(keep)
         for _ in self._wheel.evict(key):
             await trio.lowlevel.checkpoint()
         self.evicted += before - len(self._wheel)
@@ -296,6 +340,69 @@ class Filing:
         )
         await self.run(self._store.schedule.lower_cursor, key, self._out_of_wheel.after(key))
         self._wake_loading()
+
+    # -- names of subjects -------------------------------------------------------------------
+
+    async def run_collecting(self) -> None:
+        """Take names of subjects away that nothing holds any more."""
+        while True:
+            if not self._subjects.wants_collection:
+                with trio.move_on_after(_COLLECTED_AGAIN_S if self._waits_for_names else math.inf):
+                    await self._check_names.sleep()
+            await self._collect_names()
+            while self._has_too_many_names():
+                async with self.taking:
+                    # Meanwhile much of it may have become due.
+                    if self._has_too_many_names():
+                        share = self._subjects.bytes_max // 2 / self._subjects.bytes_held
+                        keep = int(len(self._wheel) * share)
+                        await self._throw_out(max(keep, self._limits.load_step_rows))
+                await self._collect_names()
+            self._names_collected.set()
+            self._names_collected = trio.Event()
+            if self._waits_for_names:
+                self._wake_loading()
+
+    def _has_too_many_names(self) -> bool:
+        """Say whether something has to leave the wheel for its names; one step's worth may stay."""
+        return (
+            self._subjects.bytes_held > self._subjects.bytes_max * 7 // 8
+            and len(self._wheel) > self._limits.load_step_rows
+        )
+
+    async def _collect_names(self) -> None:
+        if self._names_room < self._subjects.bytes_max // 8:
+            # Rows that are written need their names no longer.
+            await self.run(self._store.schedule.flush, self._pacer.now_ms())
+        async with self.taking:
+            held = await self._subjects_held()
+            await self.run(self._store.schedule.condemn_subjects, held)
+        while not await self.run(self._subjects.sweep, _SWEPT_AT_ONCE):
+            pass
+        most = max(self.held, len(self._subjects), 1)
+        self._bytes_an_entry = self._subjects.bytes_held // most
+
+    async def _subjects_held(self) -> npt.NDArray[np.bool_]:
+        """Say which subject numbers wheel and sender hold; to be called holding `taking`.
+
+        Nothing comes to them meanwhile, and what goes from the one to the other does so within a
+        step: each number is looked up at once in both.
+        """
+        held = np.empty(len(self._subjects.names), np.bool_)
+        for first in range(0, len(held), _MARKED_AT_ONCE):
+            part = held[first : first + _MARKED_AT_ONCE]
+            part[:] = self._wheel.holds_subjects(first, len(part))
+            part |= self._lanes.holds_subjects(first, len(part))
+            await trio.lowlevel.checkpoint()
+        return held
+
+    async def _bound_names(self) -> None:
+        """Have names collected if there are enough of them, and wait if there are too many."""
+        if self._subjects.wants_collection:
+            collected = self._names_collected
+            self._check_names.wake()
+            if self._subjects.is_full:
+                await collected.wait()
 
     # -- loading and splitting ---------------------------------------------------------------
 
@@ -318,12 +425,17 @@ class Filing:
 
     def _next_wake(self, view: _View, now_ms: int) -> float:
         times: list[float] = [now_ms + self._pacer.sleep_ms_max]
+        waits_for_names = False
         if view.next_load_ms is not None:
             at = view.next_load_ms - self._limits.load_ahead_ms
             has_room = self._has_room()
             self._waits_for_room = not has_room
+            waits_for_names = at <= now_ms and self._lacks_names_room
             recheck_ms = 50 if has_room else _FULL_RECHECK_MS
             times.append(max(at, now_ms + (1000 if self._pacer.reason else recheck_ms)))
+        if waits_for_names and not self._waits_for_names:
+            self._check_names.wake()
+        self._waits_for_names = waits_for_names
         if view.next_split_ms is not None:
             times.append(max(view.next_split_ms, now_ms + 1000))
         if view.wants_floor is not None:
@@ -362,7 +474,7 @@ class Filing:
         """Split a segment; False if there was no space: loading goes on, the rest comes later."""
         try:
             while not await self.run(job.step, self._pacer.now_ms()):
-                pass
+                await self._bound_names()
         except StorageFullError as error:
             _log.error("no space to split a segment", segment=job.key.name, error=str(error))
             return False
@@ -381,7 +493,7 @@ class Filing:
         if not self._has_room():
             return None
         return self._store.schedule.begin_load(
-            until_ms, rows_max=self.room_to_load, now_ms=self._pacer.now_ms()
+            until_ms, rows_max=self._rows_to_load, now_ms=self._pacer.now_ms()
         )
 
     async def _load(self, job: LoadJob) -> None:
@@ -390,6 +502,7 @@ class Filing:
             async with self.taking:
                 entries, done = await self.run(job.step, self._limits.load_step_rows)
                 await self.take([entries])
+            await self._bound_names()
         self.slices += job.started
 
     def _view(self) -> _View:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
+import numpy.typing as npt
 
 from storage import Entries
 
@@ -44,6 +45,8 @@ class Lanes:
         self._held = np.zeros(64, np.int64)
         self._numbers = np.zeros(64, np.int64)
         """The number of each subject, 0 for none."""
+        self._numbered: set[int] = set()
+        """Subjects that have a number."""
         self._free = list(range(1, limits.lanes_max + 1))
         self.waiting: set[int] = set()
         """Subjects whose messages wait on disk."""
@@ -57,6 +60,14 @@ class Lanes:
     def number(self, subject: int) -> int:
         """Return the sender's lane of a subject; 0 is that of all that have none of their own."""
         return int(self._numbers[subject]) if subject < len(self._numbers) else 0
+
+    def holds_subjects(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """Say of which of so many subject numbers from `first` on anything is known here."""
+        held = np.zeros(count, np.bool_)
+        part = slice(first, first + count)
+        known = (self._held[part] > 0) | (self._numbers[part] > 0)
+        held[: len(known)] = known
+        return held
 
     def share(self, room: int) -> int:
         """Return how much may be held of one subject while there is room for `room` more of all."""
@@ -100,12 +111,14 @@ class Lanes:
         """Give a subject a number and return it; 0 if there is none left."""
         if not self._free:
             # Those of which nothing is held any more need theirs no longer.
-            for idle in np.flatnonzero((self._numbers > 0) & (self._held == 0)).tolist():
-                if idle not in self.waiting:
+            for idle in sorted(self._numbered - self.waiting):
+                if not self._held[idle]:
                     heappush(self._free, self.number(idle))
                     self._numbers[idle] = 0
+                    self._numbered.remove(idle)
         if self._free:
             self._numbers[subject] = heappop(self._free)
+            self._numbered.add(subject)
         return self.number(subject)
 
     def drained(self, entries: Entries) -> None:

@@ -178,6 +178,9 @@ class ServerMetrics:
         yield _counter("lanes_opened", "Times a subject had to wait.", server.draining.opened)
         yield _counter("lane_messages", "Messages brought from there.", server.draining.drained)
         yield _counter("lane_dropped", "Entries dropped, read again.", server.lanes.dropped)
+        subjects = server.store.schedule.subjects
+        yield _gauge("subjects", "Subjects with a name in memory.", len(subjects))
+        yield _gauge("subjects_bytes", "What these names count.", subjects.bytes_held)
         yield _gauge("late_messages", "Due and not delivered.", server.late_now)
         pending = GaugeMetricFamily(
             "delaywheel_wheel_messages", "In the wheel, by subject.", labels=["subject"]
@@ -231,14 +234,8 @@ def _histogram(name: str, text: str, values: Distribution) -> Metric:
 def top_subjects(server: "DelayServer") -> list[tuple[str, int]]:
     """Return what is in the wheel by subject, most first, the rest as `other`."""
     names = server.store.schedule.subjects.names
-    counts = server.wheel.pending_by_subject()
-    order = np.argsort(-counts, kind="stable")
-    shown = [
-        (names[place].decode(errors="replace"), int(counts[place]))
-        for place in order[:SUBJECTS_SHOWN_MAX].tolist()
-        if counts[place]
-    ]
-    rest = int(counts[order[SUBJECTS_SHOWN_MAX:]].sum())
+    top, rest = server.wheel.top_subjects(SUBJECTS_SHOWN_MAX)
+    shown = [(names[number].decode(errors="replace"), count) for number, count in top]
     return [*shown, ("other", rest)] if rest else shown
 
 

@@ -460,6 +460,7 @@ async def serve(
                 inner.start_soon(server.filing.run_filing)
                 inner.start_soon(server.filing.run_checkpoints)
                 inner.start_soon(server.filing.run_loading)
+                inner.start_soon(server.filing.run_collecting)
                 # Deliver, and cross off what was delivered.
                 inner.start_soon(server.crossing_off.run)
                 inner.start_soon(server.crossing_off.run_noting)

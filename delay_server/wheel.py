@@ -30,6 +30,9 @@ _SLOT_BYTES: Final = 16_384 * ENTRY.itemsize
 """More than this of a slot is sorted at once and kept as a run, so that opening a slot is cheap
 however many rows are due in it."""
 
+_SUBJECTS_AT_ONCE: Final = 16_384
+"""Counts of subjects compared at a time to find the largest."""
+
 _KEYS_OF_RUN: Final = 16
 """Keys that are looked at of each run to find out what to throw out."""
 
@@ -124,12 +127,32 @@ class Wheel:
         slots = sum(slot.memory_bytes for slot in self._slots.values())
         return slots + self._runs.memory_bytes + self._fresh.nbytes + self._pending.nbytes
 
-    def pending_by_subject(self) -> npt.NDArray[np.int64]:
-        """Return how many entries are held of each subject, indexed by subject number. A copy.
+    def top_subjects(self, count: int) -> tuple[list[tuple[int, int]], int]:
+        """Return the subjects with the most entries, at most so many, the first with the most.
 
-        Subjects beyond the end of the array have none.
+        They come as (number, entries), and with them the number of entries of all others.
         """
-        return self._pending.copy()
+        top = np.empty(0, np.intp)
+        least = 0
+        # There may be a million, of which hardly any has more than those that were looked at.
+        for first in range(0, len(self._pending), _SUBJECTS_AT_ONCE):
+            part = self._pending[first : first + _SUBJECTS_AT_ONCE]
+            top = np.concatenate([top, first + np.flatnonzero(part > least)])
+            if len(top) > count:
+                top = top[np.argpartition(self._pending[top], -count)[-count:]]
+            if len(top) == count:
+                least = int(self._pending[top].min())
+        pending = self._pending[top]
+        pairs = zip(top.tolist(), pending.tolist(), strict=True)
+        shown = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
+        return shown, self._count - int(pending.sum())
+
+    def holds_subjects(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """Say for each of so many subject numbers from `first` on whether there are entries."""
+        held = np.zeros(count, np.bool_)
+        pending = self._pending[first : first + count]
+        held[: len(pending)] = pending > 0
+        return held
 
     def pending_of(self, subject: int) -> int:
         """Return how many entries are held of one subject."""
@@ -243,8 +266,7 @@ class Wheel:
         """Count rows that were thrown out."""
         if len(rows):
             self._count -= len(rows)
-            counts = np.bincount(rows.view(ENTRY)["subject"])
-            self._pending[: len(counts)] -= counts
+            np.subtract.at(self._pending, rows.view(ENTRY)["subject"], 1)
 
     def _next_slot_ms(self) -> int:
         """Return the earliest due time of all slots, or NEVER."""

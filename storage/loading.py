@@ -20,6 +20,7 @@ wheel. Those that were filed before are on disk, and the job reads them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -38,6 +39,8 @@ Key = tuple[int, int]
 """(effective due time in ms, sequence). As a cursor (T, 0) stands before all that is due at T."""
 
 Mask = npt.NDArray[np.bool_]
+
+Places = npt.NDArray[np.uint16]
 
 _BITMAP_BYTES: Final = 16
 """Bytes a sequence may take in a bitmap; a set that would take more is kept as a sorted array."""
@@ -205,6 +208,10 @@ class Job(ABC):
                 found.append(entries)
         return _joined(found), False
 
+    def subjects(self) -> set[int]:
+        """Return the numbers of subjects that the job will look at again."""
+        return self.left_out
+
     def cap(self, key: Key) -> None:
         """Give out nothing more that is after `key`: the cursor was lowered to it."""
         self.until = min(self.until, key)
@@ -322,15 +329,25 @@ class Job(ABC):
 
     def _entries(self, batch: SegmentBatch, mask: Mask) -> Entries:
         arrays = batch.columns.arrays
-        numbers = self._schedule.subjects.numbers(batch.columns.names)
         return make_entries(
             sequence=batch.sequence[mask],
             due_ms=batch.due_ms[mask],
             position=batch.item_positions()[mask],
             size=arrays["size"][mask],
             minute=batch.segment.key.start,
-            subject=numbers[arrays["subject"][mask]],
+            subject=self._numbers(batch.columns.names, arrays["subject"][mask]),
         )
+
+    def _numbers(self, names: list[bytes], places: Places) -> npt.NDArray[np.uint32]:
+        """Return the number of the name at each place; names of which none is have no number."""
+        subjects = self._schedule.subjects
+        present = np.zeros(len(names), np.bool_)
+        present[places] = True
+        if present.all():
+            return subjects.numbers(names)[places]
+        numbers = np.zeros(len(names), np.uint32)
+        numbers[present] = subjects.numbers(list(compress(names, present.tolist())))
+        return numbers[places]
 
 
 class LoadJob(Job):
@@ -348,8 +365,9 @@ class LoadJob(Job):
         count = batch.header.count
         if not left_out:
             return np.ones(count, np.bool_)
-        numbers = self._schedule.subjects.numbers(batch.columns.names).tolist()
-        wanted = np.array([number not in left_out for number in numbers], np.bool_)
+        # Asked and not given: a batch may have many names of which nothing is wanted.
+        known = self._schedule.subjects.ids.get
+        wanted = np.array([known(name) not in left_out for name in batch.columns.names], np.bool_)
         if not wanted.any():
             return None
         mask: Mask = wanted[batch.columns.arrays["subject"]]
@@ -372,6 +390,10 @@ class _SubjectJob(Job):
         super().__init__(schedule, begin=begin, until=until, rows_max=rows_max, now_ms=now_ms)
         self.subject = subject
         self._name = schedule.subjects.names[subject]
+
+    def subjects(self) -> set[int]:
+        """Return the numbers of subjects that the job looks at again, or has yet to give out."""
+        return {self.subject, *self.left_out}
 
     def _subject_mask(self, batch: SegmentBatch) -> Mask | None:
         if self.subject in self.left_out or self._name not in batch.columns.names:

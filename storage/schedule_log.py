@@ -20,7 +20,13 @@ from storage.batches import Damage
 from storage.checkpoint import EpochStart, SegmentState
 from storage.columns import Columns
 from storage.disk import Disk, File
-from storage.entries import Entries, SubjectTable, make_entries, no_entries
+from storage.entries import (
+    SUBJECTS_BYTES_MAX,
+    Entries,
+    SubjectTable,
+    make_entries,
+    no_entries,
+)
 from storage.errors import DamagedError, StorageFullError
 from storage.facts import FactBlock, join_facts
 from storage.loading import CloseJob, DrainJob, GivenOut, Job, Key, LoadJob, not_after
@@ -42,6 +48,10 @@ class ScheduleLimits:
     gather_bytes_max: int = 64 * 1024 * 1024
     """Rows for later are written when this many bytes of them wait in memory."""
 
+    subjects_bytes_max: int = SUBJECTS_BYTES_MAX
+    """Bytes of names of subjects in memory, and 256 for each name, beyond which names that nothing
+    needs any more are taken away before more come."""
+
     open_files_max: int = 2048
     """Segment files open for appending at a time. Before there are more, those written since the
     last checkpoint are made durable and closed."""
@@ -52,6 +62,8 @@ class ScheduleLimits:
             raise ValueError("minute_horizon_minutes must be at least 2")
         if self.hour_horizon_minutes < self.minute_horizon_minutes + 60:
             raise ValueError("hour_horizon_minutes must exceed minute_horizon_minutes by an hour")
+        if self.subjects_bytes_max < 1024:
+            raise ValueError("subjects_bytes_max must be at least 1024")
 
 
 class ScheduleLog:
@@ -63,11 +75,10 @@ class ScheduleLog:
         log_uuid: UUID,
         *,
         limits: ScheduleLimits,
-        subjects: SubjectTable,
         on_damage: Callable[[Damage], None],
     ) -> None:
         self.disk = disk
-        self.subjects = subjects
+        self.subjects = SubjectTable(bytes_max=limits.subjects_bytes_max)
         self._log_uuid = log_uuid
         self._limits = limits
         self._on_damage = on_damage
@@ -113,6 +124,8 @@ class ScheduleLog:
         self.quarantined: list[str] = []
         """Files with damaged batches that were not carried over; kept for salvage."""
         self._reported: set[tuple[str, int]] = set()
+        self._gave_out = False
+        """Whether a row was ever given out; until then nobody else holds numbers of subjects."""
 
     # -- filing ------------------------------------------------------------------------------
 
@@ -134,6 +147,7 @@ class ScheduleLog:
         """
         self._raise_floor(floor_minute, append_ms)
         self._note_epoch(epoch, base_sequence)
+        self._collect_alone()
         arrays = columns.arrays
         count = len(arrays["due_ms"])
         block = RowBlock(
@@ -180,7 +194,7 @@ class ScheduleLog:
             # row that the floor moved must never lie in a coarse segment, which could not tell.
             while (job := self.begin_split(self.floor_minute * MINUTE_MS)) is not None:
                 while not job.step(now_ms):
-                    pass
+                    self._collect_alone()
             if self.floor_minute >= self.hour_mark:
                 raise StorageFullError("no space to split the segments that the log has passed")
 
@@ -364,6 +378,7 @@ class ScheduleLog:
             job.cap((self._pile_earliest_ms // MINUTE_MS * MINUTE_MS, 0))
         if job.until <= self.cursor:
             return False  # As when it was lowered while the job was planned: `cap` saw to that.
+        self._gave_out = True
         self.cursor = job.until
         return True
 
@@ -619,6 +634,30 @@ class ScheduleLog:
         ]
         return min(ends, default=None)
 
+    # -- subjects ----------------------------------------------------------------------------
+
+    def condemn_subjects(self, held: npt.NDArray[np.bool_]) -> None:
+        """Begin to free the numbers of subjects that are held neither here nor by anybody else.
+
+        `held` says for each number below its length whether somebody else holds it. No entry may be
+        on its way from here to others. `subjects.sweep` does the rest.
+        """
+        everywhere = np.zeros(len(self.subjects.names), np.bool_)
+        everywhere[: len(held)] = held
+        splitting = [] if self._split is None else self._split.gathered
+        for block in (*self._near, *self._pile, *self._held, *splitting):
+            everywhere[block.subject] = True
+        everywhere[list(self.lanes)] = True
+        for job in self.jobs:
+            everywhere[list(job.subjects())] = True
+        self.subjects.condemn(everywhere)
+
+    def _collect_alone(self) -> None:
+        """Free what nothing holds while there is nobody else yet: a replay may be long."""
+        if not self._gave_out and self.subjects.wants_collection:
+            self.condemn_subjects(np.zeros(0, np.bool_))
+            self.subjects.sweep(len(self.subjects.names))
+
     # -- for the checkpoint ------------------------------------------------------------------
 
     def covered_segments(self) -> list[Segment]:
@@ -700,7 +739,8 @@ class SplitJob:
     source: Segment
     finer: dict[int, Segment] = field(default_factory=dict)
     _batches: Iterator[SegmentBatch | Damage] | None = None
-    _gathered: list[RowBlock] = field(default_factory=list)
+    gathered: list[RowBlock] = field(default_factory=list)
+    """Rows that were read and not written yet."""
     damaged: bool = False
     """A batch could not be carried over."""
 
@@ -718,7 +758,7 @@ class SplitJob:
             self._open()
         assert self._batches is not None
         # What found no space is written before anything more is read, or it would pile up.
-        if sum(block.weight for block in self._gathered) >= self.schedule.gather_bytes_max:
+        if sum(block.weight for block in self.gathered) >= self.schedule.gather_bytes_max:
             self._write(now_ms)
             return False
         batch = next(self._batches, None)
@@ -744,7 +784,7 @@ class SplitJob:
                 )
             )
             return False
-        self._gathered.append(rows)
+        self.gathered.append(rows)
         return False
 
     def _write_facts(self, now_ms: int) -> None:
@@ -770,7 +810,7 @@ class SplitJob:
         self._batches = self.source.read_rows(self.schedule.disk, self.source.file.length)
 
     def _write(self, now_ms: int) -> None:
-        if not self._gathered:
+        if not self.gathered:
             return
         # Marks that send every row of this segment to the next finer span, whatever the clock says.
         day = self.source.key.span is Span.DAY
@@ -778,7 +818,7 @@ class SplitJob:
             "hour_mark": self.source.key.start if day else self.source.key.end,
             "day_mark": self.source.key.end,
         }
-        for code, group in join_blocks(self._gathered).split_by_segment(**marks):
+        for code, group in join_blocks(self.gathered).split_by_segment(**marks):
             segment = self.finer.get(code)
             if segment is None:
                 segment = self.schedule.new_segment(key_of_code(code))
@@ -788,4 +828,4 @@ class SplitJob:
                 segment.append(
                     block, self.schedule.subjects, epoch=self.schedule.epoch, append_ms=now_ms
                 )
-        self._gathered = []
+        self.gathered = []

@@ -24,7 +24,6 @@ from storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.columns import RecordKind
 from storage.disk import Disk, File
 from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
-from storage.entries import SubjectTable
 from storage.errors import DamagedError, LogStateError, UnsupportedFormatError
 from storage.facts import FactBlock, Outcome
 from storage.file_header import HEADER_SIZE_MAX, decode_file_header
@@ -466,7 +465,6 @@ class _Recovery:
             disk,
             uuid,
             limits=settings.schedule,
-            subjects=SubjectTable(),
             on_damage=self._on_damage,
         )
         # First all that may refuse to start: until then nothing derived is cut or deleted.

@@ -81,6 +81,8 @@ class Bench:
         self.next_sequence = 2
         self.next_fact = 1
         self.due_ms: dict[int, int] = {}
+        self.names: dict[int, bytes] = {}
+        """The subjects of `submit_names` whose messages were not popped yet."""
         self.minutes: dict[int, int] = {}
         self.filing = Filing(
             store=self.store,
@@ -145,6 +147,37 @@ class Bench:
         batch = self.batch(due_ms, size=size)
         self.filing.submit([batch])
         return batch
+
+    def submit_names(self, names: list[bytes], due_ms: int) -> None:
+        """Commit a message of each subject, all due at once; their bytes are no items."""
+        base, count = self.next_sequence, len(names)
+        self.next_sequence += count
+        self.names |= dict(enumerate(names, base))
+        batch = CommittedBatch(
+            base_sequence=base,
+            floor_minute=self.clock.now_ms() // MINUTE_MS,
+            epoch=1,
+            columns=Columns(
+                names=names,
+                arrays={
+                    "due_ms": np.full(count, due_ms, np.int64),
+                    "id_hash": np.zeros(count, np.uint64),
+                    "size": np.ones(count, np.uint32),
+                    "subject": np.arange(count, dtype=np.uint16),
+                },
+            ),
+            blob=bytes(count),
+            append_ms=self.clock.now_ms(),
+        )
+        self.filing.submit([batch])
+
+    def pop_named(self, limit: int = 10**6) -> int:
+        """Take out of the wheel what is due, each with its own name; return how many they are."""
+        due = self.wheel.pop_due(self.clock.now_ms(), limit)
+        for sequence, subject in due[["sequence", "subject"]].tolist():
+            assert self.store.schedule.subjects.names[subject] == self.names.pop(sequence)
+        self.filing.wheel_has_shrunk()
+        return len(due)
 
     def submit_floor(self, minute: int) -> None:
         """Commit a FLOOR."""
@@ -568,3 +601,128 @@ async def test_what_is_thrown_out_is_not_loaded_again_before_there_is_room_for_a
         # Each was thrown out at most once or twice, not by every arrival anew.
         assert b.entered.total() < 2 * 200
         await trio.sleep(100)
+
+
+WITH_NAMES = "filing loading checkpoints collecting"
+
+
+async def test_200_000_subjects_that_never_come_again_take_no_more_memory_than_they_may() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=1 << 20, gather_bytes_max=100_000)
+    async with bench(schedule=schedule, loops=WITH_NAMES) as b:
+        subjects = b.store.schedule.subjects
+        most_bytes = most_names = popped = 0
+        for first in range(0, 200_000, 1000):
+            names = [
+                b"a.subject.that.is.long.%092d" % number for number in range(first, first + 1000)
+            ]
+            await b.filing.wait_for_room()
+            # Every other commit goes to disk first, some of those by way of a segment of an hour.
+            due_ms = b.clock.now_ms() + (500 if first % 2000 else first // 10 * 600)
+            b.submit_names(names, due_ms)
+            await trio.sleep(1)
+            popped += b.pop_named()
+            most_bytes = max(most_bytes, subjects.bytes_held)
+            most_names = max(most_names, len(subjects))
+        while b.names:
+            await trio.sleep(60)
+            popped += b.pop_named()
+            most_bytes = max(most_bytes, subjects.bytes_held)
+        assert popped == 200_000
+        # One commit more, and one part of the bound until there is a collection.
+        assert most_bytes <= (1 << 20) * 9 // 8 + 1000 * 371
+        assert most_names > 2000
+        assert len(subjects.names) <= most_bytes // 371 + 1000
+        assert subjects.collections > 100
+        assert not b.store.schedule.lanes
+
+
+async def test_with_more_names_due_than_fit_what_is_due_last_waits_on_disk() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=100_000)
+    limits = FilingLimits(load_step_rows=20)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        subjects = b.store.schedule.subjects
+        due_ms = b.clock.now_ms() + 30_000
+        for first in range(0, 3000, 20):
+            names = [b"%044d" % number for number in range(first, first + 20)]
+            b.submit_names(names, due_ms + first % 1000)
+        await b.filing.drain()
+        assert b.filing.evicted
+        assert 100 < len(b.wheel) < 100_000 // 300
+        assert subjects.bytes_held < 100_000 * 9 // 8 + 20 * 300
+        most = 0
+        with trio.fail_after(60):
+            while b.names:
+                await trio.sleep(0.05)
+                b.pop_named(50)
+                most = max(most, subjects.bytes_held)
+        assert most < 100_000 * 9 // 8 + 20 * 300
+        # Slices are as large as there is room for, so hardly any is thrown out again.
+        assert b.entered.total() < 2 * 3000
+
+
+async def test_names_of_messages_that_wait_to_be_written_do_not_stop_those_that_come() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=10_000)
+    limits = FilingLimits(checkpoint_interval_ms=3_600_000)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        for first in range(0, 1000, 10):
+            names = [b"%044d" % number for number in range(first, first + 10)]
+            b.submit_names(names, b.clock.now_ms() + 5 * HOUR_MS)
+        with trio.fail_after(10):
+            await b.filing.drain()
+        # They are written, to have their names no longer.
+        assert b.store.schedule.subjects.bytes_held <= 10_000 * 9 // 8 + 10 * 300
+        b.submit_names([b"urgent"], b.clock.now_ms())
+        await trio.sleep(1)
+        assert b.pop_named() == 1
+        while b.names:
+            await trio.sleep(10)
+            b.pop_named()
+        assert b.store.schedule.subjects.bytes_held <= 10_000 * 9 // 8 + 10 * 300
+
+
+async def test_loading_waits_for_names_no_longer_than_something_holds_them() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=30_000)
+    async with bench(schedule=schedule, loops=WITH_NAMES) as b:
+        subjects = b.store.schedule.subjects
+        b.submit_names([b"%044d" % number for number in range(70)], EPOCH_MS + 60_000)
+        b.submit_names([b"last"], EPOCH_MS + 170_000)
+        b.submit_names([b"on disk"], EPOCH_MS + 210_000)
+        await trio.sleep(10)
+        collections = subjects.collections
+        await trio.sleep(40)
+        # Nothing has to be loaded yet, so nobody looks for names again and again.
+        assert subjects.collections == collections
+        await trio.sleep(100)
+        assert len(b.wheel) == 71
+        assert b.pop_named() == 70
+        await trio.sleep(2)
+        assert len(b.wheel) == 2
+        collections = subjects.collections
+        await trio.sleep(15)
+        assert subjects.collections == collections
+
+
+async def test_names_of_messages_that_wait_to_be_written_do_not_hold_loading_up() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=30_000)
+    limits = FilingLimits(checkpoint_interval_ms=3_600_000)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        b.submit_names([b"on disk"], EPOCH_MS + 10 * MINUTE_MS)
+        while b.clock.now_ms() < EPOCH_MS + 9 * MINUTE_MS:
+            # The wheel is never empty, and there is always one name more in the pile.
+            b.submit_names([b"soon"], b.clock.now_ms() + 3000)
+            b.submit_names([b"%044d" % b.clock.now_ms()], EPOCH_MS + 5 * HOUR_MS)
+            await trio.sleep(1)
+            b.pop_named()
+            assert len(b.wheel)
+        assert b.entered[2] == 1
+
+
+async def test_no_names_are_collected_while_hardly_any_are_new() -> None:
+    async with bench(loops=WITH_NAMES) as b:
+        for _ in range(100):
+            b.submit_names([b"one", b"other"], b.clock.now_ms())
+            await trio.sleep(1)
+            b.pop_named()
+        await trio.sleep(HOUR_MS / 1000)
+        assert not b.executor.calls["condemn_subjects"]
+        assert len(b.store.schedule.subjects) == 2

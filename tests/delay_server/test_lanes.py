@@ -25,6 +25,16 @@ def admit(lanes: Lanes, *subjects: int, room: int = ROOM) -> list[tuple[int, lis
     return [(lane, entries["sequence"].tolist()) for lane, entries in offers]
 
 
+def test_a_subject_is_held_while_the_sender_has_some_of_it_or_it_has_a_lane() -> None:
+    lanes = Lanes(LaneLimits(lane_entries_min=2))
+    admit(lanes, 5, 7, 7, 7, 900)
+    assert np.flatnonzero(lanes.holds_subjects(0, 2000)).tolist() == [5, 7, 900]
+    assert np.flatnonzero(lanes.holds_subjects(6, 2)).tolist() == [1]
+    assert not lanes.holds_subjects(5000, 10).any()
+    lanes.settled(entries_of(5, 7, 7, 7, 900))
+    assert np.flatnonzero(lanes.holds_subjects(0, 2000)).tolist() == [7]
+
+
 def test_subjects_of_which_little_is_held_share_lane_0() -> None:
     lanes = Lanes(LaneLimits(lane_entries_min=3))
     assert admit(lanes, 5, 900, 5, 7) == [(0, [1, 2, 3, 4])]

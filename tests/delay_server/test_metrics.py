@@ -29,7 +29,7 @@ NAMES = """
     sealed_segments retired_files files_deleted_total first_sequence
     disk_bytes disk_full clock_held scheduled_messages wheel_entries late_messages wheel_messages
     held_entries wheel_evicted_total slices_loaded_total lanes_waiting lanes_opened_total
-    lane_messages_total lane_dropped_total
+    lane_messages_total lane_dropped_total subjects subjects_bytes
     undeliverable_messages messages_dispatched_total delivery_lateness_seconds
     sender_tries_total sender_retries_total sender_possible_duplicates_total
     sender_in_flight sender_queued sender_failures sender_up

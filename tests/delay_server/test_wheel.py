@@ -120,11 +120,20 @@ def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
             due["due_ms"] = 0  # What was handed out is the caller's own.
         assert len(real) == len(model.heap)
         assert real.next_due_ms() == (model.heap[0][0] if model.heap else None)
-        counts = real.pending_by_subject()
-        assert {i: int(counts[i]) for i in np.flatnonzero(counts)} == model.pending()
+        top, others = real.top_subjects(3)
+        assert (len(top), others) == (
+            min(3, len(model.pending())),
+            len(real) - sum(dict(top).values()),
+        )
+        assert [count for _, count in top] == sorted(model.pending().values(), reverse=True)[:3]
+        assert dict(real.top_subjects(10_000)[0]) == model.pending()
+        held = real.holds_subjects(1, 10_000)
+        assert {place + 1 for place in np.flatnonzero(held).tolist()} == model.pending().keys() - {
+            0
+        }
     assert real.pop_due(NOON + 1000, 10_000).tolist() == model.pop_due(NOON + 1000, 10_000)
     assert len(real) == 0
-    assert not real.pending_by_subject().any()
+    assert real.top_subjects(10) == ([], 0)
 
 
 @pytest.mark.parametrize("now_ms", [None, 0, NOON - 400, NOON + 10_000])
@@ -232,11 +241,13 @@ def test_subjects_are_counted_up_and_down_however_high_their_numbers() -> None:
     due_wheel = Wheel()
     due_wheel.add(entries_due(NOON, NOON + 1, subject=3))
     due_wheel.add(entries_due(NOON, subject=70_000))
-    counts = due_wheel.pending_by_subject()
-    assert (counts[3], counts[70_000], counts.sum()) == (2, 1, 3)
+    assert due_wheel.top_subjects(2) == ([(3, 2), (70_000, 1)], 0)
+    assert due_wheel.top_subjects(1) == ([(3, 2)], 1)
+    assert np.flatnonzero(due_wheel.holds_subjects(3, 100_000)).tolist() == [0, 70_000 - 3]
+    assert due_wheel.top_subjects(5) == ([(3, 2), (70_000, 1)], 0)
     due_wheel.pop_due(NOON, 10)
-    counts = due_wheel.pending_by_subject()
-    assert (counts[3], counts[70_000], counts.sum()) == (1, 0, 1)
+    assert due_wheel.top_subjects(2) == ([(3, 1)], 0)
+    assert due_wheel.holds_subjects(0, 70_001).sum() == 1
 
 
 class Sorting:

@@ -58,6 +58,8 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
     """Instead of storage.seals_keep_days."""
     filing_bytes: int
     """Instead of storage.filing_bytes_max."""
+    subjects_bytes: int
+    """Instead of storage.subjects_bytes_max."""
     load_step_rows: int
     """Rows loaded between two turns of filing."""
 
@@ -67,6 +69,7 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
         return dataclasses.replace(
             settings,
             retention=dataclasses.replace(settings.retention, seals_keep_ms=self.seals_keep_ms),
+            schedule=dataclasses.replace(settings.schedule, subjects_bytes_max=self.subjects_bytes),
             message_log_file_bytes_max=self.message_log_file_bytes,
             seals_file_bytes_max=self.seals_file_bytes,
             journal_file_bytes_max=self.storage.journal_file_bytes_max // 1024,
@@ -119,6 +122,8 @@ def draw_configuration(chance: random.Random, *, brokers: Mapping[str, Address])
         seals_keep_ms=_draw_age_ms(chance) if aged else _KEEP_MS,
         filing_bytes=_seldom(chance, (1, 5000), 1 << 27),
         load_step_rows=chance.choice((1, 4, 50)),
+        # A name takes some 280: there are collections in nearly every seed, in some all the time.
+        subjects_bytes=_seldom(chance, (1024, 3000), 30_000),
     )
 
 

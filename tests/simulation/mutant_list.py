@@ -210,16 +210,25 @@ _HOT_AND_LATE = Scenario(
     },
 )
 
+_FEW_NAMES = Scenario(name="little room for names", bounds={"subjects_bytes": 1024})
+_HOT_FEW_NAMES = replace(
+    _HOT,
+    name="a hot subject, little room for names",
+    bounds={**_HOT.bounds, **_FEW_NAMES.bounds},
+)
+
 _LOG = "storage/message_log.py"
 _LOG_RECOVERY = "storage/message_log_recovery.py"
 _DURABLE_END = "storage/durable_end.py"
 _STORE = "storage/store.py"
 _CHECKPOINT = "storage/checkpoint.py"
+_ENTRIES = "storage/entries.py"
 _SCHEDULE = "storage/schedule_log.py"
 _LOADING = "storage/loading.py"
 _JOURNAL = "storage/dispatch_log.py"
 _SEALS = "storage/seals.py"
 _RETENTION = "storage/retention.py"
+_FILING = "delay_server/filing.py"
 _LANES = "delay_server/lanes.py"
 _DRAINING = "delay_server/draining.py"
 _IDENTITY = "storage/identity.py"
@@ -1376,6 +1385,48 @@ _WAITING = (
         needs="a hot subject with messages that are due later",
         seeds=40,
         scenario=_HOT,
+    ),
+    Mutant(
+        section="5 names",
+        name="the pile's numbers are given again",
+        rule="The number of a subject is given again only when nothing holds it.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "for block in (*self._near, *self._pile, *self._held, *splitting):",
+                "for block in (*self._near, *self._held, *splitting):",
+            ),
+        ),
+        needs="many subjects",
+        scenario=_FEW_NAMES,
+    ),
+    Mutant(
+        section="5 names",
+        name="numbers given meanwhile are swept",
+        rule="A collection leaves the numbers alone that were given since it began.",
+        edits=(
+            Edit(
+                _ENTRIES,
+                "for number in part[~self._used[part]].tolist():",
+                "for number in part.tolist():",
+            ),
+        ),
+        needs="many subjects",
+        scenario=_FEW_NAMES,
+    ),
+    Mutant(
+        section="5 names",
+        name="the wheel's numbers are given again",
+        rule="The number of a subject is given again only when the wheel has none of it.",
+        edits=(
+            Edit(
+                _FILING,
+                "            part[:] = self._wheel.holds_subjects(first, len(part))\n",
+                "            part[:] = False\n",
+            ),
+        ),
+        needs="a hot subject among many subjects",
+        scenario=_HOT_FEW_NAMES,
     ),
     Mutant(
         section="5 lanes",

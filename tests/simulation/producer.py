@@ -1,10 +1,11 @@
 """A producer of the simulation: sends bursts of requests, and again what was not answered.
 
-Items are due in the past, now, or up to days ahead; some are flawed and have to be refused by their
-own code while their neighbours go on. A request that gets no answer in time, or whose connection is
-lost, is sent again byte for byte, as QMQ's clients do; a few requests are never repeated. Now and
-then it misbehaves: it sends requests twice, pauses or vanishes in the middle of a frame, or sends
-garbage. It may be told to send a burst of messages of one subject that are due all at once.
+Items are due in the past, now, or up to days ahead; some have a subject that never comes again;
+some are flawed and have to be refused by their own code while their neighbours go on. A request
+that gets no answer in time, or whose connection is lost, is sent again byte for byte, as QMQ's
+clients do; a few requests are never repeated. Now and then it misbehaves: it sends requests twice,
+pauses or vanishes in the middle of a frame, or sends garbage. It may be told to send a burst of
+messages of one subject that are due all at once.
 """
 
 import contextlib
@@ -34,6 +35,8 @@ from tests.simulation.network import SimNetwork, SimStream
 from tests.simulation.witness import Witness
 
 _SUBJECTS = ("orders", "orders.paid", "flights", "%RETRY%orders%billing", "grüße")
+_NEW_SUBJECTS = (0, 0, 2)
+"""One in so many of a producer's messages has a subject that never comes again; with 0 none has."""
 _TIMEOUT_S = 5.0
 _PAUSE_S = 2.0
 """Longest pause before requests are tried again; twice as long after each try without an answer."""
@@ -102,6 +105,7 @@ class SimProducer:
         self._left = chance.randint(*_ITEMS)
         self._nudge = trio.Event()
         self._numbers = 0
+        self._new_subjects = chance.choice(_NEW_SUBJECTS)
         self._opaque = 0
         self._stream: SimStream | None = None
         self._decoder = FrameDecoder(frame_bytes_max=1 << 24)
@@ -146,7 +150,10 @@ class SimProducer:
             if flaw < 0.015:
                 parts.append(self._flawed_item(request))
             now_ms = self._witness.clock.now_ms()
-            parts.append(self._good_item(request, self._due_ms(now_ms), chance.choice(_SUBJECTS)))
+            subject = chance.choice(_SUBJECTS)
+            if self._new_subjects and not self._numbers % self._new_subjects:
+                subject += f".{self._numbers}.{self.name}"
+            parts.append(self._good_item(request, self._due_ms(now_ms), subject))
             self._left -= 1
         if not parts:
             return request

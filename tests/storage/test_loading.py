@@ -24,10 +24,9 @@ from storage import (
     Outcome,
     ScheduleLimits,
     ScheduleLog,
-    SubjectTable,
 )
 from storage.loading import GivenOut, SequenceSet
-from storage.segment import Segment
+from storage.segment import Segment, SegmentBatch
 from storage.spans import MINUTE_MS
 from tests.simulation.disk import SimDisk
 
@@ -68,6 +67,9 @@ class Model:
         self.done: set[int] = set()
         self.waiting: set[int] = set()
         """Subjects whose rows are dropped: they have a lane, or are about to."""
+        self.numbers: dict[int, int] = {}
+        """The subject number with which each row was given out last."""
+        self.sweeping = False
         self.job: LoadJob | None = None
         self.lane_job: DrainJob | CloseJob | None = None
         self.counts: Counter[str] = Counter()
@@ -78,12 +80,16 @@ class Model:
             self.disk,
             LOG_UUID,
             limits=ScheduleLimits(gather_bytes_max=3000),
-            subjects=SubjectTable(),
             on_damage=self.damages.append,
         )
-        log.subjects.numbers([b"s%d" % number for number in range(SUBJECTS)])
         log.begin_split(self.now_ms)
         return log
+
+    def number(self, subject: int) -> int:
+        return self.log.subjects.number(b"s%d" % subject)
+
+    def subject(self, number: int) -> int:
+        return int(self.log.subjects.names[number][1:])
 
     def file(self, due_ms: list[int], subjects: list[int]) -> None:
         self.floor = max(self.floor, self.now_ms // MINUTE_MS)
@@ -91,17 +97,18 @@ class Model:
         for place, (due, subject) in enumerate(zip(due_ms, subjects, strict=True)):
             row = Row(first + place, subject, due, max(due // MINUTE_MS, self.floor))
             self.rows[row.sequence] = row
+        names = list(dict.fromkeys(subjects))
         entries = self.log.file(
             base_sequence=first,
             floor_minute=self.floor,
             epoch=1,
             columns=Columns(
-                names=[b"s%d" % number for number in range(SUBJECTS)],
+                names=[b"s%d" % subject for subject in names],
                 arrays={
                     "due_ms": np.array(due_ms, np.int64),
                     "id_hash": np.zeros(len(due_ms), np.uint64),
                     "size": np.ones(len(due_ms), np.uint32),
-                    "subject": np.array(subjects, np.uint16),
+                    "subject": np.array(list(map(names.index, subjects)), np.uint16),
                 },
             ),
             blob=b"x" * len(due_ms),
@@ -120,11 +127,11 @@ class Model:
 
     def take(self, entries: Entries) -> None:
         """Put entries into the wheel."""
-        for sequence, subject in entries[["sequence", "subject"]].tolist():
-            if subject not in self.waiting:
-                row = self._enter(sequence)
-                assert row.subject == subject
-                self.wheel[sequence] = row
+        for sequence, number in entries[["sequence", "subject"]].tolist():
+            assert self.subject(number) == self.rows[sequence].subject
+            if self.rows[sequence].subject not in self.waiting:
+                self.wheel[sequence] = self._enter(sequence)
+                self.numbers[sequence] = number
 
     def load(self, ahead_ms: int, rows_max: int, step: int) -> None:
         if self.job is None:
@@ -193,28 +200,30 @@ class Model:
         self.waiting.add(subject)
 
     def open_lanes(self) -> None:
-        for subject in self.waiting - self.log.lanes.keys():
-            if isinstance(self.lane_job, CloseJob) and self.lane_job.subject == subject:
+        for subject in sorted(self.waiting - set(map(self.subject, self.log.lanes))):
+            number = self.number(subject)
+            if isinstance(self.lane_job, CloseJob) and self.lane_job.subject == number:
                 if not self.lane_job.started:
                     continue
                 self.counts["opened again while closing"] += 1
             given = [row.sequence for row in self.sender.values() if row.subject == subject]
-            self.log.open_lane(subject, np.array(given + list(self.unnoted), np.int64))
+            self.log.open_lane(number, np.array(given + list(self.unnoted), np.int64))
             self.counts["lanes"] += 1
 
     def serve_lane(self, rows_max: int, step: int) -> None:
         """Go on with draining or closing a lane."""
         if self.lane_job is None and self.log.lanes:
-            subject = self.chance.choice(sorted(self.log.lanes))
+            subject = self.chance.choice(sorted(map(self.subject, self.log.lanes)))
+            number = self.number(subject)
             if any(row.subject == subject for row in self.wheel.values()):
                 closable = False
             else:
                 closable = self.chance.random() < 0.5
             if closable:
-                self.lane_job = self.log.begin_close(subject, rows_max=rows_max, now_ms=self.now_ms)
+                self.lane_job = self.log.begin_close(number, rows_max=rows_max, now_ms=self.now_ms)
             else:
                 self.lane_job = self.log.begin_drain(
-                    subject, self.now_ms, rows_max=rows_max, now_ms=self.now_ms
+                    number, self.now_ms, rows_max=rows_max, now_ms=self.now_ms
                 )
             if self.lane_job is not None and self.lane_job.started:
                 self._note_closed()
@@ -236,15 +245,32 @@ class Model:
     def _note_closed(self) -> None:
         assert self.lane_job is not None
         if isinstance(self.lane_job, CloseJob):
-            self.waiting.discard(self.lane_job.subject)
+            self.waiting.discard(self.subject(self.lane_job.subject))
 
-    def _offer(self, entries: Entries, subject: int) -> list[Row]:
+    def _offer(self, entries: Entries, number: int) -> list[Row]:
+        assert (entries["subject"] == number).all()
         rows = [self._enter(sequence) for sequence in entries["sequence"].tolist()]
         for row in rows:
-            assert row.subject == subject
+            assert row.subject == self.subject(number)
             assert row.due_ms <= self.now_ms
+            self.numbers[row.sequence] = number
             self.sender[row.sequence] = row
         return rows
+
+    def collect(self, step: int) -> None:
+        """Go on with a collection of names; what holds a number must find its name unchanged."""
+        if self.sweeping:
+            self.sweeping = not self.log.subjects.sweep(step)
+            self.counts["collections"] += not self.sweeping
+        else:
+            held = [self.numbers[sequence] for sequence in (*self.wheel, *self.sender)]
+            held += map(self.number, self.waiting)
+            by_number = np.zeros(len(self.log.subjects.names), np.bool_)
+            by_number[held] = True
+            self.log.condemn_subjects(by_number)
+            self.sweeping = True
+        for row in (*self.wheel.values(), *self.sender.values()):
+            assert self.subject(self.numbers[row.sequence]) == row.subject
 
     def restart(self) -> None:
         """Forget what is in memory; what has a fact has one."""
@@ -261,6 +287,7 @@ class Model:
         self.sender.clear()
         self.waiting.clear()
         self.job = self.lane_job = None
+        self.sweeping = False
         self.counts["restarts"] += 1
 
     def finish(self) -> None:
@@ -276,8 +303,19 @@ class Model:
             self.serve_lane(self.chance.choice([4, 100]), 10_000)
             self.deliver(1)
             self.note(1)
+            self.collect(10)
         assert self.done == self.rows.keys()
         assert not self.damages
+        self.check_segments()
+
+    def check_segments(self) -> None:
+        """Each row lies on disk with the name of its own subject."""
+        for segment in self.log.segments.values():
+            for batch in segment.read_rows(self.disk, segment.file.length):
+                assert isinstance(batch, SegmentBatch)
+                names = [batch.columns.names[i] for i in batch.columns.arrays["subject"]]
+                for sequence, name in zip(batch.sequence.tolist(), names, strict=True):
+                    assert name == b"s%d" % self.rows[sequence].subject
 
     def act(self) -> None:
         chance = self.chance
@@ -286,7 +324,9 @@ class Model:
             spread = chance.choice([1, 3, 2000, 3 * MINUTE_MS])
             first = self.now_ms + chance.choice([-2 * MINUTE_MS, -500, 0, 0, 30_000])
             count = chance.randrange(1, 25)
-            subjects = chance.choice([[0], [0, 1], list(range(SUBJECTS))])
+            # Those from SUBJECTS on do not come again.
+            once = [SUBJECTS + len(self.rows) + place for place in range(3)]
+            subjects = chance.choice([[0], [0, 1], list(range(SUBJECTS)), [0, *once]])
             self.file(
                 [first + chance.randrange(spread) for _ in range(count)],
                 [chance.choice(subjects) for _ in range(count)],
@@ -318,6 +358,8 @@ class Model:
             self.serve_lane(chance.choice([1, 5, 10**6]), chance.choice([1, 10, 1000]))
         elif chance.random() < 0.03:
             self.restart()
+        else:
+            self.collect(chance.choice([1, 5, 1000]))
 
 
 @pytest.mark.parametrize(
@@ -335,6 +377,7 @@ def test_whatever_interleaves_every_row_is_given_out_exactly_once(first_seed: in
     # A test in which nothing happens proves nothing.
     assert min(counts[name] for name in ("loads", "evictions", "lanes", "DrainJob")) > 50
     assert counts["CloseJob"] > 20
+    assert counts["collections"] > 50
     assert counts["restarts"]
 
 
@@ -346,12 +389,13 @@ def test_a_lane_comes_by_rows_that_are_filed_where_the_lowered_cursor_has_not_be
     model.load(60_000, 100, 1000)
     model.mark_waiting(0)
     model.open_lanes()
-    drain = model.log.begin_drain(0, model.now_ms, rows_max=10, now_ms=model.now_ms)
+    number = model.number(0)
+    drain = model.log.begin_drain(number, model.now_ms, rows_max=10, now_ms=model.now_ms)
     assert drain is not None
     done = False
     while not done:
         entries, done = drain.step(1000)
-        model._offer(entries, 0)
+        model._offer(entries, number)
     assert model.sender.keys() == {2}
     # The lane has come further than the cursor, which is set back to the first row.
     model.wheel.clear()

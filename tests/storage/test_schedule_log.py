@@ -19,7 +19,6 @@ from storage import (
     ScheduleLog,
     SplitJob,
     StorageFullError,
-    SubjectTable,
 )
 from storage.spans import MINUTE_MS, Span
 from tests.simulation.disk import SimDisk
@@ -43,7 +42,6 @@ class Bench:
             self.disk,
             LOG_UUID,
             limits=limits or ScheduleLimits(minute_horizon_minutes=2, hour_horizon_minutes=180),
-            subjects=SubjectTable(),
             on_damage=self.damages.append,
         )
         self.now_ms = START_MS
@@ -267,7 +265,7 @@ def test_the_splits_memory_stays_bounded_while_the_disk_is_full() -> None:
     for _ in range(60):
         with contextlib.suppress(StorageFullError):
             assert not job.step(bench.now_ms)
-    assert sum(block.weight for block in job._gathered) < 2 * 2000
+    assert sum(block.weight for block in job.gathered) < 2 * 2000
     bench.disk.capacity_bytes = 1 << 40
     while not job.step(bench.now_ms):
         pass
@@ -352,3 +350,129 @@ def test_a_floor_is_wanted_when_all_rows_of_an_open_segment_have_facts() -> None
 def test_limits_that_could_not_work_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must"):
         ScheduleLimits(**settings)
+
+
+def collect(bench: Bench) -> None:
+    """Take away every name that the log does not hold."""
+    bench.log.condemn_subjects(np.zeros(0, np.bool_))
+    assert bench.log.subjects.sweep(1000)
+
+
+def test_rows_that_wait_in_memory_keep_the_names_of_their_subjects() -> None:
+    bench = Bench()
+    bench.file([START_MS + 60 * MINUTE_MS * hour for hour in range(6)])
+    collect(bench)
+    assert set(bench.log.subjects.ids) == {b"s%d" % (due % 3) for due in bench.due.values()}
+    assert bench.log.flush(bench.now_ms)
+    collect(bench)
+    assert not bench.log.subjects.ids
+
+
+def test_rows_of_loaded_minutes_that_find_no_space_keep_the_names_of_their_subjects() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS + 1])
+    bench.load_all(START_MS + MINUTE_MS)
+    bench.disk.capacity_bytes = bench.disk.medium.used
+    bench.file([START_MS + 2])
+    collect(bench)
+    assert set(bench.log.subjects.ids) == {b"s%d" % ((START_MS + 2) % 3)}
+
+
+def test_rows_on_their_way_through_a_split_keep_the_names_of_their_subjects() -> None:
+    bench = Bench()
+    hour_ms = START_MS - START_MS % (60 * MINUTE_MS) + 5 * 60 * MINUTE_MS
+    bench.file([hour_ms])
+    bench.log.flush(bench.now_ms)
+    bench.now_ms = hour_ms - MINUTE_MS
+    job = bench.log.begin_split(bench.now_ms)
+    assert job is not None
+    collect(bench)
+    assert not bench.log.subjects.ids
+    assert not job.step(bench.now_ms)
+    # What comes for it meanwhile is held as soon as there is a flush.
+    bench.file([hour_ms + 1])
+    bench.log.flush(bench.now_ms)
+    assert bench.log._held
+    collect(bench)
+    assert set(bench.log.subjects.ids) == {b"s%d" % ((hour_ms + place) % 3) for place in (0, 1)}
+    while not job.step(bench.now_ms):
+        pass
+    bench.log.flush(bench.now_ms)
+    collect(bench)
+    assert not bench.log.subjects.ids
+
+
+def test_a_lane_and_the_jobs_that_pass_it_over_keep_its_name() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS, START_MS + 1, START_MS + 2])
+    first = bench.log.subjects.number(b"s%d" % (START_MS % 3))
+    names, ids = bench.log.subjects.names, bench.log.subjects.ids
+    name = names[first]
+    bench.log.open_lane(first, np.empty(0, np.int64))
+    bench.log.flush(bench.now_ms)
+    collect(bench)
+    assert set(ids) == {name}
+    # The lane ends, but a load has passed its rows over and goes on doing so.
+    load = bench.log.begin_load(START_MS + MINUTE_MS, rows_max=10, now_ms=bench.now_ms)
+    assert load is not None
+    close = bench.log.begin_close(first, rows_max=10, now_ms=bench.now_ms)
+    assert close is not None
+    while not close.step(100)[1]:
+        pass
+    assert not bench.log.lanes
+    collect(bench)
+    assert set(ids) == {name}
+    while not load.step(100)[1]:
+        pass
+    collect(bench)
+    assert not ids
+    # A job of one subject does not lose it before its end.
+    again = bench.log.subjects.number(name)
+    bench.log.open_lane(again, np.empty(0, np.int64))
+    close = bench.log.begin_close(again, rows_max=10, now_ms=bench.now_ms)
+    assert close is not None
+    assert not bench.log.lanes
+    collect(bench)
+    assert set(ids) == {name}
+    while not close.step(100)[1]:
+        pass
+    collect(bench)
+    assert not ids
+
+
+def test_what_anybody_else_holds_keeps_its_name() -> None:
+    bench = Bench()
+    bench.log.subjects.numbers([b"a", b"b", b"c"])
+    bench.log.condemn_subjects(np.array([False, True]))
+    assert bench.log.subjects.sweep(10)
+    assert set(bench.log.subjects.ids) == {b"b"}
+
+
+def test_only_names_of_which_a_row_is_given_out_get_a_number() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS, START_MS + 1, START_MS + 2])
+    bench.log.flush(bench.now_ms)
+    collect(bench)
+    bench.load_all(START_MS + 2)
+    assert set(bench.log.subjects.ids) == {b"s%d" % ((START_MS + place) % 3) for place in (0, 1)}
+    assert bench.loaded() == [1, 2]
+
+
+def test_a_long_replay_does_not_gather_the_names_of_all_that_it_files() -> None:
+    bench = Bench(ScheduleLimits(subjects_bytes_max=1024, gather_bytes_max=1))
+    for place in range(100):
+        bench.log.subjects.number(b"once.%d" % place)
+        bench.file([START_MS + place * MINUTE_MS])
+        bench.log.flush(bench.now_ms)
+    assert bench.log.subjects.collections > 50
+    assert len(bench.log.subjects) < 6
+    # As soon as a row was given out, others may hold numbers: they have to be asked.
+    bench.split_all()
+    bench.load_all(START_MS + 1)
+    collections = bench.log.subjects.collections
+    bench.log.subjects.numbers([b"held.%d" % place for place in range(10)])
+    bench.file([START_MS])
+    assert bench.log.subjects.collections == collections
