@@ -230,7 +230,8 @@ class Retention:
             sweep.first_sequence = log_files[-1].last_sequence + 1
         sweep.seals_files = self._old_seals_files(now_ms)
         paths += sweep.seals_files
-        sweep.retired += [RetiredFile(path, now_ms) for path in paths]
+        # A mark that was damaged is made again; its files are listed once.
+        sweep.retired += [RetiredFile(path, now_ms) for path in paths if path not in known]
         return sweep
 
     def listed(self, sweep: Sweep, checkpoint: Checkpoint) -> None:

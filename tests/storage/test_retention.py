@@ -19,7 +19,7 @@ from storage.retention import (
     leaves_at_ms,
 )
 from storage.seals import read_live, seals_end
-from storage.spans import MINUTE_MS, Span, key_of_minute
+from storage.spans import MINUTE_MS, Span, key_of_code, key_of_minute
 from storage.store import QUARANTINE_DIRECTORY, StoreSettings
 from tests.simulation.faults import HARSH, Action, Trap
 from tests.storage.store_rig import SETTINGS, START_MS, SWEPT, StoreRig
@@ -284,6 +284,29 @@ def test_a_segment_whose_seal_cannot_be_read_any_more_stays_for_good() -> None:
     rig.reopen()
     wait(rig, DAY_MS)
     assert set(names(rig, "schedule_log") + names(rig, "dispatch_log")) == set(kept)
+
+
+def test_files_whose_mark_is_damaged_are_marked_again_and_listed_once() -> None:
+    rig = delivered(damage_expected=True)
+    sealed = rig.seals().values()
+    rig.now_ms = max(seal.sealed_ms for seal in sealed if seal.rows) + KEEP_MS + MINUTE_MS
+    rig.checkpoint()
+    listed = [file.path for file in rig.store.checkpoint.retired]
+    marked = {path for path in listed if path.endswith(".minute")}
+    assert marked
+    rig.disk = rig.disk.revive()
+    newest = names(rig, "seals")[-1]
+    rig.disk.damage(newest, rig.disk.contents()[newest].rindex(b"DWB1") + 100, b"\xff\xff")
+    rig.open()
+    assert rig.damages
+    live = {key_of_code(code).name for code in rig.store.seals_log.live.code.tolist()}
+    assert {path.rpartition("/")[2] for path in marked} & live
+    rig.now_ms += 1000
+    rig.checkpoint()
+    again = [file.path for file in rig.store.checkpoint.retired]
+    assert len(again) == len(set(again))
+    assert set(listed) <= set(again)
+    assert rig.store.seals_log.live.code.tolist() == []
 
 
 def test_what_is_in_quarantine_stays_though_its_seal_can_be_read_again() -> None:
