@@ -90,7 +90,7 @@ def throughput(server: DelayServer, messages: int) -> float:
 
 def measure(directory: Path, scale: float) -> Iterator[tuple[str, str]]:
     """Yield a name and a figure each."""
-    messages = int(600_000 * scale)
+    messages = int(1_500_000 * scale)
     for kind, count in NUMBERS.items():
         where = directory / kind
         where.mkdir()

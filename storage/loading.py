@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from storage.batches import Damage
 from storage.entries import Entries, make_entries, no_entries
-from storage.rows import Int64s
+from storage.rows import Int64s, effective_due_ms
 from storage.segment import Segment, SegmentBatch
 from storage.spans import MINUTE_MS
 
@@ -426,7 +426,7 @@ class DrainJob(_SubjectJob):
                 if entries is not None and len(entries):
                     found.append(entries)
                 yield None
-        entries = _joined(found)
+        entries = self._not_too_many(_joined(found))
         # Rows lie in the order in which they were filed, and are to be sent as they are due.
         order = np.lexsort((entries["sequence"], entries["due_ms"]))
         self._schedule.given.add(entries["sequence"].copy())
@@ -434,6 +434,22 @@ class DrainJob(_SubjectJob):
             piece = order[first : first + _PIECE_ROWS]
             self._examined += len(piece)
             yield entries[piece]
+
+
+    def _not_too_many(self, entries: Entries) -> Entries:
+        """Return the first `rows_max` entries, and set the lane's cursor back to the last of them.
+
+        There are more where some were filed after the end was planned, and whoever asked has room
+        for those that were wanted and for no more.
+        """
+        if len(entries) <= self._rows_max:
+            return entries
+        effective_ms = effective_due_ms(entries["due_ms"], entries["minute"].astype(np.int64))
+        order = np.lexsort((entries["sequence"], effective_ms))[: self._rows_max]
+        key = int(effective_ms[order[-1]]), int(entries["sequence"][order[-1]])
+        self._schedule.lanes[self.subject] = min(self._schedule.lanes[self.subject], key)
+        self.more = True
+        return entries[np.sort(order)]
 
 
 _PIECE_ROWS: Final = 4096

@@ -409,7 +409,7 @@ class ScheduleLog:
     def begin_drain(
         self, subject: int, until_ms: int, *, rows_max: int, now_ms: int
     ) -> DrainJob | None:
-        """Begin to take the first rows of a lane, at most about `rows_max`, due by `until_ms`.
+        """Begin to take the first rows of a lane, at most `rows_max`, due by `until_ms`.
 
         Nothing after the common cursor is taken: a lane never overtakes the others. Returns None if
         there is nothing between the two cursors.

@@ -72,6 +72,8 @@ class Model:
         self.sweeping = False
         self.job: LoadJob | None = None
         self.lane_job: DrainJob | CloseJob | None = None
+        self.drain_room = 0
+        """How many more rows the lane job that drains was asked for."""
         self.counts: Counter[str] = Counter()
         self.log = self._new_log()
 
@@ -225,6 +227,7 @@ class Model:
                 self.lane_job = self.log.begin_drain(
                     number, self.now_ms, rows_max=rows_max, now_ms=self.now_ms
                 )
+                self.drain_room = rows_max
             if self.lane_job is not None and self.lane_job.started:
                 self._note_closed()
         if self.lane_job is None:
@@ -236,6 +239,8 @@ class Model:
         if isinstance(job, CloseJob):
             self.take(entries)
         else:
+            self.drain_room -= len(entries)
+            assert self.drain_room >= 0, "a lane gave more than was wanted"
             keys = [(row.due_ms, row.sequence) for row in self._offer(entries, job.subject)]
             assert keys == sorted(keys)
         if done:
