@@ -435,7 +435,6 @@ class DrainJob(_SubjectJob):
             self._examined += len(piece)
             yield entries[piece]
 
-
     def _not_too_many(self, entries: Entries) -> Entries:
         """Return the first `rows_max` entries, and set the lane's cursor back to the last of them.
 
