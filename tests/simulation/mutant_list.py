@@ -1182,11 +1182,8 @@ _DELETED = (
         edits=(
             Edit(
                 _RETENTION,
-                "        sweep.retired += [RetiredFile(path, now_ms) for path in paths]\n",
-                (
-                    "        sweep.retired += [RetiredFile(path, now_ms) for path in paths]\n"
-                    "        sweep.unlink += paths\n"
-                ),
+                "for path in paths if path not in known]\n",
+                "for path in paths if path not in known]\n        sweep.unlink += paths\n",
             ),
         ),
         needs="ages that pass",
