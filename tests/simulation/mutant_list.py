@@ -830,6 +830,7 @@ _DELIVERED = (
         ),
         needs="bits flipped in durable bytes",
         scenario=_ROT,
+        seeds=60,
     ),
     Mutant(
         section="4 batches",
@@ -1424,6 +1425,7 @@ _WAITING = (
         ),
         needs="a hot subject among many subjects",
         scenario=_HOT_FEW_NAMES,
+        seeds=60,
     ),
     Mutant(
         section="5 lanes",
