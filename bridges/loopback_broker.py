@@ -36,6 +36,7 @@ from delay_protocol import (
     encode_hello,
     encode_response,
     encode_send_reply,
+    printable,
     scan_items,
     subject_fault,
 )
@@ -345,8 +346,8 @@ def _line(delivery: Delivery) -> str:
     }
     text = attributes["body"] if attributes.keys() == {"body"} else attributes
     return (
-        f"{when:%H:%M:%S}.{delivery.received_ms % 1000:03d} {delivery.subject} "
-        f"{delivery.message_id} {delivery.received_ms - delivery.due_ms:+d} ms {text!r}"
+        f"{when:%H:%M:%S}.{delivery.received_ms % 1000:03d} {printable(delivery.subject)} "
+        f"{printable(delivery.message_id)} {delivery.received_ms - delivery.due_ms:+d} ms {text!r}"
     )
 
 

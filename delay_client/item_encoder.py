@@ -43,6 +43,8 @@ _MS: Final = timedelta(milliseconds=1)
 _CREATE_KEY: Final = "qmq_createTime"
 _DUE_KEY: Final = "qmq_scheduleReceiveTime"
 _SUBJECTS_KEPT: Final = 10_000
+_SUBJECT_SHOWN: Final = 60
+"""Characters of a subject that an error repeats."""
 
 _CRC = struct.Struct(">Q")
 _TIMES = struct.Struct(">Bqq")
@@ -104,7 +106,8 @@ class ItemEncoder:
         if fault is None and len(subject) > NAME_LENGTH_MAX:
             fault = f"has {len(subject)} characters, at most {NAME_LENGTH_MAX}"
         if fault is not None:
-            raise IllegalSubject(f"subject {subject!a} {fault}: brokers refuse it, choose another")
+            shown = ascii(subject[:_SUBJECT_SHOWN]) + "…" * (len(subject) > _SUBJECT_SHOWN)
+            raise IllegalSubject(f"subject {shown} {fault}: brokers refuse it, choose another")
         if len(self._subjects) >= _SUBJECTS_KEPT:
             self._subjects.clear()
         part = self._subjects[subject] = _SIZE.pack(len(data)) + data

@@ -56,6 +56,7 @@ from delay_protocol.items import (
     tags_are_text,
     walk_attributes,
 )
+from delay_protocol.printable import printable
 from delay_protocol.send_message import (
     ItemResult,
     decode_send_reply,
@@ -116,6 +117,7 @@ __all__ = [
     "item_crc_ok",
     "item_message_id",
     "item_subject",
+    "printable",
     "real_subject",
     "scan_items",
     "subject_fault",

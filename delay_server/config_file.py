@@ -149,6 +149,8 @@ def _convert(tree: Tree, *, file: str, sources: dict[str, str]) -> DelayServerCo
             key = f"{key}.{missing['name']}"
             reason = "is not set"
             remedy = "give --data DIR, or a --config file that has it"
+        elif allowed := _allowed(key):
+            remedy = f"it is one of {', '.join(allowed)}"
         elif not key and reason.startswith(BROKERS):
             remedy = "give --broker NAME=HOST:PORT, or a --config file with a section [brokers]"
         raise ConfigError(
@@ -158,6 +160,15 @@ def _convert(tree: Tree, *, file: str, sources: dict[str, str]) -> DelayServerCo
             reason=reason.removeprefix(f"{key}."),
             remedy=remedy,
         ) from error
+
+
+def _allowed(key: str) -> Sequence[str]:
+    """Return the values of a setting that has a fixed set of them, else nothing."""
+    section, _, name = key.partition(".")
+    kind = _field_types(sections()[section]).get(name) if section in sections() else None
+    kinds = (kind, *typing.get_args(kind))
+    found = next((one for one in kinds if typing.get_origin(one) is typing.Literal), None)
+    return [str(value) for value in typing.get_args(found)]
 
 
 def _source(key: str, reason: str, *, file: str, sources: dict[str, str]) -> str:

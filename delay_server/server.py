@@ -54,6 +54,7 @@ from storage import (
     Entries,
     FactBlock,
     ItemReader,
+    NotPermittedError,
     Outcome,
     RecoverySummary,
     Store,
@@ -542,6 +543,8 @@ def _keep_freed_memory() -> None:
 async def _run_process(config: DelayServerConfig) -> None:
     try:
         make_data_directory(config.node.data_dir)
+    except NotPermittedError:
+        raise
     except OSError as error:
         raise DataDirectoryError(f"cannot make the data directory: {error}") from error
     server = DelayServer(config, system_runtime(), DirectoryDisk(config.node.data_dir))

@@ -18,7 +18,8 @@ class ExitCode(IntEnum):
     """A wrong option or setting. Correct it."""
 
     DATA_DIRECTORY = 3
-    """The data directory is in use or belongs to another node. Look at what else runs there."""
+    """The data directory is in use, belongs to another node, or this user may not read and write
+    it. Look at what else runs there, and at owners and modes."""
 
     LOGS = 4
     """The logs are damaged, contradictory or of a newer version. Run `delaywheel log verify`."""
@@ -45,14 +46,18 @@ class Failure(click.ClickException):
 def failure_of(error: Exception) -> Failure | None:
     """Return how an error ends the command, or None if it has no place in the table.
 
+    What others sent and an error repeats is escaped, so that no terminal takes it for commands.
+
     Of a group (a nursery's way to report) every leaf must have one: nothing unknown is hidden.
     """
+    from delay_protocol import printable
+
     failures: list[Failure] = []
     for leaf in _leaves(error):
         code = _exit_code(leaf)
         if code is None:
             return None
-        failures.append(Failure(str(leaf), code))
+        failures.append(Failure(printable(str(leaf)), code))
     return failures[0]
 
 

@@ -12,13 +12,16 @@ import msgspec
 
 from delaywheel.failures import ExitCode, Failure
 from delaywheel.log_salvage import salvage
-from delaywheel.terminal import wide_console
+from delaywheel.terminal import cell, wide_console
 
 _ROWS_AT_A_TIME = 1000
 """Rows of one table: widths are fitted to these, and nothing is printed before they are read."""
 
 PATH_ARGUMENT = click.argument(
-    "path", type=click.Path(exists=True, path_type=Path), metavar="FILE|DATA_DIR"
+    "path",
+    # What may not be read is named by those who read, with its owner and what to do.
+    type=click.Path(exists=True, readable=False, path_type=Path),
+    metavar="FILE|DATA_DIR",
 )
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
@@ -58,7 +61,8 @@ def dump(*, path: Path, as_json: bool, limit: int | None) -> None:
 def verify(*, path: Path, as_json: bool) -> None:
     """Check every CRC, length and order of a log file, or of every log of a data directory.
 
-    Ends with exit code 4 if anything is damaged, and says where.
+    Ends with exit code 4 if anything is damaged or gone, and says where; with 3 at the first file
+    that this user may not read.
 
     \b
     Examples:
@@ -98,7 +102,7 @@ def _print_tables(records: Iterable[Mapping[str, object]]) -> None:
         for keys, group in itertools.groupby(rows, key=tuple):
             table = Table(*keys, box=None)
             for row in group:
-                table.add_row(*(_text(value) for value in row.values()))
+                table.add_row(*(cell(_text(value)) for value in row.values()))
             console.print(table)
 
 

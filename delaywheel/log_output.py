@@ -12,7 +12,9 @@ from typing import TextIO, cast
 
 import msgspec
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
+
+from delay_protocol import printable
 
 
 class NeverFailing(io.TextIOBase):
@@ -77,11 +79,19 @@ def set_up_log(*, level: str, form: str, stream: TextIO | None = None) -> None:
 
 def _rendering(*, console: bool, colors: bool) -> list[Processor]:
     if console:
-        return [structlog.dev.ConsoleRenderer(colors=colors)]
+        return [_escape, structlog.dev.ConsoleRenderer(colors=colors)]
     return [
         structlog.processors.dict_tracebacks,
         structlog.processors.JSONRenderer(serializer=_json),
     ]
+
+
+def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Escape what a terminal would take for commands; tracebacks keep their lines."""
+    for key, value in event.items():
+        if isinstance(value, str) and key not in {"exception", "stack"}:
+            event[key] = printable(value)
+    return event
 
 
 def _json(event: object, **_: object) -> str:

@@ -57,7 +57,8 @@ class Entry(msgspec.Struct, kw_only=True):
     "paths",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, path_type=Path),
+    # What may not be read is named by those who read, with its owner and what to do.
+    type=click.Path(exists=True, readable=False, path_type=Path),
     metavar="DATA_DIR|FILE...",
 )
 @click.option(
@@ -114,8 +115,12 @@ def salvage(
         raise click.UsageError("--in-doubt and --yes go with --send")
     if delivered and undeliverable:
         raise click.UsageError("give either --delivered or --undeliverable")
+    from storage.disk import full_or_fatal, permitted
+
     work = _open(paths, out)
-    counts = _write_out(work, out, delivered=delivered, undeliverable=undeliverable)
+    with full_or_fatal(f"{out} cannot be written"), permitted(str(out), "written"):
+        _require_own(out)
+        counts = _write_out(work, out, delivered=delivered, undeliverable=undeliverable)
     _tell(work, counts, out)
     if server is not None:
         states = {"pending", "in doubt"} if in_doubt else {"pending"}
@@ -125,7 +130,7 @@ def salvage(
 def _open(paths: Sequence[Path], out: Path) -> "Salvage":
     """Return the salvage of a directory, or of files that all lie in one."""
     from storage import DirectoryDisk
-    from storage.inspect import data_directory_of
+    from storage.inspect import data_directory_of, is_data_directory
     from storage.salvage import Salvage
 
     now_ms = time.time_ns() // 1_000_000
@@ -133,8 +138,8 @@ def _open(paths: Sequence[Path], out: Path) -> "Salvage":
         if len(paths) > 1:
             raise click.UsageError("give one data directory, or files of one")
         root, files = paths[0], None
-        if not any((root / name).is_dir() for name in ("message_log", "schedule_log")):
-            raise click.UsageError(f"{root} is no data directory: it has no message_log")
+        if not is_data_directory(root):
+            raise click.UsageError(f"{root} is no data directory: no log is in it")
     else:
         found = [data_directory_of(path) for path in paths]
         root, files = found[0][0], [name for _, name in found]
@@ -153,6 +158,9 @@ def _open(paths: Sequence[Path], out: Path) -> "Salvage":
 def _require_elsewhere(root: Path, out: Path) -> None:
     if out.resolve().is_relative_to(root.resolve()):
         raise click.UsageError(f"{out} lies in {root}, to which nothing is written")
+
+
+def _require_own(out: Path) -> None:
     if out.exists() and any(out.iterdir()) and not (out / _INDEX).exists():
         raise click.UsageError(f"{out} is not empty, and holds no earlier salvage")
 
@@ -221,10 +229,13 @@ def _moment(ms: int) -> datetime:
 
 
 def _tell(work: "Salvage", counts: Counter[str], out: Path) -> None:
+    from delay_protocol import printable
+
     parts = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
     click.echo(f"{counts.total():,} messages found whole{': ' if parts else ''}{parts}")
     for gap in work.gaps[:_GAPS_SHOWN]:
-        click.echo(f"damaged: {gap.path} at {gap.position}, {gap.size} bytes: {gap.reason}")
+        line = f"damaged: {gap.path} at {gap.position}, {gap.size} bytes: {gap.reason}"
+        click.echo(printable(line))
     if len(work.gaps) > _GAPS_SHOWN:
         click.echo(f"and {len(work.gaps) - _GAPS_SHOWN:,} more damaged places")
     click.echo(f"written: {out / _INDEX}, {out / _ITEMS}, {out / _DAMAGE}")
@@ -262,11 +273,12 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
     import anyio
 
     from delay_client import Client, Receipt
+    from delay_protocol import printable
 
     try:
         client = Client([server])
     except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--send") from error
+        raise click.BadParameter(printable(str(error)), param_hint="--send") from error
     failures: list[Exception] = []
 
     async def send(messages: Sequence["OutgoingMessage"]) -> Sequence["Outcome"]:
@@ -327,7 +339,9 @@ def _fail_if_any_failed(failures: Sequence[Exception], chosen: int) -> None:
         return
     failure = failure_of(failures[0])
     code = failure.exit_code if failure and len(failures) == chosen else ExitCode.REFUSED
-    reasons = list(dict.fromkeys(str(error) for error in failures))
+    from delay_protocol import printable
+
+    reasons = list(dict.fromkeys(printable(str(error)) for error in failures))
     shown = "\n".join(reasons[:_FAILURES_SHOWN])
     if len(reasons) > _FAILURES_SHOWN:
         shown += f"\nand {len(reasons) - _FAILURES_SHOWN} more"

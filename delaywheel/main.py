@@ -40,8 +40,8 @@ def main() -> None:
       delaywheel status
 
     \b
-    Exit codes: 0 done, 1 unexpected error, 2 wrong option or setting, 3 data directory in use or
-    another node's, 4 damaged or unreadable logs, 5 disk failed or full, 6 network, 7 messages
+    Exit codes: 0 done, 1 unexpected error, 2 wrong option or setting, 3 data directory in use,
+    another node's or not permitted, 4 damaged logs, 5 disk failed or full, 6 network, 7 messages
     refused.
     """
 

@@ -29,7 +29,12 @@ _FAILURES_SHOWN = 10
 )
 @click.option("--subject", required=True, help="What consumers subscribe to.")
 @click.option("--delay", type=DELAY, help="Deliver so long after now: 30s, 1h30m, 2d.")
-@click.option("--at", type=MOMENT, help="Deliver at this moment: 2026-12-24T18:00:00+01:00.")
+@click.option(
+    "--at",
+    type=MOMENT,
+    help="Deliver at this moment: 2026-12-24T18:00:00+01:00. Without an offset it is this "
+    "machine's local time; the answer says which moment that is.",
+)
 @click.option(
     "--id",
     "message_id",
@@ -97,11 +102,12 @@ def _send_all(
     import anyio
 
     from delay_client import Client
+    from delay_protocol import printable
 
     try:
         client = Client(servers)
     except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--server") from error
+        raise click.BadParameter(printable(str(error)), param_hint="--server") from error
 
     async def send_many() -> list["Outcome"]:
         async with client:
@@ -131,25 +137,34 @@ def _print_json(outcomes: Sequence["Outcome"]) -> None:
 
 def _print_text(outcomes: Sequence["Outcome"]) -> None:
     from delay_client import Receipt
+    from delay_protocol import printable
 
     receipts = [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
+    moments = sorted(receipt.due_at for receipt in receipts)
+    due = " to ".join(dict.fromkeys(map(_shown, (*moments[:1], *moments[-1:]))))
     if len(outcomes) > 1:
-        click.echo(f"{len(receipts):,} of {len(outcomes):,} messages accepted")
+        when = f", due {due}" if due else ""
+        click.echo(f"{len(receipts):,} of {len(outcomes):,} messages accepted{when}")
     elif receipts:
-        receipt = receipts[0]
-        due = receipt.due_at.astimezone().isoformat(sep=" ", timespec="milliseconds")
-        click.echo(f"{receipt.message_id} kept by {receipt.server}, due {due}")
+        [receipt] = receipts
+        click.echo(f"{printable(receipt.message_id)} kept by {receipt.server}, due {due}")
+
+
+def _shown(moment: datetime) -> str:
+    """Return a moment by this machine's clock, with its offset from UTC."""
+    return moment.astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
 def _fail_if_any_failed(outcomes: Sequence["Outcome"]) -> None:
     from delay_client import Receipt
+    from delay_protocol import printable
 
     errors = [outcome for outcome in outcomes if not isinstance(outcome, Receipt)]
     if not errors:
         return
     failure = failure_of(errors[0])
     code = failure.exit_code if failure and len(errors) == len(outcomes) else ExitCode.REFUSED
-    reasons = list(dict.fromkeys(str(error) for error in errors))
+    reasons = list(dict.fromkeys(printable(str(error)) for error in errors))
     shown = "\n".join(reasons[:_FAILURES_SHOWN])
     if len(reasons) > _FAILURES_SHOWN:
         shown += f"\nand {len(reasons) - _FAILURES_SHOWN} more"

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from delaywheel.failures import ExitCode, Failure
-from delaywheel.terminal import wide_console
+from delaywheel.terminal import cell, wide_console
 
 TIMEOUT_S = 5.0
 _INSTANT_FROM_MS = 100_000_000_000
@@ -158,6 +158,8 @@ def render(found: Status) -> Any:  # noqa: ANN401 (what rich can show has no com
     from rich.console import Group
     from rich.text import Text
 
+    from delay_protocol import printable
+
     warnings = []
     figures = []
     tables = []
@@ -166,7 +168,9 @@ def render(found: Status) -> Any:  # noqa: ANN401 (what rich can show has no com
             case [dict(), *_]:
                 tables.append(_rows(name, value))
             case [_, *_]:
-                warnings += [Text(f"{_title(name)}: {line}", style="bold red") for line in value]
+                warnings += [
+                    Text(printable(f"{_title(name)}: {line}"), style="bold red") for line in value
+                ]
             case dict() if value and all(isinstance(inner, dict) for inner in value.values()):
                 tables.append(_rows(name, [{"": key} | row for key, row in value.items()]))
             case dict() if value:
@@ -190,13 +194,13 @@ def _in_parts(found: Status) -> Status:
 def _figures(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazily)
     from rich.table import Table
 
-    table = Table(title=_title(name), title_justify="left", show_header=False, box=None)
+    table = Table(title=cell(_title(name)), title_justify="left", show_header=False, box=None)
     table.add_column(style="dim")
     table.add_column(justify="right")
     # Of an object the unit may stand in its own name: lateness_ms {p50, p99, max}.
     unit = next((ending for ending in _UNITS if name.endswith(ending)), "")
     for key, value in section.items():
-        table.add_row(_title(key), format_value(key + unit, value))
+        table.add_row(cell(_title(key)), cell(format_value(key + unit, value)))
     return table
 
 
@@ -204,13 +208,13 @@ def _rows(name: str, rows: Sequence[Section]) -> Any:  # noqa: ANN401 (as above)
     from rich.console import Group
     from rich.table import Table
 
-    table = Table(title=_title(name), title_justify="left", box=None)
+    table = Table(title=cell(_title(name)), title_justify="left", box=None)
     keys = list(dict.fromkeys(key for row in rows for key in row))
     for key in keys:
         numbers = all(isinstance(row.get(key), int | float) for row in rows)
-        table.add_column(_title(key), justify="right" if numbers else "left")
+        table.add_column(cell(_title(key)), justify="right" if numbers else "left")
     for row in rows[:_ROWS_MAX]:
-        table.add_row(*(format_value(key, row.get(key)) for key in keys))
+        table.add_row(*(cell(format_value(key, row.get(key))) for key in keys))
     hidden = len(rows) - _ROWS_MAX
     return Group(table, f"  and {hidden:,} more") if hidden > 0 else table
 

@@ -19,7 +19,12 @@ import msgspec
 
 from storage.batches import log_seed
 from storage.disk import Disk
-from storage.errors import DamagedError, UnsupportedFormatError
+from storage.errors import (
+    DamagedError,
+    NotPermittedError,
+    NotRegularFileError,
+    UnsupportedFormatError,
+)
 from storage.file_header import (
     FILE_HEADER_SIZE,
     FileHeader,
@@ -132,20 +137,11 @@ def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None
 def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:
     """Return the checkpoint, or None if none was ever written.
 
-    Raises DamagedError or UnsupportedFormatError.
+    Raises DamagedError, UnsupportedFormatError, NotPermittedError or NotRegularFileError.
     """
     if not disk.exists(CHECKPOINT_PATH):
         return None
-    try:
-        file = disk.open_read(CHECKPOINT_PATH)
-        try:
-            data = file.read_at(0, file.size())
-        finally:
-            file.close()
-    except OSError as error:
-        raise DamagedError(
-            path=CHECKPOINT_PATH, position=0, reason=f"cannot be read: {error}"
-        ) from error
+    data = _read(disk)
     decode_file_header(data, kind=LogKind.CHECKPOINT, log_uuid=log_uuid, path=CHECKPOINT_PATH)
     body = FILE_HEADER_SIZE + _PREFIX.size
     if len(data) < body:
@@ -175,3 +171,18 @@ def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:
             reason = f"the manifest has a segment of span {state.span} from {state.start} on"
             raise DamagedError(path=CHECKPOINT_PATH, position=body, reason=reason)
     return checkpoint
+
+
+def _read(disk: Disk) -> bytes:
+    try:
+        file = disk.open_read(CHECKPOINT_PATH)
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+    except (NotPermittedError, NotRegularFileError):
+        raise
+    except OSError as error:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=0, reason=f"cannot be read: {error}"
+        ) from error

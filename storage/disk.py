@@ -8,8 +8,10 @@ durable before `Disk.sync_directory` of its directory.
 Errors: ENOSPC and EDQUOT of a write become StorageFullError (what was written of it is garbage
 beyond the caller's own end and is overwritten by its next write there). Every other OSError of a
 write, and any of an fsync, truncate, rename or unlink becomes FatalDiskError, with the original as
-its cause. FileNotFoundError of `open` and `map` is passed on, as is an OSError of a read: the
-caller knows what the bytes were for.
+its cause, but NotPermittedError where this user may not do it. FileNotFoundError of `open`,
+`open_read` and `map` is passed on, as is an OSError of a read: the caller knows what the bytes were
+for. Their other errors are typed *and* OSErrors: NotPermittedError, NotRegularFileError (such a
+thing is never read: opening a FIFO would wait for ever) and OpenError.
 """
 
 import contextlib
@@ -18,12 +20,22 @@ import errno
 import fcntl
 import mmap
 import os
+import pwd
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from storage.errors import DataDirectoryError, FatalDiskError, StorageFullError
+from storage.errors import (
+    DataDirectoryError,
+    FatalDiskError,
+    NotPermittedError,
+    NotRegularFileError,
+    OpenError,
+    StorageError,
+    StorageFullError,
+)
 
 Bytes = bytes | bytearray | memoryview
 
@@ -75,6 +87,9 @@ class Disk(Protocol):
     def list(self, directory: str) -> Sequence[str]:
         """Return the names in a directory, sorted; empty if there is no such directory."""
 
+    def require_usable(self, directories: Sequence[str], files: Sequence[str]) -> None:
+        """Raise NotPermittedError or NotRegularFileError unless all can be read and written."""
+
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents where they are missing (names durable after sync)."""
 
@@ -104,18 +119,137 @@ class Disk(Protocol):
 def _fatal(what: str) -> Iterator[None]:
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
         raise FatalDiskError(f"{what}: {error}") from error
 
 
 @contextlib.contextmanager
-def _full_or_fatal(what: str) -> Iterator[None]:
+def full_or_fatal(what: str) -> Iterator[None]:
+    """Turn an OSError into StorageFullError or FatalDiskError; typed errors pass."""
+    with _fatal(what):
+        try:
+            yield
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise StorageFullError(f"{what}: {error}") from error
+            raise
+
+
+_NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM})
+_NO_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
+"""What opening says of things that are no files: a directory, links in a circle, a socket."""
+
+
+@contextlib.contextmanager
+def permitted(name: str, doing: str, *, culprit: str | None = None) -> Iterator[None]:
+    """Turn what this user may not do into a NotPermittedError.
+
+    name, doing: of the sentence "... cannot be ..."; culprit: the path whose owner and mode decide,
+    if that is another one.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno not in _NOT_PERMITTED:
+            raise
+        raise _not_permitted(name, doing, culprit or name) from error
+
+
+def _not_permitted(name: str, doing: str, culprit: str) -> NotPermittedError:
+    """Return the error that says whose a file is, who this is, and what to do."""
+    found: os.stat_result | None = None
+    while found is None:
+        try:
+            found = os.stat(culprit)
+        except OSError:
+            above = os.path.dirname(os.path.abspath(culprit))
+            if above == culprit:
+                break
+            # Whoever may not even look at a file may not search the directory it lies in.
+            culprit = above
+    me = _user(os.geteuid())
+    if found is None:
+        return NotPermittedError(f"{name} cannot be {doing} by {me}, as which this process runs")
+    owner, mode = _user(found.st_uid), f"{stat.S_IMODE(found.st_mode):04o}"
+    what = "it" if culprit == name else culprit
+    remedy = f"give {me} access to {what} (chown, chmod)"
+    if found.st_uid != os.geteuid():
+        remedy = f"run as {owner}, or {remedy}"
+    return NotPermittedError(
+        f"{name} cannot be {doing}: {what} belongs to {owner} with mode {mode}, and this process "
+        f"runs as {me}; {remedy}"
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+_SALVAGE = (
+    "; look at the disk (dmesg, SMART), and get out what is whole with `delaywheel log salvage` if "
+    "another try says the same"
+)
+
+
+def _not_regular(name: str) -> NotRegularFileError:
+    """Return the error for something that has the name of a file and is none.
+
+    Raises OpenError if nobody can say what it is.
+    """
+    try:
+        mode = os.stat(name).st_mode
+        kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "something else")
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ELOOP}:
+            raise OpenError(f"{name} cannot be looked at: {error.strerror}{_SALVAGE}") from error
+        kind = "a link that leads nowhere"
+    return NotRegularFileError(
+        f"{name} is {kind}, not a regular file: it is none of delaywheel's files, move it away"
+    )
+
+
+def _open_regular(name: str, flags: int, doing: str) -> int:
+    """Return a descriptor of a regular file; what is none is not waited for, nor read.
+
+    Raises FileNotFoundError, NotPermittedError, NotRegularFileError or OpenError.
+    """
+    try:
+        with permitted(name, doing):
+            # O_NONBLOCK means nothing to a file, and that a FIFO does not make us wait.
+            descriptor = os.open(name, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+    except FileNotFoundError as error:
+        if os.path.islink(name):
+            raise _not_regular(name) from error
+        raise
+    except NotPermittedError:
+        raise
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise _not_regular(name) from error
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StorageFullError(f"{what}: {error}") from error
-        raise FatalDiskError(f"{what}: {error}") from error
+            raise StorageFullError(f"{name} cannot be {doing}: {error.strerror}") from error
+        remedy = _SALVAGE if error.errno == errno.EIO else ""
+        opening = OpenError(f"{name} cannot be {doing}: {error.strerror}{remedy}")
+        opening.errno = error.errno
+        raise opening from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_regular(name)
+    return descriptor
 
 
 class DirectoryFile:
@@ -137,7 +271,7 @@ class DirectoryFile:
 
     def write_at(self, position: int, buffers: Sequence[Bytes]) -> int:
         """Write all buffers from `position` on, going on after short writes."""
-        with _full_or_fatal(f"write {self._path}"):
+        with full_or_fatal(f"write {self._path}"):
             start = position
             for first in range(0, len(buffers), _BUFFERS_PER_CALL):
                 position += self._write_some(position, buffers[first : first + _BUFFERS_PER_CALL])
@@ -198,9 +332,11 @@ def make_data_directory(root: Path) -> None:
     Without it a power cut could take the name of a new data directory, and every acknowledged
     message with it. All parents on its file system are made durable, at every start: the process
     that made them may have died before it had done so. One that may not be read is passed over.
-    Raises OSError where it cannot be made, FatalDiskError where an fsync fails.
+    Raises NotPermittedError or another OSError where it cannot be made, FatalDiskError where an
+    fsync fails.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    with permitted(str(root), "made"):
+        root.mkdir(parents=True, exist_ok=True)
     path = root.resolve()
     device = path.stat().st_dev
     for parent in path.parents:
@@ -256,19 +392,20 @@ class DirectoryDisk:
 
     def open(self, path: str, *, create: bool = False) -> DirectoryFile:
         """Open for reading and writing."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        real = self._real(path)
         if not create:
-            return DirectoryFile(path, os.open(self._real(path), flags))
-        with _full_or_fatal(f"create {path}"):
-            return DirectoryFile(path, os.open(self._real(path), flags, 0o640))
+            return DirectoryFile(path, _open_regular(real, os.O_RDWR, "written"))
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
+        with full_or_fatal(f"create {path}"), self._permitted_in(path, "made"):
+            return DirectoryFile(path, os.open(real, flags, 0o640))
 
     def open_read(self, path: str) -> DirectoryFile:
         """Open for reading only."""
-        return DirectoryFile(path, os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC))
+        return DirectoryFile(path, _open_regular(self._real(path), os.O_RDONLY, "read"))
 
     def map(self, path: str) -> memoryview:
         """Map the file read-only."""
-        descriptor = os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open_regular(self._real(path), os.O_RDONLY, "read")
         try:
             if os.fstat(descriptor).st_size == 0:
                 return memoryview(b"")
@@ -278,34 +415,77 @@ class DirectoryDisk:
 
     def exists(self, path: str) -> bool:
         """Say whether the name is there."""
-        return os.path.lexists(self._real(path))
+        real = self._real(path)
+        with permitted(real, "looked for"):
+            return os.path.lexists(real) or self._is_hidden(real)
+
+    @staticmethod
+    def _is_hidden(real: str) -> bool:
+        """Raise PermissionError where nobody can say whether a name is there; else it is not."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(real)
+        return False
 
     def list(self, directory: str) -> Sequence[str]:
         """Return the names in a directory, sorted."""
+        real = self._real(directory)
         try:
-            return sorted(os.listdir(self._real(directory)))
+            with permitted(real, "listed"):
+                return sorted(os.listdir(real))
         except FileNotFoundError:
             return []
+        except NotADirectoryError as error:
+            raise _not_a_directory(real) from error
+        except NotPermittedError:
+            raise
+        except OSError as error:
+            raise OpenError(f"{real} cannot be listed: {error.strerror}") from error
+
+    def require_usable(self, directories: Sequence[str], files: Sequence[str]) -> None:
+        """Raise NotPermittedError or NotRegularFileError unless all can be read and written."""
+        for path in directories:
+            real = self._real(path)
+            if not os.access(real, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+                raise _not_permitted(real, "used", real)
+        for path in files:
+            real = self._real(path)
+            if not os.path.isfile(real):
+                raise _not_regular(real)
+            if not os.access(real, os.R_OK | os.W_OK, effective_ids=True):
+                raise _not_permitted(real, "read and written", real)
+
+    def _permitted_in(self, path: str, doing: str) -> contextlib.AbstractContextManager[None]:
+        """Say so where the directory that a path lies in does not let this user change it."""
+        real = self._real(path)
+        return permitted(real, doing, culprit=os.path.dirname(real))
 
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
-        with _full_or_fatal(f"mkdir {path}"):
-            os.makedirs(self._real(path), mode=0o750, exist_ok=True)
+        real = self._real(path)
+        try:
+            with full_or_fatal(f"mkdir {path}"), self._permitted_in(path, "made"):
+                os.makedirs(real, mode=0o750, exist_ok=True)
+        except FatalDiskError as error:
+            if isinstance(error.__cause__, FileExistsError | NotADirectoryError):
+                raise _not_a_directory(real) from error
+            raise
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source`."""
-        with _full_or_fatal(f"rename {source} to {target}"):
+        what = f"rename {source} to {target}"
+        with full_or_fatal(what), self._permitted_in(target, "made"):
             os.rename(self._real(source), self._real(target))
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
-        with _fatal(f"unlink {path}"):
+        with _fatal(f"unlink {path}"), self._permitted_in(path, "deleted"):
             os.unlink(self._real(path))
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""
-        with _fatal(f"fsync directory {path}"):
-            descriptor = os.open(self._real(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        real = self._real(path)
+        with _fatal(f"fsync directory {path}"), permitted(real, "read"):
+            descriptor = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
             finally:
@@ -327,7 +507,7 @@ class DirectoryDisk:
     def prefetch(self, path: str) -> None:
         """Ask the kernel to read the file ahead."""
         with contextlib.suppress(OSError):
-            descriptor = os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _open_regular(self._real(path), os.O_RDONLY, "read")
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
             finally:
@@ -341,8 +521,7 @@ class DirectoryDisk:
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
         """Hold the exclusive lock file `path` (flock: gone with the process)."""
-        with _full_or_fatal(f"lock {path}"):
-            descriptor = os.open(self._real(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = self._open_lock(path)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -353,3 +532,30 @@ class DirectoryDisk:
             yield
         finally:
             os.close(descriptor)
+
+    def _open_lock(self, path: str) -> int:
+        """Return a descriptor of the lock file: the first thing that needs a directory to be ours.
+
+        Raises NotPermittedError, NotRegularFileError, StorageFullError or FatalDiskError.
+        """
+        real = self._real(path)
+        try:
+            return _open_regular(real, os.O_RDWR | os.O_CREAT, "opened to lock the data directory")
+        except NotPermittedError as error:
+            if os.path.exists(real):
+                raise
+            raise _not_permitted(str(self.root), "written", str(self.root)) from error
+        except OpenError as error:
+            if error.errno != errno.EROFS:
+                raise
+            raise FatalDiskError(
+                f"the data directory {self.root} must be writable by {_user(os.geteuid())}, as "
+                "which this process runs, but its file system is mounted read-only: mount it "
+                "writable, or give another directory"
+            ) from error
+
+
+def _not_a_directory(name: str) -> NotRegularFileError:
+    return NotRegularFileError(
+        f"{name} is not a directory, but a directory of the logs belongs there: move it away"
+    )

@@ -26,6 +26,9 @@ from storage.log_walk import list_log_files
 JOURNAL_DIRECTORY = "dispatch_log/journal"
 JOURNAL_END_PATH = f"{JOURNAL_DIRECTORY}/{DURABLE_END_NAME}"
 
+NO_JOURNAL_LEFT = "no file of the journal is left"
+"""What is wrong where facts were filed: the newest file of the journal never leaves."""
+
 _APPENDS_PER_END_SYNC = 64
 """After so many appends the durable end is made durable itself, about once a second under load. The
 kernel does it within half a minute otherwise; a power cut before that makes recovery believe the
@@ -99,11 +102,12 @@ class FactsJournal:
             raise LogStateError(
                 f"{JOURNAL_DIRECTORY} begins at fact {journal._files[0]}, but the checkpoint has "
                 f"filed only {filed_number}: facts are missing and messages could be sent again; "
-                "restore the missing journal files or the newer checkpoint"
+                "put back the journal files that were taken away, or send what `delaywheel log "
+                "salvage` finds to a node on an empty directory (--send)"
             )
         known = filed_number + 1
         if filed_number and not journal._files:
-            found.damages.append(Damage(JOURNAL_DIRECTORY, 0, 0, "no file of the journal is left"))
+            found.damages.append(Damage(JOURNAL_DIRECTORY, 0, 0, NO_JOURNAL_LEFT))
         last = journal._files[0] if journal._files else 1
         for first, following in zip_longest(journal._files, journal._files[1:]):
             if following is not None and following <= filed_number + 1:

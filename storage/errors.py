@@ -1,12 +1,15 @@
 """What can go wrong on disk, and what to do about it.
 
 * StorageError
-    * DamagedError: bytes on disk fail their check. Never retried; repaired from a replica.
+    * DamagedError: bytes on disk fail their check. Never retried.
     * UnsupportedFormatError: written by a newer delaywheel (version, record kind or feature bit).
     * StorageFullError: no space left. Appends are refused, dispatch goes on.
     * FatalDiskError: a write or an fsync failed. The process stops and recovers on restart,
       since a second fsync may claim success for bytes that never reached the disk.
+        * OpenError: a file could not be opened.
     * DataDirectoryError: the data directory belongs to somebody else, or is in use.
+        * NotPermittedError: this user may not read or write it.
+        * NotRegularFileError: something else lies where a file of ours belongs.
     * LogStateError: what is on disk contradicts itself so that a promise could not be kept.
 """
 
@@ -48,6 +51,24 @@ class FatalDiskError(StorageError):
 
 class DataDirectoryError(StorageError):
     """The data directory is locked, or was made for another cluster, group or node."""
+
+
+class OpenError(FatalDiskError, OSError):
+    """A file could not be opened. Whoever only reads may take it for damage, as other OSErrors."""
+
+
+class NotPermittedError(DataDirectoryError, OSError):
+    """The user this process runs as may not do that. The message says whose it is and what to do.
+
+    Also an OSError: whoever reads one file of many in a running server takes it for damage.
+    """
+
+
+class NotRegularFileError(DataDirectoryError, OSError):
+    """A directory, FIFO, socket, device or dangling link has the name of a file of ours.
+
+    Also an OSError, as NotPermittedError is.
+    """
 
 
 class LogStateError(StorageError):

@@ -93,7 +93,7 @@ def open_identity(
 def read_identity(disk: Disk) -> Identity | None:
     """Return the identity as it is, or None if there is none. Changes nothing.
 
-    Raises DamagedError or UnsupportedFormatError.
+    Raises DamagedError, UnsupportedFormatError, or what `Disk.open_read` does.
     """
     try:
         file = disk.open_read(IDENTITY_PATH)
@@ -101,6 +101,9 @@ def read_identity(disk: Disk) -> Identity | None:
         return None
     try:
         data = file.read_at(0, file.size())
+    except OSError as error:
+        reason = f"cannot be read: {error}"
+        raise DamagedError(path=IDENTITY_PATH, position=0, reason=reason) from error
     finally:
         file.close()
     return decode_identity(data, path=IDENTITY_PATH)

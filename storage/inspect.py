@@ -5,8 +5,10 @@ being written the part beyond the last whole batch is reported as a tail, not as
 a whole directory believes the checkpoint, the seals and the durable end about what must be there.
 """
 
+import contextlib
 import datetime as dt
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,10 +23,10 @@ from storage.batches import (
     file_seed,
     walk_batches,
 )
-from storage.checkpoint import CHECKPOINT_PATH, read_checkpoint
+from storage.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
 from storage.columns import Columns, ColumnsError, RecordKind
 from storage.disk import Bytes, DirectoryDisk, Disk
-from storage.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
+from storage.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH, NO_JOURNAL_LEFT
 from storage.durable_end import (
     DURABLE_END_NAME,
     SLOT_POSITIONS,
@@ -35,6 +37,7 @@ from storage.durable_end import (
 from storage.errors import (
     DamagedError,
     DataDirectoryError,
+    NotPermittedError,
     StorageError,
     UnsupportedFormatError,
 )
@@ -48,8 +51,14 @@ from storage.file_header import (
 )
 from storage.identity import IDENTITY_PATH, Identity, read_identity
 from storage.item_formats import qmq_item_fault, qmq_message_id
-from storage.log_walk import list_log_files, log_file
+from storage.log_walk import (
+    is_log_file_name,
+    list_log_files,
+    log_file,
+    without_strays,
+)
 from storage.message_log import MESSAGE_LOG_DIRECTORY
+from storage.message_log_recovery import no_file_left
 from storage.read_ahead import ReadAhead
 from storage.seals import SEALS_DIRECTORY, read_live, seals_end, seals_of_columns
 from storage.spans import MINUTE_MS, SegmentKey, key_of_code, key_of_name
@@ -114,11 +123,18 @@ class _Place:
     vouched: int | None
     """Bytes that must be whole, where durable end or manifest say; 0 for a retired file."""
     following: int | None = None
-    """First record of the next file of the same log, where there is one."""
+    """First record of the next file of the same log, where there is one, or of what comes behind
+    those that the checkpoint knows."""
+    fault: str | None = None
+    """What is wrong with the place as a whole, whatever lies there."""
 
 
 def verify_files(path: Path) -> Iterator[Record]:
-    """Yield a report for each file; `damage` lists what is wrong, with positions."""
+    """Yield a report for each file; `damage` lists what is wrong, with positions.
+
+    Raises NotPermittedError for the first file that this user may not read: whether it is damaged
+    is not known. DataDirectoryError if the path is a directory and has nothing to do with logs.
+    """
     for place in _places(path):
         yield _verify(place).record()
 
@@ -130,28 +146,62 @@ def verify_disk(disk: Disk) -> Iterator[Record]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Neighbour:
+    """What the other files of a numbered log say of one: see _Place."""
+
+    following: int | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Vouchers:
     """What a data directory says about its own files: whose they are, and how long at least."""
 
     log_uuid: UUID | None
     lengths: Mapping[str, int]
+    neighbours: Mapping[str, _Neighbour]
 
 
 def read_vouchers(disk: Disk) -> Vouchers:
     """Return what identity, durable ends, checkpoint and seals say, as far as they are readable."""
     uuid = _uuid_of(disk)
-    return Vouchers(uuid, _vouched(disk, uuid))
+    return Vouchers(uuid, _vouched(disk, uuid), _neighbours(disk, uuid))
+
+
+def lost_logs(disk: Disk) -> Iterator[tuple[str, str]]:
+    """Yield directory and reason for each log that is gone whole, though it had records.
+
+    Neither log ever loses its newest file by itself.
+    """
+    uuid = _uuid_of(disk)
+    checkpoint = _checkpoint_of(disk, uuid)
+    if uuid is None or checkpoint is None:
+        return
+    if not list_log_files(disk, MESSAGE_LOG_DIRECTORY):
+        last = [checkpoint.sequence, *(state.last_sequence for state in checkpoint.segments)]
+        with contextlib.suppress(StorageError):
+            end = _durable_end(disk, DURABLE_END_PATH, uuid).read()
+            last.append(end.next_sequence - 1 if end is not None else 0)
+        if max(last):
+            yield MESSAGE_LOG_DIRECTORY, no_file_left(max(last))
+    if checkpoint.fact_number and not list_log_files(disk, JOURNAL_DIRECTORY):
+        yield JOURNAL_DIRECTORY, NO_JOURNAL_LEFT
 
 
 def verify_path(disk: Disk, path: str, vouchers: Vouchers) -> Record:
     """Return the report for one file."""
-    return _verify(_place(disk, path, vouchers.log_uuid, vouchers.lengths)).record()
+    return _verify(_place(disk, path, vouchers)).record()
 
 
 def dump_records(path: Path) -> Iterator[Record]:
-    """Yield every readable record of a file or of all logs; damage becomes a record of its own."""
+    """Yield every readable record of a file or of all logs; damage becomes a record of its own.
+
+    Raises what `verify_files` does.
+    """
     for place in _places(path):
-        if place.path.endswith(CHECKPOINT_PATH.rpartition("/")[2]):
+        if place.fault is not None:
+            yield {"file": place.path, "position": 0, "damage": place.fault}
+        elif place.path.endswith(CHECKPOINT_PATH.rpartition("/")[2]):
             yield from _dump_checkpoint(place)
         elif _is_small_file(place.path):
             yield from _dump_small(place)
@@ -167,46 +217,80 @@ def _places(path: Path) -> Iterator[_Place]:
     if path.is_file():
         root, name = data_directory_of(path)
         disk = DirectoryDisk(root)
-        uuid = _uuid_of(disk)
-        yield _place(disk, name, uuid, _vouched(disk, uuid))
+        yield _place(disk, name, read_vouchers(disk))
         return
-    root, prefix = (path, "") if (path / "message_log").is_dir() else data_directory_of(path)
+    root, prefix = (path, "") if is_data_directory(path) else data_directory_of(path)
+    if not is_data_directory(root):
+        raise DataDirectoryError(f"{path} is no data directory, and lies in none")
     yield from _places_on(DirectoryDisk(root), prefix)
 
 
 def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
-    uuid = _uuid_of(disk)
-    vouched = _vouched(disk, uuid)
+    vouchers = read_vouchers(disk)
+    vouched = vouchers.lengths
     names = [IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH]
     for directory in (*_KINDS, QUARANTINE_DIRECTORY):
         names += [f"{directory}/{name}" for name in disk.list(directory)]
     names += sorted(vouched)
-    # Both are made before the first file of the message_log.
-    made = bool(list_log_files(disk, MESSAGE_LOG_DIRECTORY))
+    # Both are made before the first file of any log.
+    made = any(_is_log_file(name) for name in names)
     needed = {IDENTITY_PATH, CHECKPOINT_PATH} if made else set()
     for name in dict.fromkeys(names):
         wanted = name.startswith(prefix) and not name.endswith(".tmp") and name not in _KINDS
         if wanted and (name in vouched or name in needed or disk.exists(name)):
-            yield _place(disk, name, uuid, vouched)
+            yield _place(disk, name, vouchers)
+    for directory, reason in lost_logs(disk):
+        if directory.startswith(prefix):
+            yield _Place(disk, directory, vouchers.log_uuid, None, fault=reason)
 
 
-def _place(disk: Disk, path: str, log_uuid: UUID | None, vouched: Mapping[str, int]) -> _Place:
-    return _Place(disk, path, log_uuid, vouched.get(path), _following(disk, path))
+def _is_log_file(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return path.rpartition("/")[0] in _KINDS and (
+        key_of_name(name) is not None or is_log_file_name(name)
+    )
 
 
-def _following(disk: Disk, path: str) -> int | None:
-    directory = path.rpartition("/")[0]
-    if directory not in {MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY}:
-        return None
-    files = list_log_files(disk, directory)
-    places = [place for place, file in enumerate(files[:-1]) if file.path == path]
-    return files[places[0] + 1].first_sequence if places else None
+def _place(disk: Disk, path: str, vouchers: Vouchers) -> _Place:
+    neighbour = vouchers.neighbours.get(path, _Neighbour())
+    return _Place(
+        disk,
+        path,
+        vouchers.log_uuid,
+        vouchers.lengths.get(path),
+        neighbour.following,
+        neighbour.fault,
+    )
+
+
+def _neighbours(disk: Disk, log_uuid: UUID | None) -> dict[str, _Neighbour]:
+    """Return of each file of a numbered log what comes behind it, or why it is none of the log."""
+    found: dict[str, _Neighbour] = {}
+    for directory in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY):
+        files = list_log_files(disk, directory)
+        if directory == MESSAGE_LOG_DIRECTORY and log_uuid is not None:
+            files, strays = without_strays(disk, files, log_uuid=log_uuid, kind=LogKind.MESSAGE_LOG)
+            found |= {stray.path: _Neighbour(fault=stray.reason) for stray in strays}
+            checkpoint = _checkpoint_of(disk, log_uuid)
+            if checkpoint and files and files[-1].first_sequence <= checkpoint.sequence:
+                found[files[-1].path] = _Neighbour(following=checkpoint.sequence + 1)
+        for file, after in itertools.pairwise(files):
+            found[file.path] = _Neighbour(following=after.first_sequence)
+    return found
+
+
+_DATA_DIRECTORY_NAMES = (*_KINDS, IDENTITY_PATH, CHECKPOINT_PATH)
+
+
+def is_data_directory(path: Path) -> bool:
+    """Say whether a directory has anything that only a data directory has."""
+    return any(os.path.exists(path / name) for name in _DATA_DIRECTORY_NAMES)
 
 
 def data_directory_of(path: Path) -> tuple[Path, str]:
     """Return the data directory a file or folder lies in, and its path from there."""
     for parent in path.resolve().parents:
-        if (parent / "message_log").is_dir():
+        if is_data_directory(parent):
             return parent, path.resolve().relative_to(parent).as_posix()
     return path.resolve().parent, path.name
 
@@ -214,9 +298,20 @@ def data_directory_of(path: Path) -> tuple[Path, str]:
 def _uuid_of(disk: Disk) -> UUID | None:
     try:
         identity = read_identity(disk)
+    except NotPermittedError:
+        raise
     except StorageError:
         return None
     return None if identity is None else identity.log_uuid
+
+
+def _checkpoint_of(disk: Disk, log_uuid: UUID | None) -> Checkpoint | None:
+    try:
+        return None if log_uuid is None else read_checkpoint(disk, log_uuid)
+    except NotPermittedError:
+        raise
+    except StorageError:
+        return None
 
 
 def _vouched(disk: Disk, log_uuid: UUID | None) -> dict[str, int]:
@@ -237,7 +332,9 @@ def _durable_end(disk: Disk, path: str, log_uuid: UUID) -> DurableEndFile:
 def _vouched_by_durable_end(disk: Disk, path: str, log_uuid: UUID) -> dict[str, int]:
     try:
         end = _durable_end(disk, path, log_uuid).read()
-    except (StorageError, OSError):
+    except NotPermittedError:
+        raise
+    except StorageError:
         return {}
     if end is None:
         return {}
@@ -248,8 +345,18 @@ def _vouched_by_durable_end(disk: Disk, path: str, log_uuid: UUID) -> dict[str, 
         # Those before it were complete when it was made; in the journal they may have torn ends.
         for file in list_log_files(disk, directory):
             if file.first_sequence < end.file_sequence:
-                lengths[file.path] = _size_of(disk, file.path)
+                lengths |= _whole_length(disk, file.path)
     return lengths
+
+
+def _whole_length(disk: Disk, path: str) -> dict[str, int]:
+    """Return how long a file is that must be whole; nothing if it cannot be opened."""
+    try:
+        return {path: _size_of(disk, path)}
+    except NotPermittedError:
+        raise
+    except OSError:
+        return {}  # Verifying it says why.
 
 
 def _size_of(disk: Disk, path: str) -> int:
@@ -274,6 +381,8 @@ def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
         for code, length, facts_length in zip(*columns, strict=True):
             key = key_of_code(code)
             lengths |= {key.path: length, key.facts_path: facts_length}
+    except NotPermittedError:
+        raise
     except (StorageError, OSError):
         return {}
     # Nothing needs retired files, and nobody made them durable before they were replaced.
@@ -288,7 +397,7 @@ def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
             lengths.pop(file.path, None)
     for path in checkpoint.quarantined:
         # Kept because it is damaged: every byte of it matters.
-        lengths |= {path: _size_of(disk, path)} if disk.exists(path) else {}
+        lengths |= _whole_length(disk, path)
     for state in checkpoint.segments:
         lengths |= {state.key.path: state.length} if state.length else {}
         lengths |= {state.key.facts_path: state.facts_length} if state.facts_length else {}
@@ -297,6 +406,9 @@ def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
 
 def _verify(place: _Place) -> _Report:
     report = _Report(place.path)
+    if place.fault is not None:
+        report.add(0, place.fault)
+        return report
     if not place.disk.exists(place.path):
         if place.vouched != 0:
             report.add(0, "the file is gone")
@@ -311,6 +423,8 @@ def _verify(place: _Place) -> _Report:
             report.tail = report.size
         else:
             report.add(error.position, error.reason)
+    except NotPermittedError:
+        raise
     except StorageError as error:
         report.add(0, str(error))
     except OSError as error:
@@ -498,6 +612,8 @@ def _verify_items(report: _Report, position: int, columns: Columns, blob: memory
 def _dump_log(place: _Place) -> Iterator[Record]:
     try:
         log = _Log(place, _size_of(place.disk, place.path))
+    except NotPermittedError:
+        raise
     except (StorageError, OSError) as error:
         yield {"file": place.path, "position": 0, "damage": str(error)}
         return
@@ -618,6 +734,8 @@ def _dump_small(place: _Place) -> Iterator[Record]:
             found = read_identity(place.disk)
         elif place.path in _END_KINDS and place.log_uuid is not None:
             found = _durable_end(place.disk, place.path, place.log_uuid).read()
+    except NotPermittedError:
+        raise
     except StorageError as error:
         yield {"file": place.path, "position": 0, "damage": str(error)}
     if found is not None:
@@ -632,6 +750,8 @@ def _dump_checkpoint(place: _Place) -> Iterator[Record]:
         return
     try:
         checkpoint = read_checkpoint(place.disk, place.log_uuid)
+    except NotPermittedError:
+        raise
     except StorageError as error:
         yield {"file": place.path, "position": 0, "damage": str(error)}
         return

@@ -7,6 +7,7 @@ sequences that are lost by it. A batch that is whole but in the wrong place of i
 it belongs, and is reported where it lies.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,8 @@ from storage.batches import (
     log_seed,
     walk_batches,
 )
-from storage.disk import Disk
-from storage.errors import DamagedError
+from storage.disk import Disk, File
+from storage.errors import DamagedError, UnsupportedFormatError
 from storage.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX, LogKind, decode_file_header
 from storage.read_ahead import ReadAhead
 
@@ -66,8 +67,102 @@ def list_log_files(disk: Disk, directory: str) -> list[LogFile]:
     return [
         log_file(directory, int(name.removesuffix(".log")))
         for name in disk.list(directory)
-        if _NAME.fullmatch(name) and int(name.removesuffix(".log")) <= _SEQUENCE_MAX
+        if is_log_file_name(name)
     ]
+
+
+def is_log_file_name(name: str) -> bool:
+    """Say whether a file of a numbered log may have this name."""
+    return bool(_NAME.fullmatch(name)) and int(name.removesuffix(".log")) <= _SEQUENCE_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class StrayFile:
+    """A file of a log's name that is no part of the log, since another one has its records."""
+
+    path: str
+    size: int
+    host: str
+    """The file that has them."""
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with it, and what to do."""
+        return (
+            f"no record is in this file, and {self.host} has those that it should begin with: it "
+            "is no part of the log, move it away"
+        )
+
+
+def without_strays(
+    disk: Disk, files: Sequence[LogFile], *, log_uuid: UUID, kind: LogKind
+) -> tuple[list[LogFile], list[StrayFile]]:
+    """Return the files that make up a log, and those that are none of it.
+
+    A file without any record, whose first would lie inside of the file before it, must not be
+    taken for the log's end, nor for the place where another file's records end. Where a file has
+    records, or its place is where the one before it ends, it is one that damage or a crash befell.
+    """
+    kept: list[LogFile] = []
+    strays: list[StrayFile] = []
+    for file in files:
+        size = _size_without_records(disk, file, log_seed(log_uuid, kind)) if kept else None
+        if size is not None and _reaches(disk, kept[-1], file.first_sequence, log_uuid, kind):
+            strays.append(StrayFile(file.path, size, kept[-1].path))
+        else:
+            kept.append(file)
+    return kept, strays
+
+
+def _size_without_records(disk: Disk, file: LogFile, seed: int) -> int | None:
+    """Return the size of a file that has no batch anywhere; None if it has one."""
+    try:
+        opened = disk.open_read(file.path)
+    except OSError:
+        return None  # Whoever walks the log says so.
+    try:
+        size = opened.size()
+        has_records = _has_records(opened, size, seed)
+    except UnsupportedFormatError:
+        return None
+    finally:
+        opened.close()
+    return None if has_records else size
+
+
+def _has_records(file: File, size: int, seed: int) -> bool:
+    """Say whether there is a batch in a file, or may have been one where it cannot be read."""
+    unreadable: list[tuple[str, int]] = []
+    window = ReadAhead(file, end=size, unreadable=unreadable, piece=HEADER_SIZE_MAX)
+    head = window.view(FILE_HEADER_SIZE, HEADER_SIZE_MAX)
+    with contextlib.suppress(DamagedError):
+        # As good as always this is all that is read.
+        decode_header(head, seed=seed, path=file.path, position=FILE_HEADER_SIZE)
+        return True
+    window = ReadAhead(file, end=size, unreadable=unreadable)
+    start = min(FILE_HEADER_SIZE, size)
+    found = find_batch(window.view, start=start, end=size, seed=seed, path=file.path)
+    return found < size or bool(unreadable)
+
+
+def _reaches(disk: Disk, file: LogFile, sequence: int, log_uuid: UUID, kind: LogKind) -> bool:
+    """Say whether a file has a record from `sequence` on."""
+    walk = LogWalk(
+        disk,
+        [file],
+        log_uuid=log_uuid,
+        kind=kind,
+        first_sequence=file.first_sequence,
+        until=file.first_sequence,
+        check=_header_only,
+    )
+    return any(
+        isinstance(found, PlacedBatch) and found.header.next_sequence > sequence for found in walk
+    )
+
+
+def _header_only(header: BatchHeader, _data: memoryview, _path: str, _position: int) -> BatchHeader:
+    return header
 
 
 def files_from(files: Sequence[LogFile], sequence: int) -> Sequence[LogFile]:

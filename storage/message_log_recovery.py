@@ -21,7 +21,14 @@ from storage.disk import Disk, File
 from storage.durable_end import DurableEnd, DurableEndFile
 from storage.errors import DamagedError, FatalDiskError, LogStateError
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
-from storage.log_walk import LogFile, LogWalk, PlacedBatch, files_from, list_log_files
+from storage.log_walk import (
+    LogFile,
+    LogWalk,
+    PlacedBatch,
+    files_from,
+    list_log_files,
+    without_strays,
+)
 from storage.read_ahead import READ_BLOCK_SIZE
 
 
@@ -69,6 +76,11 @@ def recover_message_log(
     return recovery.files, end, recovery.report
 
 
+def no_file_left(records: int) -> str:
+    """Return what there is to say of a message_log that had so many records and has no file."""
+    return f"no file is left of a log that had {records} records"
+
+
 class _Recovery:
     """One recovery, from witnesses to the end of the log."""
 
@@ -86,11 +98,12 @@ class _Recovery:
         self._open_files: dict[str, File] = {}
         """Files that were changed, and have to be synced."""
         # What is kept begins with a file: those before it are deleted, now or soon.
-        self.files = [
+        kept = [
             file
             for file in list_log_files(disk, directory)
             if file.first_sequence >= first_sequence
         ]
+        self.files, strays = without_strays(disk, kept, log_uuid=log_uuid, kind=LogKind.MESSAGE_LOG)
         if self.files:
             self._bound = max(bound, self.files[-1].first_sequence)
         # The end, as far as it has been found.
@@ -103,6 +116,8 @@ class _Recovery:
         self._epoch = 0
         self._floor = 0
         self.report = RecoveryReport(durable_sequence=0, last_sequence=0)
+        for stray in strays:
+            self.report.damages.append(Damage(stray.path, 0, stray.size, stray.reason))
 
     def hear(self, durable_end: DurableEndFile) -> None:
         """Learn from the durable end, if there is one that can be read."""
@@ -138,7 +153,7 @@ class _Recovery:
 
     def _miss_all(self, checkpoint_sequence: int) -> None:
         first = min(checkpoint_sequence + 1, self._bound)
-        reason = f"no file is left of a log that had {self._bound - 1} records"
+        reason = no_file_left(self._bound - 1)
         self.report.damages.append(Damage(self._directory, 0, 0, reason, None, first, self._bound))
         self._next, self._crc = self._bound, None
 
@@ -221,8 +236,9 @@ class _Recovery:
         if self._witness_damage is not None:
             raise LogStateError(
                 f"{damage.path} cannot be read from position {position} on ({damage.reason}), and "
-                f"{self._witness_damage.path} cannot tell whether that was acknowledged; restore "
-                "either from a replica, or delete the latter to give up what cannot be read"
+                f"{self._witness_damage.path} cannot tell whether that was acknowledged; send "
+                "what `delaywheel log salvage` finds to a node on an empty directory (--send), or "
+                "move the latter away to give up what cannot be read"
             ) from self._witness_damage
         if any(path == damage.path and block + READ_BLOCK_SIZE > position
                for path, block in walk.unreadable):  # fmt: skip
@@ -273,7 +289,7 @@ class _Recovery:
         if self._next > 1 and self._epoch == 0:
             raise LogStateError(
                 f"no batch of the {self._directory} can be read, so its epoch is not known; "
-                "restore it from a replica"
+                "send what `delaywheel log salvage` finds to a node on an empty directory (--send)"
             )
         crc = self._crc
         if crc is None:

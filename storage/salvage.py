@@ -31,7 +31,12 @@ from storage.columns import Columns, RecordKind
 from storage.disk import Bytes, Disk
 from storage.dispatch_log import JOURNAL_DIRECTORY
 from storage.durable_end import DurableEndFile
-from storage.errors import DamagedError, StorageError, UnsupportedFormatError
+from storage.errors import (
+    DamagedError,
+    NotPermittedError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from storage.facts import Outcome
 from storage.file_header import (
     FILE_HEADER_SIZE,
@@ -41,8 +46,9 @@ from storage.file_header import (
     decode_file_header,
 )
 from storage.identity import read_identity
+from storage.inspect import lost_logs
 from storage.item_formats import qmq_item_fault, qmq_item_size, qmq_names
-from storage.log_walk import files_from, list_log_files
+from storage.log_walk import LogFile, files_from, list_log_files, without_strays
 from storage.message_log import MESSAGE_LOG_DIRECTORY
 from storage.read_ahead import ReadAhead
 from storage.seals import SEALS_DIRECTORY, seals_of_columns
@@ -185,16 +191,25 @@ class Salvage:
         self._now_ms = now_ms
         self.gaps: list[Gap] = []
         """Bytes that are no whole batch, of the files that items were looked for in."""
+        self._is_whole = True
+        """Whether all files of the directory are looked into."""
         self.files = [path for path in _log_files(disk) if _holds_items(path)]
         if files is not None:
             self.files = list(files)
+            self._is_whole = False
         self.log_uuid = _uuid_of(disk, [*self.files, *_log_files(disk)])
         self._seen = SequenceSet()
         self._loose: dict[tuple[int, bytes], _Loose] = {}
 
     def items(self) -> Iterator[SalvagedItem]:
-        """Yield each message once, those without a sequence at the end. May take its time."""
+        """Yield each message once, those without a sequence at the end. May take its time.
+
+        Raises NotPermittedError for a file that this user may not read: nobody should take what is
+        found without it for all that is whole.
+        """
         knowledge = self._learn()
+        if self._is_whole:
+            self.gaps += self._gone(knowledge.checkpoint)
         served = self._learn_served(knowledge.checkpoint)
         for path in self.files:
             for part in self._read(path, self.gaps):
@@ -237,6 +252,16 @@ class Salvage:
             ]
         return knowledge
 
+    def _gone(self, checkpoint: Checkpoint | None) -> Iterator[Gap]:
+        """Yield the logs, and the segments that the checkpoint names, of which no file is left."""
+        for directory, reason in lost_logs(self._disk):
+            yield Gap(directory, 0, 0, reason)
+        for state in checkpoint.segments if checkpoint is not None else ():
+            files = ((state.key.path, state.length), (state.key.facts_path, state.facts_length))
+            for path, length in files:
+                if length and not self._disk.exists(path):
+                    yield Gap(path, 0, length, "the file is gone")
+
     def _learn_served(self, checkpoint: Checkpoint | None) -> SequenceSet:
         """Return the sequences of which the node has a copy that is whole where it looks for it.
 
@@ -254,9 +279,7 @@ class Salvage:
                     sequences = part.columns.arrays["sequence"].tolist()
                     for row, _begin, _item in self._whole_items(part):
                         served.add(sequences[row])
-        for file in files_from(
-            list_log_files(self._disk, MESSAGE_LOG_DIRECTORY), checkpoint.sequence
-        ):
+        for file in files_from(self._message_log_files(), checkpoint.sequence):
             for part in self._read(file.path, None):
                 header = part.header
                 if header.kind is RecordKind.MESSAGE and part.blob is not None:
@@ -265,6 +288,16 @@ class Salvage:
                     ):
                         served.add(sequence)
         return served
+
+    def _message_log_files(self) -> list[LogFile]:
+        """Return the files of the message_log; a stray one would hide the one before it."""
+        files = list_log_files(self._disk, MESSAGE_LOG_DIRECTORY)
+        if self.log_uuid is None:
+            return files
+        kept, _ = without_strays(
+            self._disk, files, log_uuid=self.log_uuid, kind=LogKind.MESSAGE_LOG
+        )
+        return kept
 
     def _doubt(
         self, knowledge: _Knowledge, checkpoint: Checkpoint | None, path: str, gaps: list[Gap]
@@ -379,6 +412,8 @@ class Salvage:
         """
         try:
             file = self._disk.open_read(path)
+        except NotPermittedError:
+            raise
         except OSError as error:
             if gaps is not None:
                 gaps.append(Gap(path, 0, 0, f"cannot be read: {error}"))
@@ -530,11 +565,16 @@ def _journal_has_holes(
         first = min((found.start for found in numbers), default=1)
     else:
         first = checkpoint.fact_number + 1
+        if checkpoint.fact_number and not list_log_files(disk, JOURNAL_DIRECTORY):
+            # Its newest file never leaves: with it went what was not filed yet.
+            return True
     if log_uuid is None:
         return True
     file = DurableEndFile(disk, JOURNAL_DIRECTORY, log_uuid=log_uuid, kind=LogKind.JOURNAL_END)
     try:
         end = file.read()
+    except NotPermittedError:
+        raise
     except StorageError:
         return True
     if file.has_damaged_slot and has_gaps:
@@ -556,7 +596,13 @@ def _reaches_into(gaps: list[Gap], length: int | None) -> bool:
 
 
 def _size_of(disk: Disk, path: str) -> int:
-    file = disk.open_read(path)
+    """Return the size of a file; 0 if there is none that can be opened."""
+    try:
+        file = disk.open_read(path)
+    except NotPermittedError:
+        raise
+    except OSError:
+        return 0
     try:
         return file.size()
     finally:
@@ -566,6 +612,8 @@ def _size_of(disk: Disk, path: str) -> int:
 def _checkpoint_of(disk: Disk, log_uuid: UUID | None) -> Checkpoint | None:
     try:
         return None if log_uuid is None else read_checkpoint(disk, log_uuid)
+    except NotPermittedError:
+        raise
     except StorageError:
         return None
 
@@ -574,13 +622,17 @@ def _uuid_of(disk: Disk, paths: Sequence[str]) -> UUID | None:
     """Return the log's uuid from the identity, or from the first file that says it."""
     try:
         identity = read_identity(disk)
-    except (StorageError, OSError):
+    except NotPermittedError:
+        raise
+    except StorageError:
         identity = None
     if identity is not None:
         return identity.log_uuid
     for path in paths:
         try:
             file = disk.open_read(path)
+        except NotPermittedError:
+            raise
         except OSError:
             continue
         try:

@@ -20,14 +20,20 @@ import numpy as np
 
 from storage.batches import Damage
 from storage.chained_file import ChainedFile
-from storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from storage.checkpoint import (
+    CHECKPOINT_PATH,
+    Checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from storage.columns import RecordKind
 from storage.disk import Disk, File
 from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
+from storage.durable_end import DURABLE_END_NAME
 from storage.errors import DamagedError, LogStateError, UnsupportedFormatError
 from storage.facts import FactBlock, Outcome
 from storage.file_header import HEADER_SIZE_MAX, decode_file_header
-from storage.identity import Identity, open_identity
+from storage.identity import IDENTITY_PATH, Identity, open_identity
 from storage.log_walk import list_log_files
 from storage.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.retention import Retention, RetentionRules, Sweep
@@ -216,8 +222,9 @@ class Store:
     ) -> tuple["Store", RecoverySummary]:
         """Lock, recover and replay a data directory, making it first if it is empty.
 
-        Raises DataDirectoryError, LogStateError, DamagedError, UnsupportedFormatError,
-        StorageFullError or FatalDiskError; nothing was lost then.
+        Raises DataDirectoryError (NotPermittedError, NotRegularFileError), LogStateError,
+        DamagedError, UnsupportedFormatError, StorageFullError or FatalDiskError; nothing was lost
+        then.
         """
         with contextlib.ExitStack() as locks:
             disk.make_directory("")
@@ -231,6 +238,7 @@ class Store:
             )
             for name in _DIRECTORIES:
                 disk.make_directory(name)
+            disk.require_usable(("", *_DIRECTORIES), _files_of_logs(disk))
             for name in ("", *_DIRECTORIES):
                 # A process that died between making a name and its fsync left a name that only the
                 # page cache knows; nothing may rely on it before it is durable.
@@ -412,6 +420,16 @@ def _segment_files(disk: Disk) -> tuple[list[str], Int64s]:
     return [path for path, _ in found], np.array([code for _, code in found], np.int64)
 
 
+def _files_of_logs(disk: Disk) -> list[str]:
+    """Return the paths of all files that have the name of one of ours."""
+    found = _segment_files(disk)[0]
+    for directory in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY, SEALS_DIRECTORY):
+        found += [file.path for file in list_log_files(disk, directory)]
+    ends = (f"{name}/{DURABLE_END_NAME}" for name in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY))
+    small = (IDENTITY_PATH, CHECKPOINT_PATH, *ends)
+    return found + [path for path in small if disk.exists(path)]
+
+
 _DIGESTED = ("sequence", "due_ms", "size", "id_hash")
 
 
@@ -533,8 +551,9 @@ class _Recovery:
         if not young or list_log_files(disk, SEALS_DIRECTORY):
             raise LogStateError(
                 "the checkpoint is missing, and without it nobody can say which messages were "
-                "delivered; restore checkpoint/checkpoint from a backup or take this node's data "
-                "from a replica"
+                "delivered; start a node on an empty directory and send it what `delaywheel log "
+                "salvage` finds pending here (--send), or restore the whole directory from a "
+                "backup; an older checkpoint alone must never be put back"
             )
 
     def _require_known_formats(self, checkpoint: Checkpoint) -> None:

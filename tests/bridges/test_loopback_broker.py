@@ -295,6 +295,14 @@ async def test_a_line_for_people_is_printed_for_each_message(tmp_path: Path) -> 
     assert "attributes" not in path.read_text()
 
 
+async def test_a_line_for_people_moves_no_cursor_whatever_the_message_is_called() -> None:
+    lines: list[str] = []
+    async with running(print_line=lines.append) as broker, connected(broker) as peer:
+        await peer.deliver(item("a\nb\x1b[31m"))
+    assert " s a\\nb\\x1b[31m " in lines[0]
+    assert "\x1b" not in lines[0]
+
+
 def _item_with_body(body: bytes) -> bytes:
     covered = (
         struct.pack(">Bqq", 2, NOW_MS, NOW_MS)

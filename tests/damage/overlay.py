@@ -142,6 +142,9 @@ class OverlayDisk:
         gone = {path[len(prefix) :] for path in self._gone if path.startswith(prefix)}
         return sorted(names - gone)
 
+    def require_usable(self, directories: Sequence[str], files: Sequence[str]) -> None:
+        """Everything is ours."""
+
     def make_directory(self, path: str) -> None:
         """Make a directory."""
         if path not in self._directories:

@@ -117,9 +117,10 @@ def test_a_value_of_the_wrong_type_names_the_setting_and_its_source(tmp_path: Pa
     assert (error.source, error.key) == ("--set wheel.slot_ms=wide", "wheel.slot_ms")
 
 
-def test_a_choice_that_does_not_exist_is_refused() -> None:
+def test_a_choice_that_does_not_exist_is_refused_with_those_that_do() -> None:
     error = refusal(None, *ENOUGH, "log.level=loud")
     assert (error.source, error.key) == ("--set log.level=loud", "log.level")
+    assert error.remedy == "it is one of debug, info, warning, error"
 
 
 def test_nonsense_is_blamed_on_the_option_that_asked_for_it(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from storage.errors import (
     DataDirectoryError,
     FatalDiskError,
     LogStateError,
+    NotPermittedError,
+    NotRegularFileError,
+    OpenError,
     StorageFullError,
     UnsupportedFormatError,
 )
@@ -21,10 +24,13 @@ from storage.errors import (
         (ConfigError(source="a.toml", key="wheel.slot", reason="no such setting"), 2),
         (AddressError(text="x", reason="the port is missing"), 2),
         (DataDirectoryError("in use"), 3),
+        (NotPermittedError("not yours"), 3),
+        (NotRegularFileError("a FIFO"), 3),
         (DamagedError(path="a", position=1, reason="crc"), 4),
         (UnsupportedFormatError(path="a", position=1, reason="version 9"), 4),
         (LogStateError("contradiction"), 4),
         (FatalDiskError("fsync"), 5),
+        (OpenError("open"), 5),
         (StorageFullError("full"), 5),
         (ListenError(address="127.0.0.1:1", reason="in use"), 6),
         (ConnectError(address="127.0.0.1:1", reason="refused"), 6),
@@ -52,3 +58,9 @@ def test_a_group_of_known_errors_ends_as_its_first() -> None:
 def test_a_group_that_hides_an_unknown_error_has_no_place() -> None:
     group = ExceptionGroup("nursery", [FatalDiskError("fsync"), ZeroDivisionError()])
     assert failure_of(group) is None
+
+
+def test_what_an_error_repeats_of_others_moves_no_cursor() -> None:
+    failure = failure_of(ConfigError(source="--set a\x1b[2J", key="", reason="no"))
+    assert failure is not None
+    assert failure.message == "--set a\\x1b[2J: no"

@@ -77,3 +77,16 @@ def test_damage_is_shown_and_ends_with_a_code(
 def test_what_is_not_there_is_a_wrong_option(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["log", "verify", str(tmp_path / "missing")])
     assert result.exit_code == ExitCode.USAGE
+
+
+def test_a_record_is_shown_as_it_is_and_moves_no_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record: Record = {"message id": "a\nb\x1b[31m", "subject": b"[bold]s[/x]\x1b"}
+    monkeypatch.setitem(RECORDS[2], "message id", record["message id"])
+    monkeypatch.setitem(RECORDS[2], "subject", record["subject"])
+    result = CliRunner().invoke(main, ["log", "dump", str(tmp_path), "--limit", "3"])
+    assert result.exit_code == 0, result.output
+    assert "a\\nb\\x1b[31m" in result.output
+    assert "[bold]s[/x]\\x1b" in result.output
+    assert "\x1b" not in result.output

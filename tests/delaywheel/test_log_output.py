@@ -83,3 +83,13 @@ def test_a_stream_that_cannot_be_written_ends_nobody() -> None:
     logging.getLogger("test").error("nor this")
     with contextlib.suppress(OSError):
         broken.close()
+
+
+def test_readable_lines_move_no_cursor_whatever_a_peer_sent() -> None:
+    stream = io.StringIO()
+    set_up_log(level="info", form="console", stream=stream)
+    structlog.get_logger().info("refused", subject="a\nb", remark="c\x1b[31m")
+    (line,) = stream.getvalue().splitlines()
+    assert "a\\nb" in line
+    assert "c\\x1b[31m" in line
+    assert "\x1b" not in line

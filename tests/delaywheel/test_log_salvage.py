@@ -1,9 +1,11 @@
 """`delaywheel log salvage` writes what it found elsewhere, and sends only when it is told to."""
 
+import errno
 import fcntl
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -250,3 +252,50 @@ def test_only_what_the_node_cannot_deliver_itself_is_sent_to_it(
     result = salvage(data, "--out", out, "--undeliverable", "--send", "127.0.0.1:1", "--yes")
     assert result.exit_code == 0, result.output
     assert [message.message_id for message in client.sent] == ["m5"]
+
+
+@pytest.mark.parametrize("log", ["message_log", "dispatch_log/journal"])
+def test_a_log_that_is_gone_whole_is_named(data: Path, tmp_path: Path, log: str) -> None:
+    shutil.rmtree(data / log)
+    result = salvage(data, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    [line] = [line for line in result.output.splitlines() if line.startswith("damaged:")]
+    assert line.startswith(f"damaged: {log} at 0, 0 bytes: no file")
+    verified = CliRunner().invoke(main, ["log", "verify", str(data)])
+    assert verified.exit_code == ExitCode.LOGS
+    assert "1 damaged file(s)" in verified.output
+
+
+def test_where_nothing_can_be_written_is_said_with_owner_and_remedy(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    result = salvage(data, "--out", tmp_path / "out")
+    assert result.exit_code == ExitCode.DATA_DIRECTORY
+    assert f"{tmp_path / 'out'} cannot be written: {tmp_path} belongs to" in result.output
+    monkeypatch.setattr(Path, "mkdir", mock.Mock(side_effect=OSError(errno.EROFS, "read-only")))
+    result = salvage(data, "--out", tmp_path / "out")
+    assert result.exit_code == ExitCode.DISK
+    assert "read-only" in result.output
+
+
+@pytest.mark.parametrize("command", ["verify", "salvage"])
+def test_a_file_that_this_user_may_not_read_ends_it_before_anybody_relies_on_the_rest(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    plain = os.open
+    hidden = next((data / "schedule_log").glob("*.minute"))
+
+    def refuse(path: str, *rest: int) -> int:
+        if path == str(hidden):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return plain(path, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    out = ["--out", str(tmp_path / "out")] if command == "salvage" else []
+    result = CliRunner().invoke(main, ["log", command, str(data), *out])
+    assert result.exit_code == ExitCode.DATA_DIRECTORY
+    assert f"{hidden} cannot be read: it belongs to" in result.output

@@ -1,6 +1,7 @@
 """`delaywheel send` turns its options into messages, and outcomes into words and an exit code."""
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Self
@@ -84,7 +85,7 @@ def test_attributes_and_a_moment_are_taken(client: type[RecordingClient]) -> Non
 def test_of_many_messages_each_has_an_id_of_its_own(client: type[RecordingClient]) -> None:
     result = run("--delay", "1", "--id", "m", "--count", "3")
     assert [message.message_id for message in client.sent] == ["m-1", "m-2", "m-3"]
-    assert result.output == "3 of 3 messages accepted\n"
+    assert result.output.startswith("3 of 3 messages accepted, due 2023-11-1")
 
 
 def test_json_has_a_line_per_message(client: type[RecordingClient]) -> None:
@@ -116,7 +117,7 @@ def test_some_of_many_refused_is_refused(client: type[RecordingClient]) -> None:
     client.refuse = {"m-2": Unavailable("nobody")}
     result = run("--delay", "1", "--id", "m", "--count", "2")
     assert result.exit_code == ExitCode.REFUSED
-    assert result.stdout == "1 of 2 messages accepted\n"
+    assert result.stdout.startswith("1 of 2 messages accepted, due 2023-11-1")
 
 
 @pytest.mark.parametrize(
@@ -132,3 +133,33 @@ def test_some_of_many_refused_is_refused(client: type[RecordingClient]) -> None:
 )
 def test_what_cannot_be_sent_is_a_wrong_option(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == ExitCode.USAGE
+
+
+def test_what_others_chose_is_printed_without_control_characters(
+    client: type[RecordingClient],
+) -> None:
+    client.refuse = {"bad": delay_client.Refused("a\nb\x1b[31m is no id")}
+    result = run("--delay", "1", "--id", "a\nb\x1b[31m")
+    assert result.output.startswith("a\\nb\\x1b[31m kept by")
+    result = run("--delay", "1", "--id", "bad")
+    assert "a\\nb\\x1b[31m is no id" in result.output
+    assert "\x1b" not in result.output
+    result = run("--delay", "1", "--id", "a\nb\x1b[31m", "--json")
+    assert json.loads(result.output)["message_id"] == "a\nb\x1b[31m"
+
+
+def test_a_moment_without_an_offset_is_local_time_and_the_answer_has_the_offset(
+    client: type[RecordingClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        result = run("--at", "2030-01-01T00:00:00", "--count", "2")
+        assert {message.at for message in client.sent} == {
+            datetime(2029, 12, 31, 18, 30, tzinfo=UTC)
+        }
+        assert result.output.endswith("+05:30\n")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "local time" in " ".join(run("--help").output.split())

@@ -149,3 +149,17 @@ def test_a_long_table_is_cut_and_says_so() -> None:
 )
 def test_figures_are_written_for_people(key: str, value: object, text: str) -> None:
     assert format_value(key, value) == text
+
+
+def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
+    hostile = {
+        "subjects": {"a\x1b[31m\nb": 1, "[bold]c[/nonsense]": 2},
+        "failing": ["why\x1b[2J"],
+        "node_id": "[red]n",
+    }
+    out = io.StringIO()
+    Console(file=out, width=200).print(render(hostile))
+    text = out.getvalue()
+    assert "\x1b" not in text
+    for shown in ("a\\x1b[31m\\nb", "[bold]c[/nonsense]", "why\\x1b[2J", "[red]n"):
+        assert shown in text

@@ -74,6 +74,9 @@ class MemoryDisk:
         }
         return sorted(names)
 
+    def require_usable(self, directories: Sequence[str], files: Sequence[str]) -> None:
+        pass
+
     def make_directory(self, path: str) -> None:
         self._directories.add(path)
 

@@ -22,7 +22,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NoReturn
 
 from storage.disk import Bytes, Disk, File
-from storage.errors import DataDirectoryError, FatalDiskError, StorageFullError
+from storage.errors import (
+    DataDirectoryError,
+    FatalDiskError,
+    NotRegularFileError,
+    OpenError,
+    StorageFullError,
+)
 from tests.simulation.faults import (
     Action,
     Death,
@@ -37,7 +43,8 @@ from tests.simulation.medium import SECTOR, Directory, Inode
 from tests.simulation.trace import Trace
 
 _DEATHS: dict[Action, type[Death]] = {Action.POWER_CUT: PowerCut, Action.KILL: Kill}
-_READS = frozenset({"open", "open_read", "map", "read", "size"})
+_OPENS = frozenset({"open", "open_read", "map"})
+_READS = _OPENS | {"read", "size"}
 _NAMES = frozenset({"create", "make_directory", "rename", "unlink", "sync_directory"})
 _WRITES = frozenset({"write", "truncate"}) | _NAMES
 _FALLIBLE = _READS | _WRITES | {"sync"}
@@ -412,6 +419,13 @@ class SimDisk:
         node = self._find(directory)
         return sorted(node.names) if isinstance(node, Directory) else []
 
+    def require_usable(self, directories: Sequence[str], files: Sequence[str]) -> None:
+        """Refuse what has the name of a file and is a directory; everything else is ours."""
+        del directories
+        for path in files:
+            if isinstance(self._find(path), Directory):
+                raise NotRegularFileError(f"{path} is a directory, not a regular file")
+
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
         fired = self.begin("make_directory", path)
@@ -611,6 +625,8 @@ class SimDisk:
             raise death
         code = errno.EIO if fired.action is Action.EIO else errno.ENOSPC
         error = OSError(code, os.strerror(code), fired.path)
+        if fired.kind in _OPENS:
+            raise OpenError(f"{fired.kind} {fired.path}: {error}") from error
         if fired.kind in _READS:
             raise error
         if fired.action is Action.FULL and fired.kind in _ALLOCATING:

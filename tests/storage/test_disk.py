@@ -3,13 +3,22 @@
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from storage.disk import Bytes, DirectoryDisk, DirectoryFile, make_data_directory
-from storage.errors import DataDirectoryError, FatalDiskError, StorageFullError
+from storage.errors import (
+    DataDirectoryError,
+    FatalDiskError,
+    NotPermittedError,
+    NotRegularFileError,
+    OpenError,
+    StorageFullError,
+)
 
 
 @pytest.fixture
@@ -284,3 +293,163 @@ def test_a_parent_that_cannot_be_made_durable_is_fatal_but_one_that_may_not_be_r
     monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(FatalDiskError, match="fsync directory"):
         make_data_directory(tmp_path / "data")
+
+
+_NOBODY = 65_534
+
+
+@pytest.fixture
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectoryDisk]:
+    """Return a disk on a directory that this process may search, as a user without privileges."""
+    del tmp_path_factory  # Its directories are closed to other users.
+    with tempfile.TemporaryDirectory() as root:
+        Path(root).chmod(0o777)
+        disk = DirectoryDisk(Path(root))
+        me = os.geteuid()
+        if me == 0:
+            os.seteuid(_NOBODY)
+        made(disk, "log", b"data").close()
+        disk.make_directory("folder/inner")
+        try:
+            yield disk
+        finally:
+            os.seteuid(me)
+            (Path(root) / "folder").chmod(0o755)
+
+
+def test_what_this_user_may_not_do_is_said_with_owner_mode_and_remedy(
+    strict: DirectoryDisk,
+) -> None:
+    log, folder = strict.root / "log", strict.root / "folder"
+    log.chmod(0)
+    folder.chmod(0o400)
+    me = rf"(\w+ \()?uid {os.geteuid()}\)?"
+    in_folder = rf"{folder} belongs to {me} with mode 0400.*give {me} access to {folder}"
+    calls: list[tuple[str, Callable[[], object]]] = [
+        (
+            rf"^{log} cannot be read: it belongs to {me} with mode 0000, and",
+            lambda: strict.map("log"),
+        ),
+        (r"runs as .*; give .* access to it \(chown, chmod\)$", lambda: strict.open_read("log")),
+        (rf"^{log} cannot be written: it belongs", lambda: strict.open("log")),
+        (rf"new cannot be made: {in_folder}", lambda: strict.open("folder/new", create=True)),
+        (rf"new cannot be made: {in_folder}", lambda: strict.make_directory("folder/new")),
+        (rf"log cannot be made: {in_folder}", lambda: strict.rename("log", "folder/log")),
+        (rf"inner cannot be deleted: {in_folder}", lambda: strict.unlink("folder/inner")),
+        (rf"x cannot be looked for: {in_folder}", lambda: strict.exists("folder/x")),
+        (rf"x cannot be read: {in_folder}", lambda: strict.open_read("folder/x")),
+        ("folder/inner cannot be listed", lambda: strict.list("folder/inner")),
+        ("folder/inner cannot be read", lambda: strict.sync_directory("folder/inner")),
+        ("log cannot be read and written", lambda: strict.require_usable([], ["log"])),
+        ("folder cannot be used", lambda: strict.require_usable(["folder"], [])),
+        ("folder/data cannot be made", lambda: make_data_directory(folder / "data")),
+    ]
+    for sentence, call in calls:
+        with pytest.raises(NotPermittedError, match=sentence) as caught:
+            call()
+        assert isinstance(caught.value, OSError), "readers of one file of many take it for damage"
+    strict.require_usable([""], [])
+
+
+def test_somebody_elses_file_names_the_user_to_run_as(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(disk, "log", b"data").close()
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
+    monkeypatch.setattr(os, "open", failing(errno.EACCES))
+    with pytest.raises(NotPermittedError) as caught:
+        disk.open_read("log")
+    assert f"uid {owner}) with mode 0640" in str(caught.value)
+    assert "this process runs as uid 4000000000; run as" in str(caught.value)
+
+
+def test_a_data_directory_that_cannot_be_locked_says_that_it_must_be_writable(
+    strict: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(errno.EROFS))
+        with (
+            pytest.raises(
+                FatalDiskError, match=r"must be writable by .*mounted read-only"
+            ) as caught,
+            strict.lock("lock"),
+        ):
+            pass
+        assert "lock lock" not in str(caught.value)
+    closed = DirectoryDisk(strict.root / "folder")
+    closed.root.chmod(0o500)
+    with (
+        pytest.raises(NotPermittedError, match="folder cannot be written: it belongs to"),
+        closed.lock("lock"),
+    ):
+        pass
+
+
+def test_an_open_that_fails_is_typed_and_an_os_error_too(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(disk, "log", b"data").close()
+    monkeypatch.setattr(os, "open", failing(errno.EIO))
+    for call in (disk.open, disk.open_read, disk.map):
+        with pytest.raises(OpenError, match=r"log cannot be .*: Input/output error") as caught:
+            call("log")
+        assert isinstance(caught.value, FatalDiskError)
+        assert isinstance(caught.value, OSError)
+    monkeypatch.setattr(os, "listdir", failing(errno.EIO))
+    with pytest.raises(OpenError, match="cannot be listed"):
+        disk.list("")
+
+
+@pytest.mark.parametrize("kind", ["directory", "FIFO", "socket", "link"])
+def test_what_is_no_regular_file_is_neither_waited_for_nor_read(
+    disk: DirectoryDisk, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = disk.root / "log"
+    monkeypatch.chdir(disk.root)  # A socket's name is short.
+    with socket.socket(socket.AF_UNIX) as peer:
+        match kind:
+            case "directory":
+                path.mkdir()
+            case "FIFO":
+                os.mkfifo(path)
+            case "socket":
+                peer.bind("log")
+            case _:
+                path.symlink_to("log")
+        calls: list[Callable[[], object]] = [
+            lambda: disk.open("log"),
+            lambda: disk.open_read("log"),
+            lambda: disk.map("log"),
+            lambda: disk.lock("log").__enter__(),
+            lambda: disk.require_usable([], ["log"]),
+        ]
+        for call in calls:
+            with pytest.raises(NotRegularFileError, match=f"log is a {kind}.*move it away"):
+                call()
+        disk.prefetch("log")
+        # Where its directory should be, a file is no less in the way.
+        (disk.root / "seals").touch()
+        for use in (disk.make_directory, disk.list):
+            with pytest.raises(
+                NotRegularFileError, match=r"seals is not a directory.*move it away"
+            ):
+                use("seals")
+
+
+def test_a_link_that_leads_to_nothing_is_not_taken_for_a_missing_file(disk: DirectoryDisk) -> None:
+    (disk.root / "log").symlink_to("nowhere")
+    with pytest.raises(NotRegularFileError, match="a link that leads nowhere"):
+        disk.open_read("log")
+    made(disk, "nowhere", b"data").close()
+    assert bytes(disk.map("log")) == b"data"
+    disk.require_usable([], ["log"])
+
+
+def test_what_cannot_even_be_looked_at_is_not_taken_for_a_link(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(disk, "log", b"data").close()
+    monkeypatch.setattr(os, "stat", failing(errno.EIO))
+    with pytest.raises(OpenError, match=r"log cannot be looked at: Input/output error; look at"):
+        disk.require_usable([], ["log"])

@@ -211,3 +211,11 @@ def test_it_works_on_a_real_directory(tmp_path: Path) -> None:
 
 def test_the_worked_example_is_what_the_code_writes() -> None:
     assert worked_examples("identity.md") == [encode_identity(IDENTITY)]
+
+
+def test_an_identity_that_the_disk_cannot_read_is_damaged() -> None:
+    disk = new_disk()
+    start(disk)
+    disk.arm(Trap(action=Action.EIO, kinds={"read"}))
+    with pytest.raises(DamagedError, match="cannot be read"):
+        read_identity(disk)

@@ -1,5 +1,6 @@
 """Verify names every damage with file and position and says nothing about what is healthy."""
 
+import os
 import random
 import zlib
 from collections.abc import Mapping
@@ -10,15 +11,17 @@ import numpy as np
 import pytest
 
 from storage.batches import log_seed
+from storage.errors import DataDirectoryError
 from storage.file_header import LogKind
 from storage.identity import decode_identity
 from storage.inspect import dump_records, verify_files
 from storage.seals import SealsEnd, SealsLog, columns_of_seals
 from storage.spans import MINUTE_MS, SegmentKey, Span
+from storage.store import Store
 from tests.simulation.faults import HARSH
-from tests.storage.small_logs import LOG_UUID
+from tests.storage.small_logs import LOG_UUID, disk_of
 from tests.storage.small_segments import EXAMPLE_SEAL, delivered, new_journal, segment_disk
-from tests.storage.store_rig import START_MS, StoreRig
+from tests.storage.store_rig import SETTINGS, START_MS, StoreRig
 
 HOUR_MS = 60 * MINUTE_MS
 
@@ -329,3 +332,76 @@ def test_dump_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None:
     [damage] = [record for record in records if "damage" in record]
     assert (damage["file"], damage["position"]) == (path, place)
     assert len([record for record in records if record.get("kind") == "MESSAGE"]) > 20
+
+
+@pytest.mark.parametrize("log", ["message_log", "dispatch_log/journal"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_log_that_is_gone_whole_is_reported_as_the_server_does(
+    log: str, whole: bool, tmp_path: Path
+) -> None:
+    rig = lived_in()
+    gone = f"{log}/" if whole else f"{log}/0"
+    left = {path: data for path, data in rig.disk.contents().items() if not path.startswith(gone)}
+    found = damage_in(written(left, tmp_path))
+    _, summary = Store.open(
+        disk_of(left),
+        SETTINGS,
+        chance=random.Random(1),
+        now_ms=rig.now_ms,
+        on_damage=lambda _: None,
+    )
+    [said] = [damage for damage in summary.damages if damage.path == log]
+    assert found[log] == [f"0: {said.reason}"]
+    if log == "message_log":
+        assert f"no file is left of a log that had {max(rig.memory.accepted)}" in said.reason
+
+
+def test_records_that_the_checkpoint_knows_must_be_there_with_the_durable_end_gone_too(
+    tmp_path: Path,
+) -> None:
+    rig = lived_in()
+    files = rig.disk.contents()
+    *_, before, last = sorted(path for path in files if path.startswith("message_log/0"))
+    del files[last], files["message_log/durable_end"]
+    first, after = int(last[-24:-4]), rig.store.checkpoint.sequence
+    assert first <= after
+    found = damage_in(written(files, tmp_path))
+    assert [text.partition(": ")[2] for text in found[before]] == [
+        f"{first} to {after} are missing"
+    ]
+
+
+def test_an_empty_file_amid_the_records_of_another_is_no_part_of_the_log(tmp_path: Path) -> None:
+    rig = lived_in()
+    files = rig.disk.contents()
+    host, *_ = sorted(path for path in files if path.startswith("message_log/0"))
+    stray = f"message_log/{int(host[-24:-4]) + 1:020d}.log"
+    found = damage_in(written(files | {stray: b""}, tmp_path))
+    [reason] = found.pop(stray)
+    assert host in reason
+    assert reason.endswith("it is no part of the log, move it away")
+    assert found == {}
+
+
+def test_what_is_no_regular_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    root = written(lived_in().disk.contents(), tmp_path)
+    os.mkfifo(root / "schedule_log" / "20301121T2210Z.minute")
+    (root / "message_log" / "00000000000000009999.log").mkdir()
+    found = damage_in(root)
+    assert "is a FIFO" in found["schedule_log/20301121T2210Z.minute"][0]
+    assert "is a directory" in found["message_log/00000000000000009999.log"][0]
+    assert len(list(dump_records(root))) > 100
+
+
+def test_a_directory_without_any_log_is_not_called_healthy(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataDirectoryError, match="is no data directory"):
+        list(verify_files(tmp_path / "empty"))
+
+
+def test_a_checkpoint_is_missed_wherever_a_log_is_left(tmp_path: Path) -> None:
+    files = lived_in().disk.contents()
+    kept = {path: data for path, data in files.items() if path.startswith(("seals", "schedule"))}
+    found = damage_in(written(kept, tmp_path))
+    assert found["checkpoint/checkpoint"] == ["0: the file is gone"]
+    assert found["identity"] == ["0: the file is gone"]

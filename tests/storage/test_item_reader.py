@@ -1,10 +1,12 @@
 """A message's bytes are handed out only if they are whole and due when its entry says."""
 
+import errno
 import os
 import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from storage.batches import Damage
 from storage.disk import DirectoryDisk
@@ -172,3 +174,34 @@ def test_what_the_disk_cannot_read_costs_its_items_and_not_the_process(tmp_path:
     assert bytes(items[0]) == item_of(NOW_MS, 2)
     assert {damage.reason for damage in found} == {"the disk cannot read it"}
     assert len(found) == damaged.sum()
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_a_segment_that_cannot_be_opened_any_more_is_damaged_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    disk = DirectoryDisk(tmp_path)
+    disk.make_directory("schedule_log")
+    segment = Segment.new(disk, LOG_UUID, KEY)
+    other = Segment.new(disk, LOG_UUID, SegmentKey(KEY.start + 1, Span.MINUTE))
+    entries = entries_of(segment, [NOW_MS])
+    more = entries_of(other, [NOW_MS + MINUTE_MS], first=50)
+    found: list[Damage] = []
+    plain = os.open
+
+    def refuse(path: str, *rest: int) -> int:
+        if path.endswith(segment.file.path):
+            raise OSError(code, os.strerror(code), path)
+        return plain(path, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    items, damaged = ItemReader(disk, found.append).read(np.concatenate([entries, more]))
+    assert damaged is not None
+    assert damaged.tolist() == [True, False]
+    assert bytes(items[1]) == item_of(NOW_MS + MINUTE_MS, 50)
+    [said] = segment.read_rows(disk, segment.file.length)
+    assert isinstance(said, Damage)
+    for damage in (found[0], said):
+        assert damage.path == segment.file.path
+        assert damage.reason.startswith("cannot be read: ")
+        assert str(tmp_path / segment.file.path) in damage.reason

@@ -548,3 +548,51 @@ def test_durable_batches_in_each_others_places_are_read_and_never_cut() -> None:
         again.append([messages([b"new"])], append_ms=NOW_MS)
         assert disk.contents()[path].startswith(swapped)
         assert len(records_of(again)) == len(expected) + 1
+
+
+STRAY_CONTENTS = [b"", b"DWLG", bytes(500), ONE_FILE.files[-1][ONE_FILE.last_path][:64]]
+
+
+@pytest.mark.parametrize("content", STRAY_CONTENTS)
+@pytest.mark.parametrize("grown", [ONE_FILE, SEVERAL_FILES])
+@pytest.mark.parametrize("checkpoint", [0, 3])
+def test_a_file_without_records_amid_those_of_another_is_named_and_costs_nothing(
+    content: bytes, grown: Grown, checkpoint: int
+) -> None:
+    files = grown.files[-1]
+    host = min(path for path in files if path != END)
+    stray = log_file("message_log", 2).path
+    assert stray not in files
+    for _start in range(2):
+        disk = disk_of(files | {stray: content})
+        log, report = recover(disk, checkpoint_sequence=checkpoint)
+        [damage] = report.damages
+        assert (damage.path, damage.position, damage.size) == (stray, 0, len(content))
+        assert host in damage.reason
+        assert damage.reason.endswith("move it away")
+        assert damage.next_sequence is None
+        assert records_of(log) == grown.records[-1]
+        assert damages_of(log) == []
+        log.append([messages([b"more"])], append_ms=NOW_MS)
+        assert len(records_of(log)) == len(grown.records[-1]) + 1
+        assert disk.contents()[stray] == content
+        files = {path: data for path, data in disk.contents().items() if path != stray}
+        grown = SimpleGrown(files, records_of(log))
+
+
+class SimpleGrown(Grown):
+    """A log as a later start finds it."""
+
+    def __init__(self, files: dict[str, bytes], records: list[Record]) -> None:
+        self.files = [files]
+        self.records = [records]
+
+
+def test_a_file_that_was_damaged_where_the_one_before_it_ends_is_still_one_of_the_log() -> None:
+    files = SEVERAL_FILES.files[-1]
+    paths = sorted(path for path in files if path != END)
+    struck = files | {paths[1]: bytes(len(files[paths[1]]))}
+    _, report = recover(disk_of(struck))
+    assert {damage.path for damage in report.damages} == {paths[1]}
+    assert all("no part of the log" not in damage.reason for damage in report.damages)
+    assert any(damage.next_sequence is not None for damage in report.damages)

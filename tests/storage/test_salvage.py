@@ -227,3 +227,36 @@ def test_what_the_node_delivers_itself_is_told_from_what_it_cannot_deliver() -> 
     # A node without a checkpoint delivers nothing.
     refusing = files | {CHECKPOINT_PATH: b"junk"}
     assert not any(item.is_served for item in salvaged(rig, refusing)[0].values())
+
+
+@pytest.mark.parametrize("log", ["message_log/", f"{JOURNAL_DIRECTORY}/", "schedule_log/"])
+def test_what_is_gone_whole_is_told(log: str) -> None:
+    rig, files = lived_in()
+    left = {path: data for path, data in files.items() if not path.startswith(log)}
+    known, _, work = salvaged(rig, left)
+    named = [gap for gap in work.gaps if gap.path.startswith(log.removesuffix("/"))]
+    assert named
+    assert {gap.reason.partition(" ")[0] for gap in named} <= {"no", "the"}
+    assert known.keys() == rig.memory.accepted.keys()
+
+
+def test_with_the_journal_gone_what_is_due_is_in_doubt() -> None:
+    rig, files = lived_in()
+    left = {path: data for path, data in files.items() if not path.startswith(JOURNAL_DIRECTORY)}
+    known, _, _ = salvaged(rig, left)
+    # A fact that was not filed yet went with it.
+    due = {seq for seq, item in known.items() if item.due_ms <= rig.now_ms and item.is_wanted}
+    assert due > undelivered(rig) & due
+    assert {known[sequence].state for sequence in due} == {IN_DOUBT}
+
+
+def test_a_stray_file_does_not_hide_what_the_node_delivers_itself() -> None:
+    rig, files = lived_in()
+    served = {seq for seq, item in salvaged(rig, files)[0].items() if item.is_served}
+    stray = "message_log/00000000000000000002.log"
+    assert stray not in files
+    above = max(path for path in files if path.startswith("message_log/0"))
+    first = int(above[-24:-4])
+    stray = f"message_log/{first + 1:020d}.log"
+    known, _, _ = salvaged(rig, files | {stray: b""})
+    assert {seq for seq, item in known.items() if item.is_served} == served

@@ -17,6 +17,7 @@ from storage.errors import (
     DataDirectoryError,
     FatalDiskError,
     LogStateError,
+    NotRegularFileError,
     StorageError,
     StorageFullError,
     UnsupportedFormatError,
@@ -694,3 +695,32 @@ def put_file(disk: SimDisk, path: str, data: bytes) -> None:
     file.write_at(0, [data])
     file.sync()
     file.close()
+
+
+def test_a_directory_in_place_of_a_file_is_refused_before_anything_is_changed() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.commit()
+    rig.file()
+    rig.checkpoint()
+    rig.store.close()
+    path = key_of_minute(rig.now_ms // MINUTE_MS + 10_000, Span.MINUTE).path
+    rig.disk.make_directory(path)
+    before = rig.disk.contents().keys()
+    with pytest.raises(NotRegularFileError, match="not a regular file"):
+        rig.reopen()
+    assert rig.disk.contents().keys() == before
+
+
+def test_a_missing_checkpoint_is_remedied_as_the_manual_says() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.commit()
+    rig.file()
+    rig.checkpoint()
+    rig.store.close()
+    rig.disk.unlink(CHECKPOINT_PATH)
+    rig.disk.rename("message_log/00000000000000000001.log", "message_log/00000000000000000007.log")
+    with pytest.raises(LogStateError, match=r"salvage.*--send.*must never be put back") as caught:
+        rig.reopen()
+    assert "replica" not in str(caught.value)
