@@ -5,6 +5,7 @@ from typing import Any
 import numpy.typing as npt
 import structlog
 
+from delay_server.disk_budget import DiskBudget
 from delay_server.filing import Committed, CommittedBatch, CommittedControl, Filing
 from delay_server.intake import Intake, MessageBatch
 from delay_server.pace import Pacer
@@ -32,7 +33,9 @@ class Committing:
         executor: Executor,
         pacer: Pacer,
         floor_minute: int,
+        budget: DiskBudget,
     ) -> None:
+        self._budget = budget
         self._message_log = message_log
         self._filing = filing
         self._executor = executor
@@ -58,6 +61,7 @@ class Committing:
 
     def _append(self, intake: Intake, floor: int, now_ms: int) -> list[Committed]:
         """Append and fsync; runs in the log's lane."""
+        self._budget.require(len(intake), intake.blob_bytes)
         batches = intake.batches()
         arrays = [_columns(batch) for batch in batches]
         appends = [

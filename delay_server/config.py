@@ -9,7 +9,7 @@ Nothing below this reads files, environment or globals.
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 import msgspec
 
@@ -19,13 +19,18 @@ from delay_server.ingest import IngestLimits
 from delay_server.lanes import LaneLimits
 from delay_transport import AddressError, ConnectionLimits, parse_address
 from sender import BrokerGroup, SenderConfig
-from storage import RetentionRules, ScheduleLimits, StoreSettings
+from storage import Provision, RetentionRules, ScheduleLimits, StoreSettings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 KIB = 1024
 MIB = 1024 * KIB
+
+_DISK_FLOOR_LEAST = MIB
+"""Bytes below which a disk counts as full whatever the settings say."""
+_RESERVE_MOST = 8 * MIB
+"""Bytes of the floor, at most half of it, that filing leaves alone."""
 
 Part = TypeVar("Part", bound="DataclassInstance")
 
@@ -131,7 +136,8 @@ class AdmissionConfig:
 
     pending_bytes_max: int = 16 * MIB
     """Bytes of admitted messages that gather for the next write while one is being made durable.
-    Beyond it requests are held."""
+    Beyond it requests are held. At most a 256th of the file system, and not less than 1 MiB for it,
+    whatever it says."""
 
     def __post_init__(self) -> None:
         """Refuse what the parts refuse."""
@@ -165,10 +171,11 @@ class StorageConfig:
 
     message_log_file_bytes_max: int = 256 * MIB
     """Bytes. Beyond this a file of the message_log is closed and the next begun. Files are deleted
-    whole: larger ones stay longer."""
+    whole: larger ones stay longer. At most a 16th of the file system, whatever it says."""
 
     journal_file_bytes_max: int = 64 * MIB
-    """Bytes. Beyond this a file of the facts journal is closed and the next begun."""
+    """Bytes. Beyond this a file of the facts journal is closed and the next begun. At most a 64th
+    of the file system, whatever it says."""
 
     minute_horizon_minutes: int = 120
     """Minutes. What is due within them lies in segments of one minute, from which it is sent."""
@@ -179,7 +186,8 @@ class StorageConfig:
 
     gather_bytes_max: int = 64 * MIB
     """Bytes of messages for later segments that may wait in memory for more of their segment. More
-    means fewer, larger writes; they are in the message_log already."""
+    means fewer, larger writes; they are in the message_log already. At most a 64th of the file
+    system, whatever it says."""
 
     subjects_bytes_max: int = 128 * MIB
     """Bytes that names of subjects may take in memory, each with 256 more for what is kept by it:
@@ -193,7 +201,8 @@ class StorageConfig:
 
     filing_bytes_max: int = 128 * MIB
     """Bytes of durable messages that wait to be filed by time. Beyond it the next write waits, so
-    that memory stays bounded when the disk is slow."""
+    that memory stays bounded when the disk is slow. At most a 32nd of the file system, whatever it
+    says."""
 
     fact_sync_ms_max: int = 20
     """Milliseconds from a broker's confirmation to its fact being durable. What a crash within them
@@ -204,7 +213,8 @@ class StorageConfig:
     and more fsyncs."""
 
     checkpoint_bytes: int = 256 * MIB
-    """Bytes filed after which a checkpoint does not wait for the interval."""
+    """Bytes filed after which a checkpoint does not wait for the interval. At most a 16th of the
+    file system, whatever it says."""
 
     message_log_keep_ms: int = DAY_MS
     """Milliseconds for which the message_log keeps what is filed and checkpointed, for those who
@@ -232,9 +242,10 @@ class StorageConfig:
     copies), across restarts too. When the disk is short they go at once."""
 
     disk_free_bytes_min: int = 2048 * MIB
-    """Bytes. With less free disk than this and than the share below, messages are refused while
-    delivery goes on. From a quarter above it on, what is kept for its age only is deleted, oldest
-    first, until half as much again is free."""
+    """Bytes. With less free disk than this, or than the share below if that is smaller, beside all
+    that is still to be written for accepted messages, more are refused while delivery goes on. From
+    a quarter above it on, what is kept for its age only is deleted, oldest first, until half as
+    much again is free. 1 MiB at least."""
 
     disk_free_share_min: float = 0.05
     """Share of the file system, 0 to 1. The smaller of the two floors counts."""
@@ -413,6 +424,52 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 raise ValueError(f"the address of broker {name!r}: {error}") from error
             groups.append(BrokerGroup(name=name, host=host, port=port))
         return tuple(groups)
+
+    def fitted_to(self, total_bytes: int) -> Self:
+        """Return the configuration with limits that a file system of this size can live with.
+
+        Shares of a small one take the place of limits made for large ones: what waits to be filed
+        and what is deleted only as a whole must not be all there is.
+        """
+
+        def at_most(limit: int, part: int) -> int:
+            return min(limit, max(total_bytes // part, MIB))
+
+        storage, admission = self.storage, self.admission
+        return msgspec.structs.replace(
+            self,
+            storage=dataclasses.replace(
+                storage,
+                message_log_file_bytes_max=at_most(storage.message_log_file_bytes_max, 16),
+                filing_bytes_max=at_most(storage.filing_bytes_max, 32),
+                gather_bytes_max=at_most(storage.gather_bytes_max, 64),
+                journal_file_bytes_max=at_most(storage.journal_file_bytes_max, 64),
+                checkpoint_bytes=at_most(storage.checkpoint_bytes, 16),
+            ),
+            admission=dataclasses.replace(
+                admission, pending_bytes_max=at_most(admission.pending_bytes_max, 256)
+            ),
+        )
+
+    def disk_floor_bytes(self, total_bytes: int) -> int:
+        """Return how much of a file system of this size has to be free to take messages."""
+        return max(self.storage.disk_floor_bytes(total_bytes), _DISK_FLOOR_LEAST)
+
+    def provision(self, total_bytes: int) -> Provision:
+        """Return what is kept free for what was accepted, on a file system of this size."""
+        storage = self.storage
+        hours = (storage.hour_horizon_minutes - storage.minute_horizon_minutes) // 60
+        return Provision(
+            reserve_bytes=min(self.disk_floor_bytes(total_bytes) // 2, _RESERVE_MOST),
+            journal_bytes_max=storage.journal_file_bytes_max,
+            # Of each span there can be some more: the marks move by whole hours and days.
+            segments_max=storage.minute_horizon_minutes
+            + 60
+            + hours
+            + 24
+            + self.admission.horizon_days
+            + 2,
+        )
 
     def store_settings(self) -> StoreSettings:
         """Return what the data directory is opened with."""

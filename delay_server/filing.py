@@ -151,6 +151,7 @@ class Filing:
         self._append_floor = append_floor
         self._backlog: deque[Committed] = deque()
         self.backlog_bytes = 0
+        self.backlog_rows = 0
         self._filed_bytes = 0
         self._more = Wakeup()
         self.taking = trio.Lock()
@@ -185,9 +186,10 @@ class Filing:
     def submit(self, batches: list[Committed]) -> None:
         """Take over what has been committed, in order."""
         self._backlog.extend(batches)
-        self.backlog_bytes += sum(
-            len(batch.blob) for batch in batches if isinstance(batch, CommittedBatch)
-        )
+        for batch in batches:
+            if isinstance(batch, CommittedBatch):
+                self.backlog_bytes += len(batch.blob)
+                self.backlog_rows += len(batch.columns.arrays["due_ms"])
         self._more.wake()
 
     async def wait_for_room(self) -> None:
@@ -222,6 +224,7 @@ class Filing:
         """Count a batch as filed."""
         if isinstance(batch, CommittedBatch):
             self.backlog_bytes -= len(batch.blob)
+            self.backlog_rows -= len(batch.columns.arrays["due_ms"])
             self._filed_bytes += len(batch.blob)
 
     def _file(self, batches: list[Committed]) -> "_Filed":

@@ -110,7 +110,8 @@ class Ingest:
         commit: Callable[[Intake], Awaitable[bool]],
     ) -> None:
         self._admission = admission
-        self._limits = limits
+        self.limits = limits
+        """The server lowers them when it knows how small the disk is."""
         self._clock = clock
         self._trusted_ms = trusted_ms
         self._commit = commit
@@ -167,12 +168,12 @@ class Ingest:
         return (
             self._state is IngestState.HOLDING
             or bool(self._held)
-            or self._intake.blob_bytes >= self._limits.intake_bytes_max
+            or self._intake.blob_bytes >= self.limits.intake_bytes_max
         )
 
     def _hold(self, connection: Connection, frame: Frame) -> None:
         connection.begin(1, len(frame.body))
-        until = trio.current_time() + self._limits.hold_ms / 1000
+        until = trio.current_time() + self.limits.hold_ms / 1000
         self._held.append(_Held(until, connection, frame))
         self._aged.wake()
 
@@ -280,7 +281,7 @@ class Ingest:
     def _admit_held(self) -> None:
         if self._state is IngestState.HOLDING:
             return
-        while self._held and self._intake.blob_bytes < self._limits.intake_bytes_max:
+        while self._held and self._intake.blob_bytes < self.limits.intake_bytes_max:
             held = self._held.popleft()
             if not held.connection.is_closed:
                 self._admit(held.connection, held.frame)

@@ -162,8 +162,10 @@ class ServerMetrics:
         yield _gauge("first_sequence", "The message_log is kept from it on.", first)
         yield _gauge("damaged", "Damaged places found.", server.damage_count)
         yield _gauge("undeliverable_messages", "Due and damaged.", server.undeliverable)
-        yield _gauge("disk_free_bytes", "Free disk.", server.disk_free_bytes)
-        yield _gauge("disk_bytes", "Size of the disk.", server.disk_total_bytes)
+        yield _gauge("disk_free_bytes", "Free disk.", server.budget.free)
+        yield _gauge("disk_owed_bytes", "To be written for what was accepted.", server.budget.owed)
+        yield _gauge("disk_floor_bytes", "To stay free beyond it.", server.budget.floor)
+        yield _gauge("disk_bytes", "Size of the disk.", server.budget.total)
         yield _gauge("disk_full", "1 while messages are refused.", int(server.ingest.disk_full))
         yield _gauge("clock_held", "1 while the clock is not trusted.", int(server.clock_held))
 

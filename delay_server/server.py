@@ -23,6 +23,7 @@ from delay_server.admission import Admission
 from delay_server.clock_guard import ClockGuard
 from delay_server.committing import MESSAGE_LANE, Committing
 from delay_server.config import DelayServerConfig
+from delay_server.disk_budget import DiskBudget
 from delay_server.dispatch import CrossingOff, Dispatch
 from delay_server.draining import Draining
 from delay_server.filing import SCHEDULE_LANE, Filing
@@ -58,19 +59,19 @@ from storage import (
     Outcome,
     RecoverySummary,
     Store,
-    StoreSettings,
     make_data_directory,
 )
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _DISK_CHECK_S = 1.0
-_DISK_FREE_LEAST = 1 << 20
-"""Bytes below which a disk counts as full whatever the settings say."""
-_DISK_SHORT_FACTOR = 1.25
-"""Times the floor: with less free disk than this the server deletes what is only old…"""
-_DISK_ROOMY_FACTOR = 1.5
-"""… until so much is free."""
+_DISK_LANE = "disk"
+_DISK_SHORT_SHARE = 1 / 4
+"""Of the floor: with less available beyond it the server deletes what is only old…"""
+_DISK_ROOMY_SHARE = 1 / 2
+"""… until so much is."""
+_DISK_SMALL_FACTOR = 2
+"""Times the floor: a smaller file system is hardly worth it."""
 _DURABLE_END_S = 0.01
 """Half of the 20 ms within which the durable end is to be durable itself."""
 _DAMAGES_KEPT = 100
@@ -98,8 +99,6 @@ class DelayServer:
         self.damage_count = 0
         self.undeliverable = 0
         """Messages whose bytes are damaged; they wait on disk."""
-        self.disk_free_bytes = 0
-        self.disk_total_bytes = 0
         self.commit_seconds = Distribution(FSYNC_BUCKETS_S)
         self.lateness_seconds = Distribution(LATENESS_BUCKETS_S)
         self.lateness_max_seconds = 0.0
@@ -125,6 +124,7 @@ class DelayServer:
         self.recovery_seconds = 0.0
         # The rest stands when the data directory is open.
         self.store: Store
+        self.budget: DiskBudget
         self.filing: Filing
         self.committing: Committing
         self.dispatch: Dispatch
@@ -138,6 +138,7 @@ class DelayServer:
         self.commit_seconds.observe(trio.current_time() - began)
         self._committed.wake()
         self._disk_checked.wake()
+        self._note_disk()
         return kept
 
     def _clock_trust_changed(self, trusted: bool) -> None:  # noqa: FBT001
@@ -149,11 +150,12 @@ class DelayServer:
     async def open(self) -> None:
         """Open the data directory, recover, and wire everything that stands on it."""
         began = trio.current_time()
-        config, runtime = self.config, self.runtime
-        settings = config.store_settings()
-        self.store, self.recovery = await runtime.executor.run(
-            SCHEDULE_LANE, self._open_store, settings
+        runtime = self.runtime
+        total, self.store, self.recovery = await runtime.executor.run(
+            SCHEDULE_LANE, self._open_store
         )
+        self._fit_to(total)
+        config = self.config
         self.recovery_seconds = trio.current_time() - began
         self._tell_of_recovery()
         self.crossing_off = CrossingOff(
@@ -202,6 +204,14 @@ class DelayServer:
             room=lambda: self.sender.room,
             on_unreserved=self.dispatch.room_has_grown,
         )
+        self.budget = DiskBudget(
+            self.disk,
+            provision=self.store.settings.provision,
+            floor_bytes=config.disk_floor_bytes,
+            owed_bytes=lambda: self.store.owed_bytes(
+                self.filing.backlog_rows, self.filing.backlog_bytes
+            ),
+        )
         self.committing = Committing(
             message_log=self.store.message_log,
             filing=self.filing,
@@ -210,7 +220,36 @@ class DelayServer:
             floor_minute=max(
                 self.store.schedule.floor_minute, self.store.message_log.last_floor_minute
             ),
+            budget=self.budget,
         )
+
+    def _fit_to(self, total_bytes: int) -> None:
+        """Lower the limits to what a file system of this size can take, and say so."""
+        asked_for, self.config = self.config, self.config.fitted_to(total_bytes)
+        self.ingest.limits = self.config.admission.ingest_limits()
+        lowered = {
+            field.name: getattr(after, field.name)
+            for before, after in (
+                (asked_for.storage, self.config.storage),
+                (asked_for.admission, self.config.admission),
+            )
+            for field in dataclasses.fields(before)
+            if getattr(before, field.name) != getattr(after, field.name)
+        }
+        if lowered:
+            _log.warning(
+                "the file system is small for the settings; until the next start lower ones hold",
+                total=total_bytes,
+                **lowered,
+            )
+        floor = self.config.disk_floor_bytes(total_bytes)
+        if total_bytes < floor * _DISK_SMALL_FACTOR:
+            _log.warning(
+                "the file system is too small for its floor of free disk: hardly any messages can "
+                "be taken; give it more space, or lower storage.disk_free_bytes_min",
+                total=total_bytes,
+                floor=floor,
+            )
 
     def _tell_of_recovery(self) -> None:
         summary = self.recovery
@@ -240,14 +279,19 @@ class DelayServer:
             seconds=round(self.recovery_seconds, 3),
         )
 
-    def _open_store(self, settings: StoreSettings) -> tuple[Store, RecoverySummary]:
-        return Store.open(
+    def _open_store(self) -> tuple[int, Store, RecoverySummary]:
+        """Open the data directory with what its file system can take; return its size, too."""
+        _, total = self.disk.free_bytes()
+        config = self.config.fitted_to(total)
+        settings = dataclasses.replace(config.store_settings(), provision=config.provision(total))
+        store, recovery = Store.open(
             self.disk,
             settings,
             chance=self._own_chance(),
             now_ms=self.runtime.clock.now_ms(),
             on_damage=self._damaged,
         )
+        return total, store, recovery
 
     def _make_sender(self, reader: ItemReader) -> Sender:
         names = self.store.schedule.subjects.names
@@ -370,30 +414,45 @@ class DelayServer:
     async def watch_disk(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Refuse messages while free disk is below its floor; delivery goes on.
+        """Refuse messages while there is no free disk for them; delivery goes on.
 
-        A little above it what is kept for its age only begins to go, so that messages need not be
-        refused for want of space that nothing needs. Starts when it has looked for the first time.
+        Each commit looks for itself whether there is room for it (`DiskBudget.require`); here it is
+        seen what others do to the disk, and when there is room again. A little before it comes to
+        that, what is kept for its age only begins to go, so that messages need not be refused for
+        want of space that nothing needs. Starts when it has looked for the first time.
         """
+        budget = self.budget
         while True:
             commits = self.committing.commits
-            free, total = await self.runtime.executor.run("disk", self.disk.free_bytes)
-            self.disk_free_bytes, self.disk_total_bytes = free, total
-            floor = max(self.config.storage.disk_floor_bytes(total), _DISK_FREE_LEAST)
-            full = free < floor
-            short = free < floor * _DISK_SHORT_FACTOR
-            if full != self.ingest.disk_full:
-                self.ingest.disk_full = full
-                log = _log.error if full else _log.warning
-                log("free disk is below its floor" if full else "disk is free again", free=free)
+            await self.runtime.executor.run(_DISK_LANE, budget.look)
+            self._note_disk()
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
-            helped = short and await self.filing.make_room(int(floor * _DISK_ROOMY_FACTOR))
+            helped = False
+            if self.ingest.disk_full or budget.available < budget.floor * _DISK_SHORT_SHARE:
+                wanted = max(int(budget.floor * _DISK_ROOMY_SHARE), budget.refused_bytes)
+                helped = await self.filing.make_room(budget.floor + budget.owed + wanted)
             await trio.sleep(_DISK_CHECK_S)
-            if not full and not helped and self.committing.commits == commits:
+            if not self.ingest.disk_full and not helped and self.committing.commits == commits:
                 # Nothing is written by us before the next commit; others are looked after slowly.
                 with trio.move_on_after(self.disk_check_idle_s):
                     await self._disk_checked.sleep()
+
+    def _note_disk(self) -> None:
+        """Have messages refused, or taken again, by what the budget says."""
+        budget = self.budget
+        if budget.full == self.ingest.disk_full:
+            return
+        self.ingest.disk_full = budget.full
+        log = _log.error if budget.full else _log.warning
+        log(
+            "free disk is at its floor; messages are refused"
+            if budget.full
+            else "disk is free again; messages are taken",
+            free=budget.free,
+            owed=budget.owed,
+            floor=budget.floor,
+        )
 
     async def sync_durable_end(self) -> None:
         """Make the durable end durable soon after a commit, and before the log rests."""

@@ -63,6 +63,8 @@ _PARTS = {
         "damaged",
         "undeliverable",
         "disk_free_bytes",
+        "disk_owed_bytes",
+        "disk_floor_bytes",
         "disk_full",
         "recovery_seconds",
     ),

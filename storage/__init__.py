@@ -21,6 +21,7 @@ from storage.identity import Identity
 from storage.item_reader import ItemReader
 from storage.loading import CloseJob, DrainJob, Job, Key, LoadJob, not_after
 from storage.message_log import Append, MessageLog
+from storage.provision import Provision
 from storage.retention import RetentionRules
 from storage.schedule_log import ScheduleLimits, ScheduleLog, SplitJob
 from storage.spans import MINUTE_MS
@@ -53,6 +54,7 @@ __all__ = [
     "NotPermittedError",
     "NotRegularFileError",
     "Outcome",
+    "Provision",
     "RecordKind",
     "RecoverySummary",
     "RetentionRules",

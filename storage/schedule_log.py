@@ -30,6 +30,7 @@ from storage.entries import (
 from storage.errors import DamagedError, StorageFullError
 from storage.facts import FactBlock, join_facts
 from storage.loading import CloseJob, DrainJob, GivenOut, Job, Key, LoadJob, not_after
+from storage.provision import Owed, Provision
 from storage.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
 from storage.segment import Segment, SegmentBatch
 from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute
@@ -76,11 +77,13 @@ class ScheduleLog:
         *,
         limits: ScheduleLimits,
         on_damage: Callable[[Damage], None],
+        provision: Provision | None = None,
     ) -> None:
         self.disk = disk
         self.subjects = SubjectTable(bytes_max=limits.subjects_bytes_max)
         self._log_uuid = log_uuid
         self._limits = limits
+        self.owed = Owed(provision or Provision())
         self._on_damage = on_damage
         self.segments: dict[int, Segment] = {}
         """Unsealed segments by the code of their key."""
@@ -101,7 +104,6 @@ class ScheduleLog:
         """Jobs that have begun and not ended."""
         self._near: list[RowBlock] = []
         self._pile: list[RowBlock] = []
-        self._pile_bytes = 0
         self._pile_earliest_ms: int | None = None
         self._flushed_sequence = 0
         """The last sequence filed when a load was begun."""
@@ -200,7 +202,8 @@ class ScheduleLog:
 
     def _put_aside(self, block: RowBlock) -> None:
         self._pile.append(block)
-        self._pile_bytes += block.weight
+        self.owed.pile_bytes += block.weight
+        self.owed.pile_rows += len(block)
         earliest = int(effective_due_ms(block.due_ms, block.minute).min())
         known = self._pile_earliest_ms
         self._pile_earliest_ms = earliest if known is None else min(known, earliest)
@@ -208,7 +211,7 @@ class ScheduleLog:
     @property
     def pile_bytes(self) -> int:
         """Bytes of rows that wait in memory for a flush, those held by a split included."""
-        return self._pile_bytes
+        return self.owed.pile_bytes
 
     @property
     def pile_earliest_ms(self) -> int | None:
@@ -218,7 +221,7 @@ class ScheduleLog:
     @property
     def pile_is_full(self) -> bool:
         """Whether it is time for `flush`."""
-        return self._pile_bytes >= self._limits.gather_bytes_max
+        return self.owed.pile_bytes >= self._limits.gather_bytes_max
 
     def flush_near(self, now_ms: int) -> Entries:
         """Write rows of loaded minutes; return the entries of those below the loading cursor.
@@ -229,6 +232,8 @@ class ScheduleLog:
             self._entries(segment, block, positions)
             for segment, block, positions in self._write_all(self._near, now_ms)
         ]
+        self.owed.near_rows = sum(map(len, self._near))
+        self.owed.near_bytes = sum(block.weight for block in self._near)
         return np.concatenate(found) if found else no_entries()
 
     def _entries(self, segment: Segment, block: RowBlock, positions: Int64s) -> Entries:
@@ -267,7 +272,8 @@ class ScheduleLog:
         for _written in self._write_all(self._pile, now_ms):
             pass
         waiting, self._pile = self._pile, []
-        self._pile_bytes = sum(block.weight for block in self._held)
+        self.owed.pile_bytes = sum(block.weight for block in self._held)
+        self.owed.pile_rows = sum(map(len, self._held))
         self._pile_earliest_ms = None
         for block in waiting:
             self._put_aside(block)
@@ -324,12 +330,40 @@ class ScheduleLog:
         )
 
     def _append(self, segment: Segment, block: RowBlock, now_ms: int) -> Int64s:
+        self.require_free(block.weight)
         if not segment.file.is_open:
             self._make_room_for_file()
         self.names_changed |= not segment.file.length
         positions = segment.append(block, self.subjects, epoch=self.epoch, append_ms=now_ms)
         self._dirty[segment.file.path] = segment.file.file()
+        if segment.key.span is not Span.MINUTE:
+            self.owed.split_bytes = max(self.owed.split_bytes, self._split_cost(segment))
         return positions
+
+    def require_free(self, size: int) -> None:
+        """Raise StorageFullError where so many bytes would take what others need to be free."""
+        if self.owed.keep_free is None:
+            return
+        free, _ = self.disk.free_bytes()
+        keep = self.owed.keep_free()
+        if free - size < keep:
+            raise StorageFullError(
+                f"{free} bytes are free, of which {keep} are kept for facts and checkpoints"
+            )
+
+    def _split_cost(self, segment: Segment) -> int:
+        minutes = segment.key.end - segment.key.start
+        return self.owed.provision.splitting(segment.rows, segment.raw_bytes, minutes)
+
+    def count_splits(self) -> None:
+        """Find out what the largest split takes that is still to be done."""
+        costs = [
+            self._split_cost(segment)
+            - (self._split.written if self._split and segment is self._split.source else 0)
+            for segment in self.segments.values()
+            if segment.key.span is not Span.MINUTE
+        ]
+        self.owed.split_bytes = max(costs, default=0)
 
     def _make_room_for_file(self) -> None:
         """Keep the number of open files within its bound; a file that is synced may be closed."""
@@ -556,9 +590,10 @@ class ScheduleLog:
         self.names_changed = True
         self._split = None
         waiting, self._pile, self._held = self._held + self._pile, [], []
-        self._pile_bytes = 0
+        self.owed.pile_bytes = self.owed.pile_rows = 0
         for block in waiting:
             self._put_aside(block)
+        self.count_splits()
         files = [file.path for file in (source.file, source.facts_file) if file.length]
         (self.quarantined if job.damaged else self.retired).extend(files)
 
@@ -567,6 +602,7 @@ class ScheduleLog:
     def note_facts(self, facts: FactBlock) -> None:
         """Count durable facts; they are filed at the next checkpoint."""
         self._unfiled.append(facts)
+        self.owed.unfiled_facts += len(facts)
         self.given.forget(facts.sequence)
         self.pending -= len(facts)
         minutes, counts = np.unique(facts.minute, return_counts=True)
@@ -606,6 +642,7 @@ class ScheduleLog:
                     changed.take_back_facts(state)
                 return False
         self._unfiled = []
+        self.owed.unfiled_facts = 0
         return True
 
     def _append_facts(self, segment: Segment, facts: FactBlock, now_ms: int) -> bool:
@@ -743,6 +780,8 @@ class SplitJob:
     """Rows that were read and not written yet."""
     damaged: bool = False
     """A batch could not be carried over."""
+    written: int = 0
+    """Bytes of rows in the finer segments."""
 
     @property
     def key(self) -> SegmentKey:
@@ -825,7 +864,10 @@ class SplitJob:
                 self.finer[code] = segment
             block = group.above(segment.last_sequence)
             if len(block):
+                self.schedule.require_free(block.weight)
                 segment.append(
                     block, self.schedule.subjects, epoch=self.schedule.epoch, append_ms=now_ms
                 )
+                self.written += len(block.blob)
         self.gathered = []
+        self.schedule.count_splits()

@@ -8,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batches import BATCH_BYTES_MAX, BatchHeader, Codec, Damage
-from storage.chained_file import BatchDraft, ChainedFile, read_blob, read_columns
+from storage.chained_file import (
+    BatchDraft,
+    ChainedFile,
+    read_blob,
+    read_columns,
+    sample_raw_bytes,
+)
 from storage.checkpoint import SegmentState
 from storage.columns import Columns, RecordKind, encode_columns
 from storage.disk import Disk
@@ -23,6 +29,8 @@ _BATCH_OVERHEAD = 64 * 1024
 """Room left in a batch for its header and, mostly, its subject table."""
 _NAMES_BYTES_MAX = _BATCH_OVERHEAD // 2
 _NEVER_MS = 2**62
+_SAMPLED = 16
+"""Batches by which the raw size of a segment is estimated."""
 
 
 @dataclass(slots=True)
@@ -38,6 +46,9 @@ class Segment:
     file: ChainedFile
     facts_file: ChainedFile
     rows: int = 0
+    raw_bytes: int = 0
+    """Bytes of the items, uncompressed; after a restart an estimate, and for coarse segments only:
+    what is split is written uncompressed."""
     last_sequence: int = 0
     earliest_due_ms: int = _NEVER_MS
     facts: int = 0
@@ -72,6 +83,12 @@ class Segment:
         segment.earliest_due_ms = state.earliest_due_ms
         segment.facts = segment.facts_seen = state.facts
         return segment
+
+    def estimate_raw_bytes(self) -> None:
+        """Find out about how many bytes there are uncompressed, from a few of the batches."""
+        self.raw_bytes = sample_raw_bytes(
+            self.file.disk, self.file.path, self.file.length, self.file.header, batches=_SAMPLED
+        )
 
     def state(self) -> SegmentState:
         """Return what a checkpoint has to know."""
@@ -130,6 +147,7 @@ class Segment:
         ]
         placed = self.file.append(drafts)
         self.rows += len(block)
+        self.raw_bytes += len(block.blob)
         self.last_sequence = int(block.sequence[-1])
         self.earliest_due_ms = min(self.earliest_due_ms, int(block.due_ms.min()))
         return np.concatenate(

@@ -36,6 +36,7 @@ from storage.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.identity import IDENTITY_PATH, Identity, open_identity
 from storage.log_walk import list_log_files
 from storage.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
+from storage.provision import Provision
 from storage.retention import Retention, RetentionRules, Sweep
 from storage.rows import Int64s
 from storage.schedule_log import ScheduleLimits, ScheduleLog
@@ -49,7 +50,7 @@ from storage.seals import (
     seals_end,
 )
 from storage.segment import Segment, SegmentBatch
-from storage.spans import key_of_name
+from storage.spans import Span, key_of_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,9 @@ class StoreSettings:
 
     retired_grace_ms: int = 60 * 60 * 1000
     """How long files that nothing needs any more stay for those who read them."""
+
+    provision: Provision = field(default_factory=Provision)
+    """What is kept free for what was accepted."""
 
     retention: RetentionRules = field(default_factory=RetentionRules)
     """How long things are kept that nothing needs any more."""
@@ -245,6 +249,7 @@ class Store:
                 disk.sync_directory(name)
             recovery = _Recovery(disk, settings, identity, now_ms, on_damage)
             store, summary = recovery.run()
+            store.schedule.owed.keep_free = store.keep_free
             store.hold(locks.pop_all())
             return store, summary
 
@@ -258,6 +263,33 @@ class Store:
         """Tell the schedule_log of durable facts, up to the journal's `last_number`."""
         self.schedule.note_facts(facts)
         self.fact_number = last_number
+
+    # -- space -------------------------------------------------------------------------------
+
+    def keep_free(self) -> int:
+        """Return the bytes of disk that are for facts, seals and checkpoints, and nothing else."""
+        return self.settings.provision.reserve_bytes + self._bookkeeping_bytes(0)
+
+    def owed_bytes(self, rows: int, blob_bytes: int) -> int:
+        """Return the bytes of disk still to be written for what is in the message_log.
+
+        rows, blob_bytes: of what the schedule_log was not told of yet. May be called outside the
+        lanes: what is on its way is counted in both places rather than in none.
+        """
+        owed = self.schedule.owed
+        waiting = owed.provision.filing(rows, blob_bytes) + owed.unwritten_bytes
+        return waiting + owed.split_bytes + self._bookkeeping_bytes(rows)
+
+    def _bookkeeping_bytes(self, rows: int) -> int:
+        schedule = self.schedule
+        return self.settings.provision.bookkeeping(
+            pending=schedule.pending + rows,
+            unfiled_facts=schedule.owed.unfiled_facts,
+            segments=len(schedule.segments),
+            sealed=len(self.seals_log.live),
+            retired=len(self.checkpoint.retired),
+            seals_bytes=self.checkpoint.seals_length,
+        )
 
     # -- the checkpoint ----------------------------------------------------------------------
 
@@ -484,6 +516,7 @@ class _Recovery:
             uuid,
             limits=settings.schedule,
             on_damage=self._on_damage,
+            provision=settings.provision,
         )
         # First all that may refuse to start: until then nothing derived is cut or deleted.
         self._require_known_formats(checkpoint)
@@ -597,8 +630,11 @@ class _Recovery:
                     self._copy_aside(file, summary)
                 file.cut()
                 file.close()
+            if segment.key.span is not Span.MINUTE:
+                segment.estimate_raw_bytes()
             schedule.segments[segment.key.code] = segment
             schedule.pending += segment.pending
+        schedule.count_splits()
 
     def _copy_aside(self, segment: ChainedFile, summary: RecoverySummary) -> None:
         """Keep a copy of a segment file that is about to be cut: lost records may be in it."""

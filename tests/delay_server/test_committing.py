@@ -11,10 +11,19 @@ from xxhash import xxh3_64_intdigest
 from delay_protocol import ItemScan, scan_items
 from delay_server.clock_guard import ClockGuard
 from delay_server.committing import Committing
+from delay_server.disk_budget import DiskBudget
 from delay_server.filing import Committed, CommittedBatch, CommittedControl, Filing
 from delay_server.intake import Intake
 from delay_server.pace import Pacer
-from storage import Damage, FatalDiskError, MessageLog, RecordKind, Store, StoreSettings
+from storage import (
+    Damage,
+    FatalDiskError,
+    MessageLog,
+    Provision,
+    RecordKind,
+    Store,
+    StoreSettings,
+)
 from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item
 from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.disk import SimDisk
@@ -48,12 +57,19 @@ class Bench:
         self.clock = SimClock(is_synchronised=False)
         self.desk = FilingDesk()
         self.store = open_store(self.disk)
+        self.floor_bytes = 0
         self.committing = Committing(
             message_log=self.store.message_log,
             filing=cast("Filing", self.desk),
             executor=SimExecutor(random.Random(4), disk=self.disk, plan=PROMPT),
             pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
             floor_minute=floor_minute,
+            budget=DiskBudget(
+                self.disk,
+                provision=Provision(),
+                floor_bytes=lambda _: self.floor_bytes,
+                owed_bytes=lambda: self.store.owed_bytes(0, 0),
+            ),
         )
 
     @property
@@ -117,6 +133,19 @@ async def test_what_a_commit_kept_survives_a_power_cut() -> None:
     bench.disk.power_cut()
     store = open_store(bench.disk.revive())
     assert read_log(store.message_log) == [(RecordKind.MESSAGE, 2, 20, b"".join(items))]
+
+
+async def test_a_commit_for_which_there_is_no_room_beyond_the_floor_writes_nothing() -> None:
+    bench = Bench()
+    before = bench.log()
+    writes = bench.disk.counts["write"]
+    bench.floor_bytes = bench.disk.capacity_bytes - bench.disk.used_bytes - 200_000
+    assert not await bench.committing.commit(intake_of(*some_items(400)))
+    assert bench.disk.counts["write"] == writes
+    assert bench.log() == before
+    assert not bench.desk.submitted
+    bench.floor_bytes = 0
+    assert not await bench.committing.commit(intake_of(*some_items(1))), "nobody has looked again"
 
 
 async def test_a_commit_is_one_write_and_one_fsync_whatever_it_holds() -> None:

@@ -170,6 +170,31 @@ def test_the_smaller_floor_counts() -> None:
     assert StorageConfig(disk_free_bytes_min=0).disk_floor_bytes(10 * 2**30) == 0
 
 
+def test_the_floor_is_never_less_than_a_start_needs() -> None:
+    config = DelayServerConfig(
+        node=NODE, brokers=BROKERS, storage=StorageConfig(disk_free_bytes_min=0)
+    )
+    assert config.disk_floor_bytes(10 * 2**30) == 2**20
+    assert config.provision(10 * 2**30).reserve_bytes == 2**19
+    whole = DelayServerConfig(node=NODE, brokers=BROKERS)
+    assert whole.disk_floor_bytes(10 * 2**30) == 2**29
+    assert whole.provision(10 * 2**30).reserve_bytes == 8 * 2**20
+
+
+def test_limits_made_for_large_disks_are_lowered_on_small_ones_and_only_there() -> None:
+    config = DelayServerConfig(node=NODE, brokers=BROKERS)
+    assert config.fitted_to(2**40) == config
+    small = config.fitted_to(2**30)
+    assert small.storage.filing_bytes_max == 2**25
+    assert small.storage.gather_bytes_max == 2**24
+    assert small.storage.message_log_file_bytes_max == 2**26
+    assert small.storage.journal_file_bytes_max == 2**24
+    assert small.admission.pending_bytes_max == 2**22
+    tiny = config.fitted_to(2**20)
+    assert tiny.storage.gather_bytes_max == tiny.storage.message_log_file_bytes_max == 2**20
+    assert dataclasses.replace(tiny.storage) == tiny.storage, "it is a configuration like others"
+
+
 def test_every_field_of_the_whole_is_a_section_or_the_brokers() -> None:
     names = {field.name for field in msgspec.structs.fields(DelayServerConfig)}
     assert names == {*sections(), "brokers"}

@@ -26,6 +26,7 @@ NAMES = """
     connection_pauses_total received_bytes_total held_bytes
     connections_closed_total commits_total fsync_seconds replay_lag_messages replay_lag_bytes
     gathered_bytes checkpoints_total segments_sealed_total segments damaged disk_free_bytes
+    disk_owed_bytes disk_floor_bytes
     sealed_segments retired_files files_deleted_total first_sequence
     disk_bytes disk_full clock_held scheduled_messages wheel_entries late_messages wheel_messages
     held_entries wheel_evicted_total slices_loaded_total lanes_waiting lanes_opened_total

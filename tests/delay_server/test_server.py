@@ -258,15 +258,13 @@ async def test_below_the_floor_of_free_disk_messages_are_refused_and_delivered_o
         now_ms = world.now_ms
         await producer.send(*(make_item(f"m{n}", now_ms + 1000 * n) for n in range(60)))
         await trio.sleep(5)
-        world.disk.capacity_bytes = world.disk.medium.used + 100_000
-        # The floor is noticed at the latest a second after the next commit.
-        await producer.send(make_item("one more", now_ms + 2000))
-        await trio.sleep(1.5)
+        world.disk.capacity_bytes = world.disk.medium.used + (1 << 20) + 100_000
+        # The very next commit sees it.
         refused = await producer.send(make_item("a", now_ms), make_item("b", now_ms))
         assert {code for code, _ in refused.values()} == {ItemCode.BROKER_READ_ONLY}
         assert set(refused) == {b"a", b"b"}
         await trio.sleep(70)
-        assert len(world.broker.ids) == 61
+        assert len(world.broker.ids) == 60
         # What was delivered is crossed off and sealed, floor records included.
         await trio.sleep(70)
         assert server.store.sealed == 1
@@ -327,16 +325,17 @@ async def test_a_disk_at_its_floor_frees_itself_of_what_is_only_old_and_takes_me
         assert len(server.store.seals_log.live) >= sealed
         assert server.store.message_log.first_sequence == 1
         producer = await world.connect()
+        facts_before = server.store.journal.next_number
         now_ms = world.now_ms
         ahead = [make_item(f"m{n}", now_ms + 100 * n) for n in range(20)]
         assert await producer.send(*ahead) == {}
-        # Somebody else takes what is free; how much space is left is seen after a commit.
-        facts_before = server.store.journal.next_number
-        world.disk.capacity_bytes = world.disk.medium.used + MIB // 2
         assert await producer.send(make_item("last", now_ms + 500)) == {}
-        await until(lambda: server.ingest.disk_full, seconds=3)
+        await trio.sleep(0.1)
+        # Somebody else takes what is free: the next commit sees it.
+        world.disk.capacity_bytes = world.disk.medium.used + MIB
         refused = await producer.send(make_item("a", now_ms))
         assert refused[b"a"][0] == ItemCode.BROKER_READ_ONLY
+        assert server.ingest.disk_full
         await until(lambda: not server.ingest.disk_full, seconds=10)
         assert await producer.send(make_item("a", now_ms)) == {}
         # Dispatch and its facts never stopped.
@@ -360,10 +359,11 @@ async def test_a_disk_that_nothing_of_ours_can_free_waits_for_others_without_bei
         producer = await world.connect()
         now_ms = world.now_ms
         assert await producer.send(*(make_item(f"m{n}", now_ms + 900 * n) for n in range(40))) == {}
-        world.disk.capacity_bytes = world.disk.medium.used + MIB // 2
-        assert await producer.send(make_item("one more", now_ms)) == {}
-        await until(lambda: server.ingest.disk_full, seconds=3)
-        await until(lambda: len(world.broker.ids) == 41, seconds=60)
+        world.disk.capacity_bytes = world.disk.medium.used + MIB
+        refused = await producer.send(make_item("one more", now_ms))
+        assert refused[b"one more"][0] == ItemCode.BROKER_READ_ONLY
+        assert server.ingest.disk_full
+        await until(lambda: len(world.broker.ids) == 40, seconds=60)
         await trio.sleep(30)
         assert server.ingest.disk_full
         checkpoints, writes = server.filing.checkpoints, world.disk.counts["write"]

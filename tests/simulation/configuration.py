@@ -27,7 +27,7 @@ from delay_server.filing import FilingLimits
 from delay_server.ingest import IngestLimits
 from delay_transport import Address, format_address
 from sender import SenderConfig
-from storage import StoreSettings
+from storage import Provision, StoreSettings
 
 SERVER_ADDRESS = ("10.0.0.1", 20801)
 BROKER_ADDRESSES = {
@@ -62,6 +62,21 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
     """Instead of storage.subjects_bytes_max."""
     load_step_rows: int
     """Rows loaded between two turns of filing."""
+    floor_bytes: int = 1 << 20
+    """Free disk below which messages are refused, whatever the size of the disk."""
+
+    def disk_floor_bytes(self, total_bytes: int) -> int:
+        """Return a floor that a simulated load reaches."""
+        return min(self.floor_bytes, total_bytes)
+
+    def provision(self, total_bytes: int) -> Provision:
+        """Return what is kept free on a disk that counts bytes and not blocks."""
+        return dataclasses.replace(
+            super().provision(total_bytes),
+            reserve_bytes=self.floor_bytes // 2,
+            block_bytes=64,
+            journal_bytes_max=self.store_settings().journal_file_bytes_max,
+        )
 
     def store_settings(self) -> StoreSettings:
         """Return the settings with files that a simulated load fills."""

@@ -119,6 +119,9 @@ class SimFile:
         if part:
             if growth > 0:
                 medium.used += max(0, position + len(part) - inode.size)
+                disk.least_free_bytes = min(
+                    disk.least_free_bytes, medium.capacity_bytes - medium.used
+                )
             for start, end in disk.pieces_of_write(len(part)):
                 inode.write(position + start, part[start:end])
         if fired is not None:
@@ -220,6 +223,8 @@ class SimDisk:
         """Handles not closed by this life."""
         self.on_death: Callable[[Death], None] | None = None
         """Called as soon as this life's disk is dead, before anybody else hears of it."""
+        self.least_free_bytes = medium.capacity_bytes - medium.used
+        """The least that was ever free in this life; negative where the disk was made smaller."""
         self.extra_s = 0.0
         """Virtual seconds that operations took beyond the ordinary; the executor takes them off."""
         self.plan = plan

@@ -1192,6 +1192,25 @@ _DELETED = (
     ),
     Mutant(
         section="4 retention",
+        name="space seen too late",
+        rule="Each commit leaves free what is still to be written for what was accepted.",
+        edits=(
+            Edit(
+                "delay_server/committing.py",
+                "        self._budget.require(len(intake), intake.blob_bytes)\n",
+                "",
+            ),
+            Edit(
+                "delay_server/disk_budget.py",
+                "        self.owed = owed\n",
+                "        self.owed = 0 * owed\n",
+            ),
+        ),
+        needs="a disk that messages fill",
+        scenario=Scenario(name="small disk", small_disk=1.0),
+    ),
+    Mutant(
+        section="4 retention",
         name="deleted names not synced",
         rule="That a name is gone is durable before a checkpoint lists it no longer.",
         edits=(

@@ -41,6 +41,8 @@ _TIMEOUT_S = 5.0
 _PAUSE_S = 2.0
 """Longest pause before requests are tried again; twice as long after each try without an answer."""
 _PAUSE_MAX_S = 16.0
+_REFUSED_PAUSE_MAX_S = 120.0
+"""A disk that is full stays so for a while."""
 _ITEMS = (68, 72)
 """Messages that are acknowledged to one producer, between these, beside those of a burst."""
 _MISCHIEF = 0.04
@@ -89,6 +91,7 @@ class SimProducer:
         horizon_ms: int,
         faults: Counter[str],
         disk_may_be_full: Callable[[], bool],
+        disk_is_small: Callable[[], bool],
         burst: HotBurst | None = None,
     ) -> None:
         self.name = name
@@ -101,6 +104,7 @@ class SimProducer:
         self._minutes_ms = minutes_ms
         self._faults = faults
         self._disk_may_be_full = disk_may_be_full
+        self._disk_is_small = disk_is_small
         self._burst = burst
         self._left = chance.randint(*_ITEMS)
         self._nudge = trio.Event()
@@ -272,7 +276,10 @@ class SimProducer:
             waiting = left
             if waiting:
                 await trio.sleep(self._chance.uniform(0, pause_s))
-                pause_s = _PAUSE_S if answers else min(2 * pause_s, _PAUSE_MAX_S)
+                if self._disk_is_small():
+                    pause_s = min(2 * pause_s, _REFUSED_PAUSE_MAX_S)
+                else:
+                    pause_s = _PAUSE_S if answers else min(2 * pause_s, _PAUSE_MAX_S)
         if self._chance.random() < 0.1:
             self._close()
 

@@ -33,6 +33,10 @@ class Scenario:
     """Set in every life but the last."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """Chances of faults.FaultPlan, in every life of the server."""
+    small_disk: float = 0.1
+    """Chance of a disk that the messages fill, until the last life of the server."""
+    disk_bytes: tuple[int, int] = (80_000, 250_000)
+    """How large it is, at least and at most."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the server's storage."""
     wheel: Mapping[str, Any] = field(default_factory=dict)

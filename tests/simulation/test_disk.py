@@ -709,3 +709,13 @@ def test_a_file_is_settled_once_its_name_is_durable() -> None:
     disk.sync_directory("")
     assert disk.settled() == {"old"}
     assert disk.content("old", durable=True) == b"new"
+
+
+def test_the_least_that_was_free_is_known_of_each_life() -> None:
+    disk = make_disk(capacity_bytes=1000)
+    file = disk.open("a", create=True)
+    file.write_at(0, [b"x" * 700])
+    file.truncate(100)
+    file.write_at(50, [b"y" * 100])
+    assert disk.least_free_bytes == 300
+    assert disk.revive().least_free_bytes == 850

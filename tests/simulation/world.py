@@ -11,6 +11,7 @@ the seed chooses so that every point gets its turn, or at a drawn await.
 
 import contextlib
 import dataclasses
+import math
 import random
 import traceback
 from collections import Counter
@@ -40,7 +41,7 @@ from tests.simulation.crash import Ending, Life, SimNode
 from tests.simulation.deleted import Deleted
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disk import SimDisk
-from tests.simulation.disturbances import Disturbances
+from tests.simulation.disturbances import DISK_BYTES, Disturbances
 from tests.simulation.executor import ExecutorPlan
 from tests.simulation.faults import (
     HARSH,
@@ -68,6 +69,8 @@ _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 _LAST_DELIVERY_S = 2 * 3600
 """Virtual seconds after the last due time in which everything must have left."""
+_SMALL_FLOOR_BYTES = 30_000
+"""Floor of free disk where the disk is small."""
 _HELD_UP_S = 120
 """Virtual seconds for which a slow or full disk may hold things up after a life with one."""
 _RACE_CHANCE = 0.25
@@ -223,6 +226,11 @@ class World:
         start_ms = EPOCH_MS + round(shape.uniform(20.5, 21.5) * _HOUR_MS)
         self.clock = SimClock(epoch_ms=start_ms, drift=shape.choice((0.0, 0.0, 5e-5, -5e-5)))
         self.witness = Witness(self.clock)
+        self._spacing = derive(seed, "space")
+        self.is_small = self._spacing.random() < scenario.small_disk
+        """Whether the disk is one that the messages fill, until the last life of the server."""
+        self._small_until_s = 0.0
+        """Until then an answer may come that was given when it was."""
         self._configuring = derive(seed, "configuration")
         self.config = self._draw_configuration()
         self.pacer_sleep_ms_max = 7200_000 if is_long else 600_000
@@ -232,6 +240,9 @@ class World:
             derive(seed, "network"), plan=NetworkPlan(reset_chance=resets), trace=self.trace
         )
         disk = SimDisk(derive(seed, "disk"), plan=plan, trace=self.trace)
+        if self.is_small:
+            disk.capacity_bytes = self._spacing.randint(*scenario.disk_bytes)
+            faults["small disk"] += 1
         self.node = SimNode(
             "server",
             disk=disk,
@@ -285,7 +296,8 @@ class World:
                 minutes_ms=minutes_ms,
                 horizon_ms=HORIZON_DAYS * _DAY_MS,
                 faults=faults,
-                disk_may_be_full=self._disk_may_be_full,
+                disk_may_be_full=lambda: self._is_small_yet() or self._disk_may_be_full(),
+                disk_is_small=self._is_small_yet,
                 burst=burst if number == 0 else None,
             )
             for number in range(PRODUCERS)
@@ -309,7 +321,10 @@ class World:
         scenario = self._scenario
         storage = dataclasses.replace(config.storage, **scenario.configuration)
         wheel = dataclasses.replace(config.wheel, **scenario.wheel)
-        return msgspec.structs.replace(config, storage=storage, wheel=wheel, **scenario.bounds)
+        config = msgspec.structs.replace(config, storage=storage, wheel=wheel, **scenario.bounds)
+        if self.is_small:
+            config = msgspec.structs.replace(config, floor_bytes=_SMALL_FLOOR_BYTES)
+        return config
 
     def _draw_burst(self, shape: random.Random, start_ms: int) -> HotBurst | None:
         asked_for = self._scenario.hot_ahead_s
@@ -371,7 +386,10 @@ class World:
         self._stop = trio.Event()
         # The last life is to find everything in order, and has to bring all to its end.
         self._disturbances.stop()
-        self.node.revive().plan = self._plan
+        self._small_until_s = trio.current_time() + _HELD_UP_S if self.is_small else 0.0
+        self.is_small = False
+        disk = self.node.revive()
+        disk.plan, disk.capacity_bytes = self._plan, DISK_BYTES
         self._ends_done.set()
         ending = await self._live()
         if ending.error is not None and self.rot.refused(self.node.disk, ending.error):
@@ -388,12 +406,25 @@ class World:
             self._serve, expected=(StorageError, OSError), count_steps=count_steps
         )
         self.server = None
+        if self.is_small:
+            self._check_space(self.node.disk)
         durable = self._whole(self.node.disk.contents(durable=True))
         self.deleted.check_end_of_life(durable)
         check_end_of_life(self.witness, self.deleted.with_files(durable))
         if ending.death is None and ending.error is None:
             check_clean_stop(self.witness, self.node.disk.contents())
         return ending
+
+    def _is_small_yet(self) -> bool:
+        return self.is_small or trio.current_time() < self._small_until_s
+
+    def _check_space(self, disk: SimDisk) -> None:
+        """Complain if the server went below the floor by itself, with nobody else on the disk."""
+        floor = self.config.disk_floor_bytes(disk.capacity_bytes)
+        if disk.least_free_bytes < floor:
+            self.witness.complain(
+                f"space: the server left {disk.least_free_bytes} bytes free of a floor of {floor}"
+            )
 
     def _whole(self, files: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return the files as they were without any damage done to them on purpose."""
@@ -508,6 +539,8 @@ class World:
         # Where most races are.
         life.disk.watch(("prefetch", "map"), self._see_race)
         life.disk.watch(("create",), self._see_segment)
+        if self.is_small:
+            self.deleted.hurry_until_s = math.inf
         self.deleted.watch(life.disk, grace_ms=self.config.storage.retired_grace_ms)
         server = DelayServer(self.config, life.runtime, life.disk)
         # Idle hours are cheaper this way; nothing but the reaction to a clock set depends on it.
