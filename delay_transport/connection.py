@@ -44,7 +44,6 @@ _ROUND_S = 0.02
 loop, each of which may cost the loop a wait for the threads."""
 _RECEIVE_COST_BYTES = 32 * 1024
 """What a receive costs besides its bytes, in bytes."""
-_WASTED_BURST_S = 2.0
 _TRICKLE_S_MIN = 0.005
 """A frame that is younger is on its way; the pieces of an older one are left to gather."""
 _DISCARD_PAUSE_S = 0.01
@@ -143,9 +142,6 @@ class Shared:
             rate=limits.unproven_bytes_per_second_max, size=limits.unproven_bytes_per_second_max
         )
         """Bytes received from connections that have yet to make a request without a fault."""
-        rate = limits.wasted_connections_per_second_max
-        self.wasted = LeakyBucket(rate=rate, size=rate * _WASTED_BURST_S)
-        """Connections that ended without a request without a fault."""
         self._bytes_max = limits.total_bytes_max
         self._unfinished_bytes_max = limits.unfinished_bytes_max
         self._warnings = LeakyBucket(
@@ -261,8 +257,6 @@ class Connection:
         self._faults_made = 0
         self._is_proven = False
         """Whether the last requests were not all faults."""
-        self._is_wasted = True
-        """Whether it was never proven."""
         self._low_water = 1
         """Bytes of which the socket is to have so many before the reader wakes."""
         self._is_new = True
@@ -379,8 +373,6 @@ class Connection:
 
     def _forget(self, reason: CloseReason) -> None:
         self._closed = True
-        if self._is_wasted:
-            self._shared.wasted.pour(trio.current_time(), 1)
         self._drop_unfinished()
         self._shared.add(-self._outbox.unsent_bytes)
         self._counts.closed[reason] += 1
@@ -471,7 +463,6 @@ class Connection:
                 faults_before = self._faults_made
                 self._handler.frames(self, requests)
                 self._is_proven = self._faults_made - faults_before < len(requests)
-                self._is_wasted = self._is_wasted and not self._is_proven
         if decoder.fault is not None:
             raise decoder.fault
 

@@ -98,11 +98,6 @@ class ConnectionLimits:
     many connections, leave the others their time. One request without a fault proves a connection.
     """
 
-    wasted_connections_per_second_max: float = 100.0
-    """Connections a second, for long, that end without ever having made a request without a fault.
-    Beyond it, and two seconds' worth at once, connections are accepted more slowly: whoever makes
-    them is answered in turn, and has less to waste."""
-
     warnings_per_second_max: float = 10.0
     """Lines a second in the log about connections refused or closed for what their peer did, after
     a burst of ten times as many. The lines after those left out say how many there were."""

@@ -25,8 +25,6 @@ _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.E
 _ACCEPT_AGAIN_S = 0.1
 """Pause after an accept that failed for lack of descriptors or memory: some will be given back."""
 
-_ACCEPT_PAUSE_S_MIN = 0.01
-
 RequestsTaker = Callable[[Connection, list[Frame]], None]
 """Takes requests of one code, as FrameHandler.frames takes requests of any."""
 
@@ -107,11 +105,6 @@ class Server:
 
     async def _accept(self, nursery: trio.Nursery) -> None:
         while True:
-            wait_s = self._shared.wasted.seconds_until_room(trio.current_time())
-            if wait_s:
-                # At least a little: what is left after a wait may be too small to move the clock.
-                await trio.sleep(max(wait_s, _ACCEPT_PAUSE_S_MIN))
-                continue
             try:
                 stream = await self._listener.accept()
             except OSError as error:

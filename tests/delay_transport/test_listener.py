@@ -80,43 +80,6 @@ async def test_an_accept_that_fails_otherwise_ends_the_server() -> None:
 
 
 @virtual_time
-async def test_connections_that_are_wasted_are_accepted_at_a_rate_and_good_ones_in_turn() -> None:
-    handler = Recorder(answer_all)
-    limits = ConnectionLimits(wasted_connections_per_second_max=10)
-    async with serving(handler, limits) as (server, network), trio.open_nursery() as nursery:
-
-        async def waste() -> None:
-            while True:
-                peer = await network.connect(*ADDRESS)
-                await peer.aclose()
-                await trio.sleep(0.05)
-
-        early = await network.connect(*ADDRESS)
-        await early.send_all(request_bytes(1))
-        await receive_frames(early, 1)
-        nursery.start_soon(waste)
-        await trio.sleep(10)
-        # Two seconds' worth at once, one on its way, and ten each second.
-        assert 115 <= server.counts.accepted <= 135
-        nursery.cancel_scope.cancel()
-    async with serving(handler, limits) as (server, network):
-        for _ in range(25):
-            await (await network.connect(*ADDRESS)).aclose()
-        began_at = trio.current_time()
-        late = await network.connect(*ADDRESS)
-        await late.send_all(request_bytes(2))
-        await receive_frames(late, 1)
-        assert trio.current_time() - began_at < 1
-        # Who made a good request wastes nothing.
-        for opaque in range(100):
-            peer = await network.connect(*ADDRESS)
-            await peer.send_all(request_bytes(opaque))
-            await receive_frames(peer, 1)
-            await peer.aclose()
-        assert trio.current_time() - began_at < 1
-
-
-@virtual_time
 async def test_stopping_answers_what_was_accepted_and_reads_no_more() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (server, network):
