@@ -23,6 +23,7 @@ from storage.errors import (
     DamagedError,
     NotPermittedError,
     NotRegularFileError,
+    StorageError,
     UnsupportedFormatError,
 )
 from storage.file_header import (
@@ -132,6 +133,19 @@ def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None
         file.close()
     disk.rename(_TEMPORARY_PATH, CHECKPOINT_PATH)
     disk.sync_directory("checkpoint")
+
+
+def checkpoint_if_whole(disk: Disk, log_uuid: UUID | None) -> Checkpoint | None:
+    """Return the checkpoint of a log; None without one, where it is damaged, or without a log.
+
+    Raises NotPermittedError.
+    """
+    try:
+        return None if log_uuid is None else read_checkpoint(disk, log_uuid)
+    except NotPermittedError:
+        raise
+    except StorageError:
+        return None
 
 
 def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:

@@ -252,6 +252,18 @@ def _open_regular(name: str, flags: int, doing: str) -> int:
     return descriptor
 
 
+def size_if_opened(disk: Disk, path: str) -> int:
+    """Return the size of a file in bytes; 0 if it is not there or cannot be opened."""
+    try:
+        file = disk.open_read(path)
+    except OSError:
+        return 0
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
 class DirectoryFile:
     """A File on a real file system."""
 

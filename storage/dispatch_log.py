@@ -16,7 +16,7 @@ from uuid import UUID
 
 from storage.batches import Damage
 from storage.chained_file import ChainedFile, read_columns
-from storage.disk import Disk, File
+from storage.disk import Disk, File, size_if_opened
 from storage.durable_end import DURABLE_END_NAME, DurableEnd, DurableEndFile
 from storage.errors import DamagedError, FatalDiskError, LogStateError, StorageFullError
 from storage.facts import FactBlock, fact_drafts, facts_of_columns, join_facts
@@ -114,7 +114,7 @@ class FactsJournal:
                 continue
             if first > known:
                 reason = f"facts {known} to {first - 1} are missing"
-                place = journal._size_of(last)
+                place = size_if_opened(disk, _path(last))
                 found.damages.append(Damage(_path(last), place, 0, reason, None, known, first))
             last = first
             journal.next_number = max(journal.next_number, first)
@@ -127,17 +127,6 @@ class FactsJournal:
         journal.next_number = max(journal.next_number, filed_number + 1)
         journal._look_at_end(end, found)
         return journal, found
-
-    def _size_of(self, first: int) -> int:
-        """Return how long a file is; 0 if it cannot be read."""
-        try:
-            file = self._disk.open_read(_path(first))
-        except OSError:
-            return 0
-        try:
-            return file.size()
-        finally:
-            file.close()
 
     def _read_end(self, recovery: JournalRecovery) -> DurableEnd | None:
         try:

@@ -23,7 +23,11 @@ from storage.batches import (
     file_seed,
     walk_batches,
 )
-from storage.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
+from storage.checkpoint import (
+    CHECKPOINT_PATH,
+    checkpoint_if_whole,
+    read_checkpoint,
+)
 from storage.columns import Columns, ColumnsError, RecordKind
 from storage.disk import Bytes, DirectoryDisk, Disk
 from storage.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH, NO_JOURNAL_LEFT
@@ -174,7 +178,7 @@ def lost_logs(disk: Disk) -> Iterator[tuple[str, str]]:
     Neither log ever loses its newest file by itself.
     """
     uuid = _uuid_of(disk)
-    checkpoint = _checkpoint_of(disk, uuid)
+    checkpoint = checkpoint_if_whole(disk, uuid)
     if uuid is None or checkpoint is None:
         return
     if not list_log_files(disk, MESSAGE_LOG_DIRECTORY):
@@ -271,7 +275,7 @@ def _neighbours(disk: Disk, log_uuid: UUID | None) -> dict[str, _Neighbour]:
         if directory == MESSAGE_LOG_DIRECTORY and log_uuid is not None:
             files, strays = without_strays(disk, files, log_uuid=log_uuid, kind=LogKind.MESSAGE_LOG)
             found |= {stray.path: _Neighbour(fault=stray.reason) for stray in strays}
-            checkpoint = _checkpoint_of(disk, log_uuid)
+            checkpoint = checkpoint_if_whole(disk, log_uuid)
             if checkpoint and files and files[-1].first_sequence <= checkpoint.sequence:
                 found[files[-1].path] = _Neighbour(following=checkpoint.sequence + 1)
         for file, after in itertools.pairwise(files):
@@ -303,15 +307,6 @@ def _uuid_of(disk: Disk) -> UUID | None:
     except StorageError:
         return None
     return None if identity is None else identity.log_uuid
-
-
-def _checkpoint_of(disk: Disk, log_uuid: UUID | None) -> Checkpoint | None:
-    try:
-        return None if log_uuid is None else read_checkpoint(disk, log_uuid)
-    except NotPermittedError:
-        raise
-    except StorageError:
-        return None
 
 
 def _vouched(disk: Disk, log_uuid: UUID | None) -> dict[str, int]:

@@ -28,7 +28,7 @@ import numpy as np
 
 from storage.batches import BatchHeader, Damage
 from storage.checkpoint import Checkpoint, RetiredFile
-from storage.disk import Disk
+from storage.disk import Disk, size_if_opened
 from storage.file_header import LogKind
 from storage.log_walk import LogFile, LogWalk, PlacedBatch
 from storage.message_log import MessageLog
@@ -414,14 +414,7 @@ class Retention:
             yield _Expendable(since_ms, log_file=file)
 
     def _size(self, path: str) -> int:
-        try:
-            file = self._disk.open_read(path)
-        except OSError:
-            return 0
-        try:
-            return file.size()
-        finally:
-            file.close()
+        return size_if_opened(self._disk, path)
 
 
 def _header_of(header: BatchHeader, _data: memoryview, _path: str, _position: int) -> BatchHeader:

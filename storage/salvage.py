@@ -26,7 +26,7 @@ from storage.batches import (
     decode_header,
     file_seed,
 )
-from storage.checkpoint import Checkpoint, read_checkpoint
+from storage.checkpoint import Checkpoint, checkpoint_if_whole
 from storage.columns import Columns, RecordKind
 from storage.disk import Bytes, Disk
 from storage.dispatch_log import JOURNAL_DIRECTORY
@@ -222,7 +222,7 @@ class Salvage:
 
     def _learn(self) -> _Knowledge:
         disk, uuid = self._disk, self.log_uuid
-        checkpoint = _checkpoint_of(disk, uuid)
+        checkpoint = checkpoint_if_whole(disk, uuid)
         knowledge = _Knowledge(checkpoint=checkpoint)
         numbers: list[range] = []
         journal_gaps = False
@@ -607,15 +607,6 @@ def _size_of(disk: Disk, path: str) -> int:
         return file.size()
     finally:
         file.close()
-
-
-def _checkpoint_of(disk: Disk, log_uuid: UUID | None) -> Checkpoint | None:
-    try:
-        return None if log_uuid is None else read_checkpoint(disk, log_uuid)
-    except NotPermittedError:
-        raise
-    except StorageError:
-        return None
 
 
 def _uuid_of(disk: Disk, paths: Sequence[str]) -> UUID | None:

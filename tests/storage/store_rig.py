@@ -406,6 +406,15 @@ class StoreRig:
             self.store.note_facts(block, number)
         self.journalled = []
 
+    def file_and_deliver(self) -> None:
+        """File a batch, and cross off all that is due a second later."""
+        self.file()
+        self.load(steps=100)
+        self.now_ms += 1000
+        self.deliver()
+        self.journal()
+        self.note()
+
     def sync_durable_end(self) -> None:
         """Make the durable end itself durable."""
         self.store.message_log.sync_durable_end()

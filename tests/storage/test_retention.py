@@ -106,12 +106,7 @@ def delivered(
     rig.split()
     for place in range(messages):
         rig.commit([rig.now_ms + 500 + place])
-        rig.file()
-        rig.load(steps=100)
-        rig.now_ms += 1000
-        rig.deliver()
-        rig.journal()
-        rig.note()
+        rig.file_and_deliver()
         if place % 4 == 3:
             rig.now_ms += MINUTE_MS
             rig.commit_floor()
@@ -561,12 +556,7 @@ def test_seals_are_appended_once_though_their_checkpoint_found_no_space() -> Non
     rig.open()
     rig.split()
     rig.commit([START_MS + 10])
-    rig.file()
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.file_and_deliver()
     rig.now_ms += MINUTE_MS
     rig.commit_floor()
     rig.file()
@@ -590,12 +580,7 @@ def test_segments_are_sealed_while_rows_wait_for_a_long_split() -> None:
     rig.file()
     rig.checkpoint()
     rig.commit([START_MS + 10])
-    rig.file()
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.file_and_deliver()
     rig.now_ms = START_MS + 175 * MINUTE_MS
     assert rig.store.schedule.begin_split(rig.now_ms) is not None
     rig.commit([START_MS + 182 * MINUTE_MS])  # It has to wait until the hour is split.
@@ -647,12 +632,7 @@ def test_a_segment_one_of_whose_rows_waits_is_not_sealed() -> None:
     rig.open()
     rig.split()
     rig.commit([START_MS + 10])
-    rig.file()
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.file_and_deliver()
     rig.checkpoint()
     rig.commit([START_MS + 2000])
     rig.now_ms += 2 * MINUTE_MS
