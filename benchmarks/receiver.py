@@ -37,9 +37,9 @@ class Counting:
         self._rate = rate
         self._waiting: deque[tuple[Connection, Frame, int]] = deque()
         self._more = Wakeup()
-        self.ids: set[bytes] = set()
-        self.lateness: list[np.ndarray] = []
-        self.is_hot: list[np.ndarray] = []
+        self._ids: list[list[bytes]] = []
+        self._subjects: list[list[bytes]] = []
+        self._lateness: list[np.ndarray] = []
         self.first_ms = 0
         self.last_ms = 0
 
@@ -58,9 +58,10 @@ class Counting:
         if len(scan):
             self.first_ms = self.first_ms or now_ms
             self.last_ms = now_ms
-            self.lateness.append(now_ms - np.array(scan.due_ms))
-            self.is_hot.append(np.array([subject == HOT for subject in scan.subjects]))
-            self.ids.update(scan.ids)
+            # The rest is for summary(): what is done here takes its time from the server's.
+            self._lateness.append(now_ms - np.array(scan.due_ms))
+            self._subjects.append(scan.subjects)
+            self._ids.append(scan.ids)
 
     def closed(self, connection: Connection, reason: CloseReason) -> None:
         """Ignore it."""
@@ -81,11 +82,11 @@ class Counting:
 
     def summary(self) -> dict[str, object]:
         """Return what was counted."""
-        lateness = np.concatenate(self.lateness) if self.lateness else np.zeros(0, np.int64)
-        is_hot = np.concatenate(self.is_hot) if self.is_hot else np.zeros(0, np.bool_)
+        lateness = np.concatenate([np.zeros(0, np.int64), *self._lateness])
+        is_hot = np.array([name == HOT for names in self._subjects for name in names], np.bool_)
         return {
             "received": len(lateness),
-            "distinct": len(self.ids),
+            "distinct": len({one for ids in self._ids for one in ids}),
             "early": int((lateness < 0).sum()),
             "first_ms": self.first_ms,
             "last_ms": self.last_ms,
