@@ -39,7 +39,7 @@ help:
 	@echo "make damage COUNT=200000 SEED=1   bytes at rest gone bad: named or harmless, never delivered"
 	@echo "make fuzz TIME=600 [KEEP=1]   every decoder under a coverage-guided fuzzer"
 	@echo "make format     let ruff format and fix"
-	@echo "make docs       write docs/delay-server.toml and docs/settings.md anew"
+	@echo "make docs       write docs/delay-server.toml, meta-server.toml and settings.md anew"
 	@echo "make lock       choose versions anew (needs uv)"
 	@echo "make clean      remove what make made"
 
@@ -86,6 +86,7 @@ format: $(VENV)/.developing
 # Whoever changes a setting runs this; the tests compare.
 docs: $(VENV)/.installed
 	$(BIN)/delaywheel settings > docs/delay-server.toml
+	$(BIN)/delaywheel settings --of meta-server > docs/meta-server.toml
 	$(BIN)/delaywheel settings --format markdown > docs/settings.md
 
 bench: $(VENV)/.developing

@@ -22,6 +22,9 @@ class CommandCode(IntEnum):
     HEARTBEAT = 100
     HELLO = 1001
     """Who is sending, and of which epoch: the first request on a delivery connection."""
+    NODE_REGISTER = 1010
+    """A delay server tells a meta server which node and which data it is, and asks for its role in
+    its group; repeated, it renews the node's lease."""
 
 
 class ResponseCode(IntEnum):

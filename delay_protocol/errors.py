@@ -14,6 +14,7 @@
             * ItemCrcError: one item's CRC does not match its bytes.
         * MalformedReplyError: the answer to a SEND_MESSAGE cannot be read.
         * MalformedHelloError: the body of a HELLO or of its answer cannot be read.
+        * MalformedMetaError: what was asked of a meta server, or its answer, cannot be read.
 """
 
 
@@ -114,3 +115,7 @@ class MalformedReplyError(BodyError):
 
 class MalformedHelloError(BodyError):
     """The body of a HELLO, or of its answer, does not follow the layout."""
+
+
+class MalformedMetaError(BodyError):
+    """The body of a request to a meta server, or of its answer, does not follow the layout."""

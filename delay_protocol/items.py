@@ -30,6 +30,7 @@ from delay_protocol.errors import (
     MalformedItemError,
     TooManyItemsError,
 )
+from delay_protocol.strings import STR_SIZE_MAX, decode_str, encode_str
 
 FLAG_LOW_RELIABILITY: Final = 1
 FLAG_DELAY: Final = 2
@@ -42,8 +43,6 @@ ITEM_SIZE_MIN: Final = 33
 """Bytes of an item with an empty subject, id and body."""
 TAGS_MAX: Final = 10
 """More tags than this make a Java consumer fail."""
-STR_SIZE_MAX: Final = 32767
-"""The longest string every Java reader can read, in bytes."""
 ATTRIBUTES_MAX: Final = 4096
 """Attributes that a map may have unless the caller says otherwise; clients send a dozen."""
 SCAN_ITEMS_MAX: Final = 16_384
@@ -91,10 +90,10 @@ def encode_item(item: Item) -> bytes:
         times = _TIMES.pack(item.flag, item.create_ms, item.due_ms)
     except struct.error as error:
         raise LocalProtocolError(f"flag or time does not fit: {error}") from error
-    parts = [times, _encode_str(item.subject), _encode_str(item.message_id)]
+    parts = [times, encode_str(item.subject), encode_str(item.message_id)]
     if item.flag & FLAG_TAGS:
         parts.append(len(item.tags).to_bytes(1, "big"))
-        parts += [_encode_str(tag) for tag in item.tags]
+        parts += [encode_str(tag) for tag in item.tags]
     body = encode_attributes(item.attributes)
     parts += [_BODY_SIZE.pack(len(body)), body]
     covered = b"".join(parts)
@@ -111,8 +110,8 @@ def decode_item(data: Buffer) -> Item:
     if stated != computed:
         raise ItemCrcError(stated=stated, computed=computed)
     flag, create_ms, due_ms = _TIMES.unpack_from(data, _CRC_SIZE)
-    subject, position = _decode_str(data, _SUBJECT_AT - 2)
-    message_id, position = _decode_str(data, position)
+    subject, position = decode_str(data, _SUBJECT_AT - 2, error=MalformedItemError)
+    message_id, position = decode_str(data, position, error=MalformedItemError)
     tags: list[str] = []
     if flag & FLAG_TAGS:
         (count,) = _COUNT.unpack(data[position : position + 1] or b"\xff")
@@ -120,7 +119,7 @@ def decode_item(data: Buffer) -> Item:
             raise MalformedItemError(f"{count} tags")
         position += 1
         for _ in range(count):
-            tag, position = _decode_str(data, position)
+            tag, position = decode_str(data, position, error=MalformedItemError)
             tags.append(tag)
     if position + 4 > len(data):
         raise MalformedItemError("the item ends before its body size")
@@ -135,7 +134,7 @@ def decode_item(data: Buffer) -> Item:
 def encode_attributes(attributes: Mapping[str, str]) -> bytes:
     """Return an item's body: the attribute map, in the mapping's order."""
     return b"".join(
-        part for pair in attributes.items() for part in (_encode_str(pair[0]), _encode_str(pair[1]))
+        part for pair in attributes.items() for part in (encode_str(pair[0]), encode_str(pair[1]))
     )
 
 
@@ -145,8 +144,8 @@ def decode_attributes(body: Buffer) -> dict[str, str]:
     attributes: dict[str, str] = {}
     position = 0
     while position < len(body):
-        key, position = _decode_str(body, position)
-        value, position = _decode_str(body, position, unsigned=True)
+        key, position = decode_str(body, position, error=MalformedItemError)
+        value, position = decode_str(body, position, error=MalformedItemError, unsigned=True)
         attributes[key] = value
     return attributes
 
@@ -408,25 +407,3 @@ def _slice(data: Buffer, position: int, size: int) -> bytes:
     if size < 0 or position + size > len(data):
         raise MalformedItemError(f"string of {size} bytes at {position} of {len(data)}")
     return bytes(data[position : position + size])
-
-
-def _encode_str(text: str) -> bytes:
-    try:
-        data = text.encode()
-    except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"not encodable as UTF-8: {error}") from error
-    if len(data) > STR_SIZE_MAX:
-        raise LocalProtocolError(f"string of {len(data)} bytes, at most {STR_SIZE_MAX}")
-    return _SIZE.pack(len(data)) + data
-
-
-def _decode_str(data: bytes, position: int, *, unsigned: bool = False) -> tuple[str, int]:
-    """Return the string at a position and the position after it."""
-    if position + 2 > len(data):
-        raise MalformedItemError(f"no room for a string's size at {position} of {len(data)}")
-    (size,) = (_UNSIGNED_SIZE if unsigned else _SIZE).unpack_from(data, position)
-    raw = _slice(data, position + 2, size)
-    try:
-        return raw.decode(), position + 2 + size
-    except UnicodeDecodeError as error:
-        raise MalformedItemError(f"string at {position}: {error}") from error

@@ -9,7 +9,7 @@ Nothing below this reads files, environment or globals.
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import Self
 
 import msgspec
 
@@ -17,12 +17,10 @@ from delay_server.admission import DAY_MS, AdmissionLimits
 from delay_server.filing import FilingLimits
 from delay_server.ingest import IngestLimits
 from delay_server.lanes import LaneLimits
-from delay_transport import AddressError, ConnectionLimits, parse_address
+from delay_transport import AddressError, ConnectionLimits, parse_address, settings_file
+from delay_transport.sections import LogConfig, part_of, require_at_least, require_name
 from sender import BrokerGroup, SenderConfig
 from storage import Provision, RetentionRules, ScheduleLimits, StoreSettings
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -31,36 +29,6 @@ _DISK_FLOOR_LEAST = MIB
 """Bytes below which a disk counts as full whatever the settings say."""
 _RESERVE_MOST = 8 * MIB
 """Bytes of the floor, at most half of it, that filing leaves alone."""
-
-Part = TypeVar("Part", bound="DataclassInstance")
-
-
-def _part(kind: type[Part], settings: "DataclassInstance") -> Part:
-    """Return the fields of `settings` that a part's own dataclass has, as that dataclass.
-
-    Making it checks them by the part's own rules.
-    """
-    return kind(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(kind)})
-
-
-def _require_at_least(settings: object, least: float, *names: str) -> None:
-    """Raise ValueError naming the first of these fields that is below `least`."""
-    for name in names:
-        value = getattr(settings, name)
-        # Written so that a NaN is refused as well.
-        if not value >= least:
-            raise ValueError(f"{name} must be at least {least:g}, not {value}")
-
-
-NAME_BYTES_MAX = 255
-"""What the name of a cluster, group, node or broker group may have: it goes into file headers."""
-
-
-def _require_name(what: str, name: str) -> None:
-    if not name or len(name.encode()) > NAME_BYTES_MAX:
-        raise ValueError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name!r}")
-    if not name.isprintable() or any(letter.isspace() or letter == "/" for letter in name):
-        raise ValueError(f"{what} must have no blanks, slashes or control characters, not {name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +57,8 @@ class NodeConfig:
         for name in ("cluster", "group", "node_id"):
             value = getattr(self, name)
             if value is not None:
-                _require_name(name, value)
-        _require_at_least(self, 0, "stop_ms_max")
+                require_name(name, value)
+        require_at_least(self, 0, "stop_ms_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +72,7 @@ class ListenerConfig(ConnectionLimits):
     def __post_init__(self) -> None:
         """Refuse what is no address, and limits that no connection could live with."""
         parse_address(self.address)
-        _part(ConnectionLimits, self)
+        part_of(ConnectionLimits, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +109,7 @@ class AdmissionConfig:
 
     def __post_init__(self) -> None:
         """Refuse what the parts refuse."""
-        _require_at_least(self, 1, "horizon_days")
+        require_at_least(self, 1, "horizon_days")
         self.limits()
         self.ingest_limits()
 
@@ -252,24 +220,24 @@ class StorageConfig:
 
     def __post_init__(self) -> None:
         """Refuse values under which the logs could not move on."""
-        _require_at_least(
+        require_at_least(
             self, MIB, "message_log_file_bytes_max", "journal_file_bytes_max", "checkpoint_bytes"
         )
-        _require_at_least(self, MIB, "filing_bytes_max", "subjects_bytes_max")
-        _require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
-        _require_at_least(self, 0, "message_log_keep_ms", "segments_keep_ms")
-        _require_at_least(self, 0, "duplicate_window_ms", "duplicate_window_items")
-        _require_at_least(self, 1, "seals_keep_days")
-        _require_at_least(self, 64 * KIB, "seals_file_bytes_max")
-        _require_at_least(self, 0, "disk_free_bytes_min", "disk_free_share_min")
-        _require_at_least(self, 100, "checkpoint_interval_ms")
+        require_at_least(self, MIB, "filing_bytes_max", "subjects_bytes_max")
+        require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
+        require_at_least(self, 0, "message_log_keep_ms", "segments_keep_ms")
+        require_at_least(self, 0, "duplicate_window_ms", "duplicate_window_items")
+        require_at_least(self, 1, "seals_keep_days")
+        require_at_least(self, 64 * KIB, "seals_file_bytes_max")
+        require_at_least(self, 0, "disk_free_bytes_min", "disk_free_share_min")
+        require_at_least(self, 100, "checkpoint_interval_ms")
         if not self.disk_free_share_min < 1:
             raise ValueError("disk_free_share_min must be below 1: it is a share of the disk")
         self.schedule_limits()
 
     def schedule_limits(self) -> ScheduleLimits:
         """Return what the schedule_log takes."""
-        return _part(ScheduleLimits, self)
+        return part_of(ScheduleLimits, self)
 
     def retention_rules(self) -> RetentionRules:
         """Return how long the logs are kept."""
@@ -313,9 +281,9 @@ class WheelConfig:
 
     def __post_init__(self) -> None:
         """Refuse a wheel that could hold nothing, or would come too late."""
-        _require_at_least(self, 1000, "load_ahead_ms")
-        _require_at_least(self, 8, "entries_max")
-        _require_at_least(self, 1, "slot_ms", "lane_entries_min", "lanes_max")
+        require_at_least(self, 1000, "load_ahead_ms")
+        require_at_least(self, 8, "entries_max")
+        require_at_least(self, 1, "slot_ms", "lane_entries_min", "lanes_max")
         if self.slot_ms > self.load_ahead_ms:
             raise ValueError("slot_ms must be at most load_ahead_ms")
 
@@ -331,7 +299,7 @@ class ClockConfig:
 
     def __post_init__(self) -> None:
         """Refuse a limit that ordinary clock discipline would reach."""
-        _require_at_least(self, 1000, "step_forward_ms_max")
+        require_at_least(self, 1000, "step_forward_ms_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,20 +315,9 @@ class HttpConfig:
 
     def __post_init__(self) -> None:
         """Refuse what is no address, and a port that nobody could use."""
-        _require_at_least(self, 1, "connections_max")
+        require_at_least(self, 1, "connections_max")
         if self.address:
             parse_address(self.address)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """What the process says about itself, on standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe events that are written."""
-
-    format: Literal["auto", "json", "console"] = "auto"
-    """json: one object a line; console: for people; auto: console on a terminal, else json."""
 
 
 class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -417,7 +374,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """Return the broker groups in the order in which they were given."""
         groups = []
         for name, address in self.brokers.items():
-            _require_name("the name of a broker group", name)
+            require_name("the name of a broker group", name)
             try:
                 host, port = parse_address(address)
             except AddressError as error:
@@ -508,8 +465,4 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 def sections() -> dict[str, type]:
     """Return the dataclass of every section that has settings, as declared (all but brokers)."""
-    return {
-        field.name: field.type
-        for field in msgspec.structs.fields(DelayServerConfig)
-        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type)
-    }
+    return settings_file.sections(DelayServerConfig)

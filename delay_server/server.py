@@ -9,10 +9,9 @@ a last checkpoint.
 import ctypes
 import dataclasses
 import random
-import resource
 import shlex
-import signal
 import sys
+from functools import partial
 
 import msgspec
 import structlog
@@ -44,6 +43,7 @@ from delay_transport import (
     serve_connections,
     system_runtime,
 )
+from delay_transport.process import allow_open_files, stop_on_signals
 from sender import Outcome as SenderOutcome
 from sender import Sender
 from storage import (
@@ -553,12 +553,8 @@ def run(config: DelayServerConfig) -> None:
 
 def _within_file_limit(config: DelayServerConfig) -> DelayServerConfig:
     """Allow as many open files as the system lets us; take fewer connections if that is too few."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    own = config.storage.open_files_max + _OTHER_FILES
-    needed = config.listener.connections_max + own
-    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    needed = config.listener.connections_max + config.storage.open_files_max + _OTHER_FILES
+    limit = allow_open_files(needed)
     if limit >= needed:
         return config
     open_files = min(config.storage.open_files_max, max(limit // 2, 16))
@@ -609,7 +605,9 @@ async def _run_process(config: DelayServerConfig) -> None:
     server = DelayServer(config, system_runtime(), DirectoryDisk(config.node.data_dir))
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_stop_on_signals, server, stop, nursery.cancel_scope)
+        nursery.start_soon(
+            partial(stop_on_signals, stop, nursery.cancel_scope, is_ready=server.ready.is_set)
+        )
         http = "none"
         if config.http.address:
             http = await nursery.start(serve_http, server, config.http)
@@ -624,15 +622,3 @@ async def _announce(server: DelayServer, http: str) -> None:
     listen = format_address(server.listener.address)
     sys.stdout.write(f"ready listen={listen} http={http}\n")
     sys.stdout.flush()
-
-
-async def _stop_on_signals(
-    server: DelayServer, stop: trio.Event, everything: trio.CancelScope
-) -> None:
-    """Stop in good order at the first signal; at once while recovering, or at the second."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            _log.info("stopping", signal=signal.Signals(number).name)
-            if stop.is_set() or not server.ready.is_set():
-                everything.cancel()
-            stop.set()

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from delay_server.metrics import SUBJECTS_SHOWN_MAX, installed_version, top_subjects
+from delay_server.metrics import SUBJECTS_SHOWN_MAX, top_subjects
 from delay_transport import format_address
+from delay_transport.metric_families import installed_version
 
 if TYPE_CHECKING:
     from delay_server.server import DelayServer

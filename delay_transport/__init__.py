@@ -8,6 +8,7 @@ from delay_transport.connection import (
 )
 from delay_transport.errors import (
     AddressError,
+    ConfigError,
     ConnectError,
     ConnectionLostError,
     ListenError,
@@ -39,6 +40,7 @@ __all__ = [
     "AddressError",
     "Clock",
     "CloseReason",
+    "ConfigError",
     "ConnectError",
     "Connection",
     "ConnectionCounts",

@@ -10,6 +10,9 @@
       out; the connection goes on.
     * TooManyInFlightError: the peer does not keep up; wait for answers before asking for more.
 
+* ConfigError: a setting of a process is unknown, missing or makes no sense. It does not start; the
+  message names where the setting came from, the setting and what to do.
+
 What a peer does wrong on the wire is delay_protocol's RemoteProtocolError; it never leaves this
 package as an exception but ends the one connection, as a CloseReason or a ConnectionLostError.
 """
@@ -77,3 +80,18 @@ class TooManyInFlightError(TransportError):
         self.peer = peer
         self.requests = requests
         self.unsent_bytes = unsent_bytes
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used."""
+
+    def __init__(self, *, source: str, key: str, reason: str, remedy: str = "") -> None:
+        where = f"{source}: {key}" if key else source
+        super().__init__(f"{where}: {reason}" + (f"; {remedy}" if remedy else ""))
+        self.source = source
+        """The file, or the option that gave the setting."""
+        self.key = key
+        """The setting as `section.key`; empty if the file as a whole is meant."""
+        self.reason = reason
+        self.remedy = remedy
+        """What to do about it; empty if the reason says so."""

@@ -22,10 +22,12 @@ class ExitCode(IntEnum):
     it. Look at what else runs there, and at owners and modes."""
 
     LOGS = 4
-    """The logs are damaged, contradictory or of a newer version. Run `delaywheel log verify`."""
+    """The logs are damaged, contradictory or of a newer version, or a meta server's store is. Run
+    `delaywheel log verify` on logs."""
 
     DISK = 5
-    """The disk failed or is full. Look at the machine; restarting recovers from the logs."""
+    """The disk failed or is full, or a meta server's store cannot be reached. Look at the machine;
+    restarting recovers."""
 
     NETWORK = 6
     """An address cannot be listened on or reached."""
@@ -64,16 +66,18 @@ def failure_of(error: Exception) -> Failure | None:
 def _exit_code(error: BaseException) -> ExitCode | None:
     # Imported here: a command that goes well needs none of it.
     import delay_client
-    import delay_server.errors
     import delay_transport
+    import meta_server.errors
     import storage.errors
 
     table: tuple[tuple[type[Exception], ExitCode], ...] = (
-        (delay_server.errors.ConfigError, ExitCode.USAGE),
+        (delay_transport.ConfigError, ExitCode.USAGE),
         (storage.errors.DataDirectoryError, ExitCode.DATA_DIRECTORY),
         (storage.errors.StorageFullError, ExitCode.DISK),
         (storage.errors.FatalDiskError, ExitCode.DISK),
         (storage.errors.StorageError, ExitCode.LOGS),
+        (meta_server.errors.StoreUnavailableError, ExitCode.DISK),
+        (meta_server.errors.StoreError, ExitCode.LOGS),
         (delay_client.Unavailable, ExitCode.NETWORK),
         (delay_client.DelaywheelError, ExitCode.REFUSED),
         (delay_transport.AddressError, ExitCode.USAGE),

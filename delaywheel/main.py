@@ -8,6 +8,7 @@ from delaywheel.broker import broker
 from delaywheel.delay_server import delay_server
 from delaywheel.failures import failure_of
 from delaywheel.log import log
+from delaywheel.meta_server import meta_server
 from delaywheel.send import send
 from delaywheel.settings import settings
 from delaywheel.status import status
@@ -46,5 +47,5 @@ def main() -> None:
     """
 
 
-for command in (delay_server, broker, send, status, log, settings):
+for command in (delay_server, meta_server, broker, send, status, log, settings):
     main.add_command(command)

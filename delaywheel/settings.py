@@ -12,18 +12,29 @@ import click
     show_default=True,
     help="toml: a configuration file; markdown: a page, with the client and all commands too.",
 )
-def settings(form: str) -> None:
+@click.option(
+    "--of",
+    "process",
+    type=click.Choice(["delay-server", "meta-server"]),
+    default="delay-server",
+    show_default=True,
+    help="Whose configuration file.",
+)
+def settings(form: str, process: str) -> None:
     """Print a configuration file that says what every setting means.
 
     All settings stand in it as comments with their defaults; take away the `#` to change one.
 
     \b
-    Example:
+    Examples:
       delaywheel settings > delay-server.toml
+      delaywheel settings --of meta-server > meta-server.toml
     """
     if form == "toml":
-        from delay_server.config_reference import reference_toml
-
+        if process == "meta-server":
+            from meta_server.config_reference import reference_toml
+        else:
+            from delay_server.config_reference import reference_toml
         click.echo(reference_toml(), nl=False)
         return
     from delaywheel.settings_page import settings_page

@@ -1,4 +1,4 @@
-"""All settings on one page: the delay server's, the client's, and the options of every command.
+"""All settings on one page: of the servers and the client, and the options of every command.
 
 Written from the declarations themselves, as the configuration file is.
 """
@@ -8,10 +8,13 @@ import inspect
 from collections.abc import Iterator
 
 import click
+import msgspec
 
 from delay_client import ClientConfig
-from delay_server.config import DelayServerConfig, sections
-from delay_server.config_reference import default_text, field_notes
+from delay_server.config import DelayServerConfig
+from delay_transport.settings_file import sections
+from delay_transport.settings_reference import default_text, field_notes
+from meta_server.config import MetaServerConfig
 
 _PREFACE = """\
 # Settings
@@ -24,8 +27,8 @@ given. A setting without a default has to be given, or stays unset as its line s
 def settings_page(commands: click.Group) -> str:
     """Return the page as Markdown."""
     parts = [_PREFACE, "## The delay server\n", _about(field_notes(DelayServerConfig)["brokers"])]
-    for name, section in sections().items():
-        parts += [f"### {name}\n", _about(inspect.getdoc(section) or ""), _table(section)]
+    parts += _sections(DelayServerConfig)
+    parts += ["## The meta server\n", *_sections(MetaServerConfig, of="meta server: ")]
     parts += [
         "## The client\n",
         "Arguments of `ClientConfig`, which `delay_client`'s clients take.\n",
@@ -34,6 +37,13 @@ def settings_page(commands: click.Group) -> str:
         *_commands(commands, "delaywheel"),
     ]
     return "\n".join(parts)
+
+
+def _sections(kind: type[msgspec.Struct], *, of: str = "") -> Iterator[str]:
+    for name, section in sections(kind).items():
+        yield f"### {of}{name}\n"
+        yield _about(inspect.getdoc(section) or "")
+        yield _table(section)
 
 
 def _about(text: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 from delay_server.config_reference import reference_toml
 from delaywheel.main import main
 from delaywheel.settings_page import settings_page
+from meta_server.config_reference import reference_toml as meta_server_toml
 
 ROOT = Path(__file__).parent.parent
 
@@ -119,6 +120,11 @@ def test_every_relative_link_in_the_documentation_leads_somewhere(page: Path) ->
 def test_the_list_of_settings_is_up_to_date() -> None:
     written = (ROOT / "docs" / "delay-server.toml").read_text(encoding="utf-8")
     assert written == reference_toml(), "run `make docs`"
+
+
+def test_the_list_of_the_meta_servers_settings_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "meta-server.toml").read_text(encoding="utf-8")
+    assert written == meta_server_toml(), "run `make docs`"
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:

@@ -16,6 +16,7 @@ def test_the_numbers_of_requests() -> None:
         "BROKER_ACQUIRE_META": 40,
         "HEARTBEAT": 100,
         "HELLO": 1001,
+        "NODE_REGISTER": 1010,
     }
 
 

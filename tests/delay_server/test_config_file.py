@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from delay_server.config_file import load_config
-from delay_server.errors import ConfigError
+from delay_transport import ConfigError
 
 ENOUGH = ("node.data_dir=data", "brokers.g1=127.0.0.1:20881")
 

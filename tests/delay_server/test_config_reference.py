@@ -9,7 +9,8 @@ import msgspec
 
 from delay_server.config import DelayServerConfig, sections
 from delay_server.config_file import load_config
-from delay_server.config_reference import field_notes, reference_toml
+from delay_server.config_reference import reference_toml
+from delay_transport.settings_reference import field_notes
 
 
 def test_every_setting_is_explained() -> None:

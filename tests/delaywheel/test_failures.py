@@ -2,8 +2,7 @@
 
 import pytest
 
-from delay_server.errors import ConfigError
-from delay_transport import AddressError, ConnectError, ListenError
+from delay_transport import AddressError, ConfigError, ConnectError, ListenError
 from delaywheel.failures import ExitCode, failure_of
 from storage.errors import (
     DamagedError,

@@ -24,6 +24,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
         ("log", "dump"),
         ("log", "salvage"),
         ("log", "verify"),
+        ("meta-server",),
         ("send",),
         ("settings",),
         ("status",),

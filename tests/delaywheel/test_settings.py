@@ -5,6 +5,8 @@ from click.testing import CliRunner
 from delay_server.config import sections
 from delay_server.config_reference import reference_toml
 from delaywheel.main import main
+from meta_server.config import sections as meta_server_sections
+from meta_server.config_reference import reference_toml as meta_server_toml
 
 
 def test_the_reference_is_printed_as_it_is() -> None:
@@ -24,3 +26,15 @@ def test_the_page_has_every_section_the_client_and_every_command() -> None:
     lines = result.output.splitlines()
     assert any(line.startswith("| `load_ahead_ms` | `120000` | Milliseconds.") for line in lines)
     assert any(line.startswith("| `--listen` |") for line in lines)
+
+
+def test_the_file_of_a_meta_server_is_printed_on_demand() -> None:
+    result = CliRunner().invoke(main, ["settings", "--of", "meta-server"])
+    assert result.exit_code == 0
+    assert result.output == meta_server_toml()
+
+
+def test_the_page_has_the_meta_servers_sections_too() -> None:
+    page = CliRunner().invoke(main, ["settings", "--format", "markdown"]).output
+    for name in meta_server_sections():
+        assert f"### meta server: {name}\n" in page

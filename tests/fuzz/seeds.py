@@ -8,8 +8,13 @@ import msgspec
 import numpy as np
 
 from delay_protocol import (
+    GroupRecord,
     Hello,
     Item,
+    Master,
+    NodeRegister,
+    NodeRegistered,
+    Refused,
     encode_attributes,
     encode_hello,
     encode_item,
@@ -28,6 +33,7 @@ from storage.identity import Identity, encode_identity
 from storage.spans import SegmentKey, Span
 from tests.delay_protocol.test_frames import VECTORS
 from tests.fuzz.disk_targets import MINUTE, SEED
+from tests.fuzz.meta_targets import node_register, node_replies
 from tests.fuzz.wire_targets import NOW_MS as SENT_MS
 from tests.fuzz.wire_targets import VECTOR_ITEM
 from tests.storage.qmq_items import qmq_item
@@ -228,6 +234,25 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         encode_hello(Hello(group="g", epoch=7, node_id="n")),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
+    "meta_client": [
+        *(b"\0" + FRAMES[place][24:] for place in (3, 4)),
+        b"\0" + FRAMES[3][24:] + FRAMES[4][24:],
+        b"\1"
+        + b"\0".join(
+            b"subject %RETRY%a%g clientTypeCode +02 clientId h@@1 appCode a consumerGroup g "
+            b"requestType -1 clientLDC r".split()
+        ),
+        b"\1"
+        + b"\0".join(
+            b"subject s subject t clientTypeCode 128 requestType 2147483648 \xff \xff".split()
+        ),
+    ],
+    "meta_broker": [FRAMES[place][24:] for place in (5, 6, 7)],
+    "nodes": [
+        msgspec.msgpack.encode(node_register()),
+        *map(msgspec.msgpack.encode, node_replies()),
+        b"\x81\xa1x" + b"\x91" * 2000,
+    ],
     "admission": [
         b"".join(
             encode_item(Item(2, SENT_MS, SENT_MS + 5000, "s", f"m{n}", (), {"k": "v"}))
@@ -358,6 +383,18 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
         b"9223372036854775807",
         b"1e999",
         b"\\ud800",
+    ],
+    "meta_client": [b"subject", b"clientTypeCode", b"requestType", b"clientLDC", b"\0", b"\x80\0"],
+    "nodes": [
+        *(
+            msgspec.msgpack.encode(name)
+            for kind in (NodeRegister, NodeRegistered, GroupRecord, Master, Refused)
+            for name in (*kind.__struct_fields__, "type")
+        ),
+        msgspec.msgpack.encode(str(LOG_UUID)),
+        b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\xc0",
+        b"\xde",
     ],
     "hello": [b"\xa5group", b"\xa5epoch", b"\xa7node_id", b"\x83", b"\xcf", b"\xd9", b"\xda"],
     "parameters": [b"ms", b"min", b"T00:00:00", b"+00:00", b"W01", b"Z"],

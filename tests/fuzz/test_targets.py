@@ -5,18 +5,28 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 
-from delay_protocol import FrameDecoder, ItemScan, decode_send_reply, scan_items
+from delay_protocol import (
+    BrokerRegister,
+    BrokerRole,
+    FrameDecoder,
+    ItemScan,
+    decode_broker_register,
+    decode_send_reply,
+    meta,
+    scan_items,
+)
 from storage import batches, columns, item_reader, segment
 from storage.columns import RecordKind
 from storage.facts import FactBlock, facts_of_columns
 from storage.identity import decode_identity
-from tests.fuzz import disk_targets, text_targets, wire_targets
+from tests.fuzz import disk_targets, meta_targets, text_targets, wire_targets
 from tests.fuzz.all_targets import TARGETS
 from tests.fuzz.corpus import read_corpus
 from tests.fuzz.disk_targets import SEED
@@ -98,6 +108,10 @@ def _hello_of_msgspec(body: bytes) -> object:
     return msgspec.msgpack.decode(body)
 
 
+def _registered_as_master(body: bytes) -> BrokerRegister:
+    return replace(decode_broker_register(body), role=BrokerRole.MASTER)
+
+
 def _identity_by_halves(data: bytes, *, path: str) -> object:
     struct.unpack_from("<16sQHHHH", data, 64)
     return decode_identity(data, path=path)
@@ -129,6 +143,11 @@ def _facts_without_the_last(found: columns.Columns) -> FactBlock:
         ("send_reply", wire_targets, "decode_send_reply", _short_remarks),
         ("subjects", wire_targets, "subject_fault", _no_fault),
         ("hello", wire_targets, "decode_hello", _hello_of_msgspec),
+        ("meta_client", meta, "_I8_MAX", 2**31),
+        ("meta_client", meta, "_JAVA_INT", re.compile(r"(?P<sign>-?)0*(?P<digits>[0-9]{1,10})")),
+        ("meta_client", meta, "_CLIENT_REGISTER_KEYS", {b"subject"}),
+        ("meta_broker", meta_targets, "decode_broker_register", _registered_as_master),
+        ("nodes", meta_targets, "decode_node_register", _hello_of_msgspec),
         ("batch", batches, "_part_fault", _no_fault),
         ("batch_header", batches, "_SEQUENCE_MAX", 2**64),
         ("columns", disk_targets, "decode_columns", _names_only),

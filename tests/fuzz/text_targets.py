@@ -10,8 +10,7 @@ import click
 
 from delay_client.config import parse_server
 from delay_server.config_file import load_config
-from delay_server.errors import ConfigError
-from delay_transport import AddressError, format_address, parse_address
+from delay_transport import AddressError, ConfigError, format_address, parse_address
 from delaywheel.parameters import DELAY, MOMENT, PAIR
 from tests.fuzz.target import Target, attempt, byte_at, fault_of
 
@@ -91,7 +90,7 @@ TEXT_TARGETS = (
         name="config_file",
         run=config_file,
         decoders=(load_config,),
-        packages=("delay_server.config_file", "delay_server.config", "tomllib"),
+        packages=("delay_transport.settings_file", "delay_server.config", "tomllib"),
         memory_per_byte=2000,
         memory_base=_SETTINGS_MEMORY,
     ),
@@ -99,7 +98,7 @@ TEXT_TARGETS = (
         name="overrides",
         run=overrides,
         decoders=(load_config,),
-        packages=("delay_server.config_file", "delay_server.config", "tomllib"),
+        packages=("delay_transport.settings_file", "delay_server.config", "tomllib"),
         size_max=512,
         memory_per_byte=2000,
         memory_base=_SETTINGS_MEMORY,

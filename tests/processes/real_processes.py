@@ -183,17 +183,63 @@ class Producer:
             self._decoder.feed(data)
 
 
-class ServerProcess:
-    """One life of a delay server."""
+class Asker:
+    """One blocking connection that asks and is told things without having asked."""
 
-    def __init__(self, data: Path, *, broker_port: int, options: Sequence[str] = ()) -> None:
+    def __init__(self, port: int, *, timeout_s: float = 10.0) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self._decoder = FrameDecoder(frame_bytes_max=1 << 26)
+        self._frames: list[Frame] = []
+        self._opaque = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def ask(self, code: int, body: bytes) -> Frame:
+        """Send a request and return the next frame."""
+        self._opaque += 1
+        self._socket.sendall(encode_request(code=code, opaque=self._opaque, body=body))
+        return self.receive()
+
+    def receive(self) -> Frame:
+        """Return the next frame."""
+        while not self._frames:
+            data = self._socket.recv(1 << 20)
+            if not data:
+                raise ConnectionResetError("closed by the server")
+            self._decoder.feed(data)
+            self._frames += self._decoder.frames()
+        return self._frames.pop(0)
+
+
+class ServerProcess:
+    """One life of a server, a delay server unless told otherwise."""
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        broker_port: int | None = None,
+        command: str = "delay-server",
+        options: Sequence[str] = (),
+    ) -> None:
         self.log_path = data.parent / "server.log"
+        brokers = () if broker_port is None else ("--broker", f"g1=127.0.0.1:{broker_port}")
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "delaywheel", "delay-server", "--data", str(data)),
+                    *(sys.executable, "-m", "delaywheel", command, "--data", str(data)),
                     *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
-                    *("--broker", f"g1=127.0.0.1:{broker_port}", *options),
+                    *brokers,
+                    *options,
                 ],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
@@ -267,7 +313,19 @@ class ServerProcess:
 @contextlib.contextmanager
 def server(data: Path, *, broker_port: int, options: Sequence[str] = ()) -> Iterator[ServerProcess]:
     """Run a delay server; whatever happens, it is gone afterwards."""
-    process = ServerProcess(data, broker_port=broker_port, options=options)
+    with _running(ServerProcess(data, broker_port=broker_port, options=options)) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def meta_server(data: Path, *, options: Sequence[str] = ()) -> Iterator[ServerProcess]:
+    """Run a meta server; whatever happens, it is gone afterwards."""
+    with _running(ServerProcess(data, command="meta-server", options=options)) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def _running(process: ServerProcess) -> Iterator[ServerProcess]:
     try:
         yield process
     finally:

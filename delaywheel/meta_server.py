@@ -1,0 +1,65 @@
+"""`delaywheel meta-server`: read the configuration, set up the log, run the server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+
+@click.command("meta-server", short_help="Tell clients, brokers and delay servers where to go.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="TOML file with the settings; `delaywheel settings --of meta-server` prints one.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Set one setting, over the file and the options below. Repeatable.",
+)
+@click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
+@click.option("--listen", metavar="HOST:PORT", help="Where everybody connects (listener.address).")
+@click.option("--http", metavar="HOST:PORT", help="Discovery, metrics, status (http.address).")
+def meta_server(
+    *, config_file: Path | None, overrides: tuple[str, ...], **short: str | None
+) -> None:
+    """Know who is alive, who is master of what, and which broker groups a subject has.
+
+    A line beginning with `ready` and the addresses goes to standard output when the server answers;
+    its log goes to standard error. SIGTERM and Ctrl-C stop it within seconds. What was answered is
+    in the store: a restarted meta server gives the same answers.
+
+    \b
+    Examples:
+      delaywheel meta-server --data meta --listen 127.0.0.1:20880 --http 127.0.0.1:8080
+      delaywheel meta-server --config meta-server.toml
+      curl http://127.0.0.1:8080/meta/address
+    """
+    from delaywheel.log_output import set_up_log
+    from meta_server.config_file import load_config
+    from meta_server.server import run
+    from storage import DataDirectoryError, make_data_directory
+
+    config = load_config(config_file, [*_spelled_out(short), *overrides])
+    set_up_log(level=config.log.level, form=config.log.format)
+    try:
+        make_data_directory(config.node.data_dir)
+    except OSError as error:
+        raise DataDirectoryError(f"cannot make the data directory: {error}") from error
+    run(config)
+
+
+_SHORT = {"data": "node.data_dir", "listen": "listener.address", "http": "http.address"}
+"""The setting that each short option stands for."""
+
+
+def _spelled_out(short: dict[str, str | None]) -> Iterator[str]:
+    """Yield the short options as `section.key=value`."""
+    for option, key in _SHORT.items():
+        value = short[option]
+        if value is not None:
+            yield f"{key}={value}"

@@ -1,0 +1,262 @@
+"""The configuration of one meta server process.
+
+A section of the file is a frozen dataclass that checks itself. Every field is followed by a line
+that gives its unit and what follows from it; `delaywheel settings` prints them all. Nothing below
+this reads files, environment or globals.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from delay_transport import ConnectionLimits, parse_address, settings_file
+from delay_transport.sections import LogConfig, part_of, require_at_least
+from meta_server.databases import DatabaseSettings
+from meta_server.routing import RoutingLimits
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Where this meta server keeps what it knows."""
+
+    data_dir: Path
+    """Directory of the store; made if it is missing."""
+
+    stop_ms_max: int = 4000
+    """Milliseconds from SIGTERM in which what was asked is answered."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time."""
+        require_at_least(self, 0, "stop_ms_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """The database that everything is kept in."""
+
+    url: str = ""
+    """`sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`. Empty: a SQLite
+    file `meta.db` in the data directory."""
+
+    connect_ms_max: int = 5000
+    """Milliseconds to wait for a connection to a server."""
+
+    statement_ms_max: int = 10_000
+    """Milliseconds that a statement may take, waiting for other writers included. A change that
+    waits longer is refused; known routes are served all the while."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the store refuses."""
+        self.settings(Path("data"))
+
+    def settings(self, data_dir: Path) -> DatabaseSettings:
+        """Return what the store is opened with."""
+        return DatabaseSettings(
+            url=self.url or f"sqlite:///{data_dir / 'meta.db'}",
+            connect_ms_max=self.connect_ms_max,
+            statement_ms_max=self.statement_ms_max,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig(ConnectionLimits):
+    """Where clients, brokers and delay servers connect, and what a connection may take."""
+
+    address: str = "127.0.0.1:20880"
+    """host:port to listen on; IPv6 in brackets, port 0 for any free one. The default takes
+    connections from this machine only."""
+
+    advertised: str = ""
+    """host:port that /meta/address tells. Empty: the port listened on, and the address listened on
+    or, where that is all of them, the one that was asked over HTTP."""
+
+    connections_max: int = 16_384
+    """Open connections: one for each client process. One more is accepted, closed at once and
+    counted."""
+
+    frame_bytes_max: int = 128 * KIB
+    """Bytes of one frame: a registration has some hundred. A longer one ends the connection before
+    its body is buffered."""
+
+    receive_bytes: int = 8 * KIB
+    """Bytes asked of the socket at a time. More means fewer receives and more memory per peer."""
+
+    in_flight_requests_max: int = 2048
+    """Requests of one connection that wait for their answer. At this many nothing is read from the
+    peer until some are answered; one receive may go beyond."""
+
+    unsent_bytes_pause: int = 1 * MIB
+    """Bytes of answers that one peer has not taken. At this many nothing more is read from it, and
+    no route is pushed to it, until it takes some."""
+
+    unsent_bytes_max: int = 4 * MIB
+    """Bytes of answers that one peer has not taken. Beyond this the connection is closed."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address, and limits that no connection could live with."""
+        parse_address(self.address)
+        if self.advertised:
+            parse_address(self.advertised)
+        part_of(ConnectionLimits, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationConfig:
+    """What clients, brokers and nodes may register, and for how long they count as alive."""
+
+    subject_bytes_max: int = 255
+    """Bytes of a subject. One that is longer is refused. QMQ's clients make none above 100
+    letters."""
+
+    retry_subject_bytes_max: int = 1024
+    """Bytes of a subject as a client sends it: of a retry it holds the subject and the consumer
+    group."""
+
+    client_text_bytes_max: int = 512
+    """Bytes of a client id, a consumer group, an application or a room. A longer one is refused."""
+
+    subjects_max: int = 1_000_000
+    """Subjects there may be. A further one is refused when it is first used; 600 bytes of
+    memory each, with its route."""
+
+    new_subjects_per_second_max: float = 1000.0
+    """Subjects a second that may be used for the first time, for long; those beyond are refused
+    for the moment."""
+
+    new_subjects_burst_seconds: float = 20.0
+    """Seconds' worth of `new_subjects_per_second_max` that may come at once after a quiet time."""
+
+    groups_max: int = 2000
+    """Broker groups there may be, delay groups among them. A further one is refused."""
+
+    clients_max: int = 100_000
+    """Uses of a subject by a client that are remembered for operators. Of more than that only the
+    first are; routes are not concerned."""
+
+    client_seen_refresh_ms: int = 3_600_000
+    """Milliseconds. How roughly it is remembered when a client was seen last."""
+
+    client_keep_ms: int = 7 * 24 * 3_600_000
+    """Milliseconds for which a client that is not seen any more is remembered."""
+
+    broker_timeout_ms: int = 30_000
+    """Milliseconds without a word from a broker after which its group is taken from routes. QMQ's
+    brokers send a heartbeat every 10 s."""
+
+    node_timeout_ms: int = 15_000
+    """Milliseconds without a word from a delay server after which another process may claim to be
+    it, started on its disk elsewhere."""
+
+    node_lease_ms: int = 5000
+    """Milliseconds for which a delay server's role holds without another answer."""
+
+    stall_ms_max: int = 2000
+    """Milliseconds. If this process was not running for longer than that (a stopped machine), the
+    time does not count as silence of others."""
+
+    timestamp_ahead_ms: int = 60_000
+    """Milliseconds by which the stored bound of timestamps is ahead of the clock. After a restart
+    timestamps begin at that bound."""
+
+    waiting_max: int = 20_000
+    """Requests that wait for the store. A further one is refused for the moment."""
+
+    commit_requests_max: int = 200
+    """Requests whose changes are stored together at most."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nobody could register."""
+        require_at_least(self, 1, "subject_bytes_max", "client_text_bytes_max", "subjects_max")
+        require_at_least(self, 1, "groups_max", "waiting_max", "commit_requests_max")
+        require_at_least(self, 0.001, "new_subjects_per_second_max", "new_subjects_burst_seconds")
+        require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
+        require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_lease_ms")
+        require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
+        if self.retry_subject_bytes_max < self.subject_bytes_max:
+            raise ValueError("retry_subject_bytes_max must be at least subject_bytes_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushConfig:
+    """How connected clients learn that a route has changed."""
+
+    gather_ms: int = 50
+    """Milliseconds for which changes gather before they are pushed together."""
+
+    subscriptions_max: int = 500_000
+    """Routes of all connected clients that are kept up to date by pushes; 500 bytes of memory
+    each. Clients of further ones ask for themselves every minute."""
+
+    subscriptions_per_connection_max: int = 200_000
+    """The same for one connection: a delay server has one for each subject it delivers."""
+
+    retry_ms: int = 1000
+    """Milliseconds after which a push is tried again to a client that had not taken what was sent
+    before."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time and no number."""
+        require_at_least(self, 0, "gather_ms", "subscriptions_max")
+        require_at_least(self, 0, "subscriptions_per_connection_max")
+        require_at_least(self, 10, "retry_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The port for discovery, metrics, health, status and QMQ's queries."""
+
+    address: str = "127.0.0.1:8080"
+    """host:port; port 0 for any free one, empty for no HTTP at all. QMQ's clients ask it for the
+    address of the listener. Nothing can be changed here and there is no authentication: the default
+    takes connections from this machine only."""
+
+    connections_max: int = 1024
+    """Open connections. One more is accepted and closed at once."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address, and a port that nobody could use."""
+        require_at_least(self, 1, "connections_max")
+        if self.address:
+            parse_address(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingConfig(RoutingLimits):
+    """Which broker groups a subject gets."""
+
+
+class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set of one meta server."""
+
+    node: NodeConfig
+    """Where it keeps what it knows."""
+
+    store: StoreConfig = msgspec.field(default_factory=StoreConfig)
+    """The database."""
+
+    listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
+    """Where everybody connects."""
+
+    registration: RegistrationConfig = msgspec.field(default_factory=RegistrationConfig)
+    """What may be registered."""
+
+    routing: RoutingConfig = msgspec.field(default_factory=RoutingConfig)
+    """Which broker groups a subject gets."""
+
+    push: PushConfig = msgspec.field(default_factory=PushConfig)
+    """How clients learn of changes."""
+
+    http: HttpConfig = msgspec.field(default_factory=HttpConfig)
+    """Discovery, metrics, health and status."""
+
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
+    """What the process says."""
+
+
+def sections() -> dict[str, type]:
+    """Return the dataclass of every section, as declared."""
+    return settings_file.sections(MetaServerConfig)

@@ -1,0 +1,248 @@
+"""What becomes of broker groups when their masters register. Pure: what is heard, and what follows.
+
+    event        what the state becomes   who may cause it
+    ONLINE       RW                       any address of the group's own (below)
+    HEARTBEAT    what the broker reports  the group's address; another one if that is silent
+    OFFLINE      NRW                      the group's address
+    SILENCE      NRW                      the meta server, a time-out after the last of the above
+
+The roles that copy (slaves, backups) say that they live, and nothing follows from it.
+
+Whose address a group has: where brokers are entered for it, those of its master; where a delay
+server of ours is its master by the group's record, that one's; else whoever goes on-line. A group
+that is unknown comes into being with its first event, also with a heartbeat: brokers go on-line
+once, at their start, and a meta server whose store was lost has to find them again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from delay_protocol import (
+    AcquireMeta,
+    AcquireMetaReply,
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+)
+from meta_server.errors import RefusedError
+from meta_server.model import STATIC, Broker, BrokerGroup, Change, GroupKind, SaveBrokerGroup
+from meta_server.registry import Registry
+
+NAME_BYTES_MAX: Final = 255
+"""What the name of a group, node or cluster may have."""
+
+ADDRESS_BYTES_MAX: Final = 255
+"""What an address may have."""
+
+
+class GroupEvent(Enum):
+    """What happens to a group."""
+
+    ONLINE = "online"
+    HEARTBEAT = "heartbeat"
+    OFFLINE = "offline"
+    SILENCE = "silence"
+
+
+_EVENTS: Final[Mapping[BrokerRequestType, GroupEvent]] = {
+    BrokerRequestType.ONLINE: GroupEvent.ONLINE,
+    BrokerRequestType.HEARTBEAT: GroupEvent.HEARTBEAT,
+    BrokerRequestType.OFFLINE: GroupEvent.OFFLINE,
+}
+
+_STATE_AFTER: Final[Mapping[GroupEvent, BrokerState | None]] = {
+    GroupEvent.ONLINE: BrokerState.RW,
+    GroupEvent.HEARTBEAT: None,
+    GroupEvent.OFFLINE: BrokerState.NRW,
+    GroupEvent.SILENCE: BrokerState.NRW,
+}
+"""The state that an event leads to; None: the one that is reported."""
+
+_KINDS: Final[Mapping[BrokerRole, GroupKind]] = {
+    BrokerRole.MASTER: GroupKind.NORMAL,
+    BrokerRole.DELAY: GroupKind.DELAY,
+    BrokerRole.DELAY_MASTER: GroupKind.DELAY,
+}
+"""The kind of a group whose master has this role."""
+
+_COPIES: Final = frozenset(
+    {BrokerRole.SLAVE, BrokerRole.BACKUP, BrokerRole.DELAY_SLAVE, BrokerRole.DELAY_BACKUP}
+)
+
+_COPIED_FROM: Final[Mapping[BrokerRole, tuple[BrokerRole, ...]]] = {
+    BrokerRole.SLAVE: (BrokerRole.MASTER,),
+    BrokerRole.BACKUP: (BrokerRole.SLAVE,),
+    BrokerRole.DELAY_SLAVE: (BrokerRole.DELAY_MASTER, BrokerRole.DELAY),
+    BrokerRole.DELAY_BACKUP: (BrokerRole.DELAY_SLAVE,),
+}
+"""Which role each copying role copies from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What follows from a registration."""
+
+    changes: tuple[Change, ...] = ()
+    """What is to be stored."""
+    group: str | None = None
+    """The group whose time-out begins anew; None: of none."""
+
+
+def state_after(event: GroupEvent, reported: BrokerState) -> BrokerState:
+    """Return the state that a group has after an event."""
+    return _STATE_AFTER[event] or reported
+
+
+def plan_register(
+    registry: Registry,
+    request: BrokerRegister,
+    *,
+    is_heard: bool,
+    groups_max: int,
+    now_ms: int,
+) -> Heard:
+    """Return what follows from a BROKER_REGISTER; raise RefusedError.
+
+    `is_heard` says whether the group's master was heard within the time-out.
+    """
+    check_name("the name of the group", request.group)
+    check_address(request.address)
+    if request.role in _COPIES:
+        return Heard()
+    kind = _KINDS.get(request.role)
+    if kind is None:
+        raise RefusedError(f"a broker with the role {request.role.name} serves nobody")
+    event = _EVENTS[request.request_type]
+    known = registry.groups.get(request.group)
+    if known is None:
+        if len(registry.groups) >= groups_max:
+            raise RefusedError(f"there are {groups_max} broker groups, which is the limit")
+        _check_entered(registry, request)
+        group = BrokerGroup(
+            name=request.group,
+            kind=kind,
+            master=request.address,
+            state=state_after(event, request.state),
+            updated_ms=now_ms,
+        )
+        return Heard(changes=(SaveBrokerGroup(group),), group=group.name)
+    if known.kind is not kind:
+        raise RefusedError(
+            f"{known.name} is a group of kind {known.kind.name}, a {request.role.name} serves in "
+            f"one of kind {kind.name}"
+        )
+    if known.is_retired:
+        raise RefusedError(f"{known.name} was retired")
+    _check_entered(registry, request)
+    if known.master and request.address != known.master:
+        if event is GroupEvent.OFFLINE:
+            raise RefusedError(f"{known.name} is at {known.master}, which has not gone off-line")
+        if event is GroupEvent.HEARTBEAT and is_heard:
+            raise RefusedError(f"{known.name} is at {known.master}, which is heard")
+    changed = replace(
+        known,
+        master=request.address,
+        state=state_after(event, request.state),
+        ext={name: value for name, value in known.ext.items() if name != STATIC},
+    )
+    return Heard(changes=_saved(known, changed, now_ms), group=known.name)
+
+
+def watched(registry: Registry) -> list[str]:
+    """Return the groups whose silence is to take them from routes."""
+    return [name for name, group in registry.groups.items() if group.is_watched]
+
+
+def plan_silence(registry: Registry, name: str, *, now_ms: int) -> tuple[Change, ...]:
+    """Return what is to be stored because a group's master was silent for too long."""
+    known = registry.groups.get(name)
+    if known is None or not known.is_watched:
+        return ()
+    changed = replace(known, state=state_after(GroupEvent.SILENCE, known.state))
+    return _saved(known, changed, now_ms)
+
+
+def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[Change, ...]:
+    if changed == known:
+        return ()
+    return (SaveBrokerGroup(replace(changed, updated_ms=now_ms, version=known.version + 1)),)
+
+
+def _check_entered(registry: Registry, request: BrokerRegister) -> None:
+    """Refuse an address that another one is entered for."""
+    group = registry.delay_groups.get(request.group)
+    if group is not None:
+        node = None
+        if group.record.master is not None:
+            node = registry.nodes.get((group.cluster, group.name, group.record.master.node_id))
+        if node is None or request.address != node.address:
+            where = "nobody" if node is None else f"{node.node_id} at {node.address}"
+            raise RefusedError(
+                f"the master of {group.name} in epoch {group.record.epoch} is {where}"
+            )
+        return
+    entered = registry.broker_with_role(request.group, request.role)
+    if entered is not None and request.address not in addresses_of(entered):
+        raise RefusedError(
+            f"the {request.role.name} of {request.group} is entered as "
+            f"{entered.hostname}:{entered.serve_port}"
+        )
+
+
+def addresses_of(broker: Broker) -> tuple[str, str]:
+    """Return the addresses that a broker may give as its own."""
+    return (f"{broker.ip}:{broker.serve_port}", f"{broker.hostname}:{broker.serve_port}")
+
+
+def acquire(registry: Registry, request: AcquireMeta) -> AcquireMetaReply:
+    """Return who a broker is; raise RefusedError if it is not entered, or has nobody to copy from.
+
+    QMQ's brokers do not start then.
+    """
+    broker = registry.brokers.get((request.hostname, request.serve_port))
+    if broker is None:
+        broker = _by_address(registry, request)
+    source_roles = _COPIED_FROM.get(broker.role)
+    if source_roles is None:
+        return AcquireMetaReply(group=broker.group, master="", role=broker.role)
+    source = registry.broker_with_role(broker.group, *source_roles)
+    if source is None:
+        raise RefusedError(
+            f"{broker.group} has no {source_roles[0].name} that a {broker.role.name} could copy"
+        )
+    return AcquireMetaReply(
+        group=broker.group, master=f"{source.ip}:{source.sync_port}", role=broker.role
+    )
+
+
+def _by_address(registry: Registry, request: AcquireMeta) -> Broker:
+    """Return the one broker whose address a server gave as its host name."""
+    found = [
+        broker
+        for broker in registry.brokers.values()
+        if broker.ip == request.hostname and broker.serve_port == request.serve_port
+    ]
+    if len(found) != 1:
+        raise RefusedError(f"no broker is entered as {request.hostname}:{request.serve_port}")
+    return found[0]
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise RefusedError for a name that could not be told apart, or not be shown."""
+    if not name or len(name.encode()) > NAME_BYTES_MAX:
+        raise RefusedError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name[:300]!a}")
+    if not name.isprintable() or any(letter.isspace() or letter == "/" for letter in name):
+        raise RefusedError(f"{what} must have no blanks, slashes or control characters: {name!a}")
+
+
+def check_address(address: str) -> None:
+    """Raise RefusedError for what a QMQ client could not connect to: it splits at the colon."""
+    if len(address.encode()) > ADDRESS_BYTES_MAX:
+        raise RefusedError(f"an address of {len(address.encode())} bytes")
+    host, colon, port = address.partition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= 65535
+    if not colon or not host or not is_port or not host.isprintable() or " " in host:
+        raise RefusedError(f"{address!a} is not of the form host:port")

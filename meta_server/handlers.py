@@ -1,0 +1,500 @@
+"""What is answered to whom: CLIENT_REGISTER, BROKER_ACQUIRE_META, BROKER_REGISTER, NODE_REGISTER.
+
+A request that changes nothing is answered at once, from memory. One that does is answered when the
+store has the change. Refusals:
+
+    what is wrong                             the answer
+    a body that cannot be read                51, and the reason as text
+    CLIENT_REGISTER: illegal subject, limits  0, timestamp -2, OFFLINE, no groups, as QMQ's
+    CLIENT_REGISTER: not now (store, floods)  51, and the reason as text
+    BROKER_ACQUIRE_META: any                  51, empty: QMQ's brokers read any body as an answer
+    BROKER_REGISTER: any                      51, and the reason as text
+    NODE_REGISTER: the node does not belong   0, Refused
+    NODE_REGISTER: not now                    51, and the reason as text
+
+Each refusal of a request for what it is counts as a fault of its connection, which slows one down
+that makes many.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+import trio
+
+from delay_protocol import (
+    BodyError,
+    BrokerGroupInfo,
+    ClientRegister,
+    ClientRegisterReply,
+    ClientType,
+    CommandCode,
+    Frame,
+    NodeRegister,
+    NodeRegistered,
+    OnlineState,
+    Refused,
+    ResponseCode,
+    decode_acquire_meta,
+    decode_broker_register,
+    decode_client_register,
+    decode_node_register,
+    encode_acquire_meta_reply,
+    encode_client_register_reply,
+    encode_node_reply,
+)
+from delay_protocol.nodes import REASON_LENGTH_MAX
+from delay_transport import Clock, CloseReason, Connection, Dispatch
+from delay_transport.leaky_bucket import LeakyBucket
+from meta_server.committing import Committing, Intent
+from meta_server.config import RegistrationConfig
+from meta_server.errors import MetaServerError, RefusedError, StoreError
+from meta_server.groups import Heard, acquire, plan_register, plan_silence
+from meta_server.liveness import Liveness
+from meta_server.model import Change, ClientKey, ClientSeen
+from meta_server.pushing import Pushing, Subscription, Use
+from meta_server.registry import NodeKey, Registry
+from meta_server.roles import Registered, plan_node
+from meta_server.routing import (
+    RoutingLimits,
+    answer_of,
+    groups_for,
+    plan_route,
+    route_of,
+    routed_subject,
+)
+from meta_server.timestamps import Timestamps
+
+IGNORE_STATE = -2
+"""The timestamp of a refusal: QMQ's clients then keep the online state that they have."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_NODES = "nodes"
+"""Key of intents about delay nodes: uuids must be unique over all of them."""
+_NEW_GROUP = "a new group"
+"""Key of intents that add a group: there is a limit to their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A CLIENT_REGISTER, and where its answer goes."""
+
+    connection: Connection
+    frame: Frame
+    request: ClientRegister
+
+
+@dataclass(slots=True)
+class Liveliness:
+    """Who was heard of."""
+
+    groups: Liveness[str]
+    nodes: Liveness[NodeKey]
+
+
+class Handlers:
+    """Answers requests. All methods are synchronous; what waits for the store is answered later."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        committing: Committing,
+        heard: Liveliness,
+        timestamps: Timestamps,
+        clock: Clock,
+        routing: RoutingLimits,
+        limits: RegistrationConfig,
+        note_client: Callable[[ClientSeen], None],
+    ) -> None:
+        self._registry = registry
+        self._committing = committing
+        self._heard = heard
+        self._timestamps = timestamps
+        self._clock = clock
+        self._routing = routing
+        self._limits = limits
+        self._note_client = note_client
+        self._new_subjects = LeakyBucket(
+            rate=limits.new_subjects_per_second_max,
+            size=limits.new_subjects_per_second_max * limits.new_subjects_burst_seconds,
+        )
+        self.pushing: Pushing
+        """Set before the first request comes."""
+        self.requests: Counter[str] = Counter()
+        """Requests by command."""
+        self.refused: Counter[str] = Counter()
+        """Refusals by command."""
+
+    def dispatch(self) -> Dispatch:
+        """Return what a listener hands its frames to."""
+        return Dispatch(
+            {
+                CommandCode.CLIENT_REGISTER: self._each(self._client_register),
+                CommandCode.BROKER_ACQUIRE_META: self._each(self._acquire_meta),
+                CommandCode.BROKER_REGISTER: self._each(self._broker_register),
+                CommandCode.NODE_REGISTER: self._each(self._node_register),
+            },
+            on_closed=self._closed,
+        )
+
+    def _each(
+        self, take: Callable[[Connection, Frame], None]
+    ) -> Callable[[Connection, list[Frame]], None]:
+        def take_all(connection: Connection, frames: list[Frame]) -> None:
+            for frame in frames:
+                self.requests[CommandCode(frame.code).name] += 1
+                try:
+                    take(connection, frame)
+                except (BodyError, RefusedError) as error:
+                    connection.fault()
+                    self._refuse(connection, frame, str(error))
+                except MetaServerError as error:
+                    self._refuse(connection, frame, str(error))
+
+        return take_all
+
+    def _closed(self, connection: Connection, _: CloseReason) -> None:
+        self.pushing.forget(connection)
+
+    def _refuse(self, connection: Connection, frame: Frame, reason: str) -> None:
+        """Answer 51; the reason goes into the log, and to the peer where it could not mislead."""
+        self._count_refusal(connection, frame, reason)
+        would_mislead = frame.code == CommandCode.BROKER_ACQUIRE_META
+        text = b"" if would_mislead else reason[:REASON_LENGTH_MAX].encode(errors="replace")
+        connection.answer(frame, ResponseCode.BROKER_ERROR, text)
+
+    def _count_refusal(self, connection: Connection, frame: Frame, reason: str) -> None:
+        command = CommandCode(frame.code).name
+        self.refused[command] += 1
+        connection.warn("refused", command=command, reason=reason[:REASON_LENGTH_MAX])
+
+    def _later(
+        self,
+        connection: Connection,
+        frame: Frame,
+        keys: tuple[object, ...],
+        *,
+        plan: Callable[[], Sequence[Change]],
+        answer: Callable[[], None],
+        refuse: Callable[[MetaServerError], None] | None = None,
+    ) -> None:
+        """Answer when the store has what is planned."""
+        size = len(frame.body)
+
+        def done(error: MetaServerError | None) -> None:
+            connection.done(1, size)
+            if error is None:
+                answer()
+            elif refuse is not None:
+                refuse(error)
+            else:
+                if isinstance(error, RefusedError):
+                    connection.fault()
+                self._refuse(connection, frame, str(error))
+
+        self._committing.submit(Intent(keys=keys, plan=plan, done=done))
+        connection.begin(1, size)
+
+    # Clients
+
+    def groups_of(self, subject: str, client_type: int) -> tuple[BrokerGroupInfo, ...] | None:
+        """Return what a client of this type gets for a real subject now; None: no route yet.
+
+        Where a route is missing, or wants more groups, that is set going. So this is only to be
+        asked for subjects that were admitted.
+        """
+        found = groups_for(
+            self._registry, subject, client_type, self._routing, now_ms=self._clock.now_ms()
+        )
+        if found is not None:
+            return found
+        changes = self._plan_route(subject)
+        key = ("subject", subject)
+        if changes and not self._committing.is_stale and not self._committing.is_pending(key):
+            # Where this is refused the next one who asks tries again.
+            with contextlib.suppress(RefusedError):
+                self._committing.submit(
+                    Intent(
+                        keys=(key,), plan=partial(self._plan_route, subject), done=lambda _: None
+                    )
+                )
+        names = route_of(self._registry, subject)
+        if names is None:
+            return None if changes else ()
+        return answer_of(self._registry, subject, client_type, names)
+
+    def online_state(
+        self, subject: str, subscription: Subscription, consumer_group: str
+    ) -> OnlineState:
+        """Return whether a consumer is to consume, as an operator said of this or the real name."""
+        registry = self._registry
+        client_id = subscription.client_id
+        offline = registry.offline and (
+            registry.is_offline(client_id, subject, consumer_group)
+            or registry.is_offline(client_id, subscription.routed, consumer_group)
+        )
+        return OnlineState.OFFLINE if offline else OnlineState.ONLINE
+
+    def timestamp(self) -> int:
+        """Return the timestamp of an answer that is given now."""
+        return self._timestamps.read(self._clock.now_ms())
+
+    def _client_register(self, connection: Connection, frame: Frame) -> None:
+        request = decode_client_register(frame.body)
+        asked = _Asked(connection, frame, request)
+        try:
+            routed = self._routed(request)
+        except RefusedError as error:
+            connection.fault()
+            self._count_refusal(connection, frame, str(error))
+            self._answer_client(asked, IGNORE_STATE, OnlineState.OFFLINE, ())
+            return
+        if (
+            routed not in self._registry.subjects
+            and request.client_type != ClientType.DELAY_PRODUCER
+            and route_of(self._registry, routed) is None
+        ):
+            if not self._committing.is_pending(("subject", routed)):
+                self._admit_subject()
+            self._tell_later(asked, routed)
+            return
+        groups = self.groups_of(routed, request.client_type)
+        if groups is not None:
+            self._tell(asked, routed, groups)
+        else:
+            self._tell_later(asked, routed)
+
+    def _tell_later(self, asked: _Asked, routed: str) -> None:
+        """Answer when a route is chosen."""
+
+        def answer() -> None:
+            self._tell(asked, routed, self.groups_of(routed, asked.request.client_type) or ())
+
+        def refuse(error: MetaServerError) -> None:
+            if isinstance(error, StoreError):
+                # It learns its route by a push, when there is one.
+                self._subscribe(asked, routed)
+            self._refuse(asked.connection, asked.frame, str(error))
+
+        keys = (("subject", routed),)
+        plan = partial(self._plan_route, routed)
+        try:
+            self._later(
+                asked.connection, asked.frame, keys, plan=plan, answer=answer, refuse=refuse
+            )
+        except StoreError as error:
+            refuse(error)
+
+    def _routed(self, request: ClientRegister) -> str:
+        limits = self._limits
+        for text in (request.client_id, request.consumer_group, request.app_code, request.ldc):
+            if len(text.encode()) > limits.client_text_bytes_max:
+                raise RefusedError(
+                    f"a name of {len(text.encode())} bytes, at most {limits.client_text_bytes_max}"
+                )
+        return routed_subject(
+            request.subject,
+            bytes_max=limits.subject_bytes_max,
+            retry_bytes_max=limits.retry_subject_bytes_max,
+        )
+
+    def _admit_subject(self) -> None:
+        """Raise if there are too many subjects, or too many new ones at a time."""
+        limits = self._limits
+        # Those that wait are counted as if all of them were subjects.
+        if len(self._registry.subjects) + self._committing.waiting >= limits.subjects_max:
+            raise RefusedError(f"there are {limits.subjects_max} subjects, which is the limit")
+        now = trio.current_time()
+        if self._new_subjects.seconds_until_room(now):
+            raise RefusedError("too many subjects are used for the first time; try again later")
+        self._new_subjects.pour(now, 1)
+
+    def _plan_route(self, subject: str) -> Sequence[Change]:
+        return plan_route(self._registry, subject, self._routing, now_ms=self._clock.now_ms())
+
+    def _tell(self, asked: _Asked, routed: str, groups: tuple[BrokerGroupInfo, ...]) -> None:
+        """Answer with a route, and keep the client told."""
+        subscription = self._subscribe(asked, routed)
+        request = asked.request
+        state = self.online_state(request.subject, subscription, request.consumer_group)
+        subscription.told = self.pushing.signature(state, groups)
+        self._answer_client(asked, self.timestamp(), state, groups)
+
+    def _subscribe(self, asked: _Asked, routed: str) -> Subscription:
+        """Have the client told of whatever it was not told yet."""
+        request = asked.request
+        subscription = Subscription(
+            routed=routed,
+            client_id=request.client_id,
+            version=asked.frame.version,
+            told=None,
+        )
+        use = Use(request.client_type, request.subject, request.consumer_group)
+        self.pushing.note(asked.connection, use, subscription)
+        self._note_client(
+            ClientSeen(
+                key=ClientKey(
+                    subject=request.subject,
+                    client_type=request.client_type,
+                    consumer_group=request.consumer_group,
+                    client_id=request.client_id,
+                ),
+                app_code=request.app_code,
+                room=request.ldc,
+                seen_ms=self._clock.now_ms(),
+            )
+        )
+        return subscription
+
+    def _answer_client(
+        self,
+        asked: _Asked,
+        timestamp_ms: int,
+        state: OnlineState,
+        groups: tuple[BrokerGroupInfo, ...],
+    ) -> None:
+        request = asked.request
+        body = encode_client_register_reply(
+            ClientRegisterReply(
+                timestamp_ms=timestamp_ms,
+                subject=request.subject,
+                consumer_group=request.consumer_group,
+                online_state=state,
+                client_type=request.client_type,
+                groups=groups,
+            )
+        )
+        asked.connection.answer(asked.frame, ResponseCode.SUCCESS, body)
+
+    # Brokers
+
+    def _acquire_meta(self, connection: Connection, frame: Frame) -> None:
+        reply = acquire(self._registry, decode_acquire_meta(frame.body))
+        connection.answer(frame, ResponseCode.SUCCESS, encode_acquire_meta_reply(reply))
+
+    def _broker_register(self, connection: Connection, frame: Frame) -> None:
+        request = decode_broker_register(frame.body)
+
+        def plan() -> Heard:
+            return plan_register(
+                self._registry,
+                request,
+                is_heard=self._heard.groups.is_heard(request.group, trio.current_time()),
+                groups_max=self._limits.groups_max,
+                now_ms=self._clock.now_ms(),
+            )
+
+        heard = plan()
+        is_new = request.group not in self._registry.groups
+
+        def hear() -> None:
+            if heard.group is not None:
+                self._heard.groups.hear(heard.group, trio.current_time())
+
+        if not is_new:
+            # Also if the store cannot be told: whoever speaks is not silent.
+            hear()
+        key = ("group", request.group)
+        if not heard.changes and not self._committing.is_pending(key):
+            connection.answer(frame, ResponseCode.SUCCESS)
+            return
+
+        def answer() -> None:
+            hear()
+            _log.info(
+                "a broker has registered",
+                group=request.group,
+                address=request.address,
+                what=request.request_type.name.lower(),
+                state=request.state.name,
+            )
+            connection.answer(frame, ResponseCode.SUCCESS)
+
+        keys = (key, _NEW_GROUP) if is_new else (key,)
+        self._later(connection, frame, keys, plan=lambda: plan().changes, answer=answer)
+
+    def group_is_silent(self, name: str, refused: Callable[[], None]) -> None:
+        """Take a group from routes whose master has been silent; call `refused` if that fails."""
+
+        def done(error: MetaServerError | None) -> None:
+            if error is not None:
+                refused()
+
+        def plan() -> Sequence[Change]:
+            if self._heard.groups.is_heard(name, trio.current_time()):
+                # It spoke while this waited.
+                return ()
+            return plan_silence(self._registry, name, now_ms=self._clock.now_ms())
+
+        try:
+            self._committing.submit(Intent(keys=(("group", name),), plan=plan, done=done))
+        except MetaServerError:
+            refused()
+
+    # Nodes
+
+    def _node_register(self, connection: Connection, frame: Frame) -> None:
+        request = decode_node_register(frame.body)
+        key: NodeKey = (request.cluster, request.group, request.node_id)
+        try:
+            planned = self._plan_node(request)
+        except RefusedError as error:
+            self._refuse_node(connection, frame, error)
+            return
+        if not planned.changes and not self._committing.is_pending(_NODES):
+            self._heard.nodes.hear(key, trio.current_time())
+            self._answer_node(connection, frame, planned)
+            return
+
+        def plan() -> Sequence[Change]:
+            nonlocal planned
+            planned = self._plan_node(request)
+            return planned.changes
+
+        def answer() -> None:
+            self._heard.nodes.hear(key, trio.current_time())
+            self._answer_node(connection, frame, planned)
+
+        def refuse(error: MetaServerError) -> None:
+            if isinstance(error, RefusedError):
+                self._refuse_node(connection, frame, error)
+            else:
+                self._refuse(connection, frame, str(error))
+
+        self._later(
+            connection,
+            frame,
+            (_NODES, _NEW_GROUP, ("group", request.group)),
+            plan=plan,
+            answer=answer,
+            refuse=refuse,
+        )
+
+    def _plan_node(self, request: NodeRegister) -> Registered:
+        key: NodeKey = (request.cluster, request.group, request.node_id)
+        return plan_node(
+            self._registry,
+            request,
+            is_heard=self._heard.nodes.is_heard(key, trio.current_time()),
+            groups_max=self._limits.groups_max,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _answer_node(self, connection: Connection, frame: Frame, registered: Registered) -> None:
+        reply = NodeRegistered(
+            role=registered.role,
+            record=registered.record,
+            lease_ms=self._limits.node_lease_ms,
+        )
+        connection.answer(frame, ResponseCode.SUCCESS, encode_node_reply(reply))
+
+    def _refuse_node(self, connection: Connection, frame: Frame, error: RefusedError) -> None:
+        connection.fault()
+        self._count_refusal(connection, frame, str(error))
+        reply = Refused(reason=str(error)[:REASON_LENGTH_MAX])
+        connection.answer(frame, ResponseCode.SUCCESS, encode_node_reply(reply))

@@ -1,0 +1,435 @@
+"""What a meta server knows, how it changes, and what it asks of a store.
+
+Three layers, all values:
+
+* **Rows**: what is known, one frozen dataclass for each table. A row that is replaced carries a
+  `version`, which goes up by one with each replacement; the first is 1.
+* **Changes**: what may happen to rows. A commit is a sequence of changes that a store makes durable
+  in one transaction, all or none; the registry applies the same changes in memory after that.
+* **Store**: where rows are kept. Its methods are synchronous and called through the executor.
+
+Compare-and-set. A `Save…` of a row with version v succeeds if the store has the row with version
+v - 1, or has no such row and v is 1; else the commit raises ConflictError. A `Remove…` of a
+versioned row names the version that it removes. `SaveDelayGroup` names the epoch and version that
+it replaces, as failover wants it. Everything else (`Set…`, `Unset…`, `Note…`, `Forget…`) is
+idempotent: the row is there, or is not, afterwards.
+
+Times are wall clock in ms since 1970 UTC. Texts are kept as they are, compared byte for byte (no
+case folding), and have no bound here: whoever makes a row keeps the limits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol
+from uuid import UUID
+
+from delay_protocol import BrokerRole, BrokerState, GroupRecord, NodeRole
+
+EVERY = "*"
+"""In a ReadOnlySetting every subject; in an OfflineState every client, or every subject."""
+
+
+STATIC = "static"
+"""In a BrokerGroup's `ext`, with any value: it never registers, so its silence says nothing. Its
+state is what an operator set. Taken out when the group registers all the same."""
+
+
+class GroupKind(IntEnum):
+    """What a broker group does with messages."""
+
+    NORMAL = 1
+    """Hands them to consumers at once."""
+    DELAY = 2
+    """Keeps them until they are due."""
+
+
+# Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerGroup:
+    """A group of brokers, or of delay servers, as clients see it. Key: name."""
+
+    name: str
+    kind: GroupKind
+    master: str
+    """host:port of its master for clients; "" as long as none is known."""
+    state: BrokerState = BrokerState.NRW
+    """What its master reported last; NRW since it went off-line or fell silent."""
+    tag: str = ""
+    """Subjects with this tag are routed to it; "" is the default tag."""
+    ext: Mapping[str, str] = field(default_factory=dict)
+    """Further attributes, as QMQ's table has them."""
+    weight: int = 100
+    """Share of subjects that are routed to it, against its neighbours; 0 for none any more."""
+    is_read_only: bool = False
+    """Whether an operator took it from producers, for every subject."""
+    is_retired: bool = False
+    """Whether it is routed to nobody any more; its name stays taken."""
+    updated_ms: int = 0
+    """When this row was changed last; goes to clients."""
+    version: int = 1
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether its silence is to take it from routes."""
+        return self.state is not BrokerState.NRW and STATIC not in self.ext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """One server that may ask which group and role it has. Key: hostname and serve_port.
+
+    There is at most one broker of a role in a group.
+    """
+
+    hostname: str
+    """As it calls itself: host name, or address."""
+    serve_port: int
+    ip: str
+    """IPv4 address that others reach it by."""
+    group: str
+    role: BrokerRole
+    sync_port: int = 0
+    """Where its slaves fetch from; 0 where nobody does."""
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A subject that was used. Key: name (never a retry subject's)."""
+
+    name: str
+    tag: str = ""
+    """It is routed to groups with this tag; "" is the default tag."""
+    created_ms: int = 0
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Which broker groups a subject, or every subject with a prefix, has. Key: name and is_prefix.
+
+    A subject's own route goes before that of a prefix, a longer prefix before a shorter one.
+    """
+
+    name: str
+    """The subject, or the prefix."""
+    is_prefix: bool = False
+    groups: tuple[str, ...]
+    """Names of broker groups, in the order in which clients get them; never empty, no name twice.
+    """
+    is_chosen: bool = True
+    """Whether the meta server chose it at first use; False: an operator did."""
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineState:
+    """A consumer that an operator took off-line. Key: all of it."""
+
+    client_id: str
+    """Or `*`."""
+    subject: str
+    """Or `*`."""
+    consumer_group: str
+    """Or `*`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOnlySetting:
+    """A broker group that an operator took from the producers of a subject. Key: all of it."""
+
+    subject: str
+    """Or `*`."""
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientKey:
+    """What tells one use of a subject by a client from all others."""
+
+    subject: str
+    """As the client registered it: a retry subject is one of its own."""
+    client_type: int
+    """A ClientType, or a number from -128 to 127 that we do not know."""
+    consumer_group: str
+    """"" for producers."""
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSeen:
+    """A client that used a subject. Key: key."""
+
+    key: ClientKey
+    app_code: str
+    room: str
+    """Its logical room; "" if it named none."""
+    seen_ms: int
+    """When it registered, or sent a heartbeat; kept roughly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayNode:
+    """A delay server of ours as it registered last. Key: cluster, group and node_id."""
+
+    cluster: str
+    group: str
+    node_id: str
+    role: NodeRole
+    """Kept across its restarts."""
+    log_uuid: UUID
+    """Of its message_log."""
+    storage_uuid: UUID
+    """Of its data directory: a wiped disk is another replica."""
+    incarnation: int
+    """How often it was started on that directory."""
+    last_sequence: int
+    """Of its log, as it registered; 0 while that is empty."""
+    last_epoch: int = 0
+    """The newest epoch in its log, as it registered; 0 while that is empty."""
+    address: str
+    """host:port for producers."""
+    sync_address: str = ""
+    """host:port for replicas; "" while it copies to nobody."""
+    http_address: str = ""
+    """host:port of metrics and status; "" if it has none."""
+    software: str = ""
+    """The version that it runs."""
+    registered_ms: int = 0
+    """When this incarnation registered first."""
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayGroup:
+    """A group of delay servers of ours. Key: name, over all clusters. Its BrokerGroup has the same.
+
+    No two have the same log_uuid.
+    """
+
+    name: str
+    cluster: str
+    log_uuid: UUID
+    """Of its message_log, alike on all replicas."""
+    record: GroupRecord
+    """Who is master and who is in sync, as delay_protocol has it: changed by compare-and-set only.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """Who changed what."""
+
+    at_ms: int
+    actor: str
+    """Name of the token, or the address of the peer that registered."""
+    action: str
+    """Such as `broker-group.add`."""
+    target: str
+    """Such as the name of the group."""
+    before: str = ""
+    """The row before, as JSON; "" if there was none."""
+    after: str = ""
+    """The row after, as JSON; "" if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Everything a store has, but the audit. The order of rows says nothing."""
+
+    broker_groups: tuple[BrokerGroup, ...] = ()
+    brokers: tuple[Broker, ...] = ()
+    subjects: tuple[Subject, ...] = ()
+    routes: tuple[Route, ...] = ()
+    offline: tuple[OfflineState, ...] = ()
+    read_only: tuple[ReadOnlySetting, ...] = ()
+    clients: tuple[ClientSeen, ...] = ()
+    delay_nodes: tuple[DelayNode, ...] = ()
+    delay_groups: tuple[DelayGroup, ...] = ()
+    timestamp_ms: int = 0
+    """No answer ever carried a later time than this one."""
+
+
+# Changes
+
+
+@dataclass(frozen=True, slots=True)
+class SaveBrokerGroup:
+    """Add or replace a broker group."""
+
+    group: BrokerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class SaveBroker:
+    """Add or replace a broker."""
+
+    broker: Broker
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveBroker:
+    """Remove a broker, which is as given."""
+
+    broker: Broker
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSubject:
+    """Add or replace a subject."""
+
+    subject: Subject
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRoute:
+    """Add or replace a route."""
+
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRoute:
+    """Remove a route, which has the version given."""
+
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class SetOffline:
+    """Take a consumer off-line."""
+
+    state: OfflineState
+
+
+@dataclass(frozen=True, slots=True)
+class UnsetOffline:
+    """Let a consumer be on-line again."""
+
+    state: OfflineState
+
+
+@dataclass(frozen=True, slots=True)
+class SetReadOnly:
+    """Take a broker group from the producers of a subject."""
+
+    setting: ReadOnlySetting
+
+
+@dataclass(frozen=True, slots=True)
+class UnsetReadOnly:
+    """Give it back to them."""
+
+    setting: ReadOnlySetting
+
+
+@dataclass(frozen=True, slots=True)
+class NoteClient:
+    """Note that a client was seen, in place of what was noted of it before."""
+
+    client: ClientSeen
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetClient:
+    """Forget a client that was not seen for long, or for which there is no room."""
+
+    key: ClientKey
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDelayNode:
+    """Add or replace a delay node."""
+
+    node: DelayNode
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDelayNode:
+    """Remove a delay node, which has the version given."""
+
+    node: DelayNode
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDelayGroup:
+    """Add a delay group, or replace its row if its record has the epoch and version expected."""
+
+    group: DelayGroup
+    expected: tuple[int, int] | None
+    """(epoch, version) of the record that is replaced; None: there is no such group."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseTimestamp:
+    """Raise `Contents.timestamp_ms` to at least this; a lower one changes nothing."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Append an entry to the audit."""
+
+    entry: AuditEntry
+
+
+Change = (
+    SaveBrokerGroup
+    | SaveBroker
+    | RemoveBroker
+    | SaveSubject
+    | SaveRoute
+    | RemoveRoute
+    | SetOffline
+    | UnsetOffline
+    | SetReadOnly
+    | UnsetReadOnly
+    | NoteClient
+    | ForgetClient
+    | SaveDelayNode
+    | RemoveDelayNode
+    | SaveDelayGroup
+    | RaiseTimestamp
+    | Audit
+)
+"""Everything that may happen to what is known."""
+
+
+# Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """An entry of the audit with its place in it."""
+
+    number: int
+    """Goes up from entry to entry, not necessarily by one."""
+    entry: AuditEntry
+
+
+class Store(Protocol):
+    """Where rows are kept. All methods are synchronous and may block; one call at a time.
+
+    Whatever fails is raised as a StoreError. After StoreUnavailableError the next call tries anew
+    (reconnects); the caller loads before it commits again.
+    """
+
+    def load(self) -> Contents:
+        """Return everything, as of one moment; raise StoreUnavailableError."""
+
+    def commit(self, changes: Sequence[Change], /) -> None:
+        """Make all of these durable, in order, in one transaction, or none of them.
+
+        A later change sees what an earlier one of the same commit did. Raises ConflictError (none
+        of them is kept) or StoreUnavailableError (all of them may be kept, or none).
+        """
+
+    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
+        """Return up to `limit` entries, newest first, those with a lower number than `before`."""
+
+    def close(self) -> None:
+        """Let go of the store; nothing else is called afterwards."""

@@ -1,0 +1,236 @@
+"""Which broker groups a client gets for a subject. Pure: a function of the registry and the limits.
+
+Two rules, for two kinds of groups.
+
+*Delay groups* hold a message until it is due, and nobody reads from them: which ones a subject has
+may change at any time. Each subject ranks all delay groups by rendezvous hashing and gets the first
+few that take messages. So the answer is the same for everybody at all times, subjects spread over
+the groups by weight, and a group that fails is replaced for its own subjects only.
+
+*Normal groups* hold messages until consumers read them, so a subject must keep the groups that it
+ever had: its route is chosen once, by the same ranking, stored, and only ever added to by itself,
+when it has fewer groups than it should, or none of them takes messages any more.
+
+    state   a consumer keeps the group   a producer keeps it
+    RW      yes                          yes
+    R       yes                          no
+    W       no                           yes
+    NRW     left out by us               left out by us
+
+A delay producer never gets an empty list while any delay group is known: QMQ's would wait for ever.
+If no group takes messages it gets those that it would get if they did, called RW.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xxhash import xxh3_64_intdigest
+
+from delay_protocol import (
+    BrokerGroupInfo,
+    BrokerState,
+    ClientType,
+    real_subject,
+    subject_fault,
+)
+from meta_server.errors import RefusedError
+from meta_server.model import BrokerGroup, Change, GroupKind, Route, SaveRoute, SaveSubject, Subject
+from meta_server.registry import Registry
+
+WRITABLE = frozenset({BrokerState.RW, BrokerState.W})
+"""States in which QMQ's producers use a group."""
+
+_HASH_SPAN = 2.0**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingLimits:
+    """How many groups a subject has."""
+
+    delay_groups_per_subject: int = 2
+    """Delay groups that a producer gets for a subject."""
+
+    groups_per_subject: int = 2
+    """Broker groups that a subject is given at its first use, if there are so many."""
+
+    groups_per_subject_max: int = 8
+    """Broker groups that the meta server gives a subject in all, when those it has stay away."""
+
+    extend_after_ms: int = 300_000
+    """Milliseconds. How long all groups of a subject must have been away before it is given one
+    more, where its messages then lie beside those of the others."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave subjects without a group."""
+        for name in ("delay_groups_per_subject", "groups_per_subject"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.groups_per_subject_max < self.groups_per_subject:
+            raise ValueError("groups_per_subject_max must be at least groups_per_subject")
+        if self.extend_after_ms < 0:
+            raise ValueError(f"extend_after_ms must be at least 0, not {self.extend_after_ms}")
+
+
+def routed_subject(subject: str, *, bytes_max: int, retry_bytes_max: int) -> str:
+    """Return the subject that a (retry) subject is routed as; raise RefusedError if it is illegal.
+
+    `bytes_max` is for the real subject, `retry_bytes_max` for the text as it was sent.
+    """
+    sent = subject.encode()
+    if len(sent) > retry_bytes_max:
+        raise RefusedError(f"a subject of {len(sent)} bytes, at most {retry_bytes_max}")
+    real = real_subject(sent)
+    if fault := subject_fault(real):
+        raise RefusedError(f"an illegal subject: {fault}")
+    if len(real) > bytes_max:
+        raise RefusedError(f"a subject of {len(real)} bytes, at most {bytes_max}")
+    return real.decode()
+
+
+def ranked(subject: str, groups: Iterable[BrokerGroup]) -> list[BrokerGroup]:
+    """Return groups by how much a subject belongs to them, most first (weighted rendezvous).
+
+    A group comes first for a share of all subjects that is its share of all weights. Whatever
+    happens to one group, the others keep their order. Groups without weight come last.
+    """
+    return sorted(groups, key=lambda group: (-_score(subject, group), group.name))
+
+
+def _score(subject: str, group: BrokerGroup) -> float:
+    # A NUL is in no legal name; the hash is named, stable and alike on every machine.
+    drawn = xxh3_64_intdigest(f"{group.name}\0{subject}".encode())
+    return group.weight / -math.log((drawn + 0.5) / _HASH_SPAN)
+
+
+def groups_for(
+    registry: Registry, subject: str, client_type: int, limits: RoutingLimits, *, now_ms: int
+) -> tuple[BrokerGroupInfo, ...] | None:
+    """Return what a client gets for a real subject; None if its route has to be chosen first."""
+    if client_type == ClientType.DELAY_PRODUCER:
+        return delay_groups_for(registry, subject, limits)
+    names = route_of(registry, subject)
+    if names is None or _wants_more(registry, subject, names, limits, now_ms):
+        return None
+    return answer_of(registry, subject, client_type, names)
+
+
+def answer_of(
+    registry: Registry, subject: str, client_type: int, names: Iterable[str]
+) -> tuple[BrokerGroupInfo, ...]:
+    """Return those of the groups of a route that a client of this type is told of."""
+    is_producer = client_type == ClientType.PRODUCER
+    return tuple(
+        _info(group, group.state)
+        for name in names
+        if (group := registry.groups.get(name)) is not None
+        and group.state is not BrokerState.NRW
+        and not group.is_retired
+        and not (is_producer and _is_read_only(registry, subject, group))
+    )
+
+
+def route_of(registry: Registry, subject: str) -> tuple[str, ...] | None:
+    """Return the names of the groups that a real subject is routed to, None if there are none."""
+    route = registry.routes.get(subject) or registry.prefix_route(subject)
+    return None if route is None else route.groups
+
+
+def delay_groups_for(
+    registry: Registry, subject: str, limits: RoutingLimits
+) -> tuple[BrokerGroupInfo, ...]:
+    """Return the delay groups of a subject: never none while there is one that is not retired."""
+    known = [
+        group
+        for group in registry.groups.values()
+        if group.kind is GroupKind.DELAY and not group.is_retired and group.master
+    ]
+    open_to_it = [group for group in known if not _is_read_only(registry, subject, group)]
+    taking = [group for group in open_to_it if group.state in WRITABLE]
+    first = ranked(subject, taking or open_to_it or known)[: limits.delay_groups_per_subject]
+    return tuple(_info(group, group.state if taking else BrokerState.RW) for group in first)
+
+
+def plan_route(
+    registry: Registry, subject: str, limits: RoutingLimits, *, now_ms: int
+) -> list[Change]:
+    """Return what is to be stored so that a real subject has its route; nothing if it has.
+
+    There may be no group that it could be routed to: then the subject is stored, and its route is
+    chosen when a group is there.
+    """
+    changes: list[Change] = []
+    known = registry.subjects.get(subject)
+    if known is None:
+        known = Subject(name=subject, created_ms=now_ms)
+        changes.append(SaveSubject(known))
+    names = route_of(registry, subject)
+    if names is not None and not _wants_more(registry, subject, names, limits, now_ms):
+        return changes
+    has = names or ()
+    more = _candidates(registry, known.tag, has)
+    # At least one more than it has: it wants more because it has too few, or none that works.
+    count = max(limits.groups_per_subject - len(has), 1)
+    groups = (*has, *(group.name for group in ranked(subject, more)[:count]))
+    if len(groups) > len(has):
+        before = registry.routes.get(subject)
+        version = 1 if before is None else before.version + 1
+        changes.append(SaveRoute(Route(name=subject, groups=groups, version=version)))
+    return changes
+
+
+def _wants_more(
+    registry: Registry,
+    subject: str,
+    names: tuple[str, ...],
+    limits: RoutingLimits,
+    now_ms: int,
+) -> bool:
+    """Say whether the meta server is to add to a route, and could.
+
+    Routes that an operator gave are left as they are.
+    """
+    route = registry.routes.get(subject)
+    if route is None or not route.is_chosen or len(names) >= limits.groups_per_subject_max:
+        return False
+    if len(names) >= limits.groups_per_subject and not all(
+        _stays_away(registry.groups.get(name), limits, now_ms) for name in names
+    ):
+        return False
+    known = registry.subjects.get(subject)
+    return bool(_candidates(registry, known.tag if known else "", names))
+
+
+def _stays_away(group: BrokerGroup | None, limits: RoutingLimits, now_ms: int) -> bool:
+    """Say whether a group is gone, or has been away for so long that it counts as gone."""
+    if group is None or group.is_retired:
+        return True
+    return group.state is BrokerState.NRW and now_ms - group.updated_ms >= limits.extend_after_ms
+
+
+def _candidates(registry: Registry, tag: str, has: tuple[str, ...]) -> list[BrokerGroup]:
+    """Return the groups that a subject with this tag could be routed to beside those it has.
+
+    Those of the default tag stand in where no group has the subject's own.
+    """
+    takes = [
+        group
+        for group in registry.groups.values()
+        if group.kind is GroupKind.NORMAL
+        and group.state is not BrokerState.NRW
+        and not (group.is_retired or group.is_read_only)
+        and group.weight > 0
+        and group.name not in has
+    ]
+    tagged = [group for group in takes if group.tag == tag]
+    return tagged or [group for group in takes if not group.tag]
+
+
+def _is_read_only(registry: Registry, subject: str, group: BrokerGroup) -> bool:
+    return group.is_read_only or registry.is_read_only(subject, group.name)
+
+
+def _info(group: BrokerGroup, state: BrokerState) -> BrokerGroupInfo:
+    return BrokerGroupInfo(
+        name=group.name, master=group.master, updated_ms=group.updated_ms, state=state
+    )

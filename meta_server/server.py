@@ -1,0 +1,420 @@
+"""The composition root of a meta server process: opens, loads, starts everything, stops it.
+
+Read `serve` from top to bottom to see what a meta server is made of. Order of start: the store, the
+bound of timestamps, the writer, then the listener: nobody is answered before everything is known.
+"""
+
+import dataclasses
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+import structlog
+import trio
+
+from delay_transport import (
+    Address,
+    Runtime,
+    Server,
+    format_address,
+    parse_address,
+    serve_connections,
+    system_runtime,
+)
+from delay_transport.process import allow_open_files, stop_on_signals
+from meta_server.clients import SeenClients
+from meta_server.committing import STORE_LANE, Committing, Intent
+from meta_server.config import MetaServerConfig
+from meta_server.errors import MetaServerError
+from meta_server.groups import watched
+from meta_server.handlers import Handlers, Liveliness
+from meta_server.http import serve_http
+from meta_server.liveness import Liveness
+from meta_server.model import (
+    Audit,
+    Change,
+    ForgetClient,
+    NoteClient,
+    RaiseTimestamp,
+    RemoveBroker,
+    RemoveDelayNode,
+    SaveBroker,
+    SaveBrokerGroup,
+    SaveDelayGroup,
+    SaveDelayNode,
+    SaveRoute,
+    SaveSubject,
+    Store,
+)
+from meta_server.pushing import Pushing
+from meta_server.registry import Registry
+from meta_server.store import open_store
+from meta_server.timestamps import Timestamps
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_LOOK_S = 0.25
+"""How often silence, the bound of timestamps and gathered clients are looked at, at least."""
+_FORGET_S = 3600.0
+"""How often clients that were not seen for long are looked for."""
+_FORGET_SLICE = 2000
+"""Clients looked at in one turn of the loop, and forgotten by one commit."""
+_OTHER_FILES = 256
+"""Files open at a time beside connections."""
+
+
+_ROUTES_NOBODY = (
+    Audit,
+    ForgetClient,
+    NoteClient,
+    RaiseTimestamp,
+    RemoveBroker,
+    RemoveDelayNode,
+    SaveBroker,
+    SaveDelayGroup,
+    SaveDelayNode,
+    SaveSubject,
+)
+"""Changes after which every client would still get what it got."""
+
+
+class MetaServer:
+    """One running meta server: the parts, wired, and what can be seen of them.
+
+    Made by `serve`. What depends on the store stands once `ready` is set.
+    """
+
+    def __init__(
+        self, config: MetaServerConfig, runtime: Runtime, open_store: Callable[[], Store]
+    ) -> None:
+        """Open the store in the executor, when it is served."""
+        self.config = config
+        self.runtime = runtime
+        self.started_ms = runtime.clock.now_ms()
+        self.ready = trio.Event()
+        self.stopping = False
+        self.stalls = 0
+        """How often this process was not running for a while."""
+        self.load_seconds = 0.0
+        self._open_store = open_store
+        self._silent: dict[str, None] = {}
+        """Groups that are silent, which the store could not be told."""
+        self.listener: Server | None = None
+        # The rest stands when the store is open.
+        self.store: Store
+        self.registry: Registry
+        self.timestamps: Timestamps
+        self.committing: Committing
+        self.heard: Liveliness
+        self.handlers: Handlers
+        self.pushing: Pushing
+        self.clients: SeenClients
+
+    async def open(self) -> None:
+        """Open the store, load everything, and wire what stands on it."""
+        config, runtime = self.config, self.runtime
+        limits = config.registration
+        began = trio.current_time()
+        self.store, self.registry = await runtime.executor.run(STORE_LANE, self._load)
+        self.load_seconds = trio.current_time() - began
+        _log.info(
+            "loaded",
+            subjects=len(self.registry.subjects),
+            routes=len(self.registry.routes),
+            groups=len(self.registry.groups),
+            nodes=len(self.registry.nodes),
+            seconds=round(self.load_seconds, 3),
+        )
+        self.timestamps = Timestamps(
+            ceiling_ms=self.registry.timestamp_ms, ahead_ms=limits.timestamp_ahead_ms
+        )
+        self.committing = Committing(
+            registry=self.registry,
+            store=self.store,
+            executor=runtime.executor,
+            waiting_max=limits.waiting_max,
+            batch_max=limits.commit_requests_max,
+            on_changed=self._changed,
+            on_loaded=self._loaded_anew,
+        )
+        self.heard = Liveliness(
+            groups=Liveness(timeout_s=limits.broker_timeout_ms / 1000),
+            nodes=Liveness(timeout_s=limits.node_timeout_ms / 1000),
+        )
+        self._wait_for_all()
+        self.clients = SeenClients(self.registry, limits)
+        self.handlers = Handlers(
+            registry=self.registry,
+            committing=self.committing,
+            heard=self.heard,
+            timestamps=self.timestamps,
+            clock=runtime.clock,
+            routing=config.routing,
+            limits=limits,
+            note_client=self.clients.note,
+        )
+        self.pushing = Pushing(
+            groups_of=self.handlers.groups_of,
+            online_state=self.handlers.online_state,
+            timestamp=self.handlers.timestamp,
+            gather_s=config.push.gather_ms / 1000,
+            retry_s=config.push.retry_ms / 1000,
+            unsent_bytes_max=config.listener.unsent_bytes_pause,
+            subscriptions_max=config.push.subscriptions_max,
+            per_connection_max=config.push.subscriptions_per_connection_max,
+        )
+        self.handlers.pushing = self.pushing
+
+    def _load(self) -> tuple[Store, Registry]:
+        store = self._open_store()
+        try:
+            return store, Registry(store.load())
+        except BaseException:
+            store.close()
+            raise
+
+    def _wait_for_all(self) -> None:
+        """Count everybody known as heard now, unless heard before: nobody flaps for our sake."""
+        now = trio.current_time()
+        self.heard.groups.start(
+            (name for name in watched(self.registry) if name not in self._silent), now
+        )
+        self.heard.nodes.start(self.registry.nodes, now)
+
+    def _changed(self, changes: Sequence[Change]) -> None:
+        """Push what follows from changes that are stored."""
+        self.clients.stored(changes)
+        for change in changes:
+            if isinstance(change, RaiseTimestamp):
+                self.timestamps.raise_ceiling(change.timestamp_ms)
+            elif isinstance(change, SaveBrokerGroup) and change.group.is_watched:
+                # It may be an operator who made it: then it has a time-out to register.
+                self.heard.groups.start([change.group.name], trio.current_time())
+        routing = [change for change in changes if not isinstance(change, _ROUTES_NOBODY)]
+        # New subjects have their routes stored by the hundred: only theirs are looked at.
+        subjects = [
+            change.route.name
+            for change in routing
+            if isinstance(change, SaveRoute) and not change.route.is_prefix
+        ]
+        if len(subjects) < len(routing):
+            self.pushing.changed()
+        elif subjects:
+            self.pushing.changed(subjects)
+
+    def _loaded_anew(self) -> None:
+        self.timestamps.raise_ceiling(self.registry.timestamp_ms)
+        self._wait_for_all()
+        self.pushing.changed()
+
+    # -- tasks -------------------------------------------------------------------------------
+
+    async def watch_silence(self) -> None:
+        """Take groups from routes whose masters have fallen silent."""
+        stall_s = self.config.registration.stall_ms_max / 1000
+        looked_at = trio.current_time()
+        while True:
+            await trio.sleep(_LOOK_S)
+            now = trio.current_time()
+            missed = now - looked_at - _LOOK_S
+            looked_at = now
+            if missed > stall_s:
+                # What was sent to us meanwhile is still unread.
+                self.stalls += 1
+                _log.warning("this process was not running for a while", seconds=round(missed, 1))
+                self.heard.groups.forgive(missed, now)
+                self.heard.nodes.forgive(missed, now)
+            self._silent |= dict.fromkeys(self.heard.groups.take_silent(now))
+            self.heard.nodes.take_silent(now)
+            self._tell_silent()
+
+    def _tell_silent(self) -> None:
+        if self.committing.is_stale:
+            return
+        silent, self._silent = self._silent, {}
+        for name in silent:
+            _log.warning("a group has fallen silent", group=name)
+            self.handlers.group_is_silent(name, partial(self._silent.__setitem__, name, None))
+
+    async def keep_timestamps(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep the stored bound of timestamps ahead of the clock; starts when there is one."""
+        while True:
+            wanted = self.timestamps.wanted(self.runtime.clock.now_ms())
+            if wanted is not None:
+                await self._commit("timestamps", partial(_raised, wanted))
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
+            await trio.sleep(_LOOK_S)
+
+    async def keep_clients(self) -> None:
+        """Store which clients were seen, and forget those not seen for long."""
+        forget_at = trio.current_time() + _FORGET_S
+        while True:
+            await trio.sleep(_LOOK_S)
+            if self.clients.gathered:
+                await self._commit("clients", self.clients.plan_store)
+            if trio.current_time() >= forget_at:
+                forget_at = trio.current_time() + _FORGET_S
+                await self._forget_clients()
+
+    async def _forget_clients(self) -> None:
+        since_ms = self.runtime.clock.now_ms() - self.config.registration.client_keep_ms
+        keys = list(self.registry.clients)
+        for start in range(0, len(keys), _FORGET_SLICE):
+            plan = partial(self.clients.plan_forget, keys[start : start + _FORGET_SLICE], since_ms)
+            if plan() and not await self._commit("clients", plan):
+                return
+            await trio.lowlevel.checkpoint()
+
+    async def _commit(self, key: str, plan: Callable[[], Sequence[Change]]) -> bool:
+        """Have something stored; say whether it is."""
+        ended = trio.Event()
+        failed: list[MetaServerError] = []
+
+        def done(error: MetaServerError | None) -> None:
+            if error is not None:
+                failed.append(error)
+            ended.set()
+
+        try:
+            self.committing.submit(Intent(keys=(key,), plan=plan, done=done))
+        except MetaServerError:
+            return False
+        await ended.wait()
+        return not failed
+
+    # -- stop --------------------------------------------------------------------------------
+
+    def stop(self) -> float:
+        """Answer what was asked, then end; return by when (trio time) that is to be."""
+        self.stopping = True
+        assert self.listener is not None
+        self.listener.stop()
+        return trio.current_time() + self.config.node.stop_ms_max / 1000
+
+    # -- what can be seen --------------------------------------------------------------------
+
+    @staticmethod
+    def now() -> float:
+        """Return the time in which silence is measured, in seconds."""
+        return trio.current_time()
+
+    def advertised(self, asked: Address | None) -> str:
+        """Return the address of the listener as others reach it; `asked` is where HTTP was asked.
+
+        QMQ's clients split it at the colon.
+        """
+        settings = self.config.listener
+        if settings.advertised:
+            return settings.advertised
+        assert self.listener is not None
+        host, port = self.listener.address
+        if host in {"0.0.0.0", "::"} and asked is not None:  # noqa: S104 (a comparison)
+            host = asked[0]
+        return format_address((host, port))
+
+
+def _raised(timestamp_ms: int) -> Sequence[Change]:
+    return (RaiseTimestamp(timestamp_ms),)
+
+
+async def serve(
+    server: MetaServer,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a meta server until `stop` is set; starts when it answers.
+
+    Raises what made serving impossible: StoreError, TransportError, or a bug.
+    """
+    await server.open()
+    try:
+        async with trio.open_nursery() as nursery:
+            # Whatever changes goes through here.
+            nursery.start_soon(server.committing.run)
+            await nursery.start(server.keep_timestamps)
+            # Tell who is connected, note who is, notice who is not.
+            nursery.start_soon(server.pushing.run)
+            nursery.start_soon(server.keep_clients)
+            nursery.start_soon(server.watch_silence)
+            async with trio.open_nursery() as listening:
+                # Answer now that everything is known.
+                server.listener = await listening.start(
+                    serve_connections,
+                    server.runtime.network,
+                    parse_address(server.config.listener.address),
+                    server.handlers.dispatch(),
+                    server.config.listener,
+                )
+                server.ready.set()
+                task_status.started()
+                await stop.wait()
+                listening.cancel_scope.deadline = server.stop()
+            nursery.cancel_scope.cancel()
+    finally:
+        server.store.close()
+
+
+def run(config: MetaServerConfig) -> None:
+    """Run a meta server as a process: real clock, files and sockets, until SIGTERM.
+
+    The data directory is there already.
+    """
+    # The loop must not wait long for a thread that loads or stores: 5 ms is the default.
+    sys.setswitchinterval(0.0005)
+    trio.run(_run_process, _within_file_limit(config))
+
+
+def _within_file_limit(config: MetaServerConfig) -> MetaServerConfig:
+    """Allow as many open files as the system lets us; take fewer connections if that is too few."""
+    wanted = config.listener.connections_max + config.http.connections_max + _OTHER_FILES
+    limit = allow_open_files(wanted)
+    if limit >= wanted:
+        return config
+    connections = max(config.listener.connections_max - (wanted - limit), 1)
+    _log.warning(
+        "the limit of open files is too low for the settings; raise it (ulimit -n)",
+        limit=limit,
+        needed=wanted,
+        connections_max=connections,
+    )
+    return msgspec.structs.replace(
+        config, listener=dataclasses.replace(config.listener, connections_max=connections)
+    )
+
+
+async def _run_process(config: MetaServerConfig) -> None:
+    runtime = system_runtime()
+    settings = config.store.settings(config.node.data_dir)
+
+    def open_it() -> Store:
+        return open_store(settings, now_ms=runtime.clock.now_ms(), chance=runtime.chance)
+
+    server = MetaServer(config, runtime, open_it)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(stop_on_signals, stop, nursery.cancel_scope, is_ready=server.ready.is_set)
+        )
+        http = "none"
+        if config.http.address:
+            http = await nursery.start(serve_http, server, config.http)
+        nursery.start_soon(_announce, server, http)
+        await serve(server, stop)
+        nursery.cancel_scope.cancel()
+
+
+async def _announce(server: MetaServer, http: str) -> None:
+    await server.ready.wait()
+    # What was loaded stays: the collector need not look through it again and again, which takes
+    # tens of milliseconds with many subjects.
+    gc.freeze()
+    assert server.listener is not None
+    listen = format_address(server.listener.address)
+    sys.stdout.write(f"ready listen={listen} http={http}\n")
+    sys.stdout.flush()

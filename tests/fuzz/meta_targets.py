@@ -1,0 +1,288 @@
+"""Targets for what a meta server is asked and answers: QMQ's bodies, and those of our own nodes."""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+from uuid import UUID
+
+from delay_protocol import (
+    CLIENT_REGISTER_ENTRIES_MAX,
+    META_BODY_BYTES_MAX,
+    NODE_BODY_BYTES_MAX,
+    REPLICAS_MAX,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+    ClientRegister,
+    GroupRecord,
+    LocalProtocolError,
+    MalformedMetaError,
+    Master,
+    NodeRegister,
+    NodeRegistered,
+    NodeRole,
+    OnlineState,
+    Phase,
+    Refused,
+    decode_acquire_meta,
+    decode_acquire_meta_reply,
+    decode_broker_register,
+    decode_client_register,
+    decode_client_register_reply,
+    decode_node_register,
+    decode_node_reply,
+    encode_acquire_meta,
+    encode_acquire_meta_reply,
+    encode_broker_register,
+    encode_client_register,
+    encode_client_register_reply,
+    encode_node_register,
+    encode_node_reply,
+)
+from delay_protocol.strings import decode_str, decode_str_bytes
+from tests.fuzz.reference import (
+    CutOffError,
+    TooManyError,
+    java_int,
+    read_acquire,
+    read_acquired,
+    read_broker_register,
+    read_route,
+    read_string_map,
+)
+from tests.fuzz.target import Target, attempt, byte_at
+
+
+def client(data: bytes) -> None:
+    """A registration and a route say what the slow reader finds, and come back as they were.
+
+    An odd first byte makes a map of the texts that follow, divided by zeros.
+    """
+    body = _map_of(data[1:]) if byte_at(data, 0) & 1 else data[1:]
+    request = attempt(MalformedMetaError, decode_client_register, body)
+    assert request == _expected_register(body)
+    if request is not None:
+        encoded = encode_client_register(request)
+        # It may be too long with the keys that the body left out.
+        if len(encoded) <= META_BODY_BYTES_MAX:
+            assert decode_client_register(encoded) == request
+    reply = attempt(MalformedMetaError, decode_client_register_reply, body)
+    expected = attempt((CutOffError, UnicodeDecodeError, ValueError), _expected_route, body)
+    if reply is None:
+        assert expected is None
+        return
+    groups = [(one.name, one.master, one.updated_ms, one.state) for one in reply.groups]
+    assert (
+        reply.timestamp_ms,
+        reply.subject,
+        reply.consumer_group,
+        reply.online_state,
+        reply.client_type,
+        groups,
+    ) == expected
+    again = encode_client_register_reply(reply)
+    assert again == body[: len(again)]
+
+
+def _map_of(texts: bytes) -> bytes:
+    parts = texts.split(b"\0")[: 2 * CLIENT_REGISTER_ENTRIES_MAX]
+    parts = parts[: len(parts) // 2 * 2]
+    sized = [min(len(part), 65_535).to_bytes(2, "big") + part[:65_535] for part in parts]
+    return (len(parts) // 2).to_bytes(2, "big") + b"".join(sized)
+
+
+def _expected_register(body: bytes) -> ClientRegister | None:
+    if len(body) > META_BODY_BYTES_MAX:
+        return None
+    found = attempt((CutOffError, TooManyError), read_string_map, body, CLIENT_REGISTER_ENTRIES_MAX)
+    if found is None:
+        return None
+    names = {
+        b"subject": "subject",
+        b"clientId": "client_id",
+        b"consumerGroup": "consumer_group",
+        b"appCode": "app_code",
+        b"clientLDC": "ldc",
+        b"clientTypeCode": "client_type",
+        b"requestType": "register_type",
+    }
+    # Earlier values of a repeated key are text as well, or the body is refused.
+    if not all(map(_is_text, _values_of(body, names.keys()))):
+        return None
+    values: dict[str, Any] = {
+        name: found[key].decode() for key, name in names.items() if key in found
+    }
+    for name, low, high in (("client_type", -128, 127), ("register_type", -(2**31), 2**31 - 1)):
+        number = java_int(values.pop(name, ""))
+        if number is not None and low <= number <= high:
+            values[name] = number
+    return ClientRegister(**values)
+
+
+def _values_of(body: bytes, keys: Collection[bytes]) -> Iterator[bytes]:
+    """Yield every value of one of these keys in a map that is whole."""
+    position = 2
+    for _ in range(int.from_bytes(body[:2], "big")):
+        pair = []
+        for _ in range(2):
+            size = int.from_bytes(body[position : position + 2], "big")
+            pair.append(body[position + 2 : position + 2 + size])
+            position += 2 + size
+        if pair[0] in keys:
+            yield pair[1]
+
+
+def _is_text(data: bytes) -> bool:
+    return attempt(UnicodeDecodeError, data.decode) is not None
+
+
+def _expected_route(body: bytes) -> tuple[object, ...]:
+    timestamp, subject, consumer_group, online, client_type, groups = read_route(body)
+    return (
+        timestamp,
+        subject.decode(),
+        consumer_group.decode(),
+        OnlineState(online),
+        client_type,
+        [
+            (name.decode(), master.decode(), updated, BrokerState(state))
+            for name, master, updated, state in groups
+        ],
+    )
+
+
+def broker(data: bytes) -> None:
+    """What brokers ask and are told is what the slow reader finds, and comes back as it was."""
+    _compare(data, decode_acquire_meta, encode_acquire_meta, _acquire, request=True)
+    _compare(data, decode_acquire_meta_reply, encode_acquire_meta_reply, _acquired, request=False)
+    _compare(data, decode_broker_register, encode_broker_register, _registered, request=True)
+
+
+def _acquire(body: bytes) -> tuple[object, ...]:
+    hostname, port = read_acquire(body)
+    return hostname.decode(), port
+
+
+def _acquired(body: bytes) -> tuple[object, ...]:
+    group, master, role = read_acquired(body)
+    return group.decode(), master.decode(), BrokerRole(role)
+
+
+def _registered(body: bytes) -> tuple[object, ...]:
+    kind, group, address, role, state = read_broker_register(body)
+    return (
+        BrokerRequestType(kind),
+        group.decode(),
+        address.decode(),
+        BrokerRole(role),
+        BrokerState(state),
+    )
+
+
+def _compare(
+    body: bytes,
+    decode: Callable[[bytes], Any],
+    encode: Callable[[Any], bytes],
+    reference: Callable[[bytes], tuple[object, ...]],
+    *,
+    request: bool,
+) -> None:
+    found = attempt(MalformedMetaError, decode, body)
+    expected = attempt((CutOffError, UnicodeDecodeError, ValueError), reference, body)
+    if request and len(body) > META_BODY_BYTES_MAX:
+        expected = None
+    if found is None:
+        assert expected is None
+        return
+    assert tuple(getattr(found, name) for name in found.__slots__) == expected
+    again = encode(found)
+    assert again == body[: len(again)]
+
+
+def nodes(data: bytes) -> None:
+    """What a node says, or is told, comes back as it was and is within the limits."""
+    request = attempt(MalformedMetaError, decode_node_register, data)
+    if request is not None:
+        assert 0 < request.incarnation < 2**63
+        assert request.cluster
+        encoded = attempt(LocalProtocolError, encode_node_register, request)
+        assert encoded is None or decode_node_register(encoded) == request
+    reply = attempt(MalformedMetaError, decode_node_reply, data)
+    assert request is None or reply is None or b"type" in data
+    if reply is not None:
+        if isinstance(reply, NodeRegistered):
+            assert len(reply.record.in_sync) <= REPLICAS_MAX
+            assert 0 < reply.record.min_isr <= REPLICAS_MAX
+        encoded = attempt(LocalProtocolError, encode_node_reply, reply)
+        assert encoded is None or decode_node_reply(encoded) == reply
+    assert len(data) <= NODE_BODY_BYTES_MAX or (request is None and reply is None)
+
+
+def node_register() -> NodeRegister:
+    """Return a plausible registration."""
+    return NodeRegister(
+        cluster="c",
+        group="g",
+        node_id="n1",
+        log_uuid=UUID(int=1),
+        storage_uuid=UUID(int=2),
+        incarnation=3,
+        last_sequence=7,
+        last_epoch=2,
+        address="h:1",
+        sync_address="",
+        http_address="h:2",
+        version="0.1",
+    )
+
+
+def node_replies() -> list[NodeRegistered | Refused]:
+    """Return answers of each kind."""
+    master = Master(node_id="n1", incarnation=3)
+    record = GroupRecord(
+        epoch=2,
+        version=5,
+        master=master,
+        in_sync={"n1": UUID(int=2)},
+        min_isr=1,
+        phase=Phase.ACTIVE,
+    )
+    electing = GroupRecord(
+        epoch=3, version=6, master=None, in_sync={}, min_isr=2, phase=Phase.ELECTING
+    )
+    return [
+        NodeRegistered(role=NodeRole.MASTER, record=record, lease_ms=5000),
+        NodeRegistered(role=NodeRole.SLAVE, record=electing, lease_ms=1),
+        Refused(reason="another log"),
+    ]
+
+
+PROTOCOL = ("delay_protocol",)
+
+META_TARGETS = (
+    Target(
+        name="meta_client",
+        run=client,
+        decoders=(
+            decode_client_register,
+            decode_client_register_reply,
+            decode_str,
+            decode_str_bytes,
+        ),
+        packages=PROTOCOL,
+        size_max=512,
+    ),
+    Target(
+        name="meta_broker",
+        run=broker,
+        decoders=(decode_acquire_meta, decode_acquire_meta_reply, decode_broker_register),
+        packages=PROTOCOL,
+        size_max=256,
+    ),
+    Target(
+        name="nodes",
+        run=nodes,
+        decoders=(decode_node_register, decode_node_reply),
+        packages=PROTOCOL,
+        size_max=4096,
+    ),
+)

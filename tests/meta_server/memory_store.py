@@ -1,0 +1,93 @@
+"""A store in memory, for simulations: it fails when told to, and forgets what was not committed.
+
+A Medium is what survives; a MemoryStore is one process's way to it.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from meta_server.errors import StoreRefusedError, StoreUnavailableError
+from meta_server.model import Audit, AuditRow, Change, Contents, Store
+from meta_server.registry import Registry
+
+
+class Fault(Enum):
+    """How a commit fails."""
+
+    LOST = "not kept"
+    """Nothing of it is in the store."""
+    KEPT = "kept"
+    """All of it is in the store, but whoever asked does not learn that."""
+    REFUSED = "refused"
+    """The store cannot hold it."""
+
+
+class Medium:
+    """What is durable, whoever comes and goes."""
+
+    def __init__(self, contents: Contents | None = None) -> None:
+        self.tables = Registry(contents or Contents())
+        self.audit: list[AuditRow] = []
+        self.is_down = False
+        """Whether every call fails."""
+        self.next_faults: list[Fault] = []
+        """What becomes of the next commits, in order."""
+        self.commits: list[tuple[Change, ...]] = []
+        """Everything that was kept."""
+        self.loads = 0
+
+    @property
+    def contents(self) -> Contents:
+        """What a store that is opened now would load."""
+        return self.tables.contents()
+
+
+class MemoryStore:
+    """The Store of model.py on a Medium."""
+
+    def __init__(self, medium: Medium) -> None:
+        self._medium = medium
+        self.is_closed = False
+
+    def load(self) -> Contents:
+        """Return everything."""
+        self._check_up()
+        self._medium.loads += 1
+        return self._medium.contents
+
+    def commit(self, changes: Sequence[Change], /) -> None:
+        """Keep all or nothing."""
+        self._check_up()
+        medium = self._medium
+        fault = medium.next_faults.pop(0) if medium.next_faults else None
+        if fault is Fault.LOST:
+            raise StoreUnavailableError("told to lose it")
+        if fault is Fault.REFUSED:
+            raise StoreRefusedError("told to refuse it")
+        medium.tables.apply(changes)
+        medium.commits.append(tuple(changes))
+        for change in changes:
+            if isinstance(change, Audit):
+                medium.audit.append(AuditRow(number=len(medium.audit) + 1, entry=change.entry))
+        if fault is Fault.KEPT:
+            raise StoreUnavailableError("told to say that it is lost")
+
+    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
+        """Return entries, newest first."""
+        self._check_up()
+        rows = [row for row in self._medium.audit if before is None or row.number < before]
+        return tuple(reversed(rows[-limit:]))
+
+    def close(self) -> None:
+        """Let go."""
+        self.is_closed = True
+
+    def _check_up(self) -> None:
+        assert not self.is_closed
+        if self._medium.is_down:
+            raise StoreUnavailableError("told to be down")
+
+
+def _conforms(store: MemoryStore) -> Store:
+    """Let the type checker compare."""
+    return store

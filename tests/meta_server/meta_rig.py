@@ -1,0 +1,258 @@
+"""A whole meta server in virtual time, with a store in memory, and peers that talk to it."""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import trio
+
+from delay_protocol import (
+    AcquireMeta,
+    BrokerGroupInfo,
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+    ClientRegister,
+    ClientRegisterReply,
+    ClientType,
+    CommandCode,
+    Frame,
+    FrameDecoder,
+    NodeRegister,
+    NodeRegistered,
+    Refused,
+    decode_client_register_reply,
+    decode_node_reply,
+    encode_acquire_meta,
+    encode_broker_register,
+    encode_client_register,
+    encode_node_register,
+    encode_request,
+)
+from delay_transport import Runtime
+from meta_server.config import MetaServerConfig, NodeConfig
+from meta_server.server import MetaServer, serve
+from tests.meta_server.memory_store import Medium, MemoryStore
+from tests.simulation.clock import SimClock
+from tests.simulation.executor import ExecutorPlan, SimExecutor
+from tests.simulation.faults import Kill
+from tests.simulation.network import NetworkPlan, SimNetwork
+
+HOST = "127.0.0.1"
+PORT = 20880
+
+PROMPT = ExecutorPlan(delay_s=(0.001, 0.001), stall_chance=0)
+"""Every call of the store takes a millisecond."""
+
+
+def uuid(number: int) -> UUID:
+    """Return one of many uuids."""
+    return UUID(int=number)
+
+
+def node(
+    node_id: str = "n1",
+    *,
+    group: str = "d1",
+    log: int = 1,
+    storage: int = 101,
+    incarnation: int = 1,
+    last_sequence: int = 1,
+    last_epoch: int = 0,
+    address: str = "10.0.0.5:20801",
+    cluster: str = "c1",
+) -> NodeRegister:
+    """Return the registration of a delay server."""
+    return NodeRegister(
+        cluster=cluster,
+        group=group,
+        node_id=node_id,
+        log_uuid=uuid(log),
+        storage_uuid=uuid(storage),
+        incarnation=incarnation,
+        last_sequence=last_sequence,
+        last_epoch=last_epoch,
+        address=address,
+        sync_address="",
+        http_address="",
+        version="1.0",
+    )
+
+
+def broker(
+    group: str = "g1",
+    *,
+    what: BrokerRequestType = BrokerRequestType.ONLINE,
+    address: str = "10.0.0.1:20881",
+    role: BrokerRole = BrokerRole.MASTER,
+    state: BrokerState = BrokerState.RW,
+) -> BrokerRegister:
+    """Return the registration of a broker."""
+    return BrokerRegister(request_type=what, group=group, address=address, role=role, state=state)
+
+
+def names(groups: tuple[BrokerGroupInfo, ...]) -> list[str]:
+    """Return the names of groups."""
+    return [group.name for group in groups]
+
+
+class Peer:
+    """One connection to the meta server."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._decoder = FrameDecoder(frame_bytes_max=1 << 26)
+        self._frames: list[Frame] = []
+        self._opaque = 0
+
+    async def receive(self) -> Frame:
+        """Return the next frame from the server."""
+        while not self._frames:
+            data = await self.stream.receive_some(1 << 20)
+            assert data, "the server closed the connection"
+            self._decoder.feed(data)
+            self._frames += self._decoder.frames()
+        return self._frames.pop(0)
+
+    async def ask(self, code: int, body: bytes, *, skip_pushes: bool = False) -> Frame:
+        """Send a request and return the next frame, which answers it."""
+        self._opaque += 1
+        await self.stream.send_all(encode_request(code=code, opaque=self._opaque, body=body))
+        answer = await self.receive()
+        while skip_pushes and not answer.opaque:
+            answer = await self.receive()
+        assert (answer.flag, answer.opaque, answer.request_code) == (1, self._opaque, code)
+        return answer
+
+    async def try_register(
+        self,
+        subject: str,
+        client_type: int = ClientType.PRODUCER,
+        *,
+        client_id: str = "h@@1",
+        consumer_group: str = "",
+        **more: str,
+    ) -> Frame:
+        """Register a client; return the answer's frame."""
+        request = ClientRegister(
+            subject=subject,
+            client_type=client_type,
+            client_id=client_id,
+            consumer_group=consumer_group,
+            **more,  # type: ignore[arg-type]
+        )
+        return await self.ask(CommandCode.CLIENT_REGISTER, encode_client_register(request))
+
+    async def register(
+        self,
+        subject: str,
+        client_type: int = ClientType.PRODUCER,
+        *,
+        client_id: str = "h@@1",
+        consumer_group: str = "",
+    ) -> ClientRegisterReply:
+        """Register a client; return what it was told."""
+        frame = await self.try_register(
+            subject, client_type, client_id=client_id, consumer_group=consumer_group
+        )
+        assert frame.code == 0, frame.body
+        return decode_client_register_reply(frame.body)
+
+    async def pushed(self) -> ClientRegisterReply:
+        """Return what is pushed next."""
+        frame = await self.receive()
+        assert (frame.code, frame.flag, frame.opaque) == (0, 1, 0)
+        assert frame.request_code == CommandCode.CLIENT_REGISTER
+        return decode_client_register_reply(frame.body)
+
+    async def broker(self, request: BrokerRegister) -> Frame:
+        """Register a broker; return the answer's frame."""
+        return await self.ask(CommandCode.BROKER_REGISTER, encode_broker_register(request))
+
+    async def acquire(self, hostname: str, port: int) -> Frame:
+        """Ask who a broker is."""
+        body = encode_acquire_meta(AcquireMeta(hostname=hostname, serve_port=port))
+        return await self.ask(CommandCode.BROKER_ACQUIRE_META, body)
+
+    async def node(self, request: NodeRegister) -> NodeRegistered | Refused:
+        """Register a delay server."""
+        frame = await self.ask(CommandCode.NODE_REGISTER, encode_node_register(request))
+        assert frame.code == 0, frame.body
+        return decode_node_reply(frame.body)
+
+
+class World:
+    """A machine for meta servers; the medium of the store outlives them."""
+
+    def __init__(self, *, seed: int = 7, medium: Medium | None = None) -> None:
+        self.chance = random.Random(seed)
+        self.clock = SimClock()
+        self.medium = medium or Medium()
+        self.network = SimNetwork(
+            self.chance, plan=NetworkPlan(delay_s=(0.0001, 0.0001), slow_chance=0)
+        )
+        self.plan = PROMPT
+        self.lives = 0
+        self.stores: list[MemoryStore] = []
+        self._clients = self.network.node("client")
+
+    async def connect(self) -> Peer:
+        """Connect a peer."""
+        return Peer(await self._clients.connect(HOST, PORT))
+
+    def server(self, config: MetaServerConfig | None = None) -> MetaServer:
+        """Make a server for the next life of the machine."""
+        if self.lives:
+            self.network.cut("meta", Kill("next life"))
+        self.lives += 1
+        self.executor = SimExecutor(self.chance, plan=self.plan)
+        runtime = Runtime(
+            clock=self.clock,
+            network=self.network.node("meta"),
+            executor=self.executor,
+            chance=self.chance,
+        )
+        return MetaServer(config or make_config(), runtime, self._open_store)
+
+    def _open_store(self) -> MemoryStore:
+        self.stores.append(MemoryStore(self.medium))
+        return self.stores[-1]
+
+    @asynccontextmanager
+    async def serving(
+        self, config: MetaServerConfig | None = None, *, kill: bool = False
+    ) -> AsyncIterator[MetaServer]:
+        """Serve during the block; then stop in good order, or be killed."""
+        server = self.server(config)
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: serve(server, stop, task_status=task_status))
+            yield server
+            if kill:
+                self.network.cut("meta", Kill("told to"))
+                nursery.cancel_scope.cancel()
+            stop.set()
+
+
+def make_config(**sections: object) -> MetaServerConfig:
+    """Return settings for a World; `sections` replace the defaults."""
+    return MetaServerConfig(
+        **{"node": NodeConfig(data_dir=Path("unused"), stop_ms_max=100), **sections}  # type: ignore[arg-type]
+    )
+
+
+def state_of(server: MetaServer, group: str) -> BrokerState:
+    """Return the state that a group has now."""
+    return server.registry.groups[group].state
+
+
+async def until(
+    condition: Callable[[], object], *, seconds: float = 60.0, step_s: float = 0.01
+) -> None:
+    """Wait until a condition holds; fail after so many (virtual) seconds."""
+    with trio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110 (any condition, and waiting costs nothing)
+            await trio.sleep(step_s)

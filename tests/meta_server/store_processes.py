@@ -1,0 +1,82 @@
+"""What the tests of the store run in processes of their own: a writer to kill, and a racer."""
+
+import random
+import sys
+from uuid import UUID
+
+from delay_protocol import GroupRecord, Master, Phase
+from meta_server.databases import DatabaseSettings
+from meta_server.errors import ConflictError
+from meta_server.model import (
+    Audit,
+    AuditEntry,
+    DelayGroup,
+    Route,
+    SaveDelayGroup,
+    SaveRoute,
+    SaveSubject,
+    Subject,
+)
+from meta_server.store import SqlStore, open_store
+
+
+def _open(url: str) -> SqlStore:
+    return open_store(DatabaseSettings(url=url), now_ms=1, chance=random.Random(0))
+
+
+def _say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def write(url: str, start: int) -> None:
+    """Save one subject after another with its route and audit; print each when it is durable."""
+    store = _open(url)
+    _say("ready")
+    for number in range(start, sys.maxsize):
+        name = f"s{number}"
+        entry = AuditEntry(at_ms=number, actor="writer", action="subject.add", target=name)
+        store.commit(
+            [
+                SaveSubject(Subject(name=name)),
+                SaveRoute(Route(name=name, groups=("g",))),
+                Audit(entry),
+            ]
+        )
+        _say(number)
+
+
+def race(url: str, node_id: str, wins: int) -> None:
+    """Make itself the master of a group again and again; print each (epoch, version) it won."""
+    store = _open(url)
+    _say("ready")
+    sys.stdin.readline()
+    while wins:
+        [group] = store.load().delay_groups
+        before = (group.record.epoch, group.record.version)
+        record = GroupRecord(
+            epoch=before[0] + 1,
+            version=before[1] + 1,
+            master=Master(node_id=node_id, incarnation=1),
+            in_sync={node_id: UUID(int=before[0])},
+            min_isr=1,
+            phase=Phase.ACTIVE,
+        )
+        after = DelayGroup(
+            name=group.name, cluster=group.cluster, log_uuid=group.log_uuid, record=record
+        )
+        entry = AuditEntry(at_ms=1, actor=node_id, action="elect", target=str(record.epoch))
+        try:
+            store.commit([SaveDelayGroup(after, expected=before), Audit(entry)])
+        except ConflictError:
+            continue
+        _say(*before)
+        wins -= 1
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["write", url, start]:
+            write(url, int(start))
+        case ["race", url, node_id, wins]:
+            race(url, node_id, int(wins))

@@ -1,0 +1,278 @@
+"""Groups of brokers: what each registration leads to, and whose word counts."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from delay_protocol import (
+    AcquireMeta,
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+)
+from meta_server.errors import RefusedError
+from meta_server.groups import (
+    GroupEvent,
+    Heard,
+    acquire,
+    check_address,
+    plan_register,
+    plan_silence,
+    state_after,
+    watched,
+)
+from meta_server.liveness import Liveness
+from meta_server.model import (
+    STATIC,
+    Broker,
+    BrokerGroup,
+    Contents,
+    GroupKind,
+    SaveBrokerGroup,
+)
+from meta_server.registry import Registry
+from tests.meta_server.meta_rig import broker
+
+ONLINE, HEARTBEAT, OFFLINE = (
+    BrokerRequestType.ONLINE,
+    BrokerRequestType.HEARTBEAT,
+    BrokerRequestType.OFFLINE,
+)
+TIMEOUT_S = 30.0
+
+
+def plan(
+    registry: Registry, request: BrokerRegister, *, is_heard: bool = True, now_ms: int = 5
+) -> Heard:
+    return plan_register(registry, request, is_heard=is_heard, groups_max=10, now_ms=now_ms)
+
+
+def apply(registry: Registry, request: BrokerRegister, *, is_heard: bool = True) -> BrokerGroup:
+    registry.apply(plan(registry, request, is_heard=is_heard).changes)
+    return registry.groups[request.group]
+
+
+def entered(role: BrokerRole, *, host: str = "h1", port: int = 20881, sync: int = 0) -> Broker:
+    return Broker(
+        hostname=host, serve_port=port, ip="10.0.0.1", group="g1", role=role, sync_port=sync
+    )
+
+
+@pytest.mark.parametrize("reported", list(BrokerState))
+def test_the_table_of_states(reported: BrokerState) -> None:
+    assert state_after(GroupEvent.ONLINE, reported) is BrokerState.RW
+    assert state_after(GroupEvent.HEARTBEAT, reported) is reported
+    assert state_after(GroupEvent.OFFLINE, reported) is BrokerState.NRW
+    assert state_after(GroupEvent.SILENCE, reported) is BrokerState.NRW
+
+
+def test_a_group_comes_into_being_with_its_first_event_whichever_it_is() -> None:
+    for what, state in (
+        (ONLINE, BrokerState.RW),
+        (HEARTBEAT, BrokerState.R),
+        (OFFLINE, BrokerState.NRW),
+    ):
+        registry = Registry(Contents())
+        group = apply(registry, broker(what=what, state=BrokerState.R))
+        assert (group.kind, group.master, group.state) == (
+            GroupKind.NORMAL,
+            "10.0.0.1:20881",
+            state,
+        )
+
+
+@pytest.mark.parametrize("role", [BrokerRole.DELAY, BrokerRole.DELAY_MASTER])
+def test_the_role_tells_the_kind(role: BrokerRole) -> None:
+    assert apply(Registry(Contents()), broker(role=role)).kind is GroupKind.DELAY
+
+
+def test_what_an_operator_set_stays_through_registrations() -> None:
+    registry = Registry(Contents())
+    group = apply(registry, broker())
+    marked = replace(group, weight=7, is_read_only=True, tag="t", ext={"a": "b"}, version=2)
+    registry.apply((SaveBrokerGroup(marked),))
+    after = apply(registry, broker(what=OFFLINE))
+    assert replace(after, state=group.state, updated_ms=group.updated_ms, version=2) == marked
+
+
+def test_the_row_is_written_only_when_something_changes() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    heard = plan(registry, broker(what=HEARTBEAT), now_ms=99)
+    assert heard == Heard(changes=(), group="g1")
+
+
+def test_a_broker_that_goes_online_elsewhere_is_followed() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    assert apply(registry, broker(address="10.0.0.2:20881")).master == "10.0.0.2:20881"
+
+
+def test_a_heartbeat_from_elsewhere_counts_once_the_master_is_silent() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    other = broker(what=HEARTBEAT, address="10.0.0.2:20881")
+    with pytest.raises(RefusedError, match="which is heard"):
+        plan(registry, other)
+    assert apply(registry, other, is_heard=False).master == "10.0.0.2:20881"
+
+
+def test_where_brokers_are_entered_only_their_addresses_count() -> None:
+    registry = Registry(Contents(brokers=(entered(BrokerRole.MASTER),)))
+    with pytest.raises(RefusedError, match="entered as h1:20881"):
+        plan(registry, broker(address="10.0.0.2:20881"))
+    assert apply(registry, broker(address="10.0.0.1:20881")).master == "10.0.0.1:20881"
+    assert apply(registry, broker(address="h1:20881")).master == "h1:20881"
+
+
+def test_a_retired_group_stays_retired() -> None:
+    group = BrokerGroup(name="g1", kind=GroupKind.NORMAL, master="10.0.0.1:20881", is_retired=True)
+    with pytest.raises(RefusedError, match="retired"):
+        plan(Registry(Contents(broker_groups=(group,))), broker())
+
+
+def test_a_static_group_is_never_silent_until_it_registers_after_all() -> None:
+    group = BrokerGroup(
+        name="g1",
+        kind=GroupKind.NORMAL,
+        master="10.0.0.1:20881",
+        state=BrokerState.RW,
+        ext={STATIC: "yes", "room": "a"},
+    )
+    registry = Registry(Contents(broker_groups=(group,)))
+    assert watched(registry) == []
+    assert plan_silence(registry, "g1", now_ms=5) == ()
+    assert apply(registry, broker(what=HEARTBEAT)).ext == {"room": "a"}
+    assert watched(registry) == ["g1"]
+    registry.apply(plan_silence(registry, "g1", now_ms=5))
+    assert registry.groups["g1"].state is BrokerState.NRW
+    assert watched(registry) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "source", "master"),
+    [
+        (BrokerRole.MASTER, None, ""),
+        (BrokerRole.DELAY, None, ""),
+        (BrokerRole.DELAY_MASTER, None, ""),
+        (BrokerRole.SLAVE, BrokerRole.MASTER, "10.0.0.1:20882"),
+        (BrokerRole.BACKUP, BrokerRole.SLAVE, "10.0.0.1:20882"),
+        (BrokerRole.DELAY_SLAVE, BrokerRole.DELAY_MASTER, "10.0.0.1:20882"),
+        (BrokerRole.DELAY_BACKUP, BrokerRole.DELAY_SLAVE, "10.0.0.1:20882"),
+    ],
+)
+def test_a_broker_learns_its_group_role_and_whom_to_copy(
+    role: BrokerRole, source: BrokerRole | None, master: str
+) -> None:
+    brokers = [entered(role, host="me", port=1)]
+    if source is not None:
+        with pytest.raises(RefusedError, match="could copy"):
+            acquire(
+                Registry(Contents(brokers=tuple(brokers))), AcquireMeta(hostname="me", serve_port=1)
+            )
+        brokers.append(entered(source, sync=20882))
+    registry = Registry(Contents(brokers=tuple(brokers)))
+    reply = acquire(registry, AcquireMeta(hostname="me", serve_port=1))
+    assert (reply.group, reply.role, reply.master) == ("g1", role, master)
+
+
+def test_a_broker_may_give_its_address_as_its_host_name() -> None:
+    registry = Registry(Contents(brokers=(entered(BrokerRole.MASTER),)))
+    assert acquire(registry, AcquireMeta(hostname="10.0.0.1", serve_port=20881)).group == "g1"
+    for hostname, port in (("10.0.0.1", 1), ("h2", 20881), ("", 20881)):
+        with pytest.raises(RefusedError, match="no broker is entered"):
+            acquire(registry, AcquireMeta(hostname=hostname, serve_port=port))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "h", "h:", ":1", "h:x", "h:0", "h:65536", "[::1]:1", "h h:1", "h:\uff11", "h" * 300],
+)
+def test_what_qmqs_clients_could_not_connect_to_is_no_address(address: str) -> None:
+    with pytest.raises(RefusedError):
+        check_address(address)
+
+
+class Groups(RuleBasedStateMachine):
+    """Brokers speak and fall silent, time passes, the meta server restarts: compared with a model.
+
+    The model is a history: what the group's own address said last, and when.
+    """
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = 0.0
+        self.registry = Registry(Contents())
+        self.liveness: Liveness[str] = Liveness(timeout_s=TIMEOUT_S)
+        self.model: dict[str, tuple[str, BrokerState]] = {}
+        self.heard: dict[str, float] = {}
+
+    @rule(
+        group=st.sampled_from(["g1", "g2"]),
+        what=st.sampled_from(list(BrokerRequestType)),
+        host=st.sampled_from([1, 2]),
+        state=st.sampled_from(list(BrokerState)),
+    )
+    def speak(self, group: str, what: BrokerRequestType, host: int, state: BrokerState) -> None:
+        address = f"10.0.0.{host}:20881"
+        request = broker(group, what=what, address=address, state=state)
+        is_silent = self.now - self.heard.get(group, -1e9) >= TIMEOUT_S
+        known = self.model.get(group)
+        counts = (
+            known is None
+            or known[0] == address
+            or what is ONLINE
+            or (what is HEARTBEAT and is_silent)
+        )
+        try:
+            heard = plan_register(
+                self.registry,
+                request,
+                is_heard=self.liveness.is_heard(group, self.now),
+                groups_max=2,
+                now_ms=int(self.now * 1000),
+            )
+        except RefusedError:
+            assert not counts
+            return
+        assert counts
+        self.registry.apply(heard.changes)
+        assert heard.group == group
+        self.liveness.hear(group, self.now)
+        self.heard[group] = self.now
+        reported = {ONLINE: BrokerState.RW, HEARTBEAT: state, OFFLINE: BrokerState.NRW}[what]
+        self.model[group] = (address, reported)
+
+    @rule(seconds=st.sampled_from([0.5, 10.0, 29.9, 30.0, 61.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        for name in self.liveness.take_silent(self.now):
+            self.registry.apply(plan_silence(self.registry, name, now_ms=int(self.now * 1000)))
+        for group, at in self.heard.items():
+            if self.now - at >= TIMEOUT_S:
+                self.model[group] = (self.model[group][0], BrokerState.NRW)
+
+    @rule(down_s=st.sampled_from([0.0, 100.0]))
+    def restart_meta_server(self, down_s: float) -> None:
+        self.now += down_s
+        self.registry = Registry(self.registry.contents())
+        self.liveness = Liveness(timeout_s=TIMEOUT_S)
+        self.liveness.start(watched(self.registry), self.now)
+        self.heard = {
+            group: self.now
+            for group, (_, state) in self.model.items()
+            if state is not BrokerState.NRW
+        }
+
+    @invariant()
+    def rows_are_as_the_model_says(self) -> None:
+        if hasattr(self, "registry"):
+            assert {
+                name: (group.master, group.state) for name, group in self.registry.groups.items()
+            } == self.model
+
+
+TestGroups = Groups.TestCase

@@ -1,0 +1,580 @@
+"""What each request is answered, over a connection: the protocol's vectors, traps and refusals."""
+
+import random
+from collections import Counter
+
+import pytest
+import trio
+
+from delay_protocol import (
+    AcquireMeta,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+    ClientRegister,
+    ClientType,
+    CommandCode,
+    NodeRegistered,
+    NodeRole,
+    OnlineState,
+    Refused,
+    decode_acquire_meta_reply,
+    decode_client_register_reply,
+    encode_acquire_meta,
+    encode_broker_register,
+    encode_client_register,
+    encode_node_register,
+)
+from meta_server.config import RegistrationConfig
+from meta_server.model import (
+    Broker,
+    BrokerGroup,
+    Contents,
+    GroupKind,
+    OfflineState,
+    ReadOnlySetting,
+    Route,
+    SetOffline,
+    Subject,
+)
+from meta_server.registry import Registry
+from tests.meta_server.memory_store import Fault, Medium
+from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of, until
+
+ONLINE, HEARTBEAT, OFFLINE = (
+    BrokerRequestType.ONLINE,
+    BrokerRequestType.HEARTBEAT,
+    BrokerRequestType.OFFLINE,
+)
+CONSUMER, DELAY_PRODUCER = ClientType.CONSUMER, ClientType.DELAY_PRODUCER
+
+
+def group(name: str, *, port: int = 20881, **more: object) -> BrokerGroup:
+    return BrokerGroup(
+        **{  # type: ignore[arg-type]
+            "name": name,
+            "kind": GroupKind.NORMAL,
+            "master": f"10.0.0.1:{port}",
+            "state": BrokerState.RW,
+            **more,
+        }
+    )
+
+
+def delay_group(name: str, *, port: int = 20801, **more: object) -> BrokerGroup:
+    return group(name, port=port, kind=GroupKind.DELAY, **more)
+
+
+def world_with(**rows: object) -> World:
+    return World(medium=Medium(Contents(**rows)))  # type: ignore[arg-type]
+
+
+async def test_a_subject_is_made_and_routed_at_its_first_use_and_keeps_its_route() -> None:
+    world = world_with(broker_groups=(group("g1"), group("g2"), group("g3")))
+    async with world.serving():
+        peer = await world.connect()
+        first = await peer.register("a.b")
+        assert len(first.groups) == 2
+        assert names(first.groups) == names((await peer.register("a.b", CONSUMER)).groups)
+    assert [subject.name for subject in world.medium.contents.subjects] == ["a.b"]
+    async with world.serving():
+        again = await (await world.connect()).register("a.b")
+        assert names(again.groups) == names(first.groups)
+
+
+async def test_many_who_use_a_new_subject_at_once_get_the_same_route() -> None:
+    world = world_with(broker_groups=tuple(group(f"g{n}") for n in range(5)))
+    routes: list[list[str]] = []
+
+    async def ask() -> None:
+        peer = await world.connect()
+        routes.append(names((await peer.register("a.b")).groups))
+
+    async with world.serving(), trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(ask)
+    assert len(routes) == 50
+    assert len({tuple(route) for route in routes}) == 1
+    assert len(world.medium.contents.routes) == 1
+
+
+@pytest.mark.parametrize(
+    "subject", ["%RETRY%a.b%group1", "%DEAD_RETRY%a.b%group1"], ids=["retry", "dead retry"]
+)
+async def test_trap_5_a_retry_subject_is_routed_as_the_real_one_and_echoed_as_it_is(
+    subject: str,
+) -> None:
+    world = world_with(broker_groups=tuple(group(f"g{n}") for n in range(5)))
+    async with world.serving():
+        peer = await world.connect()
+        real = await peer.register("a.b", CONSUMER, consumer_group="group1")
+        retry = await peer.register(subject, CONSUMER, consumer_group="group1")
+        assert retry.subject == subject
+        assert (retry.consumer_group, retry.client_type) == ("group1", CONSUMER)
+        assert retry.groups == real.groups
+    assert [row.name for row in world.medium.contents.subjects] == ["a.b"]
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a/b", "%RETRY%a/b%g"])
+async def test_an_illegal_subject_is_answered_minus_2_offline_and_no_groups(subject: str) -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        reply = await (await world.connect()).register(subject)
+        assert (reply.timestamp_ms, reply.online_state, reply.groups, reply.subject) == (
+            -2,
+            OnlineState.OFFLINE,
+            (),
+            subject,
+        )
+        assert server.listener is not None
+        assert server.listener.counts.faults == 1
+    assert world.medium.contents.subjects == ()
+
+
+async def test_a_huge_subject_is_refused_and_leaves_nothing_behind() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        peer = await world.connect()
+        for subject in ("x" * 30_000, "%RETRY%" + "x" * 300 + "%g"):
+            reply = await peer.register(subject)
+            assert (reply.timestamp_ms, reply.groups) == (-2, ())
+        long_id = await peer.register("a.b", client_id="i" * 5000)
+        assert long_id.timestamp_ms == -2
+        assert server.pushing.subscriptions == 0
+        assert server.clients.gathered == 0
+    assert world.medium.contents.subjects == ()
+
+
+async def test_trap_4_a_delay_producer_gets_a_group_while_any_is_known() -> None:
+    world = world_with(
+        broker_groups=(
+            delay_group("d1", state=BrokerState.NRW),
+            delay_group("d2", state=BrokerState.NRW, is_read_only=True),
+        )
+    )
+    async with world.serving():
+        reply = await (await world.connect()).register("a.b", DELAY_PRODUCER)
+        assert [(info.name, info.state) for info in reply.groups] == [("d1", BrokerState.RW)]
+
+
+async def test_trap_4_a_delay_producer_gets_the_same_groups_every_time() -> None:
+    world = world_with(broker_groups=tuple(delay_group(f"d{n}") for n in range(9)))
+    async with world.serving():
+        peer = await world.connect()
+        answers = {
+            subject: [await peer.register(subject, DELAY_PRODUCER) for _ in range(5)]
+            for subject in ("a", "b", "c", "d")
+        }
+    for replies in answers.values():
+        assert len({tuple(names(reply.groups)) for reply in replies}) == 1
+        assert len(replies[0].groups) == 2
+    assert len({tuple(names(replies[0].groups)) for replies in answers.values()}) > 1
+    assert world.medium.contents.subjects == ()
+
+
+async def test_read_only_groups_are_kept_from_producers_and_shown_to_consumers() -> None:
+    world = world_with(
+        broker_groups=(group("g1"), group("g2")),
+        read_only=(ReadOnlySetting(subject="a.b", group="g1"),),
+    )
+    async with world.serving():
+        peer = await world.connect()
+        assert names((await peer.register("a.b")).groups) == ["g2"]
+        assert sorted(names((await peer.register("a.b", CONSUMER)).groups)) == ["g1", "g2"]
+        assert sorted(names((await peer.register("other")).groups)) == ["g1", "g2"]
+
+
+async def test_an_operators_word_on_a_consumer_is_told_also_for_its_retry_subject() -> None:
+    world = world_with(
+        broker_groups=(group("g1"),),
+        offline=(OfflineState(client_id="*", subject="a.b", consumer_group="cg"),),
+    )
+    async with world.serving():
+        peer = await world.connect()
+        for subject in ("a.b", "%RETRY%a.b%cg"):
+            reply = await peer.register(subject, CONSUMER, consumer_group="cg")
+            assert reply.online_state is OnlineState.OFFLINE
+            assert reply.timestamp_ms > 0
+        other = await peer.register("a.b", CONSUMER, consumer_group="other")
+        assert other.online_state is OnlineState.ONLINE
+
+
+async def test_a_body_that_cannot_be_read_is_answered_51_with_the_reason() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        for code in (35, 40, 30, 1010):
+            answer = await peer.ask(code, b"\x7f")
+            assert answer.code == 51
+            assert bool(answer.body) == (code != CommandCode.BROKER_ACQUIRE_META)
+        assert server.listener is not None
+        assert server.listener.counts.faults == 4
+        assert (await peer.ask(11, b"")).code == 3
+
+
+async def test_a_flood_of_new_subjects_is_refused_for_the_moment_and_known_ones_go_on() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    limits = RegistrationConfig(new_subjects_per_second_max=1, new_subjects_burst_seconds=3)
+    async with world.serving(make_config(registration=limits)):
+        peer = await world.connect()
+        codes = [(await peer.try_register(f"s{n}")).code for n in range(20)]
+        assert codes.count(0) == 4
+        assert codes[4:] == [51] * 16
+        assert names((await peer.register("s0")).groups) == ["g1"]
+        await trio.sleep(5)
+        assert (await peer.try_register("later")).code == 0
+    assert len(world.medium.contents.subjects) == 5
+
+
+async def test_there_are_no_more_subjects_than_allowed() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving(make_config(registration=RegistrationConfig(subjects_max=3))):
+        peer = await world.connect()
+        codes = [(await peer.try_register(f"s{n}")).code for n in range(5)]
+        assert codes == [0, 0, 0, 51, 51]
+        refusal = await peer.try_register("s9")
+        assert b"limit" in refusal.body
+        assert (await peer.try_register("s9", DELAY_PRODUCER)).code == 0
+
+
+async def test_trap_6_a_broker_that_is_not_entered_is_answered_51_and_nothing_else() -> None:
+    world = world_with(
+        brokers=(
+            Broker(
+                hostname="host1",
+                serve_port=20801,
+                ip="10.0.0.5",
+                group="dg1",
+                role=BrokerRole.DELAY_MASTER,
+            ),
+        )
+    )
+    async with world.serving():
+        peer = await world.connect()
+        reply = decode_acquire_meta_reply((await peer.acquire("host1", 20801)).body)
+        assert (reply.group, reply.master, reply.role) == ("dg1", "", BrokerRole.DELAY_MASTER)
+        unknown = await peer.acquire("host2", 20801)
+        assert (unknown.code, unknown.body) == (51, b"")
+
+
+async def test_a_broker_goes_online_and_clients_see_it() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        assert (await peer.register("a.b")).groups == ()
+        state = BrokerState.NRW
+        assert (await peer.broker(broker(what=HEARTBEAT, state=state))).code == 0
+        assert (await peer.register("a.b")).groups == ()
+        answer = await peer.broker(broker(what=ONLINE))
+        assert (answer.code, answer.body) == (0, b"")
+        reply = await (await world.connect()).register("a.b")
+        assert [(info.name, info.master, info.state) for info in reply.groups] == [
+            ("g1", "10.0.0.1:20881", BrokerState.RW)
+        ]
+
+
+async def test_roles_that_copy_are_answered_and_change_nothing() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        for role in (1, 4, 6, 7):
+            assert (await peer.broker(broker(role=BrokerRole(role)))).code == 0
+    assert world.medium.contents.broker_groups == ()
+
+
+async def test_wrong_roles_groups_and_addresses_are_refused_with_the_reason() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        peer = await world.connect()
+        for request, reason in (
+            (broker(role=BrokerRole.STANDBY), b"STANDBY"),
+            (broker(role=BrokerRole.DELAY_MASTER), b"NORMAL"),
+            (broker(address="nowhere"), b"host:port"),
+            (broker(address="[::1]:20881"), b"host:port"),
+            (broker("g 1"), b"blanks"),
+            (broker("g" * 300), b"255"),
+            (broker(what=OFFLINE, address="10.9.9.9:1"), b"10.0.0.1:20881"),
+            (broker(what=HEARTBEAT, address="10.9.9.9:1"), b"heard"),
+        ):
+            answer = await peer.broker(request)
+            assert answer.code == 51
+            assert reason in answer.body
+        assert server.handlers.refused["BROKER_REGISTER"] == 8
+    assert world.medium.contents.broker_groups == (group("g1"),)
+
+
+async def test_a_flood_of_groups_ends_at_the_limit() -> None:
+    world = World()
+    async with world.serving(make_config(registration=RegistrationConfig(groups_max=3))):
+        peer = await world.connect()
+        codes = [(await peer.broker(broker(f"g{n}"))).code for n in range(6)]
+        assert codes == [0, 0, 0, 51, 51, 51]
+        refused = await peer.node(node())
+        assert isinstance(refused, Refused)
+    assert len(world.medium.contents.broker_groups) == 3
+
+
+async def test_a_silent_broker_is_taken_from_routes_after_the_time_out_and_comes_back() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker(what=ONLINE))
+        client = await world.connect()
+        assert names((await client.register("a.b")).groups) == ["g1"]
+        began = trio.current_time()
+        assert (await client.pushed()).groups == ()
+        assert 30 <= trio.current_time() - began < 31
+        assert state_of(server, "g1") is BrokerState.NRW
+        await (await world.connect()).broker(broker(what=HEARTBEAT))
+        assert names((await client.pushed()).groups) == ["g1"]
+
+
+async def test_heartbeats_keep_a_broker_alive_and_tell_its_state() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker(what=ONLINE))
+        for _ in range(10):
+            await trio.sleep(10)
+            assert (await peer.broker(broker(what=HEARTBEAT))).code == 0
+        assert state_of(server, "g1") is BrokerState.RW
+        commits = len(world.medium.commits)
+        await peer.broker(broker(what=HEARTBEAT, state=BrokerState.R))
+        assert state_of(server, "g1") is BrokerState.R
+        await peer.broker(broker(what=HEARTBEAT, state=BrokerState.R))
+        assert len(world.medium.commits) == commits + 1
+        await peer.broker(broker(what=OFFLINE))
+        assert state_of(server, "g1") is BrokerState.NRW
+
+
+async def test_a_restart_of_the_meta_server_flaps_nobody_and_notices_who_died_meanwhile() -> None:
+    world = World()
+    async with world.serving(kill=True):
+        peer = await world.connect()
+        await peer.broker(broker("lives", what=ONLINE))
+        await peer.broker(broker("dies", what=ONLINE, address="10.0.0.2:20881"))
+        first = await peer.register("a.b")
+        assert sorted(names(first.groups)) == ["dies", "lives"]
+    await trio.sleep(100)
+    async with world.serving():
+        client, peer = await world.connect(), await world.connect()
+        reply = await client.register("a.b")
+        assert names(reply.groups) == names(first.groups)
+        began = trio.current_time()
+        news = []
+
+        async def listen() -> None:
+            while True:
+                told = names((await client.pushed()).groups)
+                news.append((trio.current_time() - began, told))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+            for _ in range(9):
+                await trio.sleep(9)
+                await peer.broker(broker("lives", what=HEARTBEAT))
+            nursery.cancel_scope.cancel()
+        assert [told for _, told in news] == [["lives"]]
+        assert 29 < news[0][0] < 31
+
+
+async def test_timestamps_never_decrease_whatever_clock_and_process_do() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    seen: list[int] = []
+    for step_ms in (0, -3_600_000, 500, 86_400_000, -86_400_000):
+        world.clock.step(step_ms)
+        async with world.serving(kill=step_ms == 500):
+            peer = await world.connect()
+            for _ in range(3):
+                seen.append((await peer.register("a.b")).timestamp_ms)
+                await trio.sleep(7)
+                world.clock.step(-100)
+    assert seen == sorted(seen)
+    assert seen[0] >= 1_000_000
+
+
+async def test_the_first_delay_server_is_master_the_second_slave_further_ones_backups() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        first = await peer.node(node("n1"))
+        assert isinstance(first, NodeRegistered)
+        assert first.role is NodeRole.MASTER
+        assert (first.record.epoch, first.record.min_isr) == (1, 1)
+        assert set(first.record.in_sync) == {"n1"}
+        roles = []
+        for number in (2, 3, 4):
+            reply = await peer.node(
+                node(
+                    f"n{number}",
+                    storage=number,
+                    last_sequence=0,
+                    address=f"10.0.0.{number}:20801",
+                )
+            )
+            assert isinstance(reply, NodeRegistered)
+            assert set(reply.record.in_sync) == {"n1"}
+            roles.append(reply.role)
+        assert roles == [NodeRole.SLAVE, NodeRole.BACKUP, NodeRole.BACKUP]
+    async with world.serving():
+        peer = await world.connect()
+        again = await peer.node(
+            node("n2", storage=2, incarnation=2, last_sequence=0, address="10.0.0.2:20801")
+        )
+        assert isinstance(again, NodeRegistered)
+        assert again.role is NodeRole.SLAVE
+        master = await peer.node(node("n1", incarnation=2, last_epoch=1))
+        assert isinstance(master, NodeRegistered)
+        assert (master.role, master.record.epoch) == (NodeRole.MASTER, 2)
+
+
+async def test_a_delay_server_of_ours_serves_producers_when_it_says_so() -> None:
+    world = World()
+    async with world.serving():
+        peer, client = await world.connect(), await world.connect()
+        await peer.node(node())
+        online = broker("d1", address="10.0.0.5:20801", role=BrokerRole.DELAY_MASTER)
+        assert (await peer.broker(online)).code == 0
+        reply = await client.register("a.b", DELAY_PRODUCER)
+        assert [(info.name, info.master) for info in reply.groups] == [("d1", "10.0.0.5:20801")]
+        other = broker("d1", address="10.0.0.6:20801", role=BrokerRole.DELAY_MASTER)
+        assert (await peer.broker(other)).code == 51
+
+
+async def test_a_node_that_claims_anothers_identity_is_refused_with_the_reason() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.node(node())
+        for request, reason in (
+            (node(storage=102), "another data directory"),
+            (node(address="10.0.0.9:20801"), "copy"),
+            (node(address="10.0.0.9:20801", incarnation=2), "silent"),
+            (node("n2"), "cannot be copied"),
+            (node("n1", group="d2", storage=7), "group d1"),
+            (node("n2", storage=7, log=9), "the group's is"),
+        ):
+            reply = await peer.node(request)
+            assert isinstance(reply, Refused), request
+            assert reason in reply.reason
+        assert server.handlers.refused["NODE_REGISTER"] == 6
+
+
+async def test_a_store_that_fails_refuses_changes_and_known_routes_are_served() -> None:
+    world = world_with(
+        broker_groups=(group("g1"), group("g2")),
+        subjects=(Subject(name="known"),),
+        routes=(Route(name="known", groups=("g1", "g2")),),
+    )
+    async with world.serving() as server:
+        client, peer = await world.connect(), await world.connect()
+        world.medium.is_down = True
+        await until(lambda: server.committing.is_stale)
+        for _ in range(60):
+            assert names((await client.register("known")).groups) == ["g1", "g2"]
+            await trio.sleep(1)
+            await peer.broker(broker("g1"))
+            await peer.broker(broker("g2", address="10.0.0.1:20881"))
+        refusal = await client.try_register("new")
+        assert refusal.code == 51
+        assert b"store" in refusal.body
+        world.medium.is_down = False
+        await until(lambda: not server.committing.is_stale)
+        # Whoever was refused learns the route now, without asking again.
+        pushed = await client.pushed()
+        assert (pushed.subject, sorted(names(pushed.groups))) == ("new", ["g1", "g2"])
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.KEPT])
+async def test_after_a_commit_of_unknown_outcome_memory_is_what_the_store_has(
+    fault: Fault,
+) -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        world.medium.next_faults = [fault]
+        assert (await peer.broker(broker(what=ONLINE))).code == 51
+        await until(lambda: not server.committing.is_stale)
+        assert ("g1" in server.registry.groups) == (fault is Fault.KEPT)
+        assert (await peer.broker(broker(what=ONLINE))).code == 0
+        assert server.registry.contents().broker_groups == world.medium.contents.broker_groups
+
+
+async def test_of_a_change_that_the_store_cannot_hold_the_others_do_not_suffer() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        first, second = await world.connect(), await world.connect()
+        codes: list[int] = []
+
+        async def ask(peer: object, subject: str) -> None:
+            codes.append((await peer.try_register(subject)).code)  # type: ignore[attr-defined]
+
+        # The first keeps the writer busy; the others share a commit, which is refused, and then
+        # the first of them is refused alone.
+        world.medium.next_faults = [Fault.REFUSED, Fault.REFUSED]
+        third = await world.connect()
+        async with trio.open_nursery() as nursery:
+            for peer, subject in ((first, "a"), (second, "b"), (third, "c")):
+                nursery.start_soon(ask, peer, subject)
+        assert sorted(codes) in ([0, 0, 51], [0, 51, 51])
+        assert not server.committing.is_stale
+        assert (await first.try_register("d")).code == 0
+
+
+async def test_what_an_operator_changes_elsewhere_reaches_clients_by_a_push() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        client = await world.connect()
+        await client.register("a.b", CONSUMER, consumer_group="cg")
+        state = OfflineState(client_id="*", subject="a.b", consumer_group="cg")
+        change = (SetOffline(state),)
+        world.medium.tables.apply(change)
+        server.registry.apply(change)
+        server.pushing.changed()
+        pushed = await client.pushed()
+        assert pushed.online_state is OnlineState.OFFLINE
+        assert names(pushed.groups) == ["g1"]
+
+
+def test_the_vectors_of_the_protocol_decode_as_they_say() -> None:
+    reply = decode_client_register_reply(
+        bytes.fromhex(
+            "0000018bcfe56800 0003612e62 0000 00 04 0001 0003646731"
+            "000e31302e302e302e353a3230383031 0000018bcfe56800 01"
+        )
+    )
+    assert (reply.subject, names(reply.groups)) == ("a.b", ["dg1"])
+
+
+async def test_no_body_whatsoever_harms_anybody() -> None:
+    world = world_with(broker_groups=(group("g1"), delay_group("d1")))
+    chance = random.Random(11)
+    bodies = {
+        35: encode_client_register(
+            ClientRegister(subject="%RETRY%a.b%g", client_type=2, client_id="h@@1", app_code="app")
+        ),
+        40: encode_acquire_meta(AcquireMeta(hostname="host1", serve_port=20801)),
+        30: encode_broker_register(broker("g9")),
+        1010: encode_node_register(node()),
+    }
+    async with world.serving() as server:
+        peer = await world.connect()
+        answers = Counter[int]()
+        for _ in range(3000):
+            code = chance.choice(list(bodies))
+            body = bytearray(bodies[code])
+            for _ in range(chance.randint(1, 4)):
+                match chance.randrange(3):
+                    case 0:
+                        body[chance.randrange(len(body))] = chance.randrange(256)
+                    case 1:
+                        del body[chance.randrange(len(body)) :]
+                        body = body or bytearray(b"\0")
+                    case _:
+                        at = chance.randrange(len(body))
+                        body[at:at] = chance.randbytes(chance.randint(1, 9))
+            answers[(await peer.ask(code, bytes(body), skip_pushes=True)).code] += 1
+        assert set(answers) == {0, 51}
+        known = await (await world.connect()).register("a.b")
+        assert "g1" in names(known.groups)
+        assert server.registry.contents() == Registry(world.medium.contents).contents()

@@ -1,0 +1,356 @@
+"""Roles are given once, epochs only rise, and no two processes are ever master of one epoch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from delay_protocol import BrokerRole, BrokerState, NodeRegister, NodeRole, Phase
+from meta_server.errors import RefusedError
+from meta_server.model import Audit, Broker, BrokerGroup, Contents, GroupKind
+from meta_server.registry import Registry
+from meta_server.roles import NODES_PER_GROUP_MAX, Registered, plan_node
+from tests.meta_server.memory_store import Medium, MemoryStore
+from tests.meta_server.meta_rig import node, uuid
+
+NOW_MS = 1_700_000_000_000
+
+
+def planned(
+    registry: Registry, request: NodeRegister, *, is_heard: bool = False, groups_max: int = 100
+) -> Registered:
+    return plan_node(registry, request, is_heard=is_heard, groups_max=groups_max, now_ms=NOW_MS)
+
+
+def registered(registry: Registry, *requests: NodeRegister) -> Registered:
+    """Register one after another; return what the last was told."""
+    results = []
+    for request in requests:
+        results.append(planned(registry, request))
+        registry.apply(results[-1].changes)
+    return results[-1]
+
+
+def refused(registry: Registry, request: NodeRegister, *, is_heard: bool = False) -> str:
+    with pytest.raises(RefusedError) as caught:
+        planned(registry, request, is_heard=is_heard)
+    return str(caught.value)
+
+
+def slave(number: int, **more: object) -> NodeRegister:
+    return node(
+        **{  # type: ignore[arg-type]
+            "node_id": f"n{number}",
+            "storage": 100 + number,
+            "last_sequence": 0,
+            "address": f"10.0.1.{number}:20801",
+            **more,
+        }
+    )
+
+
+def test_a_new_group_begins_with_itself_in_sync_and_min_isr_1() -> None:
+    registry = Registry(Contents())
+    result = registered(registry, node())
+    assert result.role is NodeRole.MASTER
+    record = result.record
+    assert (record.epoch, record.version, record.min_isr) == (1, 1, 1)
+    assert record.phase is Phase.ACTIVE
+    assert record.in_sync == {"n1": uuid(101)}
+    assert record.master is not None
+    assert (record.master.node_id, record.master.incarnation) == ("n1", 1)
+    shown = registry.groups["d1"]
+    assert (shown.kind, shown.state) == (GroupKind.DELAY, BrokerState.NRW)
+
+
+def test_a_group_that_the_meta_server_has_forgotten_begins_above_its_logs_epoch() -> None:
+    assert registered(Registry(Contents()), node(last_epoch=7)).record.epoch == 8
+
+
+def test_registering_again_changes_nothing() -> None:
+    registry = Registry(Contents())
+    first = registered(registry, node())
+    again = planned(registry, node(last_sequence=500, last_epoch=1), is_heard=True)
+    assert again.changes == ()
+    assert (again.role, again.record) == (first.role, first.record)
+
+
+def test_a_restarted_sole_master_gets_the_next_epoch() -> None:
+    registry = Registry(Contents())
+    registered(registry, node())
+    result = registered(registry, node(incarnation=2, last_epoch=1, address="10.0.0.9:20801"))
+    assert (result.role, result.record.epoch, result.record.version) == (NodeRole.MASTER, 2, 2)
+    assert registry.groups["d1"].master == "10.0.0.9:20801"
+
+
+def test_a_restart_leaves_the_state_that_clients_see() -> None:
+    registry = Registry(Contents())
+    registered(registry, node())
+    shown = registry.groups["d1"]
+    registered(registry, node(incarnation=2, last_epoch=1))
+    assert registry.groups["d1"] is shown
+
+
+def test_a_record_that_was_set_back_rises_above_the_log_again() -> None:
+    registry = Registry(Contents())
+    registered(registry, node())
+    result = registered(registry, node(last_epoch=5))
+    assert result.record.epoch == 6
+
+
+def test_further_nodes_are_outside_the_in_sync_set_and_keep_their_roles() -> None:
+    registry = Registry(Contents())
+    registered(registry, node())
+    roles = [registered(registry, slave(number)).role for number in (2, 3, 4)]
+    assert roles == [NodeRole.SLAVE, NodeRole.BACKUP, NodeRole.BACKUP]
+    for number, role in zip((2, 3, 4), roles, strict=True):
+        result = registered(registry, slave(number, incarnation=2))
+        assert result.role is role
+        assert set(result.record.in_sync) == {"n1"}
+        assert result.record.epoch == 1
+
+
+def test_a_group_has_no_more_nodes_than_allowed() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(), *(slave(number) for number in range(2, NODES_PER_GROUP_MAX + 1)))
+    assert "limit" in refused(registry, slave(99))
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_heard", "reason"),
+    [
+        (node(storage=102), True, "lives, with another data directory"),
+        (node(storage=102), False, "is in sync with the storage"),
+        (node(incarnation=2), False, "after this one"),
+        (node(incarnation=3, address="10.0.0.9:1"), False, "same incarnation"),
+        (node(incarnation=4, address="10.0.0.9:1"), True, "wait until it has been silent"),
+        (slave(2, storage=101), False, "cannot be copied"),
+        (node(group="d2", storage=9), False, "is that of the group d1"),
+        (slave(2, log=2, last_sequence=5), False, "the group's is"),
+        (node(incarnation=4, log=2, last_sequence=0), False, "the group's is"),
+        (slave(2, cluster="c2"), False, "belongs to the cluster c1"),
+        (node("n 1"), False, "blanks"),
+        (node(address="nowhere"), False, "host:port"),
+        (node(address="10.0.0.5:0"), False, "host:port"),
+    ],
+)
+def test_who_does_not_belong_is_refused(
+    request_: NodeRegister, is_heard: bool, reason: str
+) -> None:
+    registry = Registry(Contents())
+    registered(registry, node(incarnation=3))
+    before = registry.contents()
+    assert reason in refused(registry, request_, is_heard=is_heard)
+    assert registry.contents() == before
+
+
+def test_a_wiped_slave_is_a_new_replica_once_the_old_one_is_silent() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(), slave(2))
+    wiped = slave(2, storage=999, incarnation=1)
+    assert "another data directory" in refused(registry, wiped, is_heard=True)
+    result = registered(registry, wiped)
+    assert result.role is NodeRole.SLAVE
+    assert set(result.record.in_sync) == {"n1"}
+
+
+def test_a_master_moves_with_its_disk_once_it_is_silent() -> None:
+    registry = Registry(Contents())
+    registered(registry, node())
+    moved = node(incarnation=2, last_epoch=1, address="10.0.0.9:20801")
+    assert registered(registry, moved).record.epoch == 2
+    # The old process wakes up.
+    assert "after this one" in refused(registry, node(), is_heard=True)
+
+
+def test_a_group_of_another_kind_or_of_qmqs_servers_is_not_taken_over() -> None:
+    normal = BrokerGroup(name="d1", kind=GroupKind.NORMAL, master="10.0.0.1:20881")
+    assert "real-time" in refused(Registry(Contents(broker_groups=(normal,))), node())
+    retired = BrokerGroup(name="d1", kind=GroupKind.DELAY, master="", is_retired=True)
+    assert "retired" in refused(Registry(Contents(broker_groups=(retired,))), node())
+    theirs = BrokerGroup(name="d1", kind=GroupKind.DELAY, master="10.0.0.1:20801")
+    assert "as QMQ does" in refused(Registry(Contents(broker_groups=(theirs,))), node())
+    entered = Broker(
+        hostname="h", serve_port=1, ip="10.0.0.5", group="d1", role=BrokerRole.DELAY_MASTER
+    )
+    registry = Registry(Contents(broker_groups=(theirs,), brokers=(entered,)))
+    assert "entered as" in refused(registry, node(address="10.0.0.1:20801"))
+
+
+def test_every_change_of_a_role_is_in_the_audit() -> None:
+    registry = Registry(Contents())
+    changes = planned(registry, node()).changes
+    [entry] = [change.entry for change in changes if isinstance(change, Audit)]
+    assert (entry.action, entry.target) == ("node.register", "c1/d1/n1")
+    assert '"epoch":1' in entry.after
+
+
+def test_a_slave_that_starts_again_and_again_does_not_fill_the_audit() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(), slave(2))
+    changes = planned(registry, slave(2, incarnation=2)).changes
+    assert changes
+    assert not [change for change in changes if isinstance(change, Audit)]
+    wiped = planned(registry, slave(2, storage=999)).changes
+    assert [change for change in wiped if isinstance(change, Audit)]
+
+
+@dataclass
+class Disk:
+    """A data directory: its identity, and what its processes know."""
+
+    node_id: str
+    group: str
+    log: int
+    storage: int
+    incarnation: int = 0
+    epoch: int = 0
+    last_sequence: int = 0
+
+
+@dataclass
+class Process:
+    """A start of a node on a directory, or on a copy of it."""
+
+    disk: Disk
+    incarnation: int
+    address: str
+    told: tuple[NodeRole, int] | None = None
+
+
+@dataclass
+class Told:
+    """Who was ever told to be master of what."""
+
+    masters: dict[tuple[str, int], tuple[str, int, str]] = field(default_factory=dict)
+    roles: dict[tuple[str, str], NodeRole] = field(default_factory=dict)
+    records: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+GROUPS = ("d1", "d2")
+
+
+class Roles(RuleBasedStateMachine):
+    """Nodes start, stop, are copied, wiped and heard of; the meta server restarts."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.medium = Medium()
+        self.registry = Registry(MemoryStore(self.medium).load())
+        self.disks: list[Disk] = []
+        self.processes: list[Process] = []
+        self.heard: set[tuple[str, str]] = set()
+        self.told = Told()
+        self.number = 0
+
+    def _next(self) -> int:
+        self.number += 1
+        return self.number
+
+    @rule(group=st.sampled_from(GROUPS), node_number=st.integers(1, 3), has_log=st.booleans())
+    def make_disk(self, group: str, node_number: int, has_log: bool) -> None:
+        number = self._next()
+        log = GROUPS.index(group) if has_log else 1000 + number
+        self.disks.append(Disk(f"n{node_number}", group, log, number))
+
+    @rule(data=st.data(), moves=st.booleans())
+    def start(self, data: st.DataObject, moves: bool) -> None:
+        if self.disks:
+            disk = data.draw(st.sampled_from(self.disks))
+            disk.incarnation += 1
+            host = self._next() if moves else disk.storage
+            address = f"10.0.{host // 250}.{host % 250 + 1}:20801"
+            self.processes.append(Process(disk, disk.incarnation, address))
+
+    @rule(data=st.data())
+    def start_a_copy(self, data: st.DataObject) -> None:
+        if self.disks:
+            disk = data.draw(st.sampled_from(self.disks))
+            copy = Disk(**vars(disk))
+            copy.incarnation += 1
+            self.disks.append(copy)
+            host = self._next()
+            self.processes.append(Process(copy, copy.incarnation, f"10.9.0.{host % 250}:20801"))
+
+    @rule(data=st.data())
+    def register(self, data: st.DataObject) -> None:
+        if not self.processes:
+            return
+        process = data.draw(st.sampled_from(self.processes))
+        disk = process.disk
+        request = node(
+            disk.node_id,
+            group=disk.group,
+            log=disk.log,
+            storage=disk.storage,
+            incarnation=process.incarnation,
+            last_sequence=disk.last_sequence,
+            last_epoch=disk.epoch,
+            address=process.address,
+        )
+        key = (disk.group, disk.node_id)
+        try:
+            result = planned(self.registry, request, is_heard=key in self.heard)
+        except RefusedError:
+            return
+        if result.changes:
+            MemoryStore(self.medium).commit(result.changes)
+            self.registry.apply(result.changes)
+        self.heard.add(key)
+        self._check(process, result)
+        if result.role is NodeRole.MASTER:
+            disk.epoch = max(disk.epoch, result.record.epoch)
+            disk.last_sequence += 1
+
+    def _check(self, process: Process, result: Registered) -> None:
+        disk, record = process.disk, result.record
+        key = (disk.group, disk.node_id)
+        assert self.told.roles.setdefault(key, result.role) is result.role, "a role changed"
+        if result.role is NodeRole.MASTER:
+            who = (disk.node_id, process.incarnation, process.address)
+            first = self.told.masters.setdefault((disk.group, record.epoch), who)
+            assert first == who, "two masters of one epoch"
+            assert record.epoch > disk.epoch or process.told is not None, "an epoch used twice"
+            assert record.in_sync == {disk.node_id: uuid(disk.storage)}
+        else:
+            assert disk.node_id not in record.in_sync
+        process.told = (result.role, record.epoch)
+        before = self.told.records.get(disk.group, (0, 0))
+        assert (record.epoch, record.version) >= before, "a record went back"
+        self.told.records[disk.group] = (record.epoch, record.version)
+
+    @rule(data=st.data())
+    def fall_silent(self, data: st.DataObject) -> None:
+        if self.heard:
+            self.heard.discard(data.draw(st.sampled_from(sorted(self.heard))))
+
+    @rule()
+    def restart_meta_server(self) -> None:
+        self.registry = Registry(MemoryStore(self.medium).load())
+        self.heard = {(row.group, row.node_id) for row in self.registry.nodes.values()}
+
+    @invariant()
+    def uuids_are_unique_and_every_group_has_one_master(self) -> None:
+        if not hasattr(self, "registry"):
+            return
+        registry = self.registry
+        logs = [group.log_uuid for group in registry.delay_groups.values()]
+        storages = [row.storage_uuid for row in registry.nodes.values()]
+        assert len(set(logs)) == len(logs)
+        assert len(set(storages)) == len(storages)
+        for group in registry.delay_groups.values():
+            nodes = registry.nodes_in(group.cluster, group.name)
+            masters = [row.node_id for row in nodes if row.role is NodeRole.MASTER]
+            assert group.record.master is not None
+            assert masters == [group.record.master.node_id] == list(group.record.in_sync)
+            assert sum(row.role is NodeRole.SLAVE for row in nodes) <= 1
+        assert _rows(registry.contents()) == _rows(self.medium.contents)
+
+
+def _rows(contents: Contents) -> Sequence[object]:
+    return (contents.broker_groups, contents.delay_nodes, contents.delay_groups)
+
+
+TestRoles = Roles.TestCase

@@ -1,0 +1,269 @@
+"""A whole meta server: the protocol's vectors on a real socket, stops, stalls and restarts."""
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from delay_protocol import (
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+    ClientType,
+)
+from delay_transport import Runtime, TcpNetwork, ThreadExecutor
+from meta_server.committing import Intent
+from meta_server.config import ListenerConfig
+from meta_server.errors import StoreUnavailableError
+from meta_server.model import (
+    STATIC,
+    Broker,
+    BrokerGroup,
+    Contents,
+    GroupKind,
+    SaveBrokerGroup,
+)
+from meta_server.server import MetaServer, serve
+from tests.meta_server.memory_store import Medium, MemoryStore
+from tests.meta_server.meta_rig import World, broker, make_config, names, state_of, until
+from tests.simulation.clock import event_clock
+
+NOW_MS = 0x018BCFE56800
+
+
+class StoppedClock:
+    """A wall clock that stands at the moment of the protocol's vectors."""
+
+    def now_ms(self) -> int:
+        return NOW_MS
+
+    def boot_ms(self) -> int:
+        return 0
+
+    def synchronised(self) -> bool:
+        return True
+
+
+def on_a_real_socket(
+    medium: Medium, talk: Callable[[trio.SocketStream, MetaServer], Awaitable[None]]
+) -> None:
+    """Serve on real sockets and in threads, and talk to it."""
+
+    async def main() -> None:
+        runtime = Runtime(
+            clock=StoppedClock(),
+            network=TcpNetwork(),
+            executor=ThreadExecutor(),
+            chance=random.Random(1),
+        )
+        config = make_config(listener=ListenerConfig(address="127.0.0.1:0"))
+        server = MetaServer(config, runtime, lambda: MemoryStore(medium))
+        stop = trio.Event()
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(
+                    lambda task_status: serve(server, stop, task_status=task_status)
+                )
+                assert server.listener is not None
+                async with await trio.open_tcp_stream(*server.listener.address) as stream:
+                    await talk(stream, server)
+                stop.set()
+
+    trio.run(main)
+
+
+async def exchange(stream: trio.SocketStream, request: str, answer: str) -> None:
+    """Send bytes, in pieces, and expect exactly those."""
+    data = bytes.fromhex(request)
+    await stream.send_all(data[:30])
+    await trio.sleep(0.01)
+    await stream.send_all(data[30:])
+    expected = bytes.fromhex(answer)
+    received = b""
+    while len(received) < len(expected):
+        received += await stream.receive_some()
+    assert received.hex() == expected.hex()
+
+
+def test_vectors_6_and_7_a_delay_producer_registers() -> None:
+    group = BrokerGroup(
+        name="dg1",
+        kind=GroupKind.DELAY,
+        master="10.0.0.5:20801",
+        state=BrokerState.RW,
+        updated_ms=NOW_MS,
+    )
+
+    async def talk(stream: trio.SocketStream, _: MetaServer) -> None:
+        await exchange(
+            stream,
+            "00000076 0012 dec10ade 0023 0009 00000000 00000000 0023"
+            "0006 00077375626a656374 0003612e62 000e636c69656e7454797065436f6465 000134"
+            "0008636c69656e744964 000468404031 000d636f6e73756d657247726f7570 0000"
+            "0007617070436f6465 0003617070 000b7265717565737454797065 000131",
+            "00000045 0012 dec10ade 0000 0009 00000000 00000001 0023"
+            "0000018bcfe56800 0003612e62 0000 00 04 0001 0003646731"
+            "000e31302e302e302e353a3230383031 0000018bcfe56800 01",
+        )
+
+    on_a_real_socket(Medium(Contents(broker_groups=(group,))), talk)
+
+
+def test_vector_8_a_delay_server_asks_who_it_is() -> None:
+    entered = Broker(
+        hostname="host1",
+        serve_port=20801,
+        ip="10.0.0.5",
+        group="dg1",
+        role=BrokerRole.DELAY_MASTER,
+    )
+
+    async def talk(stream: trio.SocketStream, _: MetaServer) -> None:
+        await exchange(
+            stream,
+            "0000001f 0012 dec10ade 0028 0008 00000003 00000000 ffff 0005686f737431 00005141",
+            "0000001f 0012 dec10ade 0000 0008 00000003 00000001 0028 0003646731 0000 00000005",
+        )
+
+    on_a_real_socket(Medium(Contents(brokers=(entered,))), talk)
+
+
+def test_vector_9_a_delay_server_goes_online() -> None:
+    async def talk(stream: trio.SocketStream, server: MetaServer) -> None:
+        await exchange(
+            stream,
+            "00000035 0012 dec10ade 001e 0008 00000004 00000000 ffff 00000000 0003646731"
+            "000e31302e302e302e353a3230383031 00000005 00000001",
+            "00000014 0012 dec10ade 0000 0008 00000004 00000001 001e",
+        )
+        group = server.registry.groups["dg1"]
+        assert (group.kind, group.master, group.state, group.updated_ms) == (
+            GroupKind.DELAY,
+            "10.0.0.5:20801",
+            BrokerState.RW,
+            NOW_MS,
+        )
+
+    on_a_real_socket(Medium(), talk)
+
+
+async def test_a_stop_answers_what_was_asked_and_closes_the_store() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        await peer.broker(broker())
+        reply = await peer.register("a.b")
+        assert names(reply.groups) == ["g1"]
+    assert world.stores[-1].is_closed
+
+
+async def test_a_store_that_is_not_there_at_the_start_is_an_error() -> None:
+    world = World()
+    world.medium.is_down = True
+    with pytest.RaisesGroup(StoreUnavailableError, flatten_subgroups=True):
+        async with world.serving():
+            pass
+    assert world.stores[-1].is_closed
+
+
+async def test_a_process_that_was_stopped_for_a_while_makes_nobody_silent() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer, client = await world.connect(), await world.connect()
+        await peer.broker(broker())
+        await client.register("a.b")
+        await trio.sleep(20)
+        # As SIGSTOP does it: time passes, nothing runs; then everything is overdue at once.
+        event_clock()._now += 60
+        await trio.sleep(1)
+        assert server.stalls == 1
+        assert state_of(server, "g1") is BrokerState.RW
+        await trio.sleep(31)
+        assert state_of(server, "g1") is BrokerState.NRW
+
+
+async def test_a_group_that_fell_silent_while_the_store_was_away_is_taken_out_when_it_is_back() -> (
+    None
+):
+    world = World()
+    async with world.serving() as server:
+        peer, client = await world.connect(), await world.connect()
+        await peer.broker(broker())
+        await client.register("a.b")
+        world.medium.is_down = True
+        await trio.sleep(60)
+        assert names((await client.register("a.b")).groups) == ["g1"]
+        world.medium.is_down = False
+        with trio.fail_after(6):
+            assert (await client.pushed()).groups == ()
+        assert state_of(server, "g1") is BrokerState.NRW
+
+
+async def test_an_entered_group_has_a_time_out_to_register_unless_it_is_static() -> None:
+    world = World()
+    async with world.serving() as server:
+        rows = [
+            BrokerGroup(
+                name=name,
+                kind=GroupKind.NORMAL,
+                master="10.0.0.1:20881",
+                state=BrokerState.RW,
+                ext=ext,
+            )
+            for name, ext in (("static", {STATIC: "yes"}), ("silent", {}))
+        ]
+        server.committing.submit(
+            Intent(
+                keys=("test",),
+                plan=lambda: [SaveBrokerGroup(row) for row in rows],
+                done=lambda _: None,
+            )
+        )
+        await trio.sleep(29)
+        assert state_of(server, "silent") is BrokerState.RW
+        await trio.sleep(2)
+        assert state_of(server, "silent") is BrokerState.NRW
+        assert state_of(server, "static") is BrokerState.RW
+    async with world.serving() as server:
+        await trio.sleep(100)
+        assert state_of(server, "static") is BrokerState.RW
+
+
+async def test_heartbeats_go_on_counting_while_the_store_is_away() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker())
+        world.medium.is_down = True
+        for _ in range(8):
+            await trio.sleep(10)
+            beat = broker(what=BrokerRequestType.HEARTBEAT)
+            await peer.broker(beat)
+        world.medium.is_down = False
+        await until(lambda: not server.committing.is_stale)
+        await trio.sleep(5)
+        assert state_of(server, "g1") is BrokerState.RW
+
+
+async def test_the_same_questions_get_the_same_answers_before_and_after_a_kill() -> None:
+    world = World()
+    subjects = [f"s{number}" for number in range(50)]
+
+    async def ask() -> list[list[str]]:
+        peer = await world.connect()
+        return [
+            names((await peer.register(subject, client_type)).groups)
+            for subject in subjects
+            for client_type in (ClientType.PRODUCER, ClientType.CONSUMER, ClientType.DELAY_PRODUCER)
+        ]
+
+    async with world.serving(kill=True):
+        peer = await world.connect()
+        for number in range(6):
+            await peer.broker(broker(f"g{number}"))
+            await peer.broker(broker(f"d{number}", role=BrokerRole.DELAY_MASTER))
+        first = await ask()
+    for _ in range(3):
+        async with world.serving(kill=True):
+            assert await ask() == first
