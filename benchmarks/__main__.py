@@ -6,6 +6,7 @@ lateness   1,000 messages a second
 restart    SIGKILL with 2,000,000 messages pending
 neighbours a good producer beside thousands of bad peers
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
+meta       10,000 clients and 100,000 subjects on one meta server
 """
 
 import argparse
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import neighbours as bad
+from benchmarks import registrations
 from benchmarks.load import Load, build_load, codec_seconds, send_load
 from benchmarks.processes import DelayServer, Receiver
 from benchmarks.receiver import HOT
@@ -193,6 +195,12 @@ def backlog(directory: Path, scale: float) -> None:
     say("  lateness of other subjects, ms", counted["lateness_of_others_ms"])
 
 
+def meta(directory: Path, scale: float) -> None:
+    """Measure the meta server with many clients."""
+    for name, value in registrations.measure(directory, scale):
+        say(name, value)
+
+
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
@@ -200,6 +208,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "restart": restart,
     "neighbours": neighbours,
     "backlog": backlog,
+    "meta": meta,
 }
 
 

@@ -97,6 +97,26 @@ class DelayServer(Process):
             return status
 
 
+class MetaServer(Process):
+    """A meta server on a data directory; groups that fill_store made stay without heartbeats."""
+
+    def __init__(self, directory: Path, data: Path) -> None:
+        self.port = free_port()
+        super().__init__(
+            "delaywheel", "meta-server",
+            "--data", str(data),
+            "--listen", f"127.0.0.1:{self.port}",
+            "--http", "127.0.0.1:0",
+            "--set", "registration.broker_timeout_ms=600000",
+            log=directory / "meta-server.log",
+        )  # fmt: skip
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients register."""
+        return "127.0.0.1", self.port
+
+
 class Receiver(Process):
     """The counting broker."""
 
