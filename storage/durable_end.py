@@ -45,6 +45,8 @@ _CRC = struct.Struct("<I")
 _PREFIX = struct.Struct("<4sHH")
 _SLOT_SIZE_MIN = 16
 _COUNTER_MAX = 2**63
+_FLIPPED_BYTES_MAX = 8
+"""Bytes of magic, version, size and log uuid, 24 in all, that a power cut may have spoilt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,8 @@ class DurableEndFile:
         self._found: DurableEnd | None = None
         self.has_damaged_slot = False
         """Whether `read` found a slot that is not intact, by a power cut or otherwise."""
+        self.foreign_slot: DamagedError | None = None
+        """What `read` found where a slot should be, and no write of a slot can have left there."""
         self.synced = True
         """Whether everything written is durable."""
 
@@ -174,7 +178,9 @@ class DurableEndFile:
         """Return the newest end, or None if there is none; to be called before the first write.
 
         A slot that is not intact is what a power cut may leave, when the other was the last that
-        was synced. DamagedError if no slot is intact, though both were written.
+        was synced. But one that does not even look like a slot was not torn: it may have been the
+        newest that was synced (`foreign_slot`). DamagedError if no slot is intact, though both were
+        written.
         """
         try:
             file = self._disk.open_read(self._path)
@@ -197,13 +203,28 @@ class DurableEndFile:
     def _read_slot(self, file: File, position: int) -> tuple[int, DurableEnd] | DamagedError | None:
         try:
             data = file.read_at(position, _SECTOR)
+        except OSError as error:
+            return DamagedError(path=self._path, position=position, reason=str(error))
+        try:
             return decode_slot(
                 data, log_uuid=self._log_uuid, path=self._path, position=position, kind=self._kind
             )
         except DamagedError as error:
+            if self._is_foreign(data):
+                self.foreign_slot = error
             return error
-        except OSError as error:
-            return DamagedError(path=self._path, position=position, reason=str(error))
+
+    def _is_foreign(self, data: bytes) -> bool:
+        """Say whether most of what all slots have alike is something else here.
+
+        What a power cut leaves of a write is a mixture of an older slot, or zeros, and the new one,
+        with some bits flipped at worst.
+        """
+        look = _PREFIX.pack(DURABLE_END_MAGIC, DURABLE_END_VERSION, SLOT_SIZE)
+        pairs = zip(look + self._log_uuid.bytes, data[:8] + data[16:32], strict=False)
+        agree = [wanted == found for wanted, found in pairs if found]
+        strange = agree.count(False)
+        return strange > _FLIPPED_BYTES_MAX and 2 * strange > len(agree)
 
     def write(self, end: DurableEnd) -> None:
         """Replace the end; durable after the next sync. Raises StorageFullError, FatalDiskError."""

@@ -93,6 +93,7 @@ class _Recovery:
         self._seed = log_seed(log_uuid, LogKind.MESSAGE_LOG)
         self._witness: DurableEnd | None = None
         self._witness_damage: DamagedError | None = None
+        """Why the durable end may say less than it did."""
         self._bound = bound
         """Records below it were durable once."""
         self._open_files: dict[str, File] = {}
@@ -127,6 +128,9 @@ class _Recovery:
             self._witness_damage = error
             self.report.damages.append(Damage(error.path, error.position, 0, error.reason))
             return
+        if durable_end.foreign_slot is not None:
+            foreign = self._witness_damage = durable_end.foreign_slot
+            self.report.damages.append(Damage(foreign.path, foreign.position, 0, foreign.reason))
         if witness is not None:
             self._witness = witness
             self._bound = max(self._bound, witness.next_sequence)

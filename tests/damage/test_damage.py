@@ -55,6 +55,15 @@ def test_damage_is_named_or_harmless_and_the_rest_is_delivered() -> None:
     assert ledger.salvaged.total() > 40
 
 
+def test_a_sector_of_the_log_in_the_place_of_its_newest_durable_end_is_not_a_torn_write() -> None:
+    ledger = campaign(
+        count=1, seed=77, first=133_463, recover=1, salvage=1, tell=lambda _line: None
+    )
+    assert ledger.failures == []
+    assert ledger.kinds == {"blocks swapped between files": 1}
+    assert ledger.refused.total() == ledger.named.total() == 1
+
+
 @pytest.mark.slow
 def test_more_damage_is_named_or_harmless() -> None:
     ledger = campaign(

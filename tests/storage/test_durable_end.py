@@ -118,6 +118,33 @@ def test_two_bad_slots_are_damage_and_not_a_new_log() -> None:
         opened(disk_of({PATH: data})).read()
 
 
+@given(st.binary(min_size=512, max_size=512), st.sampled_from(SLOT_POSITIONS))
+def test_what_does_not_look_like_a_slot_is_not_taken_for_a_torn_one(
+    sector: bytes, position: int
+) -> None:
+    data = bytearray(synced_twice())
+    data[position : position + 512] = sector
+    file = opened(disk_of({PATH: bytes(data)}))
+    file.read()
+    looks = zip(synced_twice()[:8] + LOG_UUID.bytes, sector[:8] + sector[16:32], strict=True)
+    strange = sum(found not in {0, wanted} for wanted, found in looks)
+    assert (file.foreign_slot is not None) == (strange > 12) or 8 < strange <= 12
+
+
+@given(
+    st.integers(0, SLOT_SIZE), st.booleans(), st.sets(st.integers(0, SLOT_SIZE * 8 - 1), max_size=8)
+)
+def test_a_torn_slot_looks_like_one(kept: int, is_first: bool, bits: set[int]) -> None:
+    before = bytes(SLOT_SIZE) if is_first else encode_slot(end_at(5), log_uuid=LOG_UUID, counter=1)
+    after = encode_slot(end_at(11), log_uuid=LOG_UUID, counter=3)
+    slot = after[:kept] + before[kept:]
+    for bit in bits:
+        slot = flipped(slot, bit)
+    file = opened(disk_of({PATH: slot + synced_twice()[SLOT_SIZE:]}))
+    assert file.read() in {end_at(9), end_at(11)}
+    assert file.foreign_slot is None
+
+
 def test_a_torn_first_write_is_no_end_yet() -> None:
     data = encode_slot(end_at(2), log_uuid=LOG_UUID, counter=1)
     assert opened(disk_of({PATH: data[:30] + bytes(994)})).read() is None

@@ -393,6 +393,22 @@ def test_without_a_readable_durable_end_nothing_is_cut() -> None:
     assert disk.contents() == files
 
 
+def test_with_something_else_in_the_place_of_a_slot_nothing_is_cut() -> None:
+    # Such as a sector of the log, which has that of the durable end.
+    files = dict(ONE_FILE.files[-1])
+    end = files[END]
+    slot = 512
+    files[END] = end[:slot] + files[ONE_FILE.last_path][-512:] + end[slot + 512 :]
+    log, report = recover(disk_of(files))
+    assert [(damage.path, damage.position) for damage in report.damages] == [(END, slot)]
+    assert records_of(log) == ONE_FILE.records[-1]
+    files[ONE_FILE.last_path] = files[ONE_FILE.last_path][:-1]
+    disk = disk_of(files)
+    with pytest.raises(LogStateError, match=r"cannot tell whether that was acknowledged"):
+        recover(disk)
+    assert disk.contents() == files
+
+
 def test_a_log_of_which_nothing_can_be_read_is_refused() -> None:
     path = log_file("message_log", 1).path
     with pytest.raises(LogStateError, match="epoch is not known"):
