@@ -1,4 +1,4 @@
-"""Peers that nobody wants: a process of its own, `python -m benchmarks.bad_peers HOST PORT KIND N`.
+"""Peers that nobody wants: `python -m benchmarks.bad_peers HOST PORT KIND N FROM`.
 
 idle        N connections that never say anything, made anew when they are closed
 slow        N connections that send a byte of a long frame every 50 ms
@@ -11,7 +11,8 @@ deaf        N connections that send good questions without pause and never read 
 invalid     N connections that send items with wrong CRCs without pause
 many        N connections at a time that connect and close at once
 
-Runs until its standard input is closed; prints "ready" when it has begun and its counts at the end.
+They connect from the address FROM, any of 127.0.0.0/8. Runs until its standard input is closed;
+prints "ready" when it has begun and its counts at the end.
 """
 
 import json
@@ -117,8 +118,9 @@ _GOOD = build_load(20, per_request=20, due_from_ms=0, spread_ms=1).frames[0]
 class BadPeers:
     """N peers of one kind, and what they met."""
 
-    def __init__(self, address: tuple[str, int], kind: str) -> None:
+    def __init__(self, address: tuple[str, int], kind: str, source: str) -> None:
         self._address = address
+        self._source = source
         self._peer = KINDS[kind]
         self.counts: Counter[str] = Counter()
 
@@ -131,7 +133,7 @@ class BadPeers:
     async def _again_and_again(self, chance: random.Random) -> None:
         while True:
             try:
-                stream = await trio.open_tcp_stream(*self._address)
+                stream = await trio.open_tcp_stream(*self._address, local_address=self._source)
             except OSError:
                 self.counts["not connected"] += 1
             else:
@@ -145,8 +147,8 @@ class BadPeers:
 
 
 async def _main(*arguments: str) -> None:
-    host, port, kind, count = arguments
-    peers = BadPeers((host, int(port)), kind)
+    host, port, kind, count, source = arguments
+    peers = BadPeers((host, int(port)), kind, source)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peers.run, int(count))
         await trio.sleep(1)

@@ -129,3 +129,12 @@ class Receiver(Process):
         """Stop it and return what it counted."""
         summary: dict[str, Any] = json.loads(self.stop())
         return summary
+
+
+class Sink(Process):
+    """The listener that does next to nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        port = free_port()
+        self.address = ("127.0.0.1", port)
+        super().__init__("benchmarks.sink", str(port), log=directory / "sink.log")

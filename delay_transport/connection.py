@@ -1,8 +1,8 @@
 """One accepted connection: frames in, answers out, every limit kept.
 
 Two tasks serve a connection. The reader takes all complete frames of a receive and hands them to
-the handler in one synchronous call; the writer sends all answers that gathered meanwhile in one
-go. Nothing else is started, created or awaited per request.
+the handler in one synchronous call; the writer, started with the first answer, sends all answers
+that gathered meanwhile in one go. Nothing else is started, created or awaited per request.
 
     state      reads   leaves it when
     open       yes     the peer finishes or breaks a rule, the handler or the server closes
@@ -16,6 +16,8 @@ that a busy connection pays for its deadlines once in some seconds and not with 
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -36,6 +38,7 @@ from delay_transport.leaky_bucket import LeakyBucket
 from delay_transport.limits import ConnectionLimits
 from delay_transport.outbox import OutBox, Wakeup
 from delay_transport.runtime import set_receive_low_water
+from delay_transport.standing import Standing
 
 _FLAG_RESPONSE = 1
 _FLAG_ONE_WAY = 2
@@ -70,6 +73,7 @@ class CloseReason(Enum):
     SLOW_FRAME = "frame too slow"
     SLOW_READER = "answers not taken"
     MEMORY = "memory needed elsewhere"
+    OVERLOAD = "too much from peers without a good request"
     CLOSED_BY_HANDLER = "closed by handler"
     SERVER_STOPPED = "server stopped"
     CANCELLED = "server cancelled"
@@ -96,6 +100,9 @@ _ORDINARY = frozenset(
 )
 """These say nothing bad about the peer and are logged for debugging only."""
 
+_OURS = frozenset({CloseReason.SERVER_STOPPED, CloseReason.CANCELLED})
+"""After these nobody knows what the connection would have come to."""
+
 
 @dataclass(slots=True)
 class ConnectionCounts:
@@ -104,6 +111,8 @@ class ConnectionCounts:
     accepted: int = 0
     refused: int = 0
     """Closed at once because connections_max were open."""
+    turned_away: Counter[CloseReason] = field(default_factory=Counter)
+    """Closed at the door, where those from addresses of bad standing wait; not in `accepted`."""
     frames: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -139,9 +148,15 @@ class Shared:
             size=limits.total_faults_per_second_max * limits.faults_burst_seconds,
         )
         self.unproven = LeakyBucket(
-            rate=limits.unproven_bytes_per_second_max, size=limits.unproven_bytes_per_second_max
+            rate=limits.unproven_bytes_per_second_max,
+            size=limits.unproven_bytes_per_second_max,
+            most=limits.unproven_bytes_per_second_max * (1 + limits.unproven_wait_seconds_max),
         )
         """Bytes received from connections that have yet to make a request without a fault."""
+        self.standing = Standing(limits)
+        """Which addresses keep making connections that come to nothing."""
+        self.slowed: dict[Connection, None] = {}
+        """Those that wait for this rate, in the order in which they began."""
         self._bytes_max = limits.total_bytes_max
         self._unfinished_bytes_max = limits.unfinished_bytes_max
         self._warnings = LeakyBucket(
@@ -181,6 +196,11 @@ class Shared:
         self.add(grown)
         if self.unfinished > self._unfinished_bytes_max:
             max(self._unfinished, key=self._unfinished.__getitem__).give_way()
+
+    def wasted(self, where: str) -> None:
+        """Count a connection from somewhere that ended without one good request."""
+        if self.standing.wasted(where, trio.current_time()):
+            self.warn("connections from here keep coming to nothing", address=where)
 
     def warn(self, event: str, **details: object) -> None:
         """Write a line to the log, unless there were too many; the next one tells of those."""
@@ -225,11 +245,14 @@ class Connection:
         stream: trio.abc.Stream,
         *,
         peer: str,
+        where: str,
+        received: bytes,
         handler: FrameHandler,
         limits: ConnectionLimits,
         shared: Shared,
         counts: ConnectionCounts,
     ) -> None:
+        """Serve a peer from `where`, of whom these bytes were received before."""
         self.peer = peer
         """Who it is, for logs: host:port."""
         self.in_flight_requests = 0
@@ -237,6 +260,8 @@ class Connection:
         self.in_flight_bytes = 0
         """Bytes of the requests begun and not done."""
         self._stream = stream
+        self._where = where
+        self._received = received
         self._handler = handler
         self._limits = limits
         self._shared = shared
@@ -248,6 +273,8 @@ class Connection:
             on_sending=self._sending,
             on_sent=self._sent,
         )
+        self._nursery: trio.Nursery | None = None
+        """Where the writer starts; None when it was started, or would be in vain."""
         self._watch = trio.CancelScope()
         self._room = Wakeup()
         self._faults = LeakyBucket(
@@ -257,6 +284,8 @@ class Connection:
         self._faults_made = 0
         self._is_proven = False
         """Whether the last requests were not all faults."""
+        self._was_proven = False
+        """Whether that was so at any time."""
         self._low_water = 1
         """Bytes of which the socket is to have so many before the reader wakes."""
         self._is_new = True
@@ -302,6 +331,9 @@ class Connection:
             return
         self._shared.add(len(data))
         self._outbox.put(data)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._write)
+            self._nursery = None
         if self._outbox.unsent_bytes > self._limits.unsent_bytes_max:
             self._end(
                 CloseReason.SLOW_READER, f"{self._outbox.unsent_bytes} bytes of answers unsent"
@@ -339,14 +371,22 @@ class Connection:
         """Close at once, because all unfinished frames are too much and this is the largest."""
         self._end(CloseReason.MEMORY, f"{self._unfinished_bytes} bytes into a frame")
 
+    def crowd_out(self) -> None:
+        """Close at once, because too many wait for the rate of the unproven, this one longest."""
+        self._shared.slowed.pop(self, None)
+        self._end(CloseReason.OVERLOAD, "")
+
     async def run(self) -> None:
         """Serve the connection until it ends, then close it; only bugs are raised."""
         reason = CloseReason.CANCELLED
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
-                await self._read()
-                await self._drain()
+                self._nursery = nursery
+                try:
+                    await self._read()
+                    await self._drain()
+                finally:
+                    self._nursery = None
                 nursery.cancel_scope.cancel()
             # Without a reason only a bug gets here, and that is on its way up as an exception.
             assert self._ending is not None
@@ -376,6 +416,8 @@ class Connection:
         self._drop_unfinished()
         self._shared.add(-self._outbox.unsent_bytes)
         self._counts.closed[reason] += 1
+        if not self._was_proven and reason not in _OURS:
+            self._shared.wasted(self._where)
         log = _log.debug if reason in _ORDINARY else self._shared.warn
         log("connection closed", peer=self.peer, reason=reason.value, detail=self._detail)
         self._handler.closed(self, reason)
@@ -411,6 +453,9 @@ class Connection:
         receive_bytes = self._limits.receive_bytes
         stream = self._stream
         try:
+            if self._received:
+                received, self._received = self._received, b""
+                self._take(received)
             while self._ending is None:
                 if self._paused_at is not None or self._is_over_limit():
                     await self._pause()
@@ -462,9 +507,15 @@ class Connection:
             if requests:
                 faults_before = self._faults_made
                 self._handler.frames(self, requests)
-                self._is_proven = self._faults_made - faults_before < len(requests)
+                self._prove(is_proven=self._faults_made - faults_before < len(requests))
         if decoder.fault is not None:
             raise decoder.fault
+
+    def _prove(self, *, is_proven: bool) -> None:
+        self._is_proven = is_proven
+        if is_proven and not self._was_proven:
+            self._was_proven = True
+            self._shared.standing.proven(self._where, trio.current_time())
 
     def _take_others(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -511,6 +562,19 @@ class Connection:
             penalty_s = max(penalty_s, self._shared.unproven.seconds_until_room(now))
         return penalty_s
 
+    @contextmanager
+    def _slowed(self) -> Iterator[None]:
+        """Be one of those that wait for the rate of the unproven, if this is what is waited for."""
+        slowed = self._shared.slowed
+        if not self._is_proven:
+            slowed[self] = None
+            if len(slowed) > self._limits.unproven_waiting_max:
+                next(iter(slowed)).crowd_out()
+        try:
+            yield
+        finally:
+            slowed.pop(self, None)
+
     async def _pause(self) -> None:
         """Wait for room. The peer's own deadlines stand still meanwhile: it is us who wait."""
         if self._paused_at is None:
@@ -521,7 +585,7 @@ class Connection:
             if not penalty_s:
                 await self._shared.sleep(self._room)
                 continue
-            with trio.move_on_at(_round_after(trio.current_time() + penalty_s)):
+            with self._slowed(), trio.move_on_at(_round_after(trio.current_time() + penalty_s)):
                 await self._room.sleep()
         now = trio.current_time()
         self._active_at = now

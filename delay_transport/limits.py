@@ -98,6 +98,41 @@ class ConnectionLimits:
     many connections, leave the others their time. One request without a fault proves a connection.
     """
 
+    unproven_waiting_max: int = 256
+    """Connections that this rate lets wait at a time. Beyond it the one that waits for longest is
+    closed: peers that vanish while they wait would otherwise add up to `connections_max`."""
+
+    unproven_wait_seconds_max: float = 10.0
+    """Seconds for which this rate lets wait after the last of a flood: of what was received from
+    unproven connections, no more is remembered than takes so long."""
+
+    wasted_per_second_max: float = 10.0
+    """Connections a second that one address (of IPv6 a /64) may let end, for long, without one
+    request that was no fault. Each that had one makes up for one that had not. Beyond it new ones
+    from there wait at the door, where they cost little, until a whole frame has come; those that
+    end there are counted and closed. Other addresses and connections that stand notice nothing."""
+
+    wasted_burst_seconds: float = 10.0
+    """Seconds' worth of `wasted_per_second_max` that may come at once after a quiet time."""
+
+    wasted_memory_seconds: float = 60.0
+    """Seconds after which an address is free of its past, however many connections it wasted."""
+
+    wasters_max: int = 10_000
+    """Addresses of which is known how many connections they wasted, some 300 bytes each. Beyond
+    it the one that has wasted none for longest is forgotten."""
+
+    door_connections_max: int = 1024
+    """Connections at the door. Beyond it one gives way: the oldest of those that broke the
+    protocol, or else the oldest. They count for `connections_max`."""
+
+    door_bytes_max: int = 16 * KIB
+    """Bytes read of a connection at the door. With so many of a longer frame it may enter."""
+
+    door_seconds_max: float = 2.0
+    """Seconds at the door after which a connection that has done nothing wrong may enter without
+    having said anything, so that idle ones and slow links are served from any address."""
+
     warnings_per_second_max: float = 10.0
     """Lines a second in the log about connections refused or closed for what their peer did, after
     a burst of ten times as many. The lines after those left out say how many there were."""

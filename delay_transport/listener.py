@@ -16,8 +16,10 @@ from delay_transport.connection import (
     FrameHandler,
     Shared,
 )
+from delay_transport.door import Door
 from delay_transport.limits import ConnectionLimits
-from delay_transport.runtime import Address, Listener, Network, format_address, peer_name
+from delay_transport.runtime import Address, Arrival, Listener, Network, format_address
+from delay_transport.standing import neighbourhood
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -73,14 +75,26 @@ class Server:
         self._handler = handler
         self._limits = limits
         self._shared = Shared(limits)
+        self._door = Door(limits, self._shared, self.counts, enter=self._admit)
         self._accepting = trio.CancelScope()
+        self._serving: trio.Nursery
         # A dict and not a set: stopped in the order of arrival, in every process.
         self._open: dict[Connection, None] = {}
 
     @property
     def open_connections(self) -> int:
-        """Connections that stand at this moment."""
-        return len(self._open)
+        """Connections that stand at this moment, those at the door included."""
+        return len(self._open) + len(self._door)
+
+    @property
+    def at_door(self) -> int:
+        """Those that wait at the door."""
+        return len(self._door)
+
+    @property
+    def wasters(self) -> int:
+        """Addresses known for connections that came to nothing."""
+        return len(self._shared.standing)
 
     @property
     def held_bytes(self) -> int:
@@ -99,45 +113,72 @@ class Server:
 
     async def run(self) -> None:
         """Accept and serve until stop() and the end of the last connection."""
-        async with trio.open_nursery() as nursery, self._listener:
+        async with trio.open_nursery() as self._serving, self._listener:
             with self._accepting:
-                await self._accept(nursery)
+                async with trio.open_nursery() as entrance:
+                    entrance.start_soon(self._door.run)
+                    await self._accept()
 
-    async def _accept(self, nursery: trio.Nursery) -> None:
+    async def _accept(self) -> None:
         while True:
             try:
-                stream = await self._listener.accept()
+                arrivals = await self._listener.arrivals()
             except OSError as error:
                 if error.errno not in _OUT_OF_RESOURCES:
                     raise
                 _log.error("cannot accept connections", reason=error.strerror)
                 await trio.sleep(_ACCEPT_AGAIN_S)
                 continue
-            if len(self._open) >= self._limits.connections_max:
-                self.counts.refused += 1
-                self._shared.warn("connection refused, too many are open", peer=peer_name(stream))
-                await trio.aclose_forcefully(stream)
-                continue
-            self.counts.accepted += 1
-            connection = Connection(
-                stream,
-                peer=peer_name(stream),
-                handler=self._handler,
-                limits=self._limits,
-                shared=self._shared,
-                counts=self.counts,
-            )
-            self._open[connection] = None
-            if self._accepting.cancel_called:
-                # It was accepted before stop() and is seen after it.
-                connection.stop()
-            nursery.start_soon(self._serve, connection)
+            now = trio.current_time()
+            for arrival in arrivals:
+                if self.open_connections >= self._limits.connections_max:
+                    self.counts.refused += 1
+                    self._shared.warn(
+                        "connection refused, too many are open", peer=_peer_name(arrival)
+                    )
+                    await arrival.aclose()
+                    continue
+                where = _where(arrival)
+                is_bad = self._shared.standing.is_bad(where, now)
+                if is_bad and not self._accepting.cancel_called:
+                    await self._door.take(arrival, where)
+                else:
+                    self._admit(arrival, where, b"")
+
+    def _admit(self, arrival: Arrival, where: str, received: bytes) -> None:
+        self.counts.accepted += 1
+        connection = Connection(
+            arrival.open(),
+            peer=_peer_name(arrival),
+            where=where,
+            received=received,
+            handler=self._handler,
+            limits=self._limits,
+            shared=self._shared,
+            counts=self.counts,
+        )
+        self._open[connection] = None
+        if self._accepting.cancel_called:
+            # It was accepted before stop() and is seen after it.
+            connection.stop()
+        self._serving.start_soon(self._serve, connection)
 
     async def _serve(self, connection: Connection) -> None:
         try:
             await connection.run()
         finally:
             del self._open[connection]
+
+
+def _peer_name(arrival: Arrival) -> str:
+    peer = arrival.peer
+    return peer if isinstance(peer, str) else format_address(peer)
+
+
+def _where(arrival: Arrival) -> str:
+    """Return what the peer shares its standing with."""
+    peer = arrival.peer
+    return neighbourhood(peer.rpartition(":")[0] if isinstance(peer, str) else peer[0])
 
 
 async def serve_connections(

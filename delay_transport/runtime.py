@@ -44,16 +44,66 @@ class Clock(Protocol):
         """Say whether the kernel believes that the wall clock is disciplined (NTP, PTP)."""
 
 
+class Arrival(Protocol):
+    """A connection that was accepted and nothing more yet: cheap to look at and to turn away."""
+
+    @property
+    def peer(self) -> Address | str:
+        """Who it is: an address, or whatever name there is."""
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """Return what has come, b"" at the end, None if nothing has; an OSError if it broke."""
+
+    def open(self) -> trio.abc.Stream:
+        """Return the stream of it; from now on that is to be closed, and not this."""
+
+    async def aclose(self) -> None:
+        """Close it at once."""
+
+
 class Listener(trio.abc.Listener[trio.abc.Stream]):
     """Accepts connections; `aclose` stops that and leaves accepted streams open.
 
-    A stream may name its peer in an attribute `peer_name: str`, for logs.
+    A stream may name its peer in an attribute `peer_name: str`, for logs, and it may have the
+    `receive_now` of an Arrival.
     """
 
     @property
     @abc.abstractmethod
     def address(self) -> Address:
         """The address really bound: the port is known even where 0 was asked for."""
+
+    async def arrivals(self) -> list[Arrival]:
+        """Return the next connections, as many as wait and as take a few ms at the most."""
+        return [StreamArrival(await self.accept())]
+
+
+class StreamArrival:
+    """An Arrival of which there is a stream already."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    @property
+    def peer(self) -> str:
+        """Who it is."""
+        return str(getattr(self._stream, "peer_name", "a peer without name"))
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """Return what has come, as far as the stream can tell."""
+        receive = getattr(self._stream, "receive_now", None)
+        if receive is None:
+            return None
+        received: bytes | None = receive(max_bytes)
+        return received
+
+    def open(self) -> trio.abc.Stream:
+        """Return the stream."""
+        return self._stream
+
+    async def aclose(self) -> None:
+        """Close it at once."""
+        await trio.aclose_forcefully(self._stream)
 
 
 class Network(Protocol):
@@ -135,17 +185,6 @@ def format_address(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def peer_name(stream: trio.abc.Stream) -> str:
-    """Return who is at the other end of a stream, for logs."""
-    if isinstance(stream, trio.SocketStream):
-        try:
-            name = stream.socket.getpeername()
-        except OSError:
-            return "a peer already gone"
-        return format_address((name[0], name[1]))
-    return str(getattr(stream, "peer_name", "a peer without name"))
-
-
 def _is_ipv6(host: str) -> bool:
     try:
         ipaddress.IPv6Address(host)
@@ -186,30 +225,77 @@ _KEEPALIVE_INTERVAL_S = 5
 _KEEPALIVE_PROBES = 3
 _USER_TIMEOUT_MS = 30_000
 _BACKLOG = 1024
+_ARRIVALS_MAX = 32
+"""Connections accepted in one turn of the loop: a few ms, whatever becomes of them."""
+
+_ERRORS_OF_PEERS = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENONET,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EPROTO,
+    }
+)
+"""accept(2) fails so for what became of one connection before it was accepted (EPERM: a firewall
+rule); the next one is not concerned."""
 
 
-def _configure(stream: trio.SocketStream) -> trio.SocketStream:
+class _Socket(Protocol):
+    """What sockets and trio's streams have in common here."""
+
+    def setsockopt(self, level: int, option: int, value: int, /) -> object:
+        """Set an option."""
+
+
+def _configure(what: _Socket) -> None:
     """Send at once, and notice within 30 s that a peer died without a word."""
-    try:
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
-    except OSError as error:
-        # A peer that reset the connection meanwhile: the first receive will say so.
-        if error.errno not in {errno.EINVAL, errno.ECONNRESET, errno.ENOTCONN}:
-            raise
-    return stream
+    what.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    what.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    what.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+    what.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+    what.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
+    what.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+
+
+class TcpArrival:
+    """A connection as the kernel gave it; what trio needs is made when it is opened."""
+
+    __slots__ = ("_socket", "peer")
+
+    def __init__(self, accepted: socket.socket, name: tuple[str, int]) -> None:
+        self._socket = accepted
+        self.peer: Address = (name[0], name[1])
+        """Who it is."""
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """Return what has come, b"" at the end, None if nothing has."""
+        try:
+            return self._socket.recv(max_bytes, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+
+    def open(self) -> trio.SocketStream:
+        """Return the stream of it."""
+        return trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
+
+    async def aclose(self) -> None:
+        """Close it at once."""
+        self._socket.close()
 
 
 class TcpListener(Listener):
     """A Listener on one TCP address."""
 
-    def __init__(self, listener: trio.SocketListener) -> None:
-        self._listener = listener
-        name = listener.socket.getsockname()
+    def __init__(self, listening: socket.socket) -> None:
+        """Take a socket that listens and does not block."""
+        self._socket = listening
+        name = listening.getsockname()
         self._address: Address = (name[0], name[1])
 
     @property
@@ -219,11 +305,39 @@ class TcpListener(Listener):
 
     async def accept(self) -> trio.SocketStream:
         """Return the next connection; an OSError is about this process (out of descriptors)."""
-        return _configure(await self._listener.accept())
+        (arrival,) = await self._accept(1)
+        return arrival.open()
+
+    async def arrivals(self) -> list[Arrival]:
+        """Return the next connections; an OSError is about this process (out of descriptors)."""
+        return [*await self._accept(_ARRIVALS_MAX)]
 
     async def aclose(self) -> None:
         """Stop listening."""
-        await self._listener.aclose()
+        if self._socket.fileno() != -1:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+    async def _accept(self, most: int) -> list[TcpArrival]:
+        found: list[TcpArrival] = []
+        while not found:
+            if self._socket.fileno() == -1:
+                raise trio.ClosedResourceError("this listener was closed")
+            await trio.lowlevel.wait_readable(self._socket)
+            for _ in range(most):
+                try:
+                    found.append(TcpArrival(*self._socket.accept()))
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in _ERRORS_OF_PEERS:
+                        continue
+                    if found:
+                        # Those are there; what is wrong is still so at the next call.
+                        break
+                    raise
+        return found
 
 
 class TcpNetwork:
@@ -240,22 +354,32 @@ class TcpNetwork:
             raise AddressError(text=where, reason=str(error)) from error
         found.sort(key=lambda entry: entry[0] != socket.AF_INET)
         family, kind, protocol, _, name = found[0]
-        bound = trio.socket.socket(family, kind, protocol)
+        bound = socket.socket(family, kind, protocol)
         try:
+            bound.settimeout(0)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 # [::] means every address of the machine, as it does elsewhere on Linux.
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            await bound.bind(name)
+            # What is accepted has the options of what listens (tcp(7)).
+            _configure(bound)
+            bound.bind(name)
             bound.listen(_BACKLOG)
         except OSError as error:
             bound.close()
             raise ListenError(address=where, reason=error.strerror or str(error)) from error
-        return TcpListener(trio.SocketListener(bound))
+        return TcpListener(bound)
 
     async def connect(self, host: str, port: int) -> trio.SocketStream:
         """Connect, trying the addresses of a name in turn (happy eyeballs)."""
-        return _configure(await trio.open_tcp_stream(host, port))
+        stream = await trio.open_tcp_stream(host, port)
+        try:
+            _configure(stream)
+        except OSError as error:
+            # A peer that reset the connection meanwhile: the first receive will say so.
+            if error.errno not in {errno.EINVAL, errno.ECONNRESET, errno.ENOTCONN}:
+                raise
+        return stream
 
 
 class ThreadExecutor:

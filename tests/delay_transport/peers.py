@@ -188,3 +188,82 @@ async def serving(
         )
         yield server, network
         nursery.cancel_scope.cancel()
+
+
+class Ear(trio.abc.HalfCloseableStream):
+    """One end of a connection within the test, from an address, that can be looked at.
+
+    What its peer sends is there at once, however much.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.peer_name = f"{host}:1"
+        self.other: Ear
+        self.closed = False
+        self._data = bytearray()
+        self._over = False
+        self._reset = False
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def reset(self) -> None:
+        """Have the other end learn that the connection broke."""
+        self.closed = True
+        self.other._reset = True
+        self.other._lot.unpark_all()
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """Return what has come."""
+        if self._reset:
+            raise ConnectionResetError("reset")
+        if not self._data:
+            return b"" if self._over else None
+        data = bytes(self._data[:max_bytes])
+        del self._data[:max_bytes]
+        return data
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Wait for something."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self.closed:
+                raise trio.ClosedResourceError("closed")
+            try:
+                data = self.receive_now(max_bytes or 1 << 16)
+            except OSError as error:
+                raise trio.BrokenResourceError("reset") from error
+            if data is not None:
+                return data
+            await self._lot.park()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Put it there."""
+        await trio.lowlevel.checkpoint()
+        if self._reset or self.other.closed:
+            raise trio.BrokenResourceError("closed by the other end")
+        self.other._data += data
+        self.other._lot.unpark_all()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Return: there is always room."""
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        """Send the end."""
+        await trio.lowlevel.checkpoint()
+        self.other._over = True
+        self.other._lot.unpark_all()
+
+    async def aclose(self) -> None:
+        """Close; the other end finds what was sent, and then the end."""
+        self.closed = True
+        self.other._over = True
+        self._lot.unpark_all()
+        self.other._lot.unpark_all()
+        await trio.lowlevel.checkpoint()
+
+
+def ears(host: str) -> tuple[Ear, Ear]:
+    """Return both ends of a connection from a host; the second is the server's."""
+    ours, theirs = Ear("server"), Ear(host)
+    ours.other, theirs.other = theirs, ours
+    return ours, theirs

@@ -22,7 +22,6 @@ from delay_transport import (
     parse_address,
     system_runtime,
 )
-from delay_transport.runtime import peer_name
 
 # Addresses
 
@@ -107,7 +106,6 @@ async def test_both_ends_of_a_connection_send_at_once_and_notice_dead_peers() ->
             assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
-        assert peer_name(ours) == format_address(listener.address)
 
 
 async def test_a_name_of_several_addresses_is_listened_on_by_ipv4() -> None:
@@ -129,7 +127,6 @@ async def test_ipv6_addresses_work() -> None:
     ):
         await ours.send_all(b"x")
         assert await theirs.receive_some() == b"x"
-        assert peer_name(ours) == f"[::1]:{listener.address[1]}"
 
 
 async def test_an_unknown_host_is_an_address_error() -> None:
