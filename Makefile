@@ -24,7 +24,11 @@ COUNT ?= 200000
 TIME ?= 600
 KEEP ?=
 
-.PHONY: help install demo test unit check format docs bench simulate simulate-mutants crash damage fuzz lock clean
+# `make java`: the older client that is tried beside the one of tests/qmq_java/pom.xml; which tests.
+OLD_QMQ ?= 1.1.3
+JAVA_TESTS ?= tests/qmq_java
+
+.PHONY: help install demo test unit check format docs bench simulate simulate-mutants crash damage fuzz java lock clean
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
@@ -38,6 +42,7 @@ help:
 	@echo "make crash CYCLES=500 CUTS=200 SEED=1 [BREAK=fsync]   real processes, killed and cut off power"
 	@echo "make damage COUNT=200000 SEED=1   bytes at rest gone bad: named or harmless, never delivered"
 	@echo "make fuzz TIME=600 [KEEP=1]   every decoder under a coverage-guided fuzzer"
+	@echo "make java       QMQ's own Java on our meta server (needs a JDK and Maven, downloads its libraries)"
 	@echo "make format     let ruff format and fix"
 	@echo "make docs       write docs/delay-server.toml, meta-server.toml and settings.md anew"
 	@echo "make lock       choose versions anew (needs uv)"
@@ -115,6 +120,22 @@ $(VENV)/.fuzzing: requirements-fuzz.lock $(VENV)/.developing
 fuzz: $(VENV)/.fuzzing
 	$(BIN)/python -m tests.fuzz.run --seconds $(TIME) $(if $(KEEP),--keep)
 
+JAVA := .java
+FETCH := mvn --quiet --batch-mode --file tests/qmq_java/pom.xml dependency:copy-dependencies
+
+$(JAVA)/.built: tests/qmq_java/pom.xml $(wildcard tests/qmq_java/java/*.java)
+	@echo "downloading QMQ's libraries into $(JAVA), and building what uses them"
+	@rm -rf $(JAVA)
+	@$(FETCH) -P client -DoutputDirectory=$(CURDIR)/$(JAVA)/client
+	@$(FETCH) -P client -DoutputDirectory=$(CURDIR)/$(JAVA)/client-old -Dqmq.client.version=$(OLD_QMQ)
+	@$(FETCH) -P broker -DoutputDirectory=$(CURDIR)/$(JAVA)/broker
+	@javac -cp "$(JAVA)/client/*" -d $(JAVA)/client/classes tests/qmq_java/java/Client.java
+	@javac -cp "$(JAVA)/broker/*" -d $(JAVA)/broker/classes tests/qmq_java/java/Broker.java
+	@touch $@
+
+java: $(VENV)/.developing $(JAVA)/.built
+	QMQ_JAVA=$(JAVA) $(BIN)/python -m pytest $(JAVA_TESTS)
+
 # The second file holds to the versions of the first, so a test runs on what production runs on.
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --quiet
@@ -125,4 +146,4 @@ lock:
 	$(COMPILE) --upgrade --group fuzz --output-file requirements-fuzz.lock
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .fuzz .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(JAVA) build dist .mypy_cache .ruff_cache .pytest_cache .fuzz .hypothesis .import_linter_cache

@@ -147,6 +147,10 @@ class RegistrationConfig:
     """Milliseconds without a word from a broker after which its group is taken from routes. QMQ's
     brokers send a heartbeat every 10 s."""
 
+    broker_answer_ms_max: int = 1500
+    """Milliseconds after which a broker whose registration the store has not taken yet is answered
+    51 all the same. QMQ's brokers wait for 2 s, and do not start without any answer."""
+
     node_timeout_ms: int = 15_000
     """Milliseconds without a word from a delay server after which another process may claim to be
     it, started on its disk elsewhere."""
@@ -176,6 +180,7 @@ class RegistrationConfig:
         require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_lease_ms")
         require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
+        require_at_least(self, 1, "broker_answer_ms_max")
         if self.retry_subject_bytes_max < self.subject_bytes_max:
             raise ValueError("retry_subject_bytes_max must be at least subject_bytes_max")
 

@@ -8,9 +8,12 @@ store has the change. Refusals:
     CLIENT_REGISTER: illegal subject, limits  0, timestamp -2, OFFLINE, no groups, as QMQ's
     CLIENT_REGISTER: not now (store, floods)  51, and the reason as text
     BROKER_ACQUIRE_META: any                  51, empty: QMQ's brokers read any body as an answer
-    BROKER_REGISTER: any                      51, and the reason as text
+    BROKER_REGISTER: any, or a slow store     51, and the reason as text
     NODE_REGISTER: the node does not belong   0, Refused
     NODE_REGISTER: not now                    51, and the reason as text
+
+A broker of QMQ's does not start unless it is answered within 2 s, and does not look at the answer:
+so it is answered by then, and what it said is stored later. Its heartbeats repeat it.
 
 Each refusal of a request for what it is counts as a fault of its connection, which slows one down
 that makes many.
@@ -88,6 +91,15 @@ class _Asked:
     request: ClientRegister
 
 
+@dataclass(slots=True, eq=False)
+class _Patience:
+    """How long a request waits for the store before it is answered that it does."""
+
+    until: float
+    """In trio time."""
+    is_over: bool = False
+
+
 @dataclass(slots=True)
 class Liveliness:
     """Who was heard of."""
@@ -123,6 +135,8 @@ class Handlers:
             rate=limits.new_subjects_per_second_max,
             size=limits.new_subjects_per_second_max * limits.new_subjects_burst_seconds,
         )
+        self._patient: dict[_Patience, Callable[[], None]] = {}
+        """What gives up waiting for the store, the one that does so first at the front."""
         self.pushing: Pushing
         """Set before the first request comes."""
         self.requests: Counter[str] = Counter()
@@ -182,14 +196,25 @@ class Handlers:
         plan: Callable[[], Sequence[Change]],
         answer: Callable[[], None],
         refuse: Callable[[MetaServerError], None] | None = None,
+        patience: _Patience | None = None,
     ) -> None:
-        """Answer when the store has what is planned."""
+        """Answer when the store has what is planned, or 51 when that takes too long."""
         size = len(frame.body)
 
-        def done(error: MetaServerError | None) -> None:
+        def give_up() -> None:
             connection.done(1, size)
+            self._refuse(connection, frame, "the store is slow; this is stored when it can be")
+
+        def done(error: MetaServerError | None) -> None:
+            if patience is not None:
+                self._patient.pop(patience, None)
+            is_told = patience is not None and patience.is_over
+            if not is_told:
+                connection.done(1, size)
             if error is None:
                 answer()
+            elif is_told:
+                _log.warning("not stored", peer_was_told=True, reason=str(error))
             elif refuse is not None:
                 refuse(error)
             else:
@@ -199,6 +224,21 @@ class Handlers:
 
         self._committing.submit(Intent(keys=keys, plan=plan, done=done))
         connection.begin(1, size)
+        if patience is not None:
+            self._patient[patience] = give_up
+
+    def answer_overdue(self, now: float) -> None:
+        """Answer those who have waited for the store for as long as they can; `now` in trio time.
+
+        What they asked for is stored all the same, when the store can.
+        """
+        while self._patient:
+            patience, give_up = next(iter(self._patient.items()))
+            if patience.until > now:
+                return
+            del self._patient[patience]
+            patience.is_over = True
+            give_up()
 
     # Clients
 
@@ -404,6 +444,8 @@ class Handlers:
             connection.answer(frame, ResponseCode.SUCCESS)
             return
 
+        patience = _Patience(trio.current_time() + self._limits.broker_answer_ms_max / 1000)
+
         def answer() -> None:
             hear()
             _log.info(
@@ -413,10 +455,16 @@ class Handlers:
                 what=request.request_type.name.lower(),
                 state=request.state.name,
             )
-            connection.answer(frame, ResponseCode.SUCCESS)
+            if not patience.is_over:
+                connection.answer(frame, ResponseCode.SUCCESS)
 
         keys = (key, _NEW_GROUP) if is_new else (key,)
-        self._later(connection, frame, keys, plan=lambda: plan().changes, answer=answer)
+        self._later(
+            *(connection, frame, keys),
+            plan=lambda: plan().changes,
+            answer=answer,
+            patience=patience,
+        )
 
     def group_is_silent(self, name: str, refused: Callable[[], None]) -> None:
         """Take a group from routes whose master has been silent; call `refused` if that fails."""

@@ -212,7 +212,7 @@ class MetaServer:
     # -- tasks -------------------------------------------------------------------------------
 
     async def watch_silence(self) -> None:
-        """Take groups from routes whose masters have fallen silent."""
+        """Take groups from routes whose masters have fallen silent, and answer what is overdue."""
         stall_s = self.config.registration.stall_ms_max / 1000
         looked_at = trio.current_time()
         while True:
@@ -229,6 +229,7 @@ class MetaServer:
             self._silent |= dict.fromkeys(self.heard.groups.take_silent(now))
             self.heard.nodes.take_silent(now)
             self._tell_silent()
+            self.handlers.answer_overdue(now)
 
     def _tell_silent(self) -> None:
         if self.committing.is_stale:

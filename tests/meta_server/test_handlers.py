@@ -8,6 +8,7 @@ import trio
 
 from delay_protocol import (
     AcquireMeta,
+    BrokerRegister,
     BrokerRequestType,
     BrokerRole,
     BrokerState,
@@ -39,7 +40,18 @@ from meta_server.model import (
 )
 from meta_server.registry import Registry
 from tests.meta_server.memory_store import Fault, Medium
-from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of, until
+from tests.meta_server.meta_rig import (
+    PROMPT,
+    Peer,
+    World,
+    broker,
+    make_config,
+    names,
+    node,
+    state_of,
+    until,
+)
+from tests.simulation.executor import ExecutorPlan
 
 ONLINE, HEARTBEAT, OFFLINE = (
     BrokerRequestType.ONLINE,
@@ -255,6 +267,37 @@ async def test_trap_6_a_broker_that_is_not_entered_is_answered_51_and_nothing_el
         assert (reply.group, reply.master, reply.role) == ("dg1", "", BrokerRole.DELAY_MASTER)
         unknown = await peer.acquire("host2", 20801)
         assert (unknown.code, unknown.body) == (51, b"")
+
+
+async def test_trap_6_a_broker_is_answered_within_2_s_however_slow_the_store_is() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer, other, client = [await world.connect() for _ in range(3)]
+        await client.register("a.b")
+        world.executor.plan = ExecutorPlan(delay_s=(7.0, 7.0), stall_chance=0)
+        began = trio.current_time()
+        answers = []
+
+        async def register(peer: Peer, request: BrokerRegister) -> None:
+            answers.append(await peer.broker(request))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(register, peer, broker("g1", what=ONLINE))
+            nursery.start_soon(register, other, broker("g2", what=ONLINE))
+        assert 1.5 <= trio.current_time() - began < 2
+        assert [answer.code for answer in answers] == [51, 51]
+        assert b"slow" in answers[0].body
+        # It is stored when the store can, told to clients, and nobody is answered twice.
+        await until(lambda: set(server.registry.groups) == {"g1", "g2"})
+        await until(lambda: "a.b" in server.registry.routes)
+        world.executor.plan = PROMPT
+        with trio.fail_after(30):
+            while len((await client.pushed()).groups) < 2:
+                pass
+        assert (await peer.broker(broker("g1", what=HEARTBEAT))).code == 0
+        await trio.sleep(25)
+        assert state_of(server, "g1") is BrokerState.RW
+        assert server.handlers.refused["BROKER_REGISTER"] == 2
 
 
 async def test_a_broker_goes_online_and_clients_see_it() -> None:
