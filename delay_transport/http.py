@@ -27,18 +27,21 @@ async def serve_application(
     address: str,
     *,
     connections_max: int,
+    header_bytes_max: int = 16 * 1024,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; starts with the address that is really bound.
 
-    One connection more than `connections_max` is accepted and closed at once. Raises ListenError if
-    it cannot listen there.
+    A request's line and headers have at most `header_bytes_max`. One connection more than
+    `connections_max` is accepted and closed at once. Raises ListenError if it cannot listen there.
     """
     config = hypercorn.config.Config()
     config.accesslog = None
     config.errorlog = None
     config.keep_alive_timeout = 5
     config.read_timeout = 10
+    config.h11_max_incomplete_size = header_bytes_max
+    config.h2_max_header_list_size = header_bytes_max
     host, port = parse_address(address)
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)

@@ -33,7 +33,8 @@ class ExitCode(IntEnum):
     """An address cannot be listened on or reached."""
 
     REFUSED = 7
-    """The server refused messages, or did not answer in time for them."""
+    """The server refused messages, or did not answer in time for them; or a meta server refused
+    what an administrator asked."""
 
 
 class Failure(click.ClickException):

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from delaywheel.admin import admin
 from delaywheel.broker import broker
 from delaywheel.delay_server import delay_server
 from delaywheel.failures import failure_of
@@ -12,6 +13,7 @@ from delaywheel.meta_server import meta_server
 from delaywheel.send import send
 from delaywheel.settings import settings
 from delaywheel.status import status
+from delaywheel.topology import topology
 
 
 class Commands(click.Group):
@@ -43,9 +45,9 @@ def main() -> None:
     \b
     Exit codes: 0 done, 1 unexpected error, 2 wrong option or setting, 3 data directory in use,
     another node's or not permitted, 4 damaged logs, 5 disk failed or full, 6 network, 7 messages
-    refused.
+    or changes refused.
     """
 
 
-for command in (delay_server, meta_server, broker, send, status, log, settings):
+for command in (delay_server, meta_server, admin, topology, broker, send, status, log, settings):
     main.add_command(command)

@@ -23,7 +23,10 @@ import click
 )
 @click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
 @click.option("--listen", metavar="HOST:PORT", help="Where everybody connects (listener.address).")
-@click.option("--http", metavar="HOST:PORT", help="Discovery, metrics, status (http.address).")
+@click.option(
+    "--http", metavar="HOST:PORT", help="Discovery, administration, status (http.address)."
+)
+@click.option("--tokens", metavar="FILE", help="Who may administer (admin.token_file).")
 def meta_server(
     *, config_file: Path | None, overrides: tuple[str, ...], **short: str | None
 ) -> None:
@@ -53,7 +56,12 @@ def meta_server(
     run(config)
 
 
-_SHORT = {"data": "node.data_dir", "listen": "listener.address", "http": "http.address"}
+_SHORT = {
+    "data": "node.data_dir",
+    "listen": "listener.address",
+    "http": "http.address",
+    "tokens": "admin.token_file",
+}
 """The setting that each short option stands for."""
 
 

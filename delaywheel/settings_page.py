@@ -68,13 +68,19 @@ def _commands(group: click.Group, path: str) -> Iterator[str]:
     for name, command in sorted(group.commands.items()):
         full = f"{path} {name}"
         if isinstance(command, click.Group):
+            if any(isinstance(option, click.Option) for option in command.params):
+                yield from _command(command, f"{full} …")
             yield from _commands(command, full)
             continue
-        yield f"### {full}\n"
-        yield _about(command.get_short_help_str(200))
-        options = [option for option in command.params if isinstance(option, click.Option)]
-        if options:
-            yield _options(options)
+        yield from _command(command, full)
+
+
+def _command(command: click.Command, full: str) -> Iterator[str]:
+    yield f"### {full}\n"
+    yield _about(command.get_short_help_str(200))
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    if options:
+        yield _options(options)
 
 
 def _options(options: list[click.Option]) -> str:

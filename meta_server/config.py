@@ -212,21 +212,83 @@ class PushConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """The port for discovery, metrics, health, status and QMQ's queries."""
+    """The port for discovery, administration, metrics, health, status and QMQ's queries."""
 
     address: str = "127.0.0.1:8080"
     """host:port; port 0 for any free one, empty for no HTTP at all. QMQ's clients ask it for the
-    address of the listener. Nothing can be changed here and there is no authentication: the default
-    takes connections from this machine only."""
+    address of the listener. The default takes connections from this machine only; another one needs
+    `admin.token_file`."""
 
     connections_max: int = 1024
     """Open connections. One more is accepted and closed at once."""
 
+    header_bytes_max: int = 16 * KIB
+    """Bytes of a request's line and headers. One with more is answered 431, or its connection
+    closed."""
+
     def __post_init__(self) -> None:
         """Refuse what is no address, and a port that nobody could use."""
         require_at_least(self, 1, "connections_max")
+        require_at_least(self, 1024, "header_bytes_max")
         if self.address:
             parse_address(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """Who may administer over HTTP, and how much at a time."""
+
+    token_file: str = ""
+    """The file of tokens that `delaywheel admin token add` writes; it is read again when it
+    changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
+
+    token_look_ms: int = 1000
+    """Milliseconds between two looks at whether the file of tokens has changed."""
+
+    requests_max: int = 64
+    """Requests to the API and to QMQ's management that are worked on at a time. One more is
+    answered 503."""
+
+    body_bytes_max: int = 64 * KIB
+    """Bytes of a request's body. A longer one is answered 413."""
+
+    body_ms_max: int = 5000
+    """Milliseconds in which a body has to arrive, else the answer is 408."""
+
+    answer_ms_max: int = 8000
+    """Milliseconds for which an answer waits for the store. After that it is 504: whether the
+    change is stored is to be looked up."""
+
+    denials_per_second_max: float = 10.0
+    """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
+    ones are answered 429. Good tokens count all the same."""
+
+    denials_burst_seconds: float = 3.0
+    """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
+
+    brokers_max: int = 10_000
+    """Brokers that may be entered. A further one is refused."""
+
+    prefix_routes_max: int = 10_000
+    """Routes of prefixes there may be. A further one is refused."""
+
+    route_groups_max: int = 64
+    """Broker groups that a route may have."""
+
+    read_only_max: int = 100_000
+    """Broker groups taken from producers of single subjects. A further one is refused."""
+
+    offline_max: int = 100_000
+    """Consumers that may be taken off-line. A further one is refused."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would let nobody in, or wait for ever."""
+        require_at_least(self, 1, "requests_max", "route_groups_max")
+        require_at_least(self, 1024, "body_bytes_max")
+        require_at_least(self, 10, "token_look_ms", "body_ms_max", "answer_ms_max")
+        require_at_least(self, 0.001, "denials_per_second_max", "denials_burst_seconds")
+        require_at_least(self, 0, "brokers_max", "prefix_routes_max", "read_only_max")
+        require_at_least(self, 0, "offline_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +318,10 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How clients learn of changes."""
 
     http: HttpConfig = msgspec.field(default_factory=HttpConfig)
-    """Discovery, metrics, health and status."""
+    """Discovery, administration, metrics, health and status."""
+
+    admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
+    """Who may administer."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """What the process says."""

@@ -2,6 +2,9 @@
 
 * MetaServerError
     * RefusedError: a request is refused for what it asks; the reason is for whoever asked.
+        * BadValueError: an administrator's value is not allowed; the text says what is.
+        * NotFoundError: what an administrator names is not there.
+        * StateError: what is there does not allow it, or has another version than was expected.
     * StoreError
         * StoreUnavailableError: the store cannot be reached or failed. What was being committed may
           or may not be in it: load again before changing anything. Known routes are served on.
@@ -14,6 +17,9 @@
             * NewerSchemaError: it was written by a newer version. Start that one.
 """
 
+_SHOWN_MAX = 100
+"""Characters of a value that a message repeats."""
+
 
 class MetaServerError(Exception):
     """Anything the meta server raises on purpose."""
@@ -21,6 +27,27 @@ class MetaServerError(Exception):
 
 class RefusedError(MetaServerError):
     """A request is refused; the text says why, to the one who asked."""
+
+
+class BadValueError(RefusedError):
+    """A value of a request is not allowed."""
+
+    def __init__(self, *, field: str, value: object, allowed: str) -> None:
+        shown = f"{value!a}"
+        if len(shown) > _SHOWN_MAX:
+            shown = shown[:_SHOWN_MAX] + "…"
+        super().__init__(f"{field}: {shown} is not allowed: {allowed}")
+        self.field = field
+        self.value = shown
+        self.allowed = allowed
+
+
+class NotFoundError(RefusedError):
+    """There is no such thing."""
+
+
+class StateError(RefusedError):
+    """What is there does not allow it now."""
 
 
 class StoreError(MetaServerError):

@@ -76,9 +76,9 @@ IGNORE_STATE = -2
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_NODES = "nodes"
+NODES = "nodes"
 """Key of intents about delay nodes: uuids must be unique over all of them."""
-_NEW_GROUP = "a new group"
+NEW_GROUP = "a new group"
 """Key of intents that add a group: there is a limit to their number."""
 
 
@@ -108,6 +108,14 @@ class Liveliness:
     nodes: Liveness[NodeKey]
 
 
+def _bucket(limits: RegistrationConfig) -> LeakyBucket:
+    """Return what counts subjects that are used for the first time."""
+    return LeakyBucket(
+        rate=limits.new_subjects_per_second_max,
+        size=limits.new_subjects_per_second_max * limits.new_subjects_burst_seconds,
+    )
+
+
 class Handlers:
     """Answers requests. All methods are synchronous; what waits for the store is answered later."""
 
@@ -131,10 +139,7 @@ class Handlers:
         self._routing = routing
         self._limits = limits
         self._note_client = note_client
-        self._new_subjects = LeakyBucket(
-            rate=limits.new_subjects_per_second_max,
-            size=limits.new_subjects_per_second_max * limits.new_subjects_burst_seconds,
-        )
+        self._new_subjects = _bucket(limits)
         self._patient: dict[_Patience, Callable[[], None]] = {}
         """What gives up waiting for the store, the one that does so first at the front."""
         self.pushing: Pushing
@@ -143,6 +148,11 @@ class Handlers:
         """Requests by command."""
         self.refused: Counter[str] = Counter()
         """Refusals by command."""
+
+    def set_limits(self, limits: RegistrationConfig) -> None:
+        """Hold to other limits from now on."""
+        self._limits = limits
+        self._new_subjects = _bucket(limits)
 
     def dispatch(self) -> Dispatch:
         """Return what a listener hands its frames to."""
@@ -458,7 +468,7 @@ class Handlers:
             if not patience.is_over:
                 connection.answer(frame, ResponseCode.SUCCESS)
 
-        keys = (key, _NEW_GROUP) if is_new else (key,)
+        keys = (key, NEW_GROUP) if is_new else (key,)
         self._later(
             *(connection, frame, keys),
             plan=lambda: plan().changes,
@@ -494,7 +504,7 @@ class Handlers:
         except RefusedError as error:
             self._refuse_node(connection, frame, error)
             return
-        if not planned.changes and not self._committing.is_pending(_NODES):
+        if not planned.changes and not self._committing.is_pending(NODES):
             self._heard.nodes.hear(key, trio.current_time())
             self._answer_node(connection, frame, planned)
             return
@@ -517,7 +527,7 @@ class Handlers:
         self._later(
             connection,
             frame,
-            (_NODES, _NEW_GROUP, ("group", request.group)),
+            (NODES, NEW_GROUP, ("group", request.group)),
             plan=plan,
             answer=answer,
             refuse=refuse,

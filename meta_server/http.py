@@ -1,4 +1,4 @@
-"""Discovery, metrics, health, status and QMQ's queries over HTTP. Nothing can be changed here.
+"""Discovery, administration, metrics, health, status and QMQ's calls over HTTP.
 
 GET  /meta/address        host:port of the listener, as plain text without a newline
 GET  /livez               200 while the loop turns
@@ -7,31 +7,53 @@ GET  /status              JSON: groups, roles, records, counts
 GET  /metrics             Prometheus
 GET  /slave/meta          ?groupName=: ip:port of the group's slave as plain text, or empty
 GET  /subject/consumers   ?subject=: who consumes it
-GET  /onoffline           ?operation=query&clientId=&subject=&consumerGroup=&state=: ON or OFF
+GET  /onoffline           ?operation=query&clientId=&subject=&consumerGroup=&state=: ON or OFF,
+                          or operation=update
+POST /management          QMQ's actions (`meta_server/qmq_management.py`)
+     /api/v1/…            the administration's API (`meta_server/admin_api.py`)
+GET  /api/v1              what it has, for people
+GET  /api/v1/openapi.json the same for programs
 
-The last three answer as QMQ's meta server does: JSON {status, message, data} with status 0, or -1
-and the reason in the message.
+Discovery, health and metrics are for everybody, everything else for those whom
+`meta_server/access.py` lets in.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from delay_protocol import BrokerRole, ClientType
 from delay_transport.http import METRICS_TYPE, json_response, serve_application
+from meta_server.access import AccessError
+from meta_server.admin_api import (
+    OPERATIONS,
+    PREFIX,
+    Operation,
+    admit_reader,
+    answer_to,
+    problem,
+    problem_of,
+)
+from meta_server.admin_types import ProblemDetail
 from meta_server.metrics import take
+from meta_server.openapi import document_json, page
+from meta_server.qmq_management import answer_management, answer_onoffline, done, failed
 from meta_server.status import failing_checks, status_of
 
 if TYPE_CHECKING:
     from meta_server.config import HttpConfig
     from meta_server.server import MetaServer
 
-_ONOFFLINE_PARAMETERS = ("clientId", "subject", "consumerGroup", "state")
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 def application(server: "MetaServer") -> Starlette:
@@ -47,24 +69,16 @@ def application(server: "MetaServer") -> Starlette:
         failing = failing_checks(server)
         return json_response({"ready": not failing, "failing": failing}, 503 if failing else 200)
 
-    async def status(_: Request) -> Response:
+    async def status(request: Request) -> Response:
+        try:
+            admit_reader(server, request)
+        except AccessError as error:
+            return problem_of(error)
         return json_response(status_of(server))
 
     async def metrics(_: Request) -> Response:
         text = await trio.to_thread.run_sync(take(server).render)
         return Response(text, media_type=METRICS_TYPE)
-
-    async def slave(request: Request) -> Response:
-        return PlainTextResponse(slave_of(server, request.query_params.get("groupName", "")))
-
-    async def consumers(request: Request) -> Response:
-        subject = request.query_params.get("subject", "")
-        if not subject:
-            return json_response(_failed("subject is required"))
-        return json_response(_done(consumers_of(server, subject)))
-
-    async def onoffline(request: Request) -> Response:
-        return json_response(query_onoffline(server, dict(request.query_params)))
 
     return Starlette(
         routes=[
@@ -73,11 +87,83 @@ def application(server: "MetaServer") -> Starlette:
             Route("/readyz", readyz),
             Route("/status", status),
             Route("/metrics", metrics),
-            Route("/slave/meta", _when_ready(server, slave)),
-            Route("/subject/consumers", _when_ready(server, consumers)),
-            Route("/onoffline", _when_ready(server, onoffline)),
-        ]
+            *_qmq_routes(server),
+            Route(PREFIX, _documentation),
+            Route(f"{PREFIX}/openapi.json", _openapi),
+            *_operations(server),
+        ],
+        exception_handlers={HTTPException: _stray},
     )
+
+
+def _qmq_routes(server: "MetaServer") -> list[Route]:
+    """Return the routes of QMQ's calls."""
+
+    async def slave(request: Request) -> Response:
+        return PlainTextResponse(slave_of(server, request.query_params.get("groupName", "")))
+
+    async def consumers(request: Request) -> Response:
+        try:
+            admit_reader(server, request)
+        except AccessError as error:
+            return json_response(failed(str(error)))
+        subject = request.query_params.get("subject", "")
+        if not subject:
+            return json_response(failed("subject is required"))
+        return json_response(done(consumers_of(server, subject)))
+
+    async def onoffline(request: Request) -> Response:
+        return await answer_onoffline(server, request)
+
+    async def management(request: Request) -> Response:
+        return await answer_management(server, request)
+
+    return [
+        Route("/slave/meta", _when_ready(server, slave)),
+        Route("/subject/consumers", _when_ready(server, consumers)),
+        Route("/onoffline", _when_ready(server, onoffline)),
+        Route("/management", _when_ready(server, management), methods=["POST"]),
+    ]
+
+
+async def _openapi(_: Request) -> Response:
+    return Response(document_json(), media_type="application/json")
+
+
+async def _documentation(_: Request) -> Response:
+    return Response(page(), media_type="text/html", headers=_PAGE_HEADERS)
+
+
+def _operations(server: "MetaServer") -> list[Route]:
+    """Return a route for each path of the API; the method is looked up behind it."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+
+    def endpoint(operations: dict[str, Operation]) -> "Endpoint":
+        async def answer(request: Request) -> Response:
+            # A HEAD is a GET whose body HTTP leaves out.
+            method = "GET" if request.method == "HEAD" else request.method
+            return await answer_to(server, operations[method], request)
+
+        return answer
+
+    return [
+        Route(PREFIX + path, endpoint(operations), methods=list(operations))
+        for path, operations in by_path.items()
+    ]
+
+
+def _stray(request: Request, error: Exception) -> Response:
+    """Answer what leads nowhere; below the API's prefix in the form of all its refusals."""
+    assert isinstance(error, HTTPException)
+    if not request.url.path.startswith(f"{PREFIX}/"):
+        return PlainTextResponse(error.detail, error.status_code, headers=error.headers)
+    kind = "method" if error.status_code == 405 else "not-found"
+    detail = ProblemDetail(code=kind, message=f"{error.detail}: see {PREFIX} for what there is")
+    response = problem(error.status_code, detail)
+    response.headers.update(error.headers or {})
+    return response
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -123,27 +209,6 @@ def consumers_of(server: "MetaServer", subject: str) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def query_onoffline(server: "MetaServer", parameters: Mapping[str, str]) -> dict[str, Any]:
-    """Return whether a consumer is on-line, as QMQ's meta server says it."""
-    missing = [name for name in _ONOFFLINE_PARAMETERS if not parameters.get(name)]
-    if missing:
-        return _failed(f"{', '.join(missing)} required")
-    if parameters.get("operation") != "query":
-        return _failed("only operation=query is answered here: changes need a token")
-    offline = server.registry.is_offline(
-        parameters["clientId"], parameters["subject"], parameters["consumerGroup"]
-    )
-    return _done(None, "OFF" if offline else "ON")
-
-
-def _done(data: object, message: str = "") -> dict[str, Any]:
-    return {"status": 0, "message": message, "data": data}
-
-
-def _failed(reason: str) -> dict[str, Any]:
-    return {"status": -1, "message": reason, "data": None}
-
-
 async def serve_http(
     server: "MetaServer",
     settings: "HttpConfig",
@@ -158,5 +223,6 @@ async def serve_http(
         application(server),
         settings.address,
         connections_max=settings.connections_max,
+        header_bytes_max=settings.header_bytes_max,
         task_status=task_status,
     )

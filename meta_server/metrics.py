@@ -50,6 +50,10 @@ def _requests(server: "MetaServer") -> Iterator[Metric]:
     handlers, pushing = server.handlers, server.pushing
     yield _labelled("requests", "Requests.", "command", handlers.requests)
     yield _labelled("requests_refused", "Refusals.", "command", handlers.refused)
+    administration = server.administration
+    yield _labelled("admin_changes", "Changes by administrators.", "action", administration.changes)
+    yield _labelled("admin_denied", "Turned away.", "reason", administration.gate.denied)
+    yield gauge("meta_admin_requests", "Worked on now.", administration.busy)
     yield gauge("meta_requests_waiting", "Waiting for the store.", server.committing.waiting)
     yield gauge("meta_subscriptions", "Routes kept up to date.", pushing.subscriptions)
     yield counter("meta_subscriptions_unkept", "One too many.", pushing.counts.unkept)

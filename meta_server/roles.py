@@ -10,6 +10,8 @@ for the group's log, and how often it was started (its incarnation).
     the same incarnation again           nothing changes; it is heard of
     the sole master, started again       master, with epoch + 1
     a slave or backup, started again     the same role
+    the first, nobody being in sync      master, with epoch + 1: an operator gave up the last copy
+                                         of the group's messages, so it begins again
 
     who is refused                       because
     an older incarnation                 a newer one has registered: it is fenced
@@ -90,6 +92,8 @@ def plan_node(
     node = _node(request, known, role, now_ms=now_ms)
     if group is None:
         changed_group: DelayGroup | None = _new_group(request)
+    elif not group.record.in_sync:
+        changed_group = _begun_again(request, group)
     else:
         changed_group = _started_again(request, group) if role is NodeRole.MASTER else None
     now_group = changed_group or group
@@ -144,6 +148,7 @@ def _check_log(registry: Registry, request: NodeRegister) -> None:
             raise RefusedError(f"its log {request.log_uuid} is that of the group {other.name}")
     if (
         group is not None
+        and group.record.in_sync
         and group.log_uuid != request.log_uuid
         and (request.last_sequence or request.node_id in group.record.in_sync)
     ):
@@ -199,7 +204,7 @@ def _role(
     known: DelayNode | None,
     group: DelayGroup | None,
 ) -> NodeRole:
-    if group is None:
+    if group is None or not group.record.in_sync:
         return NodeRole.MASTER
     if known is not None:
         return known.role
@@ -254,6 +259,24 @@ def _new_group(request: NodeRegister) -> DelayGroup:
         record=GroupRecord(
             epoch=request.last_epoch + 1,
             version=1,
+            master=Master(node_id=request.node_id, incarnation=request.incarnation),
+            in_sync={request.node_id: request.storage_uuid},
+            min_isr=1,
+            phase=Phase.ACTIVE,
+        ),
+    )
+
+
+def _begun_again(request: NodeRegister, group: DelayGroup) -> DelayGroup:
+    """Return a group whose messages were given up, with this node's log in place of its own."""
+    record = group.record
+    return replace(
+        group,
+        log_uuid=request.log_uuid,
+        record=msgspec.structs.replace(
+            record,
+            epoch=max(record.epoch, request.last_epoch) + 1,
+            version=record.version + 1,
             master=Master(node_id=request.node_id, incarnation=request.incarnation),
             in_sync={request.node_id: request.storage_uuid},
             min_isr=1,

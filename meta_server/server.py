@@ -9,6 +9,7 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -24,9 +25,11 @@ from delay_transport import (
     system_runtime,
 )
 from delay_transport.process import allow_open_files, stop_on_signals
+from meta_server.access import check_exposure
+from meta_server.administration import Administration
 from meta_server.clients import SeenClients
 from meta_server.committing import STORE_LANE, Committing, Intent
-from meta_server.config import MetaServerConfig
+from meta_server.config import MetaServerConfig, RegistrationConfig
 from meta_server.errors import MetaServerError
 from meta_server.groups import watched
 from meta_server.handlers import Handlers, Liveliness
@@ -48,10 +51,12 @@ from meta_server.model import (
     SaveSubject,
     Store,
 )
+from meta_server.openapi import document_json, page
 from meta_server.pushing import Pushing
 from meta_server.registry import Registry
 from meta_server.store import open_store
 from meta_server.timestamps import Timestamps
+from meta_server.tokens import Tokens
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -98,6 +103,9 @@ class MetaServer:
         self.stalls = 0
         """How often this process was not running for a while."""
         self.load_seconds = 0.0
+        self.limits = config.registration
+        """Of what may be registered, as they are in force."""
+        self.administration = Administration(self, config)
         self._open_store = open_store
         self._silent: dict[str, None] = {}
         """Groups that are silent, which the store could not be told."""
@@ -115,8 +123,9 @@ class MetaServer:
     async def open(self) -> None:
         """Open the store, load everything, and wire what stands on it."""
         config, runtime = self.config, self.runtime
-        limits = config.registration
+        limits = self.limits
         began = trio.current_time()
+        await self.administration.read_tokens()
         self.store, self.registry = await runtime.executor.run(STORE_LANE, self._load)
         self.load_seconds = trio.current_time() - began
         _log.info(
@@ -297,6 +306,12 @@ class MetaServer:
         self.listener.stop()
         return trio.current_time() + self.config.node.stop_ms_max / 1000
 
+    def set_limits(self, limits: RegistrationConfig) -> None:
+        """Put other limits of registration in force: those that count what there is."""
+        self.limits = limits
+        self.handlers.set_limits(limits)
+        self.clients.set_limits(limits)
+
     # -- what can be seen --------------------------------------------------------------------
 
     @staticmethod
@@ -342,6 +357,7 @@ async def serve(
             # Tell who is connected, note who is, notice who is not.
             nursery.start_soon(server.pushing.run)
             nursery.start_soon(server.keep_clients)
+            nursery.start_soon(server.administration.keep_tokens)
             nursery.start_soon(server.watch_silence)
             async with trio.open_nursery() as listening:
                 # Answer now that everything is known.
@@ -364,8 +380,14 @@ async def serve(
 def run(config: MetaServerConfig) -> None:
     """Run a meta server as a process: real clock, files and sockets, until SIGTERM.
 
-    The data directory is there already.
+    The data directory is there already. Raises ConfigError if others could administer it.
     """
+    tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
+    tokens.read()
+    check_exposure(config, tokens)
+    # Made before the loop runs: it takes tens of milliseconds.
+    document_json()
+    page()
     # The loop must not wait long for a thread that loads or stores: 5 ms is the default.
     sys.setswitchinterval(0.0005)
     trio.run(_run_process, _within_file_limit(config))

@@ -120,7 +120,7 @@ def _node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> dict[str,
         "role": node.role.value,
         "in_sync": in_sync,
         "accepts": in_sync and node.role is NodeRole.MASTER,
-        "note": "" if in_sync else _NOT_IN_SYNC,
+        "note": "" if in_sync else NOT_IN_SYNC,
         "address": node.address,
         "http_address": node.http_address,
         "storage_uuid": str(node.storage_uuid),
@@ -131,7 +131,7 @@ def _node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> dict[str,
     }
 
 
-_NOT_IN_SYNC = (
+NOT_IN_SYNC = (
     "outside the in-sync set: it has no copy of the messages and accepts none, "
     "since replication does not exist yet"
 )

@@ -17,8 +17,49 @@ def leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
     return found
 
 
+ADMIN = (
+    ("audit",),
+    ("broker", "add"),
+    ("broker", "list"),
+    ("broker", "remove"),
+    ("broker", "replace"),
+    ("broker-group", "add"),
+    ("broker-group", "change"),
+    ("broker-group", "list"),
+    ("broker-group", "read-only"),
+    ("broker-group", "read-only-list"),
+    ("broker-group", "replace"),
+    ("broker-group", "restore"),
+    ("broker-group", "retire"),
+    ("broker-group", "show"),
+    ("client", "list"),
+    ("consumer", "list"),
+    ("consumer", "offline"),
+    ("consumer", "online"),
+    ("delay-group", "give-up"),
+    ("delay-group", "list"),
+    ("delay-group", "show"),
+    ("limit", "change"),
+    ("limit", "show"),
+    ("route", "extend"),
+    ("route", "list"),
+    ("route", "reduce"),
+    ("route", "remove"),
+    ("route", "set"),
+    ("route", "show"),
+    ("route", "summary"),
+    ("subject", "list"),
+    ("subject", "set"),
+    ("subject", "show"),
+    ("token", "add"),
+    ("token", "list"),
+    ("token", "remove"),
+)
+
+
 def test_the_commands_are_those_of_the_readme() -> None:
     assert sorted(leaves(main)) == [
+        *(("admin", *path) for path in ADMIN),
         ("broker",),
         ("delay-server",),
         ("log", "dump"),
@@ -28,6 +69,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
         ("send",),
         ("settings",),
         ("status",),
+        ("topology",),
     ]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from meta_server.config import (
+    AdminConfig,
     HttpConfig,
     ListenerConfig,
     MetaServerConfig,
@@ -50,6 +51,12 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (RoutingConfig, {"groups_per_subject": 0}),
         (HttpConfig, {"address": "x"}),
         (HttpConfig, {"connections_max": 0}),
+        (HttpConfig, {"header_bytes_max": 10}),
+        (AdminConfig, {"requests_max": 0}),
+        (AdminConfig, {"body_bytes_max": 0}),
+        (AdminConfig, {"answer_ms_max": 0}),
+        (AdminConfig, {"denials_per_second_max": float("nan")}),
+        (AdminConfig, {"offline_max": -1}),
     ],
 )
 def test_what_nobody_could_live_with_is_refused_by_name(
@@ -76,5 +83,6 @@ def test_all_sections_but_none_else_are_listed() -> None:
         "routing",
         "push",
         "http",
+        "admin",
         "log",
     ]

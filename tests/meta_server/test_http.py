@@ -168,7 +168,7 @@ async def test_the_consumers_of_a_subject_are_told() -> None:
         assert (await get(app, "/subject/consumers", subject="z"))[1]["data"] == []
 
 
-async def test_the_online_state_is_told_and_not_changed() -> None:
+async def test_the_online_state_is_told_and_not_changed_without_a_token() -> None:
     state = OfflineState(client_id="*", subject="a.b", consumer_group="cg")
     world = World(medium=Medium(Contents(offline=(state,))))
     async with world.serving() as server:
@@ -184,7 +184,7 @@ async def test_the_online_state_is_told_and_not_changed() -> None:
     assert world.medium.contents.offline == (state,)
 
 
-async def test_nothing_can_be_changed_over_http() -> None:
+async def test_nothing_is_changed_where_something_is_asked() -> None:
     world = World()
     async with world.serving() as server:
         app = application(server)

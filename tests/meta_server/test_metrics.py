@@ -1,6 +1,7 @@
 """What is counted is shown under names that stay."""
 
 from meta_server.metrics import GROUPS_SHOWN_MAX, take
+from tests.meta_server.http_rig import Http
 from tests.meta_server.meta_rig import World, broker, node
 
 NAMES = """
@@ -12,6 +13,7 @@ NAMES = """
     meta_pushes_delayed_total meta_subjects meta_routes meta_clients meta_clients_unkept_total
     meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total
     meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
+    meta_admin_changes_total meta_admin_denied_total meta_admin_requests
 """
 
 
@@ -31,6 +33,9 @@ async def test_everything_is_shown_and_counted() -> None:
         await peer.node(node())
         await peer.register("a.b")
         await peer.register("a b")
+        http = Http(server)
+        await http.change("PATCH", "/broker-groups/g1", {"weight": 1})
+        await http.ask("GET", "/api/v1/limits", headers={"host": "evil.example"})
         found = samples(take(server).render())
     bare = {name.partition("{")[0].removeprefix("delaywheel_") for name in found}
     assert bare - {name for name in bare if name.endswith("_created")} == {
@@ -43,6 +48,8 @@ async def test_everything_is_shown_and_counted() -> None:
         ('meta_groups{state="nrw"}', 1),
         ('meta_group_up{group="d1",kind="delay"}', 0),
         ('meta_epoch{group="d1"}', 1),
+        ('meta_admin_changes_total{action="broker-group.change"}', 1),
+        ('meta_admin_denied_total{reason="host"}', 1),
         ('meta_requests_total{command="client_register"}', 2),
         ('meta_requests_refused_total{command="client_register"}', 1),
     ):

@@ -1,0 +1,160 @@
+"""Asking a meta server's administration API, and what its refusals mean for a command."""
+
+import http.client
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from delaywheel.failures import ExitCode, Failure
+
+TIMEOUT_S: Final = 15.0
+"""A meta server answers a change within `admin.answer_ms_max`."""
+
+ANSWER_BYTES_MAX: Final = 64 << 20
+"""Bytes of one answer: everything at a glance of thousands of groups has a few MB."""
+
+PAGE: Final = 1000
+"""Rows that are asked for at a time."""
+
+TOKEN_VARIABLE: Final = "DELAYWHEEL_TOKEN"  # noqa: S105 (where it is, not what it is)
+
+_PREFIX: Final = "/api/v1"
+
+_EXIT_CODES: Final[Mapping[int, ExitCode]] = {
+    400: ExitCode.USAGE,
+    413: ExitCode.USAGE,
+    415: ExitCode.USAGE,
+    504: ExitCode.DISK,
+}
+"""How a command ends that was answered so; 503 depends on the reason, all others are refusals."""
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Session:
+    """Where a command asks, and how it shows what it is told."""
+
+    meta: str
+    token_file: Path | None
+    as_json: bool
+
+    def ask(
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | None = None,
+    ) -> Json:
+        """Return the answer; raise Failure with a sentence and an exit code.
+
+        Parameters and fields that are None are left out.
+        """
+        from delay_transport import parse_address
+
+        host, port = parse_address(self.meta)
+        target = "/".join([_PREFIX, *(quote(part, safe="") for part in path)])
+        if given := {name: _text(value) for name, value in _given(query)}:
+            target += "?" + urlencode(given)
+        headers = {"Accept": "application/json"}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = msgspec.json.encode(dict(_given(body)))
+        if (token := self._token()) is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        # Plain http.client: no proxy from the environment gets to see the token.
+        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, target, body=data, headers=headers)
+            response = connection.getresponse()
+            answer = response.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException, socket.gaierror) as error:
+            raise Failure(
+                f"no meta server answers at {self.meta}: {error}; is this its http.address?",
+                ExitCode.NETWORK,
+            ) from error
+        finally:
+            connection.close()
+        return self._decoded(response.status, answer)
+
+    def _decoded(self, status: int, answer: bytes) -> Json:
+        try:
+            found = msgspec.json.decode(answer, type=dict[str, Any])
+            if status < 400:
+                return found
+            error = found["error"]
+            message, code = str(error["message"]), str(error["code"])
+        except (
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+            KeyError,
+            TypeError,
+        ) as bad:
+            raise Failure(
+                f"what answers at {self.meta} is no meta server that can be administered",
+                ExitCode.NETWORK,
+            ) from bad
+        if status == 401 and self._token() is None:
+            message = f"{self.meta} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
+        if status == 503 and code == "store":
+            raise _failure(message, ExitCode.DISK)
+        raise _failure(message, _EXIT_CODES.get(status, ExitCode.REFUSED))
+
+    def _token(self) -> str | None:
+        """Return the token that is to be used; it is never an argument, which others could see."""
+        if self.token_file is not None:
+            try:
+                text = self.token_file.read_text(encoding="ascii").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise Failure(
+                    f"the file of the token cannot be read: {error}", ExitCode.USAGE
+                ) from error
+            where = str(self.token_file)
+        else:
+            text, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
+            if not text:
+                return None
+        if not text.isascii() or not text.isprintable() or " " in text or not text:
+            raise Failure(f"there is no token in {where}: it is one word", ExitCode.USAGE)
+        return text
+
+    def rows(self, *path: str, query: Mapping[str, object], limit: int | None) -> Iterator[Json]:
+        """Yield up to `limit` rows of a list (None: all), page by page, then one with `more`.
+
+        The last one, {"more": True}, comes only if there are more rows than `limit`.
+        """
+        after: object = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(PAGE, left)
+            page = self.ask("GET", *path, query={**query, "after": after, "limit": size})
+            yield from page["items"]
+            left = None if left is None else left - len(page["items"])
+            after = page["next"]
+            if after is None:
+                return
+        yield {"more": True}
+
+
+def _failure(message: str, code: ExitCode) -> Failure:
+    from delay_protocol import printable
+
+    return Failure(printable(message), code)
+
+
+def _given(values: Mapping[str, object] | None) -> Iterator[tuple[str, object]]:
+    for name, value in (values or {}).items():
+        if value is not None:
+            yield name, value
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

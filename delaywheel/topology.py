@@ -1,0 +1,274 @@
+"""`delaywheel topology`: who is there, in which role, how far behind; and where subjects lead.
+
+What the meta server knows comes from it in one answer; how far each delay server is comes from the
+server itself, asked at the `http_address` that it registered: all at a time, and one that does not
+answer holds nobody up.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from delaywheel.admin_client import Json, Session
+from delaywheel.status import format_value
+from delaywheel.terminal import cell, wide_console
+
+NODE_TIMEOUT_S: Final = 2.0
+"""Seconds in which a node has to answer."""
+
+NODES_AT_ONCE: Final = 32
+"""Nodes that are asked at a time."""
+
+NODES_TIMEOUT_S: Final = 10.0
+"""Seconds for all of them: in a cluster of which much is down the rest is shown as not asked."""
+
+STATUS_BYTES_MAX: Final = 4 << 20
+"""Bytes of one node's status."""
+
+_LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence", "ready")
+"""What is taken of a node's status."""
+
+_ROWS_MAX: Final = 200
+"""Rows of a table: the rest is counted; --json has all."""
+
+
+@click.command(short_help="Show nodes, groups, routes and lags of a cluster.")
+@click.option(
+    "--meta",
+    default="127.0.0.1:8080",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The meta server's HTTP address (http.address).",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File with the token; else it is taken from DELAYWHEEL_TOKEN.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
+@click.option("--watch", is_flag=True, help="Show it anew until Ctrl-C.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --watch asks.",
+)
+def topology(
+    *, meta: str, token_file: Path | None, as_json: bool, watch: bool, every: float
+) -> None:
+    """Show nodes, roles, epochs, in-sync sets, broker groups, routes, and how far nodes are behind.
+
+    \b
+    Examples:
+      delaywheel topology --meta 127.0.0.1:8080
+      delaywheel topology --watch
+    """
+    session = Session(meta=meta, token_file=token_file, as_json=as_json)
+    if as_json:
+        while True:
+            found = msgspec.json.encode(fetch(session))
+            click.echo(found if watch else msgspec.json.format(found, indent=2))
+            if not watch:
+                return
+            time.sleep(every)
+    from rich.live import Live
+
+    console = wide_console()
+    if not watch:
+        console.print(render(fetch(session)))
+        return
+    with Live(render(fetch(session)), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(every)
+            live.update(render(fetch(session)), refresh=True)
+
+
+def fetch(session: Session) -> Json:
+    """Return what the meta server knows, each node with its `lag`, or why there is none.
+
+    Raises Failure if the meta server does not answer.
+    """
+    import trio
+
+    found = session.ask("GET", "topology")
+    nodes = [node for group in found["delay_groups"] for node in group["nodes"]]
+    addresses = list(dict.fromkeys(node["http_address"] for node in nodes if node["http_address"]))
+    lags = trio.run(_ask_all, addresses)
+    for node in nodes:
+        if node["http_address"]:
+            node["lag"] = lags[node["http_address"]]
+        else:
+            node["lag"] = {"error": "it has no HTTP address"}
+    return found
+
+
+async def _ask_all(addresses: Sequence[str]) -> dict[str, Json]:
+    """Return the lag of each node by its address; ends in time whatever the nodes do."""
+    import trio
+
+    lags: dict[str, Json] = {
+        address: {"error": f"not asked within {NODES_TIMEOUT_S:g} s"} for address in addresses
+    }
+    limiter = trio.CapacityLimiter(NODES_AT_ONCE)
+
+    async def ask(address: str) -> None:
+        async with limiter:
+            lags[address] = await _ask(address)
+
+    with trio.move_on_after(NODES_TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(ask, address)
+    return lags
+
+
+async def _ask(address: str) -> Json:
+    """Return how far a node is, or {"error": why not}."""
+    import trio
+
+    from delay_transport import AddressError, parse_address
+
+    error = f"no answer within {NODE_TIMEOUT_S:g} s"
+    with trio.move_on_after(NODE_TIMEOUT_S):
+        try:
+            host, port = parse_address(address)
+            async with await trio.open_tcp_stream(host, port) as stream:
+                return _lag_of(await _get(stream, address))
+        except (OSError, trio.BrokenResourceError, AddressError) as failed:
+            error = f"does not answer: {failed}"
+        except (ValueError, RecursionError, msgspec.MsgspecError):
+            error = "what answers there is no delay server"
+    return {"error": error}
+
+
+async def _get(stream: Any, address: str) -> bytes:  # noqa: ANN401 (imported lazily)
+    """Return the body of GET /status; raise ValueError for anything but an answer of 200."""
+    # HTTP/1.0: the answer ends with the connection, and comes in one piece.
+    request = f"GET /status HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n"
+    await stream.send_all(request.encode("ascii"))
+    data = bytearray()
+    while part := await stream.receive_some(1 << 16):
+        data += part
+        if len(data) > STATUS_BYTES_MAX:
+            raise ValueError("too long")
+    head, _, body = bytes(data).partition(b"\r\n\r\n")
+    if head.split(b" ", 2)[1:2] != [b"200"]:
+        raise ValueError("refused")
+    return body
+
+
+def _lag_of(body: bytes) -> Json:
+    status = msgspec.json.decode(body, type=dict[str, Any])
+    return {name: status[name] for name in _LAGS if name in status}
+
+
+# For people
+
+
+def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
+    """Return everything as something that rich can print."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from delay_protocol import printable
+
+    warnings = [Text(printable(line), style="bold red") for line in found["failing"]]
+    routes = found["routes"]
+    without = routes["without_route"]
+    counts = Text(
+        f"{routes['subjects']:,} subjects, {routes['routes']:,} with a route of their own, "
+        f"{routes['prefixes']:,} routes of prefixes"
+    )
+    lacking = (
+        [Text(f"{without:,} subjects without a route", style="bold yellow")] if without else []
+    )
+    return Group(
+        *warnings,
+        _table("broker groups", list(_group_rows(found))),
+        _table("delay servers", list(_node_rows(found))),
+        Text(""),
+        counts,
+        *lacking,
+    )
+
+
+def _table(title: str, rows: Sequence[dict[str, str]]) -> Any:  # noqa: ANN401 (imported lazily)
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return Text(f"no {title}")
+    table = Table(title=title, title_justify="left", box=None)
+    for name in rows[0]:
+        table.add_column(name)
+    for row in rows[:_ROWS_MAX]:
+        table.add_row(*map(cell, row.values()))
+    hidden = len(rows) - _ROWS_MAX
+    return Group(table, f"  and {hidden:,} more") if hidden > 0 else table
+
+
+def _group_rows(found: Json) -> Iterator[dict[str, str]]:
+    subjects = found["routes"]["subjects_by_group"]
+    for group in found["broker_groups"]:
+        yield {
+            "name": group["name"],
+            "kind": group["kind"],
+            "address": group["address"] or "-",
+            "state": group["state"],
+            "for": _since(found["now_ms"], group["since_ms"]),
+            "heard": _ago(group["heard_seconds_ago"], never="-"),
+            "subjects": f"{subjects.get(group['name'], 0):,}",
+            "weight": str(group["weight"]),
+            "notes": ", ".join(
+                name.replace("_", "-") for name in ("static", "read_only", "retired") if group[name]
+            ),
+        }
+
+
+def _node_rows(found: Json) -> Iterator[dict[str, str]]:
+    for group in found["delay_groups"]:
+        for node in group["nodes"]:
+            lag = node["lag"]
+            is_master = group["master"] == node["node_id"]
+            yield {
+                "group": group["name"],
+                "node": node["node_id"],
+                "role": node["role"],
+                "epoch": f"{group['epoch']} {group['phase']}" if is_master else "",
+                "in sync": "yes" if node["in_sync"] else "no",
+                "address": node["address"],
+                "heard": _ago(node["heard_seconds_ago"], never="silent"),
+                "pending": _figure(lag, "pending"),
+                "late": _figure(lag, "late"),
+                "lateness p99": _p99(lag),
+                "unfiled": _figure(lag, "replay_lag"),
+                "notes": lag.get("error") or node["note"],
+            }
+
+
+def _since(now_ms: int, at_ms: int) -> str:
+    # Not of a group that was changed less than a second ago, by a clock that was set back.
+    return format_value("_seconds", math.floor(max(0, now_ms - at_ms) / 1000)) if at_ms else "-"
+
+
+def _ago(seconds: float | None, *, never: str) -> str:
+    return never if seconds is None else f"{format_value('_seconds', seconds)} ago"
+
+
+def _figure(lag: Json, name: str) -> str:
+    return format_value(name, lag[name]) if name in lag else "-"
+
+
+def _p99(lag: Json) -> str:
+    lateness = lag.get("lateness_ms")
+    found = lateness.get("p99") if isinstance(lateness, dict) else None
+    return "-" if found is None else format_value("_ms", found)

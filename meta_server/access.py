@@ -1,0 +1,169 @@
+"""Who may do what over HTTP: tokens, or being on this machine; and no browser for its user.
+
+Without a file of tokens every caller on this machine is an administrator. A page in a browser on
+this machine is one too, whoever wrote it; what keeps it out:
+
+* `Host` must name this machine: a page whose own name was made to lead here sends that name.
+* A change is refused if a browser says that it comes from another place (`Origin`,
+  `Sec-Fetch-Site`).
+* A change has a content type (`application/json`), a method (PATCH, PUT, DELETE) or a header
+  (`X-Api-Token`) which browsers let no page send elsewhere without asking us first; and we do not
+  answer that question.
+
+With a file of tokens there is nothing that a browser would send by itself.
+"""
+
+import ipaddress
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from delay_transport import ConfigError, parse_address
+from delay_transport.leaky_bucket import LeakyBucket
+from meta_server.config import AdminConfig, MetaServerConfig
+from meta_server.tokens import LOOPBACK, Role, Tokens
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks."""
+
+    name: str
+    role: Role
+
+
+class AccessError(Exception):
+    """A request is turned away before it is looked at; `code` is HTTP's."""
+
+    def __init__(self, code: int, kind: str, message: str, *, retry_after_s: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+        """A word for programs."""
+        self.retry_after_s = retry_after_s
+        """Seconds after which to try again; 0: trying again does not help."""
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine for sure: a name other than localhost may be any."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def check_exposure(config: MetaServerConfig, tokens: Tokens) -> None:
+    """Raise ConfigError if others could administer without a token."""
+    if tokens.fault:
+        raise ConfigError(source="settings", key="admin.token_file", reason=tokens.fault)
+    if not config.http.address or tokens.count:
+        return
+    for key, address in (
+        ("http.address", config.http.address),
+        ("listener.advertised", config.listener.advertised),
+    ):
+        if address and not is_loopback(parse_address(address)[0]):
+            raise ConfigError(
+                source="settings",
+                key=key,
+                reason=f"{address} is for other machines, and nobody needs a token to administer",
+                remedy=(
+                    "run `delaywheel admin token add NAME --role admin --file FILE` and set "
+                    "admin.token_file to FILE, or stay on 127.0.0.1"
+                ),
+            )
+
+
+class Gate:
+    """Decides about each request by its headers alone."""
+
+    def __init__(self, settings: AdminConfig, tokens: Tokens, *, own_address: str) -> None:
+        """`own_address` is the host:port that HTTP is served on."""
+        self._tokens = tokens
+        self._own_host = parse_address(own_address)[0].lower() if own_address else ""
+        self._denials = LeakyBucket(
+            rate=settings.denials_per_second_max,
+            size=settings.denials_per_second_max * settings.denials_burst_seconds,
+        )
+        self.denied: Counter[str] = Counter()
+        """Requests turned away, by reason."""
+
+    def admit(
+        self, headers: Mapping[str, str], peer: str, *, needed: Role, is_change: bool
+    ) -> Caller:
+        """Return who asks; raise AccessError. Names of headers are in lower case."""
+        try:
+            self._check_place(headers, peer, is_change=is_change)
+            return self._caller(headers, peer, needed)
+        except AccessError as error:
+            self.denied[error.kind] += 1
+            raise
+
+    def _check_place(self, headers: Mapping[str, str], peer: str, *, is_change: bool) -> None:
+        host = headers.get("host")
+        if not self._tokens.are_needed:
+            if peer and not is_loopback(peer):
+                raise AccessError(403, "peer", "without tokens this machine alone is answered")
+            if host is not None and not self._is_own(host):
+                raise AccessError(
+                    403, "host", "Host must name this machine, such as localhost or 127.0.0.1"
+                )
+        if not is_change:
+            return
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise AccessError(403, "origin", "a page of another place may not change anything")
+        if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+            raise AccessError(403, "origin", "a page of another place may not change anything")
+
+    def _is_own(self, host: str) -> bool:
+        name = host.lower()
+        without_port, colon, port = name.rpartition(":")
+        if colon and port.isdigit() and (not without_port.count(":") or without_port[-1:] == "]"):
+            name = without_port
+        name = name.removeprefix("[").removesuffix("]")
+        return is_loopback(name) or name == self._own_host
+
+    def _caller(self, headers: Mapping[str, str], peer: str, needed: Role) -> Caller:
+        if not self._tokens.are_needed:
+            return Caller(name=LOOPBACK, role=Role.ADMIN)
+        if self._tokens.fault:
+            raise AccessError(503, "tokens", f"tokens cannot be checked: {self._tokens.fault}")
+        presented = presented_token(headers)
+        if presented is None:
+            raise AccessError(
+                401, "token", "a token is needed: Authorization: Bearer TOKEN, or X-Api-Token"
+            )
+        token = self._tokens.find(presented)
+        if token is None:
+            now = trio.current_time()
+            wait_s = self._denials.seconds_until_room(now)
+            if wait_s:
+                raise AccessError(
+                    429, "denials", "too many wrong tokens", retry_after_s=int(wait_s) + 1
+                )
+            self._denials.pour(now, 1)
+            _log.warning("a wrong token was presented", peer=peer)
+            raise AccessError(401, "token", "the token is not known here")
+        if not token.role.covers(needed):
+            raise AccessError(
+                403, "role", f"the token {token.name} may read; this needs the role admin"
+            )
+        return Caller(name=token.name, role=token.role)
+
+
+def presented_token(headers: Mapping[str, str]) -> str | None:
+    """Return the token of a request, None if it has none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return headers.get("x-api-token") or None

@@ -1,0 +1,718 @@
+"""What follows from an administrator's word. Pure: a request and what is known, to changes.
+
+Each plan checks the request on what is known at that moment and returns what is to be stored, with
+one entry of the audit that has the row before and after; nothing if nothing changes. Refusals:
+
+    BadValueError    a value that is not allowed, whatever is known
+    NotFoundError    there is no such row
+    StateError       the row has another version, or its state does not allow it
+
+What could lose messages is refused unless the request says that they may be lost: a group from
+which consumers still read, a delay server whose disk is the only one with its group's messages.
+"""
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from delay_protocol import BrokerRole, BrokerState, Phase, real_subject, subject_fault
+from meta_server.admin_types import (
+    BrokerGroupChange,
+    BrokerGroupNew,
+    BrokerNew,
+    BrokerPlace,
+    BrokerReplacement,
+    ConsumerState,
+    ReadOnlyChange,
+    RouteSet,
+    SubjectSet,
+)
+from meta_server.config import AdminConfig, RegistrationConfig
+from meta_server.errors import BadValueError, NotFoundError, RefusedError, StateError
+from meta_server.groups import addresses_of, check_address, check_name
+from meta_server.model import (
+    EVERY,
+    STATIC,
+    Audit,
+    AuditEntry,
+    Broker,
+    BrokerGroup,
+    Change,
+    GroupKind,
+    OfflineState,
+    ReadOnlySetting,
+    RemoveBroker,
+    RemoveDelayNode,
+    RemoveRoute,
+    Route,
+    SaveBroker,
+    SaveBrokerGroup,
+    SaveDelayGroup,
+    SaveRoute,
+    SaveSubject,
+    SetOffline,
+    SetReadOnly,
+    Subject,
+    UnsetOffline,
+    UnsetReadOnly,
+)
+from meta_server.registry import Registry
+
+BROKERS_PER_GROUP_MAX: Final = 3
+"""Brokers that may be entered for one group, as in QMQ."""
+
+KINDS: Final[Mapping[str, GroupKind]] = {kind.name.lower(): kind for kind in GroupKind}
+
+_MASTERS: Final = {
+    GroupKind.NORMAL: (BrokerRole.MASTER,),
+    GroupKind.DELAY: (BrokerRole.DELAY_MASTER, BrokerRole.DELAY),
+}
+"""Roles of a group's master, by kind."""
+
+_BACKUPS: Final = frozenset({BrokerRole.BACKUP, BrokerRole.DELAY_BACKUP})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Who asks, when, and on what is planned."""
+
+    registry: Registry
+    registration: RegistrationConfig
+    limits: AdminConfig
+    actor: str
+    """What the audit calls whoever asks."""
+    now_ms: int
+
+    def audited(
+        self,
+        action: str,
+        target: str,
+        changes: Iterable[Change],
+        *,
+        before: object = None,
+        after: object = None,
+    ) -> tuple[Change, ...]:
+        """Return the changes with their entry in the audit; nothing if there are none."""
+        stored = tuple(changes)
+        if not stored:
+            return ()
+        return (*stored, *self.noted(action, target, before=before, after=after))
+
+    def noted(
+        self, action: str, target: str, *, before: object = None, after: object = None
+    ) -> tuple[Change, ...]:
+        """Return the entry in the audit for something that the store has nothing else of."""
+        entry = AuditEntry(
+            at_ms=self.now_ms,
+            actor=self.actor,
+            action=action,
+            target=target,
+            before=_as_json(before),
+            after=_as_json(after),
+        )
+        return (Audit(entry),)
+
+
+def _as_json(row: object) -> str:
+    return "" if row is None else msgspec.json.encode(row).decode()
+
+
+def _bad(field: str, value: object, check: Callable[[], None]) -> None:
+    """Have something checked that raises RefusedError; say which field was to blame."""
+    try:
+        check()
+    except RefusedError as error:
+        raise BadValueError(field=field, value=value, allowed=str(error)) from error
+
+
+def check_version(what: str, expected: int | None, found: int) -> None:
+    """Raise StateError unless a row has the version that is expected; 0: there is none."""
+    if expected is not None and expected != found:
+        raise StateError(
+            f"{what} has version {found}, not {expected}: somebody changed it meanwhile"
+            if found
+            else f"{what} is not there, so it has not version {expected}"
+        )
+
+
+def _check_printable(field: str, text: str) -> None:
+    if not text.isprintable():
+        raise BadValueError(field=field, value=text, allowed="letters that can be shown")
+
+
+def _check_address(field: str, address: str) -> None:
+    if address:
+        _bad(field, address, lambda: check_address(address))
+
+
+def group_named(registry: Registry, name: str) -> BrokerGroup:
+    """Return a broker group; raise NotFoundError."""
+    group = registry.groups.get(name)
+    if group is None:
+        raise NotFoundError(f"there is no broker group {name!a}")
+    return group
+
+
+# Broker groups
+
+
+def add_group(desk: Desk, new: BrokerGroupNew) -> tuple[Change, ...]:
+    """Add a broker group."""
+    registry = desk.registry
+    _bad("name", new.name, lambda: check_name("a name", new.name))
+    if new.name == EVERY:
+        raise BadValueError(field="name", value=new.name, allowed="it stands for all groups")
+    _check_address("address", new.address)
+    _check_printable("tag", new.tag)
+    if new.name in registry.groups:
+        raise StateError(f"there is a broker group {new.name} already: change it instead")
+    if len(registry.groups) >= desk.registration.groups_max:
+        raise StateError(f"there are {len(registry.groups)} broker groups, which is the limit")
+    static = bool(new.address) if new.static is None else new.static
+    if static and not new.address:
+        raise BadValueError(
+            field="static", value=True, allowed="only a group with an address can be static"
+        )
+    kind = KINDS[new.kind]
+    group = BrokerGroup(
+        name=new.name,
+        kind=kind,
+        master=new.address,
+        state=BrokerState.RW if new.address else BrokerState.NRW,
+        tag=new.tag,
+        ext=_ext_of(new.ext, static=static),
+        weight=new.weight,
+        updated_ms=desk.now_ms,
+    )
+    if new.address:
+        _check_master(registry, group)
+    return desk.audited("broker-group.add", new.name, [SaveBrokerGroup(group)], after=group)
+
+
+def _ext_of(ext: Mapping[str, str], *, static: bool) -> dict[str, str]:
+    if STATIC in ext:
+        raise BadValueError(
+            field=f"ext.{STATIC}", value=ext[STATIC], allowed="give `static` as a field of its own"
+        )
+    for name, value in ext.items():
+        _check_printable("ext", name)
+        _check_printable(f"ext.{name}", value)
+    return {**ext, STATIC: "true"} if static else dict(ext)
+
+
+def _check_master(registry: Registry, group: BrokerGroup) -> None:
+    """Refuse an address that a registration would take away at once."""
+    if group.name in registry.delay_groups:
+        raise StateError(
+            f"{group.name} is a group of delay servers that register here: its record says who is "
+            "master, and nobody else can"
+        )
+    entered = registry.broker_with_role(group.name, *_MASTERS[group.kind])
+    if entered is not None and group.master not in addresses_of(entered):
+        raise StateError(
+            f"the {entered.role.name} of {group.name} is entered as "
+            f"{entered.hostname}:{entered.serve_port}: replace that broker instead"
+        )
+
+
+def change_group(desk: Desk, name: str, change: BrokerGroupChange) -> tuple[Change, ...]:
+    """Change a broker group: address, state, tag, weight, further attributes."""
+    known = group_named(desk.registry, name)
+    check_version(f"the broker group {name}", change.version, known.version)
+    is_static = STATIC in known.ext if change.static is UNSET else change.static
+    given = (
+        {key: value for key, value in known.ext.items() if key != STATIC}
+        if change.ext is UNSET
+        else change.ext
+    )
+    changed = replace(known, ext=_ext_of(given, static=is_static))
+    if change.address is not UNSET:
+        if not change.address:
+            raise BadValueError(field="address", value="", allowed="host:port of its master")
+        _check_address("address", change.address)
+        changed = replace(changed, master=change.address)
+    if change.tag is not UNSET:
+        _check_printable("tag", change.tag)
+        changed = replace(changed, tag=change.tag)
+    if change.weight is not UNSET:
+        changed = replace(changed, weight=change.weight)
+    if change.state is not UNSET:
+        if not is_static:
+            raise StateError(
+                f"{name} is not static: it says itself what may be done with it; read-only takes "
+                "it from producers"
+            )
+        changed = replace(changed, state=BrokerState[change.state])
+    if is_static and not changed.master:
+        raise StateError(f"{name} has no address, so it cannot be static")
+    if changed.master != known.master or (is_static and STATIC not in known.ext):
+        _check_master(desk.registry, changed)
+    return _saved(desk, "broker-group.change", known, changed)
+
+
+def _saved(
+    desk: Desk, action: str, known: BrokerGroup, changed: BrokerGroup, *more: Change
+) -> tuple[Change, ...]:
+    """Save a broker group if it has changed, beside `more`."""
+    changes: list[Change] = list(more)
+    if changed != known:
+        changed = replace(changed, updated_ms=desk.now_ms, version=known.version + 1)
+        changes.append(SaveBrokerGroup(changed))
+    return desk.audited(action, known.name, changes, before=known, after=changed)
+
+
+def retire_group(
+    desk: Desk, name: str, *, version: int | None, lose_messages: bool
+) -> tuple[Change, ...]:
+    """Have a broker group routed to nobody any more."""
+    known = group_named(desk.registry, name)
+    check_version(f"the broker group {name}", version, known.version)
+    if not (known.is_retired or lose_messages):
+        _check_retirement(desk.registry, known)
+    return _saved(desk, "broker-group.retire", known, replace(known, is_retired=True))
+
+
+def _check_retirement(registry: Registry, group: BrokerGroup) -> None:
+    delay_group = registry.delay_groups.get(group.name)
+    if delay_group is not None and registry.nodes_in(delay_group.cluster, group.name):
+        raise StateError(
+            f"the delay servers of {group.name} could not register any more, and would not "
+            "deliver what they have: set it read-only, wait until nothing is pending, give up its "
+            "nodes; or say that messages may be lost"
+        )
+    is_read_only = group.is_read_only or registry.is_read_only(EVERY, group.name)
+    if group.state is not BrokerState.NRW and not is_read_only:
+        raise StateError(
+            f"{group.name} takes messages: set it read-only, wait until consumers have read what "
+            "is in it, then retire it; or say that messages may be lost"
+        )
+
+
+def restore_group(desk: Desk, name: str, *, version: int | None) -> tuple[Change, ...]:
+    """Have a retired broker group used again."""
+    known = group_named(desk.registry, name)
+    check_version(f"the broker group {name}", version, known.version)
+    return _saved(desk, "broker-group.restore", known, replace(known, is_retired=False))
+
+
+def set_read_only(desk: Desk, name: str, change: ReadOnlyChange) -> tuple[Change, ...]:
+    """Take a broker group from producers, of all subjects or of one, or give it back."""
+    known = group_named(desk.registry, name)
+    setting = ReadOnlySetting(subject=change.subject, group=name)
+    is_set = setting in desk.registry.read_only
+    if change.subject == EVERY:
+        # QMQ's tables have it as a setting for `*`; here it is told by the group's own row.
+        more = [UnsetReadOnly(setting)] if is_set and not change.read_only else []
+        changed = replace(known, is_read_only=change.read_only)
+        return _saved(desk, "broker-group.read-only", known, changed, *more)
+    check_subject(desk, "subject", change.subject)
+    if is_set == change.read_only:
+        return ()
+    changes: list[Change] = [UnsetReadOnly(setting) if is_set else SetReadOnly(setting)]
+    if not is_set and len(desk.registry.read_only) >= desk.limits.read_only_max:
+        raise StateError(f"there are {desk.limits.read_only_max} such settings, which is the limit")
+    return desk.audited(
+        "broker-group.read-only",
+        name,
+        changes,
+        before=setting if is_set else None,
+        after=None if is_set else setting,
+    )
+
+
+# Brokers
+
+
+def add_broker(desk: Desk, new: BrokerNew) -> tuple[Change, ...]:
+    """Enter a broker, so that it is told its group and role when it asks."""
+    registry = desk.registry
+    _bad("group", new.group, lambda: check_name("a name", new.group))
+    role = BrokerRole[new.role]
+    broker = _broker_of(new, new.group, role, version=1)
+    _check_kind(registry, new.group, role)
+    if registry.broker_with_role(new.group, role) is not None:
+        raise StateError(f"{new.group} has a {role.name} already: replace it instead")
+    _check_free(registry, broker)
+    if len(registry.brokers_in(new.group)) >= BROKERS_PER_GROUP_MAX:
+        raise StateError(f"{new.group} has {BROKERS_PER_GROUP_MAX} brokers, which is the limit")
+    if len(registry.brokers) >= desk.limits.brokers_max:
+        raise StateError(f"there are {desk.limits.brokers_max} brokers, which is the limit")
+    return desk.audited("broker.add", _target(broker), [SaveBroker(broker)], after=broker)
+
+
+def replace_broker(
+    desk: Desk, group: str, role_name: str, place: BrokerReplacement
+) -> tuple[Change, ...]:
+    """Put another broker in the place of the one with a role: the manual fail-over.
+
+    The group's address follows when the new one goes on-line.
+    """
+    registry = desk.registry
+    role = BrokerRole[role_name]
+    known = _entered(registry, group, role)
+    check_version(f"the {role.name} of {group}", place.version, known.version)
+    same_place = (known.hostname, known.serve_port) == (place.hostname, place.serve_port)
+    broker = _broker_of(place, group, role, version=known.version)
+    if broker == known:
+        return ()
+    if same_place:
+        broker = replace(broker, version=known.version + 1)
+        changes: list[Change] = [SaveBroker(broker)]
+    else:
+        _check_free(registry, broker)
+        broker = replace(broker, version=1)
+        changes = [RemoveBroker(known), SaveBroker(broker)]
+    return desk.audited("broker.replace", _target(broker), changes, before=known, after=broker)
+
+
+def remove_broker(
+    desk: Desk, group: str, role_name: str, *, version: int | None
+) -> tuple[Change, ...]:
+    """Enter a broker no longer."""
+    known = _entered(desk.registry, group, BrokerRole[role_name])
+    check_version(f"the {known.role.name} of {group}", version, known.version)
+    return desk.audited("broker.remove", _target(known), [RemoveBroker(known)], before=known)
+
+
+def _entered(registry: Registry, group: str, role: BrokerRole) -> Broker:
+    known = registry.broker_with_role(group, role)
+    if known is None:
+        raise NotFoundError(f"no {role.name} is entered for {group!a}")
+    return known
+
+
+def _target(broker: Broker) -> str:
+    return f"{broker.group}/{broker.role.name}"
+
+
+def _broker_of(place: BrokerPlace, group: str, role: BrokerRole, *, version: int) -> Broker:
+    _bad("hostname", place.hostname, lambda: check_address(f"{place.hostname}:{place.serve_port}"))
+    try:
+        ip = str(ipaddress.IPv4Address(place.ip))
+    except ValueError as error:
+        raise BadValueError(
+            field="ip", value=place.ip, allowed="an IPv4 address such as 10.0.0.1"
+        ) from error
+    if role not in _BACKUPS and not place.sync_port:
+        raise BadValueError(
+            field="sync_port", value=0, allowed=f"a {role.name} has one, from which others copy"
+        )
+    if place.sync_port == place.serve_port:
+        raise BadValueError(
+            field="sync_port", value=place.sync_port, allowed="another port than serve_port"
+        )
+    return Broker(
+        hostname=place.hostname,
+        serve_port=place.serve_port,
+        ip=ip,
+        group=group,
+        role=role,
+        sync_port=place.sync_port,
+        version=version,
+    )
+
+
+def _check_kind(registry: Registry, group: str, role: BrokerRole) -> None:
+    kind = GroupKind.DELAY if role.name.startswith("DELAY") else GroupKind.NORMAL
+    known = registry.groups.get(group)
+    if group in registry.delay_groups:
+        raise StateError(f"{group} is a group of delay servers that register here by themselves")
+    if known is not None and known.kind is not kind:
+        raise StateError(f"{group} is a group of kind {known.kind.name}, not of {kind.name}")
+    for other in registry.brokers_in(group):
+        if other.role.name.startswith("DELAY") is not (kind is GroupKind.DELAY):
+            raise StateError(f"{group} has a {other.role.name} already, a group of another kind")
+
+
+def _check_free(registry: Registry, broker: Broker) -> None:
+    other = registry.brokers.get((broker.hostname, broker.serve_port))
+    if other is not None:
+        raise StateError(
+            f"{broker.hostname}:{broker.serve_port} is entered as {other.role.name} "
+            f"of {other.group}"
+        )
+
+
+# Subjects and routes
+
+
+def check_subject(desk: Desk, field: str, subject: str) -> None:
+    """Raise BadValueError unless a subject could be used, and is not a retry subject."""
+    limit = desk.registration.subject_bytes_max
+    fault = subject_fault(subject.encode())
+    if fault is not None:
+        raise BadValueError(
+            field=field, value=subject, allowed=f"no blanks and slashes: this {fault}"
+        )
+    if len(subject.encode()) > limit:
+        raise BadValueError(field=field, value=subject, allowed=f"at most {limit} bytes")
+    real = real_subject(subject.encode()).decode()
+    if real != subject:
+        raise BadValueError(
+            field=field, value=subject, allowed=f"it is routed as {real}, which stands for it"
+        )
+
+
+def _entered_subject(desk: Desk, subject: str) -> list[Change]:
+    """Return what makes a subject known, if it is not."""
+    registry = desk.registry
+    if subject in registry.subjects:
+        return []
+    limit = desk.registration.subjects_max
+    if len(registry.subjects) >= limit:
+        raise StateError(f"there are {limit} subjects, which is the limit")
+    return [SaveSubject(Subject(name=subject, created_ms=desk.now_ms))]
+
+
+def set_subject(desk: Desk, subject: str, wanted: SubjectSet) -> tuple[Change, ...]:
+    """Enter a subject, or change its tag."""
+    check_subject(desk, "subject", subject)
+    _check_printable("tag", wanted.tag)
+    known = desk.registry.subjects.get(subject)
+    check_version(f"the subject {subject}", wanted.version, known.version if known else 0)
+    if known is None:
+        _entered_subject(desk, subject)
+        changed = Subject(name=subject, tag=wanted.tag, created_ms=desk.now_ms)
+    elif known.tag == wanted.tag:
+        return ()
+    else:
+        changed = replace(known, tag=wanted.tag, version=known.version + 1)
+    return desk.audited("subject.set", subject, [SaveSubject(changed)], before=known, after=changed)
+
+
+def set_route(desk: Desk, name: str, wanted: RouteSet, *, is_prefix: bool) -> tuple[Change, ...]:
+    """Give a subject, or all subjects with a prefix, the route that an operator wants."""
+    registry = desk.registry
+    what = "prefix" if is_prefix else "subject"
+    check_subject(desk, what, name)
+    check_groups(desk, "groups", wanted.groups)
+    table = registry.prefixes if is_prefix else registry.routes
+    known = table.get(name)
+    check_version(f"the route of {name}", wanted.version, known.version if known else 0)
+    if known is not None and (known.groups, known.is_chosen) == (wanted.groups, False):
+        return ()
+    if is_prefix and known is None and len(table) >= desk.limits.prefix_routes_max:
+        raise StateError(
+            f"there are {desk.limits.prefix_routes_max} routes of prefixes, which is the limit"
+        )
+    route = Route(
+        name=name,
+        is_prefix=is_prefix,
+        groups=wanted.groups,
+        is_chosen=False,
+        version=known.version + 1 if known else 1,
+    )
+    changes: list[Change] = [] if is_prefix else _entered_subject(desk, name)
+    changes.append(SaveRoute(route))
+    return desk.audited(
+        "route.set" if not is_prefix else "prefix-route.set",
+        name,
+        changes,
+        before=known,
+        after=route,
+    )
+
+
+def check_groups(desk: Desk, field: str, names: Sequence[str]) -> None:
+    """Raise BadValueError unless a route may lead to these groups."""
+    limit = desk.limits.route_groups_max
+    if len(names) > limit:
+        raise BadValueError(field=field, value=len(names), allowed=f"at most {limit} groups")
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise BadValueError(field=field, value=name, allowed="each group once")
+        group = desk.registry.groups.get(name)
+        if group is None:
+            raise BadValueError(
+                field=field, value=name, allowed="a broker group that there is: add it first"
+            )
+        if group.kind is not GroupKind.NORMAL:
+            raise BadValueError(
+                field=field,
+                value=name,
+                allowed="a group of kind normal: delay groups are given to every subject by rank",
+            )
+        if group.is_retired:
+            raise BadValueError(field=field, value=name, allowed="a group that is not retired")
+
+
+def remove_route(
+    desk: Desk, name: str, *, is_prefix: bool, version: int | None
+) -> tuple[Change, ...]:
+    """Take a route away: of a subject another one is chosen at its next use."""
+    table = desk.registry.prefixes if is_prefix else desk.registry.routes
+    known = table.get(name)
+    if known is None:
+        what = "prefix" if is_prefix else "subject"
+        raise NotFoundError(f"the {what} {name!a} has no route of its own")
+    check_version(f"the route of {name}", version, known.version)
+    action = "prefix-route.remove" if is_prefix else "route.remove"
+    return desk.audited(action, name, [RemoveRoute(known)], before=known)
+
+
+def extend_route(desk: Desk, name: str, group: str, new_group: str) -> tuple[Change, ...]:
+    """Add a group to a subject's route if it has another one; who chose the route stays so.
+
+    Raises StateError if it has as many as it may.
+    """
+    known = desk.registry.routes.get(name)
+    if known is None or group not in known.groups or new_group in known.groups:
+        return ()
+    if len(known.groups) >= desk.limits.route_groups_max:
+        raise StateError(f"{name} has {len(known.groups)} broker groups, which is the limit")
+    check_groups(desk, "new_group", (new_group,))
+    route = replace(known, groups=(*known.groups, new_group), version=known.version + 1)
+    return desk.audited("route.extend", name, [SaveRoute(route)], before=known, after=route)
+
+
+def reduce_route(desk: Desk, name: str, group: str) -> tuple[Change, ...]:
+    """Take a group out of a subject's route, which is the operator's from then on.
+
+    Raises StateError if it is the only one. Were the route still the meta server's, it would add
+    the group again.
+    """
+    known = desk.registry.routes.get(name)
+    if known is None or group not in known.groups:
+        return ()
+    groups = tuple(other for other in known.groups if other != group)
+    if not groups:
+        raise StateError(f"{group} is the only broker group of {name}")
+    route = replace(known, groups=groups, is_chosen=False, version=known.version + 1)
+    return desk.audited("route.reduce", name, [SaveRoute(route)], before=known, after=route)
+
+
+# Consumers
+
+
+def set_offline(desk: Desk, named: ConsumerState) -> tuple[Change, ...]:
+    """Take consumers off-line."""
+    state = _state_of(desk, named)
+    if state in desk.registry.offline:
+        return ()
+    if len(desk.registry.offline) >= desk.limits.offline_max:
+        raise StateError(f"{desk.limits.offline_max} consumers are off-line, which is the limit")
+    return desk.audited("consumer.offline", _consumer(state), [SetOffline(state)], after=state)
+
+
+def set_online(desk: Desk, named: ConsumerState) -> tuple[Change, ...]:
+    """Let consumers be on-line again; with client * everyone of the group, whoever was named."""
+    state = _state_of(desk, named)
+    offline = desk.registry.offline
+    if state.client_id == EVERY:
+        states = [
+            known
+            for known in offline
+            if (known.subject, known.consumer_group) == (state.subject, state.consumer_group)
+        ]
+    else:
+        states = [state] if state in offline else []
+    return desk.audited(
+        "consumer.online", _consumer(state), map(UnsetOffline, states), before=states
+    )
+
+
+def _state_of(desk: Desk, named: ConsumerState) -> OfflineState:
+    is_client_everywhere = named.subject == named.consumer_group == EVERY
+    if is_client_everywhere and named.client_id == EVERY:
+        raise BadValueError(
+            field="client_id", value=EVERY, allowed="a client, where subject and group are *"
+        )
+    if not is_client_everywhere:
+        for field in ("subject", "consumer_group"):
+            if getattr(named, field) == EVERY:
+                raise BadValueError(
+                    field=field,
+                    value=EVERY,
+                    allowed="* only with subject *, consumer_group * and a client_id",
+                )
+        fault = subject_fault(named.subject.encode())
+        if fault is not None:
+            raise BadValueError(field="subject", value=named.subject, allowed=f"not: {fault}")
+    limit = desk.registration.client_text_bytes_max
+    for field in ("client_id", "consumer_group"):
+        if len(getattr(named, field).encode()) > limit:
+            raise BadValueError(
+                field=field, value=getattr(named, field), allowed=f"at most {limit} bytes"
+            )
+    return OfflineState(
+        client_id=named.client_id, subject=named.subject, consumer_group=named.consumer_group
+    )
+
+
+def _consumer(state: OfflineState) -> str:
+    return f"{state.client_id} {state.subject} {state.consumer_group}"
+
+
+# Delay servers
+
+
+def give_up_node(
+    desk: Desk, name: str, node_id: str, *, is_heard: bool, lose_messages: bool
+) -> tuple[Change, ...]:
+    """Remove a delay server that will not come back; `is_heard` says whether it lives.
+
+    If its disk is the only one with the group's messages they are lost with it: then, if that is
+    allowed, the group has no member in sync any more, and begins again with the next node that
+    registers.
+    """
+    registry = desk.registry
+    group = registry.delay_groups.get(name)
+    if group is None:
+        raise NotFoundError(f"there is no delay group {name!a}")
+    node = registry.nodes.get((group.cluster, name, node_id))
+    if node is None:
+        raise NotFoundError(f"the delay group {name} has no node {node_id!a}")
+    if is_heard:
+        raise StateError(f"{node_id} at {node.address} lives: stop it, and wait for the time-out")
+    record = group.record
+    changes: list[Change] = [RemoveDelayNode(node)]
+    after = group
+    others = {other: uuid for other, uuid in record.in_sync.items() if other != node_id}
+    if node_id in record.in_sync:
+        if others and record.master is not None and record.master.node_id == node_id:
+            raise StateError(f"{node_id} is the master: an election has to name another one first")
+        if others and len(others) < record.min_isr:
+            raise StateError(
+                f"{len(others)} members would be in sync, and min_isr of {name} is {record.min_isr}"
+            )
+        if others:
+            record = msgspec.structs.replace(record, version=record.version + 1, in_sync=others)
+        elif lose_messages:
+            record = msgspec.structs.replace(
+                record,
+                epoch=record.epoch + 1,
+                version=record.version + 1,
+                master=None,
+                in_sync={},
+                phase=Phase.ELECTING,
+            )
+            changes += _gone(registry, name, now_ms=desk.now_ms)
+        else:
+            raise StateError(
+                f"{node_id} has the only disk with the messages of {name}: bring it back, or say "
+                "that messages may be lost"
+            )
+        after = replace(group, record=record)
+        changes.append(SaveDelayGroup(after, (group.record.epoch, group.record.version)))
+    return desk.audited(
+        "node.give-up",
+        f"{group.cluster}/{name}/{node_id}",
+        changes,
+        before={"node": node, "group": group},
+        after={"node": None, "group": after},
+    )
+
+
+def _gone(registry: Registry, name: str, *, now_ms: int) -> list[Change]:
+    """Return what keeps clients from an address that nobody will be at."""
+    shown = registry.groups.get(name)
+    if shown is None or (not shown.master and shown.state is BrokerState.NRW):
+        return []
+    gone = replace(
+        shown, master="", state=BrokerState.NRW, updated_ms=now_ms, version=shown.version + 1
+    )
+    return [SaveBrokerGroup(gone)]

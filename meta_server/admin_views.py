@@ -1,0 +1,336 @@
+"""Rows as administrators are shown them, and pages of lists that may be long.
+
+A list is in the order of its rows' keys, and a page begins behind the key that the page before
+ended with: so rows that come and go meanwhile move no others. Finding a page takes a look at every
+row, some in each turn of the loop.
+"""
+
+import base64
+import binascii
+import itertools
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+
+import msgspec
+import trio
+
+from delay_protocol import BrokerState, ClientType, NodeRole
+from delay_transport.metric_families import installed_version
+from meta_server.admin_types import (
+    BrokerGroupShown,
+    BrokerShown,
+    ClientShown,
+    DelayGroupShown,
+    Kind,
+    NodeShown,
+    RouteShown,
+    RouteSummary,
+    State,
+    SubjectRouteShown,
+    SubjectShown,
+    Topology,
+)
+from meta_server.errors import BadValueError
+from meta_server.model import (
+    STATIC,
+    Broker,
+    BrokerGroup,
+    ClientSeen,
+    DelayGroup,
+    DelayNode,
+    Route,
+    Subject,
+)
+from meta_server.routing import delay_groups_for
+from meta_server.status import NOT_IN_SYNC, failing_checks
+
+if TYPE_CHECKING:
+    from meta_server.server import MetaServer
+
+Key = tuple[str | int, ...]
+"""What a list is ordered by."""
+
+Row = TypeVar("Row")
+
+_SLICE: Final = 500
+"""Rows looked at before the clock is."""
+
+_SLICE_S_MAX: Final = 0.003
+"""Seconds that a turn of the loop takes."""
+
+
+class Turns:
+    """Lets others have their turn of the loop while something long is done."""
+
+    def __init__(self) -> None:
+        self._until = trio.current_time() + _SLICE_S_MAX
+
+    async def pause(self) -> None:
+        """Yield if this turn has been long enough."""
+        if trio.current_time() >= self._until:
+            await trio.lowlevel.checkpoint()
+            self._until = trio.current_time() + _SLICE_S_MAX
+
+
+async def slices_of(rows: Collection[Row]) -> AsyncGenerator[list[Row], None]:
+    """Yield all rows there are now, a slice in a turn of the loop, in no order.
+
+    Copying a million at once, or letting go of the copy, would take tens of milliseconds; it is
+    copied at once only if rows come or go meanwhile.
+    """
+    turns = Turns()
+    copied: list[list[Row]] = []
+    live = iter(rows)
+    try:
+        while some := list(itertools.islice(live, _SLICE)):
+            copied.append(some)
+            await turns.pause()
+    except RuntimeError:
+        at_once = iter(list(rows))
+        copied = list(iter(lambda: list(itertools.islice(at_once, _SLICE)), []))
+    while copied:
+        yield copied.pop()
+        await turns.pause()
+
+
+async def names_of(rows: Collection[str]) -> list[str]:
+    """Return all names there are now."""
+    names: list[str] = []
+    async with aclosing(slices_of(rows)) as slices:
+        async for some in slices:
+            names += some
+    return names
+
+
+async def page_of(
+    rows: Collection[Row],
+    key_of: Callable[[Row], Key],
+    *,
+    after: str,
+    limit: int,
+    wanted: Callable[[Row], bool] = lambda _: True,
+    key_type: type[Key] = tuple[str],
+) -> tuple[list[Row], str | None]:
+    """Return a page of those rows that are wanted, and where the next one begins (None: nowhere).
+
+    `key_type` is what `key_of` returns. Raises BadValueError for an `after` that no page ended
+    with.
+    """
+    begin = _decode_cursor(after, key_type) if after else None
+    found: list[tuple[Key, Row]] = []
+    last: Key | None = None
+    async with aclosing(slices_of(rows)) as slices:
+        async for some in slices:
+            for row in some:
+                key = key_of(row)
+                if (begin is None or key > begin) and (last is None or key < last) and wanted(row):
+                    found.append((key, row))
+            if len(found) > 2 * limit:
+                found.sort(key=lambda pair: pair[0])
+                del found[limit + 1 :]
+                last = found[-1][0]
+    found.sort(key=lambda pair: pair[0])
+    page = found[:limit]
+    more = _encode_cursor(page[-1][0]) if len(found) > limit else None
+    return [row for _, row in page], more
+
+
+def _encode_cursor(key: Key) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(key)).decode().rstrip("=")
+
+
+def _decode_cursor(text: str, key_type: type[Key]) -> Key:
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        data = base64.b64decode(padded, altchars=b"-_", validate=True)
+        # Keys of another list could not be compared with those of this one.
+        return msgspec.msgpack.decode(data, type=key_type)
+    except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError) as error:
+        raise BadValueError(
+            field="after", value=text, allowed="`next` of the page before, as it came"
+        ) from error
+
+
+# Rows
+
+
+def show_group(server: "MetaServer", group: BrokerGroup) -> BrokerGroupShown:
+    """Return a broker group."""
+    return BrokerGroupShown(
+        name=group.name,
+        kind=cast("Kind", group.kind.name.lower()),
+        address=group.master,
+        state=cast("State", BrokerState(group.state).name),
+        since_ms=group.updated_ms,
+        heard_seconds_ago=_seconds_since(server, server.heard.groups.heard_at(group.name)),
+        tag=group.tag,
+        weight=group.weight,
+        ext={name: value for name, value in group.ext.items() if name != STATIC},
+        static=STATIC in group.ext,
+        read_only=group.is_read_only or server.registry.is_read_only("*", group.name),
+        retired=group.is_retired,
+        version=group.version,
+    )
+
+
+def _seconds_since(server: "MetaServer", at: float | None) -> float | None:
+    return None if at is None else round(server.now() - at, 3)
+
+
+def show_broker(broker: Broker) -> BrokerShown:
+    """Return a broker."""
+    return BrokerShown(
+        group=broker.group,
+        role=broker.role.name,
+        hostname=broker.hostname,
+        serve_port=broker.serve_port,
+        ip=broker.ip,
+        sync_port=broker.sync_port,
+        version=broker.version,
+    )
+
+
+def show_route(route: Route) -> RouteShown:
+    """Return a route."""
+    return RouteShown(
+        name=route.name, groups=list(route.groups), chosen=route.is_chosen, version=route.version
+    )
+
+
+def show_subject(subject: Subject) -> SubjectShown:
+    """Return a subject."""
+    return SubjectShown(
+        name=subject.name, tag=subject.tag, created_ms=subject.created_ms, version=subject.version
+    )
+
+
+def show_way(server: "MetaServer", subject: str) -> SubjectRouteShown:
+    """Return where a subject leads, and why."""
+    registry = server.registry
+    own, prefix = registry.routes.get(subject), registry.prefix_route(subject)
+    route = own or prefix
+    source: Literal["subject", "prefix", "none"] = "none"
+    if route is not None:
+        source = "subject" if own is not None else "prefix"
+    return SubjectRouteShown(
+        subject=subject,
+        groups=[] if route is None else list(route.groups),
+        delay_groups=[
+            info.name for info in delay_groups_for(registry, subject, server.config.routing)
+        ],
+        source=source,
+        prefix=prefix.name if prefix is not None and own is None else "",
+        chosen=own is not None and own.is_chosen,
+        version=own.version if own is not None else 0,
+    )
+
+
+def show_client(server: "MetaServer", client: ClientSeen) -> ClientShown:
+    """Return a client."""
+    key = client.key
+    known = {int(kind): kind.name.lower() for kind in ClientType}
+    return ClientShown(
+        subject=key.subject,
+        client_type=known.get(key.client_type, str(int(key.client_type))),
+        consumer_group=key.consumer_group,
+        client_id=key.client_id,
+        app_code=client.app_code,
+        room=client.room,
+        seen_ms=client.seen_ms,
+        online=not server.registry.is_offline(key.client_id, key.subject, key.consumer_group),
+    )
+
+
+def show_delay_group(server: "MetaServer", group: DelayGroup) -> DelayGroupShown:
+    """Return a delay group with its nodes."""
+    record = group.record
+    return DelayGroupShown(
+        name=group.name,
+        cluster=group.cluster,
+        log_uuid=str(group.log_uuid),
+        epoch=record.epoch,
+        version=record.version,
+        phase=record.phase.value,
+        master=None if record.master is None else record.master.node_id,
+        in_sync=sorted(record.in_sync),
+        min_isr=record.min_isr,
+        nodes=[
+            _show_node(server, group, node)
+            for node in server.registry.nodes_in(group.cluster, group.name)
+        ],
+    )
+
+
+def _show_node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> NodeShown:
+    in_sync = group.record.in_sync.get(node.node_id) == node.storage_uuid
+    return NodeShown(
+        node_id=node.node_id,
+        role=node.role.value,
+        in_sync=in_sync,
+        accepts=in_sync and node.role is NodeRole.MASTER,
+        note="" if in_sync else NOT_IN_SYNC,
+        address=node.address,
+        http_address=node.http_address,
+        storage_uuid=str(node.storage_uuid),
+        incarnation=node.incarnation,
+        software=node.software,
+        registered_ms=node.registered_ms,
+        heard_seconds_ago=_seconds_since(
+            server, server.heard.nodes.heard_at((node.cluster, node.group, node.node_id))
+        ),
+    )
+
+
+# Everything
+
+
+async def summary_of(server: "MetaServer") -> RouteSummary:
+    """Return all routes, counted; what changes meanwhile may count or not."""
+    registry = server.registry
+    by_group: Counter[str] = Counter()
+    async with aclosing(slices_of(registry.routes.values())) as routes:
+        async for some in routes:
+            for route in some:
+                by_group.update(route.groups)
+    without = 0
+    async with aclosing(slices_of(registry.subjects)) as subjects:
+        async for names in subjects:
+            without += sum(
+                name not in registry.routes and registry.prefix_route(name) is None
+                for name in names
+            )
+    return RouteSummary(
+        subjects=len(registry.subjects),
+        routes=len(registry.routes),
+        prefixes=len(registry.prefixes),
+        without_route=without,
+        subjects_by_group=dict(sorted(by_group.items())),
+    )
+
+
+async def topology_of(server: "MetaServer") -> Topology:
+    """Return everything at a glance."""
+    registry = server.registry
+    turns = Turns()
+    groups: list[Any] = []
+    for name in sorted(registry.groups):
+        if group := registry.groups.get(name):
+            groups.append(show_group(server, group))
+        await turns.pause()
+    delay_groups: list[Any] = []
+    for name in sorted(registry.delay_groups):
+        if delay_group := registry.delay_groups.get(name):
+            delay_groups.append(show_delay_group(server, delay_group))
+        await turns.pause()
+    failing = failing_checks(server)
+    return Topology(
+        version=installed_version(),
+        now_ms=server.runtime.clock.now_ms(),
+        ready=not failing,
+        failing=failing,
+        broker_groups=groups,
+        delay_groups=delay_groups,
+        routes=await summary_of(server),
+    )

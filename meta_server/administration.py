@@ -1,0 +1,260 @@
+"""The administrators' way to what is known: plans become commits, and answers when they are stored.
+
+Whoever changes something here goes through the same queue as registrations
+(`meta_server/committing.py::Committing`), with an entry in the audit in the same commit.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import trio
+
+from meta_server.access import AccessError, Gate
+from meta_server.admin_plans import Desk
+from meta_server.admin_types import RoutesChanged
+from meta_server.committing import STORE_LANE, Intent
+from meta_server.errors import MetaServerError, NotFoundError, StateError, StoreUnavailableError
+from meta_server.handlers import NEW_GROUP, NODES
+from meta_server.model import Audit, AuditRow, Change
+from meta_server.tokens import Tokens
+
+if TYPE_CHECKING:
+    from meta_server.config import MetaServerConfig, RegistrationConfig
+    from meta_server.server import MetaServer
+
+_ADMINISTRATION: Final = "administration"
+"""Key of every intent from here: no two of them share a commit, so limits of numbers hold."""
+
+_READING_LANE: Final = "tokens"
+"""The executor's lane in which the file of tokens is read."""
+
+_ROUTES_AT_ONCE: Final = 200
+"""Routes that one commit changes, and one turn of the loop plans."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+class OutcomeUnknownError(MetaServerError):
+    """The store took longer than an answer may; whether the change is stored is not known."""
+
+
+class Administration:
+    """What administrators can do, and who is one."""
+
+    def __init__(self, server: "MetaServer", config: "MetaServerConfig") -> None:
+        settings = config.admin
+        self._server = server
+        self._settings = settings
+        self.tokens = Tokens(Path(settings.token_file) if settings.token_file else None)
+        self.gate = Gate(settings, self.tokens, own_address=config.http.address)
+        self.changes: Counter[str] = Counter()
+        """Changes that are stored, by action."""
+        self.busy = 0
+        """Requests that are worked on."""
+
+    async def read_tokens(self) -> None:
+        """Look at the file of tokens, if there is one."""
+        if not self.tokens.are_needed:
+            return
+        if not await self._server.runtime.executor.run(_READING_LANE, self.tokens.read):
+            return
+        if self.tokens.fault:
+            _log.error("nobody is let in", reason=self.tokens.fault)
+        else:
+            _log.info("tokens were read", tokens=self.tokens.count)
+
+    async def keep_tokens(self) -> None:
+        """Look at the file of tokens until cancelled; ends at once where there is none."""
+        while self.tokens.are_needed:
+            await trio.sleep(self._settings.token_look_ms / 1000)
+            await self.read_tokens()
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Count a request that is worked on; raise AccessError if there are too many."""
+        if self.busy >= self._settings.requests_max:
+            raise AccessError(503, "busy", "too many requests at a time", retry_after_s=1)
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    def desk(self, actor: str) -> Desk:
+        """Return what plans stand on, now."""
+        server = self._server
+        return Desk(
+            registry=server.registry,
+            registration=server.limits,
+            limits=self._settings,
+            actor=actor,
+            now_ms=server.runtime.clock.now_ms(),
+        )
+
+    async def carry_out(
+        self,
+        actor: str,
+        plan: Callable[[Desk], Sequence[Change]],
+        *keys: Hashable,
+        stored: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Have something planned and stored; return how many changes it took, 0 for none.
+
+        `keys` name what it is about, beside administration itself; `stored` is called when the
+        changes are known and before anybody is answered. Raises RefusedError, StoreError,
+        OutcomeUnknownError.
+        """
+        ended = trio.Event()
+        failed: list[MetaServerError] = []
+        planned: list[Change] = []
+
+        def make_plan() -> Sequence[Change]:
+            planned[:] = plan(self.desk(actor))
+            return planned
+
+        def done(error: MetaServerError | None) -> None:
+            if error is not None:
+                failed.append(error)
+            else:
+                self._note(planned)
+                stored()
+            ended.set()
+
+        self._server.committing.submit(
+            Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done)
+        )
+        with trio.move_on_after(self._settings.answer_ms_max / 1000):
+            await ended.wait()
+        if not ended.is_set():
+            raise OutcomeUnknownError(
+                "the store has not answered yet: look whether the change is there, then try again"
+            )
+        if failed:
+            raise failed[0]
+        return len(planned)
+
+    def _note(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if isinstance(change, Audit):
+                entry = change.entry
+                self.changes[entry.action] += 1
+                _log.info("changed", actor=entry.actor, action=entry.action, target=entry.target)
+
+    async def change_group(
+        self, actor: str, name: str, plan: Callable[[Desk], Sequence[Change]]
+    ) -> None:
+        """Carry out what concerns a broker group; a new master has one time-out to be heard."""
+        server = self._server
+        before = server.registry.groups.get(name)
+
+        def stored() -> None:
+            after = server.registry.groups.get(name)
+            if after is not None and after.is_watched and before is not None:
+                moved = after.master != before.master
+                if moved or not before.is_watched:
+                    server.heard.groups.hear(name, trio.current_time())
+
+        await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
+
+    async def change_routes(
+        self,
+        actor: str,
+        names: Sequence[str],
+        plan: Callable[[Desk, str], Sequence[Change]],
+    ) -> RoutesChanged:
+        """Change many routes, some at a time, and say what became of them.
+
+        A route for which `plan` raises StateError is left as it is. Whatever is stored stays
+        stored, so what is asked again goes on where time was up.
+        """
+        changed = left = 0
+        deadline = trio.current_time() + self._settings.answer_ms_max / 1000
+
+        for start in range(0, len(names), _ROUTES_AT_ONCE):
+            if trio.current_time() >= deadline:
+                return RoutesChanged(changed=changed, left=left, complete=False)
+            some = names[start : start + _ROUTES_AT_ONCE]
+            routes = 0
+            refused = 0
+
+            def plan_some(desk: Desk, some: Sequence[str] = some) -> Sequence[Change]:
+                nonlocal routes, refused
+                changes: list[Change] = []
+                routes = refused = 0
+                for name in some:
+                    try:
+                        planned = plan(desk, name)
+                    except StateError:
+                        refused += 1
+                        continue
+                    routes += bool(planned)
+                    changes += planned
+                return changes
+
+            await self.carry_out(actor, plan_some, *(("subject", name) for name in some))
+            changed += routes
+            left += refused
+        return RoutesChanged(changed=changed, left=left, complete=True)
+
+    async def change_limits(self, actor: str, wanted: dict[str, float]) -> None:
+        """Put limits of registration in force until the next start; the audit has them."""
+        server = self._server
+        before: RegistrationConfig = server.limits
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            nonlocal before
+            before = server.limits
+            changed = {
+                name: value for name, value in wanted.items() if getattr(before, name) != value
+            }
+            if not changed:
+                return ()
+            return desk.noted(
+                "limits.change",
+                "limits",
+                before={name: getattr(before, name) for name in changed},
+                after=changed,
+            )
+
+        def stored() -> None:
+            server.set_limits(replace(before, **wanted))  # type: ignore[arg-type]
+
+        await self.carry_out(actor, plan, stored=stored)
+
+    async def give_up_node(
+        self, actor: str, group: str, node_id: str, plan: Callable[[Desk, bool], Sequence[Change]]
+    ) -> None:
+        """Remove a delay server; the plan is told whether it was heard within the time-out."""
+        server = self._server
+        known = server.registry.delay_groups.get(group)
+        if known is None:
+            raise NotFoundError(f"there is no delay group {group!a}")
+        key = (known.cluster, group, node_id)
+
+        def stored() -> None:
+            server.heard.nodes.forget(key)
+
+        await self.carry_out(
+            actor,
+            lambda desk: plan(desk, server.heard.nodes.is_heard(key, trio.current_time())),
+            NODES,
+            NEW_GROUP,
+            ("group", group),
+            stored=stored,
+        )
+
+    async def read_audit(self, *, before: int | None, limit: int) -> tuple[AuditRow, ...]:
+        """Return entries of the audit, newest first; raise StoreUnavailableError."""
+        server = self._server
+        if server.committing.is_stale:
+            raise StoreUnavailableError("the store is away, and the audit is read from it")
+
+        def read() -> tuple[AuditRow, ...]:
+            return server.store.read_audit(before=before, limit=limit)
+
+        return await server.runtime.executor.run(STORE_LANE, read)

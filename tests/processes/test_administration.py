@@ -1,0 +1,190 @@
+"""Commands, a real meta server, a client on a real socket: what is changed reaches the client."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from delay_protocol import (
+    ClientRegister,
+    ClientRegisterReply,
+    ClientType,
+    CommandCode,
+    NodeRegistered,
+    decode_client_register_reply,
+    decode_node_reply,
+    encode_client_register,
+    encode_node_register,
+)
+from delaywheel.admin_client import TOKEN_VARIABLE
+from delaywheel.failures import ExitCode
+from delaywheel.main import main
+from tests.meta_server.meta_rig import node
+from tests.processes.real_processes import Asker, ServerProcess, meta_server
+
+pytestmark = pytest.mark.process
+
+
+def run(meta: ServerProcess, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["admin", "--meta", meta.http, *arguments])
+
+
+def done(meta: ServerProcess, *arguments: str) -> str:
+    result = run(meta, *arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def register(asker: Asker, subject: str) -> ClientRegisterReply:
+    request = ClientRegister(subject=subject, client_type=ClientType.PRODUCER, client_id="h@@1")
+    answer = asker.ask(CommandCode.CLIENT_REGISTER, encode_client_register(request))
+    return decode_client_register_reply(answer.body)
+
+
+def masters(reply: ClientRegisterReply) -> dict[str, str]:
+    return {group.name: group.master for group in reply.groups}
+
+
+def pushed(asker: Asker) -> dict[str, str]:
+    return masters(decode_client_register_reply(asker.receive().body))
+
+
+def test_changes_reach_a_connected_client_at_once_and_outlive_kill_9(tmp_path: Path) -> None:
+    with meta_server(tmp_path / "data") as meta:
+        meta.wait_ready()
+        with Asker(meta.port) as client:
+            done(meta, "broker-group", "add", "broker1", "--address", "127.0.0.1:20881")
+            assert masters(register(client, "orders")) == {"broker1": "127.0.0.1:20881"}
+            began = time.monotonic()
+            done(meta, "broker-group", "replace", "broker1", "--address", "127.0.0.1:20891")
+            assert pushed(client) == {"broker1": "127.0.0.1:20891"}
+            done(meta, "broker-group", "add", "broker2", "--address", "127.0.0.1:20882")
+            # The subject has fewer groups than it should: it is given the new one by itself.
+            assert set(pushed(client)) == {"broker1", "broker2"}
+            done(meta, "route", "set", "orders", "--group", "broker2")
+            assert set(pushed(client)) == {"broker2"}
+            done(meta, "route", "set", "or", "--prefix", "--group", "broker1")
+            done(meta, "route", "remove", "orders")
+            assert set(pushed(client)) == {"broker1"}
+            done(meta, "broker-group", "read-only", "broker1", "on", "--subject", "orders")
+            assert pushed(client) == {}
+            done(meta, "broker-group", "read-only", "broker1", "off", "--subject", "orders")
+            assert set(pushed(client)) == {"broker1"}
+            assert time.monotonic() - began < 20
+        before = json.loads(done(meta, "audit", "--limit", "1", "--json"))
+        meta.kill()
+    with meta_server(tmp_path / "data") as meta:
+        meta.wait_ready()
+        with Asker(meta.port) as client:
+            assert masters(register(client, "orders")) == {"broker1": "127.0.0.1:20891"}
+        assert json.loads(done(meta, "audit", "--limit", "1", "--json")) == before
+        assert before["action"] == "broker-group.read-only"
+
+
+def test_every_command_does_what_it_says(tmp_path: Path) -> None:
+    with meta_server(tmp_path / "data") as meta:
+        meta.wait_ready()
+        with Asker(meta.port) as asker:
+            body = asker.ask(CommandCode.NODE_REGISTER, encode_node_register(node())).body
+            assert isinstance(decode_node_reply(body), NodeRegistered)
+        place = ("--hostname", "h", "--ip", "10.0.0.1", "--serve-port", "1", "--sync-port", "2")
+        for line, words in (
+            (("broker-group", "add", "g1", "--no-static", "--ext", "a=b"), "a b"),
+            (("broker-group", "add", "g2", "--address", "h:1", "--tag", "t"), "RW"),
+            (("broker-group", "change", "g2", "--weight", "7", "--state", "R"), "7"),
+            (("broker-group", "show", "g2"), "R"),
+            (("broker-group", "list", "--kind", "delay"), "d1"),
+            (("broker-group", "retire", "g2", "--lose-messages"), "yes"),
+            (("broker-group", "restore", "g2"), "no"),
+            (("broker-group", "read-only", "g2", "on", "--subject", "s"), "g2"),
+            (("broker-group", "read-only-list", "--group", "g2"), "s"),
+            (("broker", "add", "b1", "MASTER", *place), "MASTER"),
+            (("broker", "replace", "b1", "MASTER", *place[:-1], "3"), "3"),
+            (("broker", "list"), "10.0.0.1"),
+            (("broker", "remove", "b1", "MASTER"), "yes"),
+            (("route", "set", "orders", "--group", "g1"), "g1"),
+            (("route", "set", "or", "--prefix", "--group", "g2"), "g2"),
+            (("route", "list"), "orders"),
+            (("route", "list", "--prefixes"), "or"),
+            (("route", "show", "or.x"), "prefix"),
+            (("route", "extend", "g1", "g2"), "1"),
+            (("route", "reduce", "g1", "--subject", "orders"), "1"),
+            (("route", "summary"), "g2 1"),
+            (("route", "remove", "or", "--prefix"), "yes"),
+            (("subject", "set", "s1", "--tag", "t"), "t"),
+            (("subject", "list", "--tag", "t"), "s1"),
+            (("subject", "show", "s1"), "created"),
+            (("consumer", "offline", "orders", "cg", "--client-id", "c1"), "yes"),
+            (("consumer", "list", "--subject", "orders"), "c1"),
+            (("consumer", "online", "orders", "cg"), "yes"),
+            (("consumer", "list"), "none"),
+            (("client", "list"), "none"),
+            (("limit", "change", "--groups-max", "77"), "77"),
+            (("limit", "show"), "2,000"),
+            (("delay-group", "list"), "d1"),
+            (("delay-group", "show", "d1"), "10.0.0.5:20801"),
+            (("audit", "--action", "limits"), "groups_max 2000 -> 77"),
+            (("audit", "--until", "2000-01-01"), "none"),
+        ):
+            assert words in done(meta, *line), line
+        living = run(meta, "delay-group", "give-up", "d1", "n1", "--lose-messages")
+        assert living.exit_code == ExitCode.REFUSED
+        assert "lives" in living.stderr
+        shown = CliRunner().invoke(main, ["topology", "--meta", meta.http])
+        assert shown.exit_code == 0
+        assert "it has no HTTP address" in shown.output
+
+
+def test_what_is_refused_is_one_sentence_that_says_what_is_allowed(tmp_path: Path) -> None:
+    with meta_server(tmp_path / "data") as meta:
+        meta.wait_ready()
+        done(meta, "broker-group", "add", "g1", "--address", "h:1")
+        for line, code, words in (
+            (("broker-group", "add", "g1"), ExitCode.REFUSED, "already"),
+            (("broker-group", "add", "g2", "--address", "x"), ExitCode.USAGE, "host:port"),
+            (("broker-group", "show", "g9"), ExitCode.REFUSED, "no broker group"),
+            (("broker-group", "change", "g1", "--weight", "1", "--version", "9"), 7, "version 1"),
+            (("route", "set", "a b", "--group", "g1"), ExitCode.USAGE, "subject"),
+            (("route", "set", "a", "--group", "g9"), ExitCode.USAGE, "add it first"),
+        ):
+            result = run(meta, *line)
+            assert result.exit_code == code, line
+            assert words in result.stderr
+            assert len(result.stderr.splitlines()) == 1
+
+
+def test_beyond_this_machine_a_token_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = tmp_path / "tokens.json"
+    beyond = ("--http", "0.0.0.0:0")
+    with meta_server(tmp_path / "data", options=beyond) as meta:
+        assert meta.wait(20) == ExitCode.USAGE
+        assert "delaywheel admin token add" in meta.sentence()
+    assert not (tmp_path / "data" / "meta.db").exists()
+    texts = {}
+    for name, role in (("alice", "admin"), ("rob", "read")):
+        line = ["admin", "token", "add", name, "--role", role, "--file", str(tokens)]
+        texts[name] = CliRunner().invoke(main, line).output.strip()
+    with meta_server(tmp_path / "data", options=(*beyond, "--tokens", str(tokens))) as meta:
+        meta.wait_ready()
+        meta.http = meta.http.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 (where it is asked)
+        add = ("broker-group", "add", "g1", "--address", "h:1")
+        assert run(meta, *add).exit_code == ExitCode.REFUSED
+        monkeypatch.setenv(TOKEN_VARIABLE, texts["rob"])
+        assert "none" in done(meta, "broker-group", "list")
+        assert "may read" in run(meta, *add).stderr
+        monkeypatch.setenv(TOKEN_VARIABLE, texts["alice"])
+        done(meta, *add)
+        assert "alice" in done(meta, "audit")
+        assert meta.get("/meta/address")[0] == 200
+        assert meta.get("/status")[0] == 401
+        line = ["admin", "token", "remove", "alice", "--file", str(tokens)]
+        assert CliRunner().invoke(main, line).exit_code == 0
+        deadline = time.monotonic() + 5
+        while run(meta, "broker-group", "list").exit_code == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert all(text not in meta.log() for text in texts.values())
