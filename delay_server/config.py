@@ -17,7 +17,15 @@ from delay_server.admission import DAY_MS, AdmissionLimits
 from delay_server.filing import FilingLimits
 from delay_server.ingest import IngestLimits
 from delay_server.lanes import LaneLimits
-from delay_transport import AddressError, ConnectionLimits, parse_address, settings_file
+from delay_transport import (
+    Address,
+    AddressError,
+    ConnectionLimits,
+    format_address,
+    parse_address,
+    settings_file,
+)
+from delay_transport.meta_address import MetaAddressLimits
 from delay_transport.sections import LogConfig, part_of, require_at_least, require_name
 from sender import BrokerGroup, SenderConfig
 from storage import Provision, RetentionRules, ScheduleLimits, StoreSettings
@@ -320,15 +328,98 @@ class HttpConfig:
             parse_address(self.address)
 
 
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaConfig(MetaAddressLimits):
+    """The meta server, which says what this node is in its group and tells clients of it."""
+
+    addresses: str = ""
+    """host:port of a meta server's HTTP port; several, separated by commas, are asked in turn.
+    Empty: none, the node is the only one of its group and delivers to `brokers`."""
+
+    advertised: str = ""
+    """host:port at which clients reach this node, as they are told. Empty: as listened on. Needed
+    where that is every address of the machine; IPv4 or a name, since QMQ's clients know no IPv6."""
+
+    request_seconds_max: float = 2.0
+    """Seconds for an answer of the meta server. After that another connection is tried."""
+
+    heartbeat_seconds: float = 10.0
+    """Seconds between two words to the meta server about the state that clients see. It takes the
+    group from their routes after 30 s without."""
+
+    reconnect_seconds_min: float = 0.1
+    """Seconds before a meta server that failed is asked again; doubles with each failure."""
+
+    reconnect_seconds_max: float = 3.0
+    """Longest wait before it is asked again."""
+
+    offline_seconds_max: float = 1.0
+    """Seconds, when the node stops, to have clients told so while it still takes their messages.
+    Part of node.stop_ms_max."""
+
+    remind_seconds: float = 30.0
+    """Seconds between two lines in the log while the node waits for a meta server or for its turn
+    to be the master."""
+
+    def __post_init__(self) -> None:
+        """Refuse addresses that cannot be read, and times in which nothing could be asked."""
+        part_of(MetaAddressLimits, self)
+        self.http_addresses()
+        require_at_least(self, 0.001, "request_seconds_max", "heartbeat_seconds", "remind_seconds")
+        require_at_least(self, 0.001, "reconnect_seconds_min")
+        require_at_least(self, 0, "offline_seconds_max")
+        if not self.reconnect_seconds_max >= self.reconnect_seconds_min:
+            raise ValueError("reconnect_seconds_max must be at least reconnect_seconds_min")
+        if self.advertised and not parse_address(self.advertised)[1]:
+            raise ValueError(f"advertised must have a port, not {self.advertised!r}")
+
+    def http_addresses(self) -> tuple[Address, ...]:
+        """Return where to ask for a meta server; nothing if there is none."""
+        found = []
+        for text in filter(None, (part.strip() for part in self.addresses.split(","))):
+            try:
+                found.append(parse_address(text))
+            except AddressError as error:
+                raise ValueError(f"addresses: {error}") from error
+        return tuple(found)
+
+    def told(self, listening: Address) -> str:
+        """Return what clients are told of the address that is listened on; ValueError if nothing.
+
+        The meta server and QMQ's clients split it at its colon.
+        """
+        told = self.advertised or format_address(listening)
+        host, _ = parse_address(told)
+        if host in _ALL_ADDRESSES or ":" in host:
+            raise ValueError(
+                f"meta.advertised must be set to an IPv4 address or a name and a port: clients "
+                f"cannot be told {told}"
+            )
+        return told
+
+    def told_http(self, listening: Address) -> str:
+        """Return what people are told of the HTTP address; empty if it cannot be written so."""
+        host, port = listening
+        if host in _ALL_ADDRESSES and self.advertised:
+            host, _ = parse_address(self.advertised)
+        return "" if host in _ALL_ADDRESSES or ":" in host else format_address((host, port))
+
+
 class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set of one delay server."""
 
     node: NodeConfig
     """Who this node is."""
 
-    brokers: dict[str, str]
-    """Name and host:port of each real-time broker group to deliver to. A name goes into the
-    dispatch_log: it should not come to mean another group."""
+    brokers: dict[str, str] = msgspec.field(default_factory=dict)
+    """Name and host:port of each real-time broker group to deliver to; needed where there is no
+    meta server. A name goes into the dispatch_log: it should not come to mean another group."""
+
+    meta: MetaConfig = msgspec.field(default_factory=MetaConfig)
+    """The meta server."""
 
     sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
     """How messages are delivered."""
@@ -356,7 +447,9 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def __post_init__(self) -> None:
         """Refuse brokers that cannot be reached, and what fits in each section but not together."""
-        if not self.brokers:
+        if self.has_meta:
+            self.meta.told(parse_address(self.listener.address))
+        elif not self.brokers:
             raise ValueError("brokers must name at least one broker group to deliver to")
         self.broker_groups()
         if self.storage.minute_horizon_minutes * 60_000 < 2 * self.wheel.load_ahead_ms:
@@ -369,6 +462,11 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 "listener.frame_bytes_max must be at least 64 KiB above admission.item_bytes_max: "
                 "an item comes in a frame"
             )
+
+    @property
+    def has_meta(self) -> bool:
+        """Whether a meta server says what this node is."""
+        return bool(self.meta.http_addresses())
 
     def broker_groups(self) -> tuple[BrokerGroup, ...]:
         """Return the broker groups in the order in which they were given."""
@@ -440,6 +538,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             seals_file_bytes_max=self.storage.seals_file_bytes_max,
             retired_grace_ms=self.storage.retired_grace_ms,
             retention=self.storage.retention_rules(),
+            begins_new_log=not self.has_meta,
         )
 
     def sender_config(self) -> SenderConfig:

@@ -7,7 +7,7 @@ from delay_server.config import DelayServerConfig
 from delay_transport.settings_file import SettingsReader
 
 _REMEDIES = {
-    "brokers": "give --broker NAME=HOST:PORT, or a --config file with a section [brokers]",
+    "brokers": "give --broker NAME=HOST:PORT or --meta HOST:PORT, or a --config file that has it",
 }
 
 

@@ -39,9 +39,11 @@ class IngestState(Enum):
     """What happens to a request that arrives."""
 
     HOLDING = "holding"
-    """It waits: the server starts or stops."""
+    """It waits: the server starts or stops, or is not the master of its group."""
     SERVING = "serving"
     """It is admitted."""
+    FENCED = "fenced"
+    """It waits in vain: another node may have taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,7 @@ class Ingest:
 
     def _must_hold(self) -> bool:
         return (
-            self._state is IngestState.HOLDING
+            self._state is not IngestState.SERVING
             or bool(self._held)
             or self._intake.blob_bytes >= self.limits.intake_bytes_max
         )
@@ -222,13 +224,31 @@ class Ingest:
     # -- group commit ------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Begin to admit, held requests first."""
-        self._state = IngestState.SERVING
-        self._admit_held()
+        """Begin to admit, held requests first; once fenced never again."""
+        if self._state is not IngestState.FENCED:
+            self._state = IngestState.SERVING
+            self._admit_held()
+
+    def hold(self) -> None:
+        """Admit no more until `serve`; what was admitted is committed and answered."""
+        if self._state is not IngestState.FENCED:
+            self._state = IngestState.HOLDING
+
+    def fence(self) -> None:
+        """Admit and acknowledge nothing more, whatever has become durable meanwhile.
+
+        What was admitted and has no answer yet is answered 51: the producer sends it again.
+        """
+        self._state = IngestState.FENCED
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are admitted."""
+        return self._state is IngestState.SERVING
 
     async def stop(self) -> None:
         """Admit no more and wait until everything admitted is committed and answered."""
-        self._state = IngestState.HOLDING
+        self.hold()
         while self._waiting or self._committing:
             self._idle = trio.Event()
             self._more.wake()
@@ -248,7 +268,9 @@ class Ingest:
             self._committing = True
             kept = await self._commit(intake)
             self._committing = False
-            if kept:
+            if self._state is IngestState.FENCED:
+                self._answer_unknown(waiting)
+            elif kept:
                 self.counts.accepted += len(intake)
                 self.counts.accepted_bytes += intake.blob_bytes
                 self._answer(waiting)
@@ -273,13 +295,19 @@ class Ingest:
             connection.reply(b"".join(parts))
             connection.done(len(parts), sizes[connection])
 
+    def _answer_unknown(self, waiting: list[_Waiting]) -> None:
+        """Have what is perhaps kept sent again, here or elsewhere."""
+        for one in waiting:
+            one.connection.answer(one.frame, ResponseCode.BROKER_ERROR)
+            one.connection.done(1, len(one.frame.body))
+
     def _refuse_waiting(self, waiting: list[_Waiting]) -> None:
         for one in waiting:
             self._refuse_all(one.connection, one.frame)
             one.connection.done(1, len(one.frame.body))
 
     def _admit_held(self) -> None:
-        if self._state is IngestState.HOLDING:
+        if self._state is not IngestState.SERVING:
             return
         while self._held and self._intake.blob_bytes < self.limits.intake_bytes_max:
             held = self._held.popleft()

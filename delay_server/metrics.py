@@ -16,6 +16,8 @@ from prometheus_client.core import (
     Metric,
 )
 
+from delay_protocol import NodeRole
+from delay_server.registration import Registration
 from delay_transport.metric_families import (
     Exposition,
     counter,
@@ -90,7 +92,9 @@ class ServerMetrics:
         info.add_metric([installed_version()], 1)
         yield info
         yield from self._intake()
-        if self._server.ready.is_set():
+        if self._server.registration is not None:
+            yield from _membership(self._server.registration)
+        if self._server.is_wired:
             yield from self._storage()
             yield from self._delivery()
 
@@ -187,6 +191,24 @@ _SENDER_METRICS = (
     ("failures", GaugeMetricFamily, "Failures in a row; 0 while it delivers."),
     ("up", GaugeMetricFamily, "1 while it is connected and takes messages."),
 )
+
+
+def _membership(registration: Registration) -> Iterator[Metric]:
+    """Yield what the node is in its group, and how it stands with the meta server."""
+    yield gauge("meta_connected", "1 while a meta server answers.", int(bool(registration.meta)))
+    yield gauge("meta_away_seconds", "For how long none does.", registration.away_ms / 1000)
+    yield counter("meta_answers", "Records of the group told.", registration.answers)
+    yield counter("meta_failures", "Times no meta server was of use.", registration.failures)
+    standing = registration.standing
+    roles = GaugeMetricFamily("delaywheel_role", "1 for what the node is.", labels=["role"])
+    for role in NodeRole:
+        is_it = standing is not None and standing.role is role
+        roles.add_metric([role.value], int(is_it))
+    yield roles
+    yield gauge("accepts", "1 while the record lets it accept.", int(registration.accepts))
+    if standing is not None:
+        yield gauge("epoch", "Of the group.", standing.record.epoch)
+        yield gauge("in_sync", "Disks with all messages.", len(standing.record.in_sync))
 
 
 def _histogram(name: str, text: str, values: Distribution) -> Metric:

@@ -1,9 +1,9 @@
 """The composition root of a delay server process: opens, recovers, starts everything, stops it.
 
 Read `serve` from top to bottom to see what a delay server is made of. Order of start: the listener
-(it holds requests), the data directory with its recovery, then everything behind the listener, and
-at last admission. Order of stop: admission, commits, dispatch, deliveries in flight, facts, filing,
-a last checkpoint.
+(it holds requests), the data directory with its recovery, the node's role and epoch where a meta
+server says them, then everything behind the listener, and at last admission. Order of stop:
+admission, commits, dispatch, deliveries in flight, facts, filing, a last checkpoint.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import msgspec
 import structlog
 import trio
 
-from delay_protocol import Hello
+from delay_protocol import BrokerState, Hello, NodeRegister
 from delay_server.admission import Admission
 from delay_server.clock_guard import ClockGuard
 from delay_server.committing import MESSAGE_LANE, Committing
@@ -25,6 +25,7 @@ from delay_server.config import DelayServerConfig
 from delay_server.disk_budget import DiskBudget
 from delay_server.dispatch import CrossingOff, Dispatch
 from delay_server.draining import Draining
+from delay_server.errors import MembershipError
 from delay_server.filing import SCHEDULE_LANE, Filing
 from delay_server.http import serve_http
 from delay_server.ingest import Ingest
@@ -33,8 +34,10 @@ from delay_server.lanes import Lanes
 from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
 from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer, TrustedClock
+from delay_server.registration import Registration
 from delay_server.wheel import Wheel
 from delay_transport import (
+    AddressError,
     Runtime,
     Server,
     Wakeup,
@@ -43,6 +46,7 @@ from delay_transport import (
     serve_connections,
     system_runtime,
 )
+from delay_transport.metric_families import installed_version
 from delay_transport.process import allow_open_files, stop_on_signals
 from sender import Outcome as SenderOutcome
 from sender import Sender
@@ -82,7 +86,7 @@ _STOP_FACTS_S = 0.5
 class DelayServer:
     """One running delay server: the parts, wired, and what can be seen of them.
 
-    Made by `serve`. `store` and what depends on it stand once `ready` is set.
+    Made by `serve`. `store` stands once `recovery` is set, what depends on it once `is_wired`.
     """
 
     disk_check_idle_s = 60.0
@@ -93,8 +97,18 @@ class DelayServer:
         self.runtime = runtime
         self.disk = disk
         self.started_ms = runtime.clock.now_ms()
+        self.is_wired = False
+        self._takes_messages = False
         self.ready = trio.Event()
+        """It accepts and delivers; `failing_checks` says if that was interrupted since."""
         self.stopping = False
+        self.ended_by: MembershipError | None = None
+        """Why it must not serve any more."""
+        self._ended = trio.Event()
+        self.http_address = ""
+        """Where people and metrics find it: host:port, as they are told."""
+        self.registration: Registration | None = None
+        """With the meta server, once the store stands; None where there is none."""
         self.damages: list[Damage] = []
         self.damage_count = 0
         self.undeliverable = 0
@@ -142,22 +156,27 @@ class DelayServer:
         return kept
 
     def _clock_trust_changed(self, trusted: bool) -> None:  # noqa: FBT001
-        if self.ready.is_set():
+        if self.is_wired and self.ended_by is None:
             (self.sender.resume if trusted else self.sender.pause)()
 
     # -- start -------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the data directory, recover, and wire everything that stands on it."""
+        """Open the data directory and recover."""
+        told = self._address_told() if self.config.has_meta else ""
         began = trio.current_time()
-        runtime = self.runtime
-        total, self.store, self.recovery = await runtime.executor.run(
+        total, self.store, self.recovery = await self.runtime.executor.run(
             SCHEDULE_LANE, self._open_store
         )
         self._fit_to(total)
-        config = self.config
         self.recovery_seconds = trio.current_time() - began
         self._tell_of_recovery()
+        if told:
+            self.registration = self._make_registration(told)
+
+    def wire(self) -> None:
+        """Make everything that stands on the data directory."""
+        config, runtime = self.config, self.runtime
         self.crossing_off = CrossingOff(
             journal=self.store.journal,
             executor=runtime.executor,
@@ -222,6 +241,7 @@ class DelayServer:
             ),
             budget=self.budget,
         )
+        self.is_wired = True
 
     def _fit_to(self, total_bytes: int) -> None:
         """Lower the limits to what a file system of this size can take, and say so."""
@@ -326,6 +346,106 @@ class DelayServer:
         self.filing.wheel_has_shrunk()
         if self.lanes.waiting:
             self.draining.wake()
+
+    # -- its part in the group ---------------------------------------------------------------
+
+    def _address_told(self) -> str:
+        """Return where clients are told to find the node."""
+        assert self.listener is not None
+        try:
+            return self.config.meta.told(self.listener.address)
+        except ValueError as error:
+            # A name that stands for an address which clients cannot use.
+            where = format_address(self.listener.address)
+            raise AddressError(text=where, reason=str(error)) from error
+
+    def _make_registration(self, address: str) -> Registration:
+        identity, log, version = self.store.identity, self.store.message_log, installed_version()
+
+        def node() -> NodeRegister:
+            return NodeRegister(
+                cluster=identity.cluster,
+                group=identity.group,
+                node_id=identity.node_id,
+                log_uuid=identity.log_uuid,
+                storage_uuid=identity.storage_uuid,
+                incarnation=identity.incarnation,
+                last_sequence=log.next_sequence - 1,
+                last_epoch=log.last_epoch,
+                address=address,
+                sync_address="",
+                http_address=self.http_address,
+                version=version,
+            )
+
+        return Registration(
+            self.config.meta,
+            identity=identity,
+            log_epoch=lambda: log.last_epoch,
+            node=node,
+            broker_state=self._broker_state,
+            on_changed=self._standing_changed,
+            network=self.runtime.network,
+            clock=self.runtime.clock,
+            chance=self._own_chance(),
+        )
+
+    async def take_epoch(self) -> None:
+        """Wait until the node may deliver, and make its epoch durable; nothing is wired yet."""
+        assert self.registration is not None
+        epoch = await self.registration.take_epoch()
+        now_ms = self.runtime.clock.now_ms()
+        await self.runtime.executor.run(
+            SCHEDULE_LANE, partial(self.store.start_epoch, epoch, now_ms=now_ms)
+        )
+        _log.info("an epoch has begun", epoch=epoch, sequence=self.store.schedule.last_filed)
+
+    async def stay_registered(self) -> None:
+        """Keep the registration up; stop serving at once when it says so."""
+        assert self.registration is not None
+        try:
+            await self.registration.run()
+        except MembershipError as error:
+            if not self.is_wired:
+                raise
+            _log.error("this node accepts and delivers nothing more", reason=str(error))
+            self.ended_by = error
+            self.ingest.fence()
+            self.sender.pause()
+            self._ended.set()
+
+    def take_messages(self) -> None:
+        """Accept messages, unless the group's record forbids that; called when that may change."""
+        self._takes_messages = True
+        if self.registration is not None and not self.registration.accepts:
+            self.ingest.hold()
+        else:
+            self.ingest.serve()
+            self.ready.set()
+        self._tell_state()
+
+    def _standing_changed(self) -> None:
+        if self._takes_messages and not self.stopping and self.ended_by is None:
+            self.take_messages()
+
+    def _broker_state(self) -> BrokerState | None:
+        """Return how clients should see the group; None while nothing is to be said."""
+        if not self.ready.is_set():
+            return None
+        if not self.ingest.is_serving:
+            return BrokerState.NRW
+        return BrokerState.R if self.ingest.disk_full else BrokerState.RW
+
+    def _tell_state(self) -> None:
+        if self.registration is not None:
+            self.registration.state_changed()
+
+    async def until_over(self, stop: trio.Event) -> None:
+        """Wait until `stop` is set, or the node must not serve any more."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_after, self._ended, nursery.cancel_scope)
+            await stop.wait()
+            nursery.cancel_scope.cancel()
 
     # -- what goes wrong ---------------------------------------------------------------------
 
@@ -453,6 +573,7 @@ class DelayServer:
             owed=budget.owed,
             floor=budget.floor,
         )
+        self._tell_state()
 
     async def sync_durable_end(self) -> None:
         """Make the durable end durable soon after a commit, and before the log rests."""
@@ -470,6 +591,10 @@ class DelayServer:
         """Bring everything under way to an end, in order; waits at most node.stop_ms_max."""
         self.stopping = True
         deadline = trio.current_time() + self.config.node.stop_ms_max / 1000
+        if self.registration is not None and self.ended_by is None:
+            # First, so that clients go elsewhere while what they still send is taken.
+            with trio.move_on_at(deadline):
+                await self.registration.go_offline()
         with trio.move_on_at(deadline):
             await self.ingest.stop()
         assert self.listener is not None
@@ -501,7 +626,9 @@ async def serve(
 ) -> None:
     """Run a delay server until `stop` is set; starts when it accepts and delivers.
 
-    Raises what made serving impossible: StorageError, TransportError, or a bug.
+    Where a meta server says what the node is, it does that as the master of its group only, and
+    holds requests until then. Raises what made serving impossible: StorageError, TransportError,
+    MembershipError, or a bug.
     """
     async with trio.open_nursery() as nursery:
         # Producers may connect; their requests are held until admission is open.
@@ -515,6 +642,10 @@ async def serve(
         nursery.start_soon(server.ingest.run_expiry)
         await server.open()
         try:
+            if server.registration is not None:
+                nursery.start_soon(server.stay_registered)
+                await server.take_epoch()
+            server.wire()
             async with trio.open_nursery() as inner:
                 # Behind the commit: filing, loading, splitting, checkpoints.
                 inner.start_soon(server.filing.run_filing)
@@ -531,15 +662,21 @@ async def serve(
                 inner.start_soon(server.sync_durable_end)
                 # Take messages now that everything behind stands.
                 inner.start_soon(server.ingest.run_commits)
-                server.ingest.serve()
-                server.ready.set()
+                server.take_messages()
                 task_status.started()
-                await stop.wait()
+                await server.until_over(stop)
                 await server.stop()
                 inner.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
         finally:
             server.store.close()
+    if server.ended_by is not None:
+        raise server.ended_by
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 def run(config: DelayServerConfig) -> None:
@@ -606,11 +743,12 @@ async def _run_process(config: DelayServerConfig) -> None:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
-            partial(stop_on_signals, stop, nursery.cancel_scope, is_ready=server.ready.is_set)
+            partial(stop_on_signals, stop, nursery.cancel_scope, is_ready=lambda: server.is_wired)
         )
         http = "none"
         if config.http.address:
             http = await nursery.start(serve_http, server, config.http)
+            server.http_address = config.meta.told_http(parse_address(http))
         nursery.start_soon(_announce, server, http)
         await serve(server, stop)
         nursery.cancel_scope.cancel()

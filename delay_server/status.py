@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from delay_server.metrics import SUBJECTS_SHOWN_MAX, top_subjects
+from delay_server.registration import Registration
 from delay_transport import format_address
 from delay_transport.metric_families import installed_version
 
@@ -15,8 +16,13 @@ def failing_checks(server: "DelayServer") -> list[str]:
     failing = []
     if server.stopping:
         failing.append("the server is stopping")
-    if not server.ready.is_set():
+    if server.ended_by is not None:
+        failing.append(str(server.ended_by))
+    elif server.registration is not None and not server.registration.accepts:
+        failing.append(server.registration.reason)
+    elif not server.ready.is_set():
         failing.append("recovery has not finished")
+    if not server.is_wired:
         return failing
     if server.ingest.disk_full:
         failing.append("free disk is below its floor: messages are refused, delivery goes on")
@@ -41,21 +47,30 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "refused": dict(counts.refused),
         "held_requests": server.ingest.held_requests,
     }
-    if not server.ready.is_set():
+    if server.recovery is None:
         return status
     store, schedule = server.store, server.store.schedule
     identity = store.identity
-    due = server.wheel.next_due_ms()
-    lateness = server.lateness_seconds
     status |= {
         "cluster": identity.cluster,
         "group": identity.group,
         "node_id": identity.node_id,
         "log_uuid": str(identity.log_uuid),
+        "storage_uuid": str(identity.storage_uuid),
         "incarnation": identity.incarnation,
-        "epoch": schedule.epoch,
+        "epoch": store.message_log.last_epoch,
         "first_sequence": store.message_log.first_sequence,
         "last_sequence": store.message_log.next_sequence - 1,
+        "pending": schedule.pending,
+        "recovery_seconds": server.recovery_seconds,
+    }
+    if server.registration is not None:
+        status["meta"] = _membership(server.registration)
+    if not server.is_wired:
+        return status
+    due = server.wheel.next_due_ms()
+    lateness = server.lateness_seconds
+    status |= {
         "replay_lag": max(0, store.message_log.next_sequence - 1 - schedule.last_filed),
         "checkpoint_sequence": store.checkpoint.sequence,
         "segments": len(schedule.segments),
@@ -63,7 +78,6 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "sealed_on_disk": len(store.seals_log.live),
         "retired_files": store.retention.retired,
         "files_deleted": store.retention.files_deleted,
-        "pending": schedule.pending,
         "wheel": len(server.wheel),
         "held": server.filing.held,
         "evicted": server.filing.evicted,
@@ -97,6 +111,35 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
             {"path": d.path, "position": d.position, "size": d.size, "reason": d.reason}
             for d in list(server.damages)
         ],
-        "recovery_seconds": server.recovery_seconds,
     }
     return status
+
+
+def _membership(registration: Registration) -> dict[str, Any]:
+    """Return what the node is in its group, and how it stands with the meta server."""
+    found: dict[str, Any] = {
+        "server": registration.meta,
+        "answered_ms": registration.answered_ms_ago,
+        "away_ms": registration.away_ms,
+        "trouble": registration.trouble,
+        "role": None,
+        "accepts": registration.accepts,
+    }
+    standing = registration.standing
+    if standing is None:
+        return found
+    record = standing.record
+    announced = registration.announced
+    return found | {
+        "role": standing.role.value,
+        "delivers": standing.delivers,
+        "epoch": record.epoch,
+        "version": record.version,
+        "phase": record.phase.value,
+        "master": None if record.master is None else record.master.node_id,
+        "in_sync": sorted(record.in_sync),
+        "min_isr": record.min_isr,
+        "lease_ms": registration.lease_ms,
+        "announced": None if announced is None else announced.name,
+        "announce_trouble": registration.announce_trouble,
+    }

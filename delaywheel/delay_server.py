@@ -27,6 +27,13 @@ from delaywheel.failures import ExitCode, Failure, failure_of
 @click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
 @click.option("--listen", metavar="HOST:PORT", help="Where producers connect (listener.address).")
 @click.option(
+    "--meta",
+    "metas",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="A meta server's HTTP port, which says what this node is (meta.addresses). Repeatable.",
+)
+@click.option(
     "--broker",
     "brokers",
     multiple=True,
@@ -41,6 +48,7 @@ def delay_server(
     *,
     config_file: Path | None,
     overrides: tuple[str, ...],
+    metas: tuple[str, ...],
     brokers: tuple[str, ...],
     **short: str | None,
 ) -> None:
@@ -50,8 +58,12 @@ def delay_server(
     and delivers; its log goes to standard error. SIGTERM and Ctrl-C stop it within seconds: nothing
     is lost, and nothing that was confirmed is sent again after the next start.
 
+    With --meta it accepts and delivers when it is the master of its group; a further node of the
+    group waits, and its log and `delaywheel status` say so.
+
     \b
     Examples:
+      delaywheel delay-server --data data --meta 127.0.0.1:8080 --group delay1 --node-id n1
       delaywheel delay-server --data data --listen 127.0.0.1:20801 --broker g1=127.0.0.1:20881
       delaywheel delay-server --config delay-server.toml
       delaywheel delay-server --config delay-server.toml --set storage.fact_sync_ms_max=0
@@ -60,7 +72,7 @@ def delay_server(
     from delay_server.server import run
     from delaywheel.log_output import set_up_log
 
-    config = load_config(config_file, [*_spelled_out(brokers, short), *overrides])
+    config = load_config(config_file, [*_spelled_out(metas, brokers, short), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
     try:
         run(config)
@@ -91,12 +103,16 @@ _SHORT = {
 """The setting that each short option stands for."""
 
 
-def _spelled_out(brokers: tuple[str, ...], short: dict[str, str | None]) -> Iterator[str]:
+def _spelled_out(
+    metas: tuple[str, ...], brokers: tuple[str, ...], short: dict[str, str | None]
+) -> Iterator[str]:
     """Yield the short options as `section.key=value`."""
     for option, key in _SHORT.items():
         value = short[option]
         if value is not None:
             yield f"{key}={value}"
+    if metas:
+        yield f"meta.addresses={','.join(metas)}"
     for broker in brokers:
         name, equals, address = broker.partition("=")
         if not (name and equals and address):

@@ -19,7 +19,8 @@ class ExitCode(IntEnum):
 
     DATA_DIRECTORY = 3
     """The data directory is in use, belongs to another node, or this user may not read and write
-    it. Look at what else runs there, and at owners and modes."""
+    it, or the meta server refuses the node that it is. Look at what else runs there, and at owners
+    and modes."""
 
     LOGS = 4
     """The logs are damaged, contradictory or of a newer version, or a meta server's store is. Run
@@ -35,6 +36,9 @@ class ExitCode(IntEnum):
     REFUSED = 7
     """The server refused messages, or did not answer in time for them; or a meta server refused
     what an administrator asked."""
+
+    FENCED = 8
+    """The delay server is the master of its group no longer. Start it again: it asks what it is."""
 
 
 class Failure(click.ClickException):
@@ -67,6 +71,7 @@ def failure_of(error: Exception) -> Failure | None:
 def _exit_code(error: BaseException) -> ExitCode | None:
     # Imported here: a command that goes well needs none of it.
     import delay_client
+    import delay_server.errors
     import delay_transport
     import meta_server.errors
     import storage.errors
@@ -74,6 +79,8 @@ def _exit_code(error: BaseException) -> ExitCode | None:
     table: tuple[tuple[type[Exception], ExitCode], ...] = (
         (delay_transport.ConfigError, ExitCode.USAGE),
         (storage.errors.DataDirectoryError, ExitCode.DATA_DIRECTORY),
+        (delay_server.errors.NodeRefusedError, ExitCode.DATA_DIRECTORY),
+        (delay_server.errors.FencedError, ExitCode.FENCED),
         (storage.errors.StorageFullError, ExitCode.DISK),
         (storage.errors.FatalDiskError, ExitCode.DISK),
         (storage.errors.StorageError, ExitCode.LOGS),

@@ -66,6 +66,10 @@ class StoreSettings:
     node_id: str | None = None
     """Name of the node; fixed at the first start."""
 
+    begins_new_log: bool = True
+    """Whether a new log begins with epoch 1 at once. Otherwise it stays empty until `start_epoch`:
+    a node that is told its epoch may be told to copy another's log instead."""
+
     schedule: ScheduleLimits = field(default_factory=ScheduleLimits)
     """How the schedule_log gathers and cuts time."""
 
@@ -256,6 +260,22 @@ class Store:
     def hold(self, locks: contextlib.ExitStack) -> None:
         """Take over the directory's lock."""
         self._locks = locks
+
+    # -- epochs ------------------------------------------------------------------------------
+
+    def start_epoch(self, epoch: int, *, now_ms: int) -> None:
+        """Begin an epoch, which must be above the log's last one; it is durable then, and filed.
+
+        Only while nothing else uses the logs: what is committed and not filed would be passed over.
+        Raises StorageFullError with nothing changed, or FatalDiskError.
+        """
+        header = self.message_log.start_epoch(epoch, append_ms=now_ms)
+        self.schedule.file_control(
+            sequence=header.base_sequence,
+            floor_minute=header.floor_minute,
+            epoch=epoch,
+            now_ms=now_ms,
+        )
 
     # -- crossing off ------------------------------------------------------------------------
 
@@ -549,7 +569,7 @@ class _Recovery:
         seals_log = self._restore_seals(schedule, checkpoint)
         self._remove_orphans(schedule, checkpoint, seals_log, summary)
         schedule.quarantined += summary.quarantined
-        if message_log.next_sequence == 1:
+        if message_log.next_sequence == 1 and settings.begins_new_log:
             message_log.start_epoch(1, append_ms=self._now_ms)
         summary.replayed = self._replay(message_log, schedule, checkpoint.sequence)
         store = Store(

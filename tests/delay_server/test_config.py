@@ -14,6 +14,7 @@ from delay_server.config import (
     DelayServerConfig,
     HttpConfig,
     ListenerConfig,
+    MetaConfig,
     NodeConfig,
     StorageConfig,
     WheelConfig,
@@ -126,6 +127,14 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
         (WheelConfig, {"slot_ms": 0}, "slot_ms must be at least 1"),
         (WheelConfig, {"slot_ms": 200_000}, "slot_ms must be at most load_ahead_ms"),
         (ClockConfig, {"step_forward_ms_max": 5}, "step_forward_ms_max must be at least 1000"),
+        (MetaConfig, {"addresses": "127.0.0.1:8080,nowhere"}, "addresses: 'nowhere' is not an"),
+        (MetaConfig, {"advertised": "nowhere"}, "the port is missing"),
+        (MetaConfig, {"advertised": "n1.test:0"}, "advertised must have a port"),
+        (MetaConfig, {"find_answer_bytes_max": 0}, "find_answer_bytes_max must be more than 0"),
+        (MetaConfig, {"request_seconds_max": 0}, "request_seconds_max must be at least 0.001"),
+        (MetaConfig, {"heartbeat_seconds": float("nan")}, "heartbeat_seconds must be at least"),
+        (MetaConfig, {"reconnect_seconds_max": 0.01}, "must be at least reconnect_seconds_min"),
+        (MetaConfig, {"offline_seconds_max": -1}, "offline_seconds_max must be at least 0"),
     ],
 )
 def test_nonsense_is_refused_with_a_sentence(
@@ -198,3 +207,55 @@ def test_limits_made_for_large_disks_are_lowered_on_small_ones_and_only_there() 
 def test_every_field_of_the_whole_is_a_section_or_the_brokers() -> None:
     names = {field.name for field in msgspec.structs.fields(DelayServerConfig)}
     assert names == {*sections(), "brokers"}
+
+
+@pytest.mark.parametrize(
+    ("addresses", "found"),
+    [
+        ("", ()),
+        (" , ", ()),
+        ("127.0.0.1:8080", (("127.0.0.1", 8080),)),
+        ("m1.test:8080, [::1]:8081,", (("m1.test", 8080), ("::1", 8081))),
+    ],
+)
+def test_meta_servers_are_asked_in_the_order_given(
+    addresses: str, found: tuple[tuple[str, int], ...]
+) -> None:
+    config = DelayServerConfig(node=NODE, brokers=BROKERS, meta=MetaConfig(addresses=addresses))
+    assert config.meta.http_addresses() == found
+    assert config.has_meta == bool(found)
+    assert config.store_settings().begins_new_log == (not found)
+
+
+def test_with_a_meta_server_no_broker_has_to_be_named() -> None:
+    config = DelayServerConfig(node=NODE, meta=MetaConfig(addresses="127.0.0.1:8080"))
+    assert config.broker_groups() == ()
+
+
+@pytest.mark.parametrize(
+    ("listening", "advertised", "told", "http"),
+    [
+        (("10.0.0.5", 20801), "", "10.0.0.5:20801", "10.0.0.5:1"),
+        (("127.0.0.1", 40001), "n1.test:20801", "n1.test:20801", "127.0.0.1:1"),
+        (("0.0.0.0", 20801), "10.0.0.5:1000", "10.0.0.5:1000", "10.0.0.5:1"),  # noqa: S104
+        (("::", 20801), "n1.test:20801", "n1.test:20801", "n1.test:1"),
+        (("::1", 20801), "n1.test:20801", "n1.test:20801", ""),
+    ],
+)
+def test_clients_are_told_an_address_that_they_can_use(
+    listening: tuple[str, int], advertised: str, told: str, http: str
+) -> None:
+    meta = MetaConfig(advertised=advertised)
+    assert meta.told(listening) == told
+    assert meta.told_http((listening[0], 1)) == http
+
+
+@pytest.mark.parametrize("listening", ["0.0.0.0:20801", "[::]:20801", "[::1]:20801"])
+@pytest.mark.parametrize("advertised", ["", "0.0.0.0:1", "[::1]:20801"])
+def test_an_address_that_clients_could_not_use_is_refused(listening: str, advertised: str) -> None:
+    meta = MetaConfig(addresses="127.0.0.1:8080", advertised=advertised)
+    listener = ListenerConfig(address=listening)
+    with pytest.raises(ValueError, match=r"meta\.advertised must be set to an IPv4 address"):
+        DelayServerConfig(node=NODE, meta=meta, listener=listener)
+    # Nobody is told where there is no meta server.
+    DelayServerConfig(node=NODE, brokers=BROKERS, listener=listener)

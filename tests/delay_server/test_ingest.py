@@ -513,3 +513,43 @@ async def test_an_error_of_the_log_ends_the_commits_and_nothing_is_answered() ->
 def test_limits_that_make_no_sense_are_refused(make: Callable[[], IngestLimits]) -> None:
     with pytest.raises(ValueError, match="must"):
         make()
+
+
+async def test_what_is_held_by_a_word_is_answered_when_the_word_is_taken_back() -> None:
+    async with bench() as b:
+        stream = await b.connect()
+        await stream.send_all(request_bytes(1, make_item("admitted", LATER_MS)))
+        await trio.sleep(0.1)
+        b.ingest.hold()
+        assert not b.ingest.is_serving
+        await stream.send_all(request_bytes(2, make_item("held", LATER_MS)))
+        [first] = await receive_frames(stream, 1)
+        assert (first.opaque, first.code) == (1, 0)
+        await nothing_comes(stream, 2)
+        assert b.log.ids == [b"admitted"]
+        b.ingest.serve()
+        [second] = await receive_frames(stream, 1)
+        assert (second.opaque, second.code) == (2, 0)
+        assert b.log.ids == [b"admitted", b"held"]
+
+
+async def test_once_fenced_nothing_is_acknowledged_whatever_became_durable() -> None:
+    async with bench() as b:
+        stream = await b.connect()
+        await stream.send_all(request_bytes(1, make_item("written", LATER_MS)))
+        await trio.sleep(0.1)
+        await stream.send_all(request_bytes(2, make_item("gathered", LATER_MS)))
+        await trio.sleep(0.1)
+        b.ingest.fence()
+        await stream.send_all(request_bytes(3, make_item("after", LATER_MS)))
+        answers = await receive_frames(stream, 3)
+        assert [(frame.opaque, frame.code) for frame in answers] == [(1, 51), (2, 51), (3, 51)]
+        assert trio.current_time() >= 4
+        assert b"after" not in b.log.ids
+        assert b.ingest.counts.accepted == 0
+        # No word makes it serve again.
+        b.ingest.hold()
+        b.ingest.serve()
+        assert not b.ingest.is_serving
+        with trio.fail_after(1):
+            await b.ingest.stop()

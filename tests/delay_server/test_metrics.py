@@ -6,6 +6,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delay_protocol import Master, NodeRole
 from delay_server.metrics import (
     LATENESS_BUCKETS_S,
     SUBJECTS_SHOWN_MAX,
@@ -13,6 +14,8 @@ from delay_server.metrics import (
     ServerMetrics,
     top_subjects,
 )
+from delay_server.server import DelayServer, serve
+from tests.delay_server.meta_stub import FakeMeta, meta_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
 
 VALUES = st.lists(
@@ -95,6 +98,52 @@ async def test_before_it_is_ready_a_server_shows_what_it_has() -> None:
     assert "build_info" in names
     assert "messages_accepted_total" in names
     assert "commits_total" not in names
+
+
+MEMBERSHIP = """
+    meta_connected meta_away_seconds meta_answers_total meta_failures_total role accepts epoch
+    in_sync
+"""
+
+
+def figures_of(server: DelayServer) -> dict[str, float]:
+    """Return the samples of a server without the prefix."""
+    found = parsed(ServerMetrics(server).take().render())
+    return {name.removeprefix("delaywheel_"): value for name, value in found.items()}
+
+
+async def test_a_member_of_a_group_shows_what_it_is_and_whether_anybody_can_be_asked() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        text = ServerMetrics(server).take().render()
+        assert shown(text) == {*NAMES.split(), *MEMBERSHIP.split()}
+        values = figures_of(server)
+        roles = [values[f'role{{role="{role}"}}'] for role in ("master", "slave", "backup")]
+        assert roles == [1, 0, 0]
+        assert (values["accepts"], values["epoch"], values["in_sync"]) == (1, 1, 1)
+        assert (values["meta_connected"], values["meta_away_seconds"]) == (1, 0)
+        assert values["meta_answers_total"] == 1
+        meta.kill()
+        await trio.sleep(30)
+        values = figures_of(server)
+        assert (values["accepts"], values["meta_connected"]) == (1, 0)
+        assert 28 < values["meta_away_seconds"] < 31
+        assert values["meta_failures_total"] > 5
+
+
+async def test_a_slave_shows_that_it_accepts_nothing() -> None:
+    world = World()
+    async with FakeMeta(world, role=NodeRole.SLAVE).running() as meta:
+        meta.changed(master=Master(node_id="other", incarnation=1))
+        server = world.server(meta_config())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, server, trio.Event())
+            await until(lambda: meta.nodes)
+            await trio.sleep(1)
+            values = figures_of(server)
+            assert (values["accepts"], values['role{role="slave"}']) == (0, 1)
+            assert "commits_total" not in values
+            nursery.cancel_scope.cancel()
 
 
 async def test_all_names_are_there_with_the_numbers_of_real_traffic() -> None:

@@ -55,6 +55,31 @@ def test_the_short_form_needs_no_file(server: RecordingServer) -> None:
     assert (config.node.cluster, config.node.group, config.node.node_id) == ("c", "g", "n")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--meta", "127.0.0.1:8080", "--meta", "m2.test:8081"),
+        ("--meta", "127.0.0.1:8080,m2.test:8081"),
+    ],
+    ids=["repeated", "with a comma"],
+)
+def test_with_a_meta_server_no_broker_is_needed(
+    server: RecordingServer, options: tuple[str, ...]
+) -> None:
+    result = run("--data", "d", *options)
+    assert result.exit_code == 0, result.output
+    (config,) = server.configs
+    assert config.meta.http_addresses() == (("127.0.0.1", 8080), ("m2.test", 8081))
+    assert config.brokers == {}
+
+
+def test_a_meta_server_without_a_port_is_refused(server: RecordingServer) -> None:
+    result = run("--data", "d", "--meta", "127.0.0.1")
+    assert result.exit_code == ExitCode.USAGE
+    assert "--set meta.addresses=127.0.0.1: meta: addresses: '127.0.0.1'" in result.stderr
+    assert server.configs == []
+
+
 def test_options_win_over_the_file_and_set_over_both(
     server: RecordingServer, tmp_path: Path
 ) -> None:

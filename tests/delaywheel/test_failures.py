@@ -2,6 +2,7 @@
 
 import pytest
 
+from delay_server.errors import FencedError, NodeRefusedError
 from delay_transport import AddressError, ConfigError, ConnectError, ListenError
 from delaywheel.failures import ExitCode, failure_of
 from storage.errors import (
@@ -25,6 +26,7 @@ from storage.errors import (
         (DataDirectoryError("in use"), 3),
         (NotPermittedError("not yours"), 3),
         (NotRegularFileError("a FIFO"), 3),
+        (NodeRefusedError(node="n1 of d1", meta="m:1", reason="a copy"), 3),
         (DamagedError(path="a", position=1, reason="crc"), 4),
         (UnsupportedFormatError(path="a", position=1, reason="version 9"), 4),
         (LogStateError("contradiction"), 4),
@@ -33,6 +35,7 @@ from storage.errors import (
         (StorageFullError("full"), 5),
         (ListenError(address="127.0.0.1:1", reason="in use"), 6),
         (ConnectError(address="127.0.0.1:1", reason="refused"), 6),
+        (FencedError(node="n1 of d1", epoch=3, reason="n2 is the master"), 8),
     ],
 )
 def test_every_known_error_has_its_code_and_keeps_its_sentence(error: Exception, code: int) -> None:

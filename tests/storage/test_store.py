@@ -8,6 +8,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -724,3 +725,57 @@ def test_a_missing_checkpoint_is_remedied_as_the_manual_says() -> None:
     with pytest.raises(LogStateError, match=r"salvage.*--send.*must never be put back") as caught:
         rig.reopen()
     assert "replica" not in str(caught.value)
+
+
+def opened(disk: SimDisk, *, begins_new_log: bool = False) -> Store:
+    """Open a store whose epochs somebody else numbers."""
+    settings = replace(SETTINGS, begins_new_log=begins_new_log)
+    store, summary = Store.open(
+        disk,
+        settings,
+        chance=random.Random(1),
+        now_ms=START_MS,
+        on_damage=lambda damage: pytest.fail(f"{damage}"),
+    )
+    assert not summary.damages
+    return store
+
+
+def test_a_log_that_is_told_its_epochs_stays_empty_until_then_and_has_a_start_for_each() -> None:
+    disk = SimDisk(random.Random(1))
+    for _ in range(3):
+        store = opened(disk)
+        assert (store.message_log.next_sequence, store.message_log.last_epoch) == (1, 0)
+        assert list(store.message_log.read(1)) == []
+        store.close()
+        disk = disk.revive()
+    for epoch in (1, 2, 7, 8):
+        store = opened(disk)
+        store.start_epoch(epoch, now_ms=START_MS)
+        assert (store.message_log.last_epoch, store.schedule.epoch) == (epoch, epoch)
+        # Durable at once.
+        disk.power_cut()
+        disk = disk.revive()
+    store = opened(disk)
+    assert [start.epoch for start in store.schedule.epochs] == [1, 2, 7, 8]
+    assert [start.first_sequence for start in store.schedule.epochs] == [1, 2, 3, 4]
+    work = store.prepare_checkpoint(START_MS)
+    work.write()
+    store.finish_checkpoint(work)
+    store.close()
+    # Who is asked by nobody goes on in the epoch there is.
+    store = opened(disk.revive(), begins_new_log=True)
+    assert (store.message_log.next_sequence, store.message_log.last_epoch) == (5, 8)
+    with pytest.raises(AssertionError, match="epoch 8 after 8"):
+        store.start_epoch(8, now_ms=START_MS)
+
+
+def test_an_epoch_that_finds_no_space_has_not_begun() -> None:
+    disk = SimDisk(random.Random(1))
+    store = opened(disk)
+    disk.arm(Trap(action=Action.FULL, kinds={"write"}))
+    with pytest.raises(StorageFullError):
+        store.start_epoch(1, now_ms=START_MS)
+    assert (store.message_log.next_sequence, store.schedule.epochs) == (1, [])
+    store.start_epoch(1, now_ms=START_MS)
+    assert store.message_log.next_sequence == 2

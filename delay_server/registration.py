@@ -1,0 +1,403 @@
+"""The node's part in its group, kept up at a meta server.
+
+    find (HTTP) --> connect --> NODE_REGISTER --> again, within the lease --> ...
+      ^                           |
+      +-- wait, jittered <--------+-- whatever fails: no answer, not now, a record of old
+
+NODE_REGISTER says which data this node has, and its answer what it may do (standing.py). Once it is
+the master it also tells BROKER_REGISTER, as QMQ's brokers do, in which state clients should see the
+group: ONLINE when it serves first, then a heartbeat regularly and at each change, OFFLINE when it
+stops.
+
+A node that has begun an epoch acts in it until it is told of another, however long nobody answers:
+standing.py says why that is safe.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from delay_protocol import (
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+    CommandCode,
+    Frame,
+    MalformedMetaError,
+    NodeRegister,
+    Refused,
+    ResponseCode,
+    decode_node_reply,
+    encode_broker_register,
+    encode_node_register,
+    printable,
+)
+from delay_server.errors import FencedError, MembershipError, NodeRefusedError
+from delay_server.standing import Standing, standing_of
+from delay_transport import (
+    Clock,
+    ConnectError,
+    Network,
+    RequestConnection,
+    RequestLimits,
+    TransportError,
+    Wakeup,
+)
+from delay_transport.meta_address import MetaLocator
+from sender.backoff import Backoff
+from storage import Identity
+
+if TYPE_CHECKING:
+    from delay_server.config import MetaConfig
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_RENEWALS_A_LEASE = 3
+"""So that one answer that is lost does not end a lease."""
+_RENEW_S_MIN = 0.1
+_RENEW_S_MAX = 30.0
+"""Whatever lease a meta server grants."""
+_ANSWER_BYTES_MAX = 64 * 1024
+"""Of one frame of a meta server; its record of a group is far smaller."""
+_OFFLINE_TRIES = 3
+
+
+class _NoUseError(Exception):
+    """The meta server answered, but nothing that could be used; the text says what."""
+
+
+class Registration:
+    """Tells a meta server what this node is, and hears what it may do.
+
+    Invariant: what `standing` says has the highest epoch and version that were ever told.
+    """
+
+    def __init__(
+        self,
+        settings: "MetaConfig",
+        *,
+        identity: Identity,
+        log_epoch: Callable[[], int],
+        node: Callable[[], NodeRegister],
+        broker_state: Callable[[], BrokerState | None],
+        on_changed: Callable[[], None],
+        network: Network,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        """Act for the node of this identity.
+
+        log_epoch: the newest epoch of its log; node: what it says of itself now; broker_state: how
+        clients should see the group now, None as long as nothing is to be said; on_changed is
+        called after `standing` has changed.
+        """
+        self._settings = settings
+        self._identity = identity
+        self._log_epoch = log_epoch
+        self._node = node
+        self._broker_state = broker_state
+        self._on_changed = on_changed
+        self._network = network
+        self._clock = clock
+        self._chance = chance
+        self._locator = MetaLocator(network, settings.http_addresses(), settings)
+        self._backoff = Backoff(
+            base_s=settings.reconnect_seconds_min, max_s=settings.reconnect_seconds_max
+        )
+        self.standing: Standing | None = None
+        """What the node may do; None until that was told."""
+        self.own_epoch = 0
+        """The epoch that this start of the node has begun; 0: none yet."""
+        self.meta: str | None = None
+        """host:port of the meta server while it answers."""
+        self.trouble = ""
+        """Why no meta server can be asked; empty while one answers."""
+        self.answers = 0
+        """Records that were told."""
+        self.failures = 0
+        """Times that no meta server could be asked, or was of no use."""
+        self.lease_ms = 0
+        """Of the last answer."""
+        self.announced: BrokerState | None = None
+        """How clients see the group; None: not told yet."""
+        self.announce_trouble = ""
+        """Why clients could not be told; empty if they could."""
+        self._answered_boot_ms: int | None = None
+        self._trouble_boot_ms: int | None = None
+        self._reminded_at = -math.inf
+        self._connection: RequestConnection | None = None
+        self._delivers = Wakeup()
+        self._renew_now = Wakeup()
+        self._announce_now = Wakeup()
+        self._is_leaving = False
+
+    # -- what can be seen --------------------------------------------------------------------
+
+    @property
+    def accepts(self) -> bool:
+        """Whether messages may be acknowledged."""
+        return self.standing is not None and self.standing.accepts
+
+    @property
+    def reason(self) -> str:
+        """Why the node does not accept; empty if it does."""
+        if self.standing is None:
+            return f"no role yet: {self.trouble or 'the meta server has not answered'}"
+        return self.standing.reason
+
+    @property
+    def answered_ms_ago(self) -> int | None:
+        """How long ago the request was sent that was answered last; None: none was."""
+        return self._since(self._answered_boot_ms)
+
+    @property
+    def away_ms(self) -> int:
+        """For how long no meta server could be asked; 0 while one answers."""
+        return self._since(self._trouble_boot_ms) or 0
+
+    def _since(self, boot_ms: int | None) -> int | None:
+        return None if boot_ms is None else self._clock.boot_ms() - boot_ms
+
+    # -- what the server does ----------------------------------------------------------------
+
+    async def take_epoch(self) -> int:
+        """Wait until the node may deliver; return the epoch in which, and act in it from now on.
+
+        It has to be durable in the log before anything is accepted or delivered.
+        """
+        while self.standing is None or not self.standing.delivers:
+            await self._delivers.sleep()
+        self.own_epoch = self.standing.record.epoch
+        return self.own_epoch
+
+    def state_changed(self) -> None:
+        """Tell clients at once that the state of the group has changed, if it has."""
+        self._announce_now.wake()
+
+    async def go_offline(self) -> None:
+        """Have clients told that the node stops, if a meta server answers in time; say no more."""
+        self._is_leaving = True
+        self._announce_now.wake()
+        if self.announced is None:
+            return
+        timeout_s = self._settings.offline_seconds_max / _OFFLINE_TRIES
+        for _ in range(_OFFLINE_TRIES):
+            connection = self._connection
+            if connection is None:
+                return
+            try:
+                await self._tell(connection, BrokerRequestType.OFFLINE, BrokerState.NRW, timeout_s)
+            except (TransportError, _NoUseError) as error:
+                _log.info("clients could not be told that the node stops", reason=str(error))
+            else:
+                self.announced = BrokerState.NRW
+                return
+
+    async def run(self) -> None:
+        """Stay registered until cancelled.
+
+        Raises NodeRefusedError or FencedError; the node must not serve then.
+        """
+        failures = 0
+        while True:
+            answers = self.answers
+            ended = await self._converse()
+            if isinstance(ended, MembershipError):
+                raise ended
+            failures = failures + 1 if self.answers == answers else 1
+            self._note_trouble(ended)
+            await trio.sleep(self._backoff.wait_s(failures, self._chance))
+
+    # -- one meta server ---------------------------------------------------------------------
+
+    async def _converse(self) -> str | MembershipError:
+        """Find a meta server and stay registered there; return what ended that."""
+        try:
+            address = await self._locator.locate()
+        except TransportError as error:
+            return str(error)
+        connection = RequestConnection(
+            on_lost=lambda _: self._renew_now.wake(),
+            limits=RequestLimits(
+                connect_seconds_max=self._settings.request_seconds_max,
+                frame_bytes_max=_ANSWER_BYTES_MAX,
+            ),
+        )
+        async with trio.open_nursery() as nursery:
+            try:
+                await nursery.start(connection.run, self._network, address)
+            except ConnectError as error:
+                return str(error)
+            self._connection = connection
+            try:
+                ended = await self._renew(connection, nursery)
+            finally:
+                self._connection = self.meta = None
+            nursery.cancel_scope.cancel()
+        return ended
+
+    async def _renew(
+        self, connection: RequestConnection, nursery: trio.Nursery
+    ) -> str | MembershipError:
+        """Register again and again; return what ended that."""
+        while True:
+            sent_ms = self._clock.boot_ms()
+            try:
+                answer = await connection.request(
+                    CommandCode.NODE_REGISTER,
+                    encode_node_register(self._node()),
+                    timeout_s=self._settings.request_seconds_max,
+                )
+                self._take(answer, connection.peer)
+            except MembershipError as error:
+                return error
+            except (TransportError, MalformedMetaError, _NoUseError) as error:
+                return str(error)
+            self._answered_boot_ms = sent_ms
+            if self.meta is None:
+                self._note_found(connection.peer)
+                nursery.start_soon(self._announce, connection)
+            renew_s = self.lease_ms / 1000 / _RENEWALS_A_LEASE
+            # Not all nodes at the same time, whatever they have been through together.
+            renew_s *= 0.9 + 0.1 * self._chance.random()
+            with trio.move_on_after(min(max(renew_s, _RENEW_S_MIN), _RENEW_S_MAX)):
+                await self._renew_now.sleep()
+
+    def _take(self, answer: Frame, peer: str) -> None:
+        """Take an answer to NODE_REGISTER."""
+        name = f"{self._identity.node_id} of {self._identity.group}"
+        _require_success(answer, peer)
+        reply = decode_node_reply(answer.body)
+        if isinstance(reply, Refused):
+            raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)
+        standing = standing_of(
+            reply, self._identity, log_epoch=self._log_epoch(), own_epoch=self.own_epoch
+        )
+        before = self.standing
+        if before is not None and standing.pair < before.pair:
+            raise _NoUseError(
+                f"the meta server at {peer} tells epoch {standing.pair[0]}, version "
+                f"{standing.pair[1]} of {self._identity.group}, which has been at epoch "
+                f"{before.pair[0]}, version {before.pair[1]} already"
+            )
+        self.standing, self.lease_ms = standing, reply.lease_ms
+        self.answers += 1
+        self._note_standing(before, standing)
+        if self.own_epoch and not (standing.delivers and standing.record.epoch == self.own_epoch):
+            reason = standing.reason or f"epoch {standing.record.epoch} has begun, for it as well"
+            raise FencedError(node=name, epoch=self.own_epoch, reason=reason)
+        if standing.delivers:
+            self._delivers.wake()
+        if standing != before:
+            self._on_changed()
+
+    # -- what clients are told ---------------------------------------------------------------
+
+    async def _announce(self, connection: RequestConnection) -> None:
+        """Tell in which state clients should see the group, for as long as the node serves."""
+        settings = self._settings
+        while not self._is_leaving:
+            state = self._broker_state()
+            if state is None:
+                await self._announce_now.sleep()
+                continue
+            is_first = self.announced is None and state is BrokerState.RW
+            what = BrokerRequestType.ONLINE if is_first else BrokerRequestType.HEARTBEAT
+            pause_s = settings.heartbeat_seconds
+            try:
+                await self._tell(connection, what, state, settings.request_seconds_max)
+            except TransportError as error:
+                connection.close(str(error))
+                return
+            except _NoUseError as error:
+                if str(error) != self.announce_trouble:
+                    _log.warning("clients cannot be told of this node", reason=str(error))
+                self.announce_trouble = str(error)
+                pause_s = min(pause_s, settings.reconnect_seconds_max)
+            else:
+                self.announced, self.announce_trouble = state, ""
+            if self._broker_state() == state:
+                with trio.move_on_after(pause_s):
+                    await self._announce_now.sleep()
+
+    async def _tell(
+        self,
+        connection: RequestConnection,
+        what: BrokerRequestType,
+        state: BrokerState,
+        timeout_s: float,
+    ) -> None:
+        request = BrokerRegister(
+            request_type=what,
+            group=self._identity.group,
+            address=self._node().address,
+            role=BrokerRole.DELAY_MASTER,
+            state=state,
+        )
+        answer = await connection.request(
+            CommandCode.BROKER_REGISTER, encode_broker_register(request), timeout_s=timeout_s
+        )
+        _require_success(answer, connection.peer)
+
+    # -- what the log says -------------------------------------------------------------------
+
+    def _note_found(self, peer: str) -> None:
+        """Note that a meta server answers."""
+        if self.trouble:
+            _log.info("a meta server answers again", meta=peer, away_s=self.away_ms / 1000)
+        self.meta, self.trouble, self._trouble_boot_ms = peer, "", None
+
+    def _note_trouble(self, reason: str) -> None:
+        """Note that no meta server can be asked; say so at first, and every so often."""
+        self.failures += 1
+        if not self.trouble:
+            self._trouble_boot_ms = self._clock.boot_ms()
+            self._reminded_at = -math.inf
+        self.trouble = reason
+        if self._may_remind():
+            _log.warning(
+                "no meta server can be asked",
+                reason=printable(reason),
+                away_s=self.away_ms / 1000,
+                meanwhile=f"it acts in epoch {self.own_epoch}" if self.own_epoch else "it waits",
+            )
+
+    def _note_standing(self, before: Standing | None, standing: Standing) -> None:
+        """Say what the node may do when that changes, and every so often while it waits."""
+        if standing == before and (standing.accepts or not self._may_remind()):
+            return
+        self._reminded_at = trio.current_time()
+        log = _log.info if standing.accepts else _log.warning
+        log(
+            "registered" if standing.accepts else "registered; this node accepts nothing",
+            group=self._identity.group,
+            node_id=self._identity.node_id,
+            address=self._node().address,
+            http=self._node().http_address,
+            role=standing.role.value,
+            epoch=standing.record.epoch,
+            version=standing.record.version,
+            **({} if standing.accepts else {"reason": standing.reason}),
+        )
+
+    def _may_remind(self) -> bool:
+        now = trio.current_time()
+        if now - self._reminded_at < self._settings.remind_seconds:
+            return False
+        self._reminded_at = now
+        return True
+
+
+def _require_success(answer: Frame, peer: str) -> None:
+    """Raise _NoUseError for an answer that is none."""
+    if answer.code == ResponseCode.SUCCESS:
+        return
+    if answer.code == ResponseCode.UNKNOWN_CODE:
+        raise _NoUseError(f"{peer} is no meta server of delaywheel: it knows no such request")
+    reason = answer.body.decode(errors="replace")
+    raise _NoUseError(f"the meta server at {peer} answered {answer.code}: {reason}")

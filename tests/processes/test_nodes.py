@@ -1,0 +1,291 @@
+"""Real delay servers and a real meta server: roles, epochs and refusals outlive every process."""
+
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delaywheel.failures import ExitCode
+from tests.processes.real_processes import (
+    ROOT,
+    STOP_S,
+    Producer,
+    RecordingBroker,
+    ServerProcess,
+    closed_port,
+    make_item,
+    meta_server,
+    server,
+    until,
+    wall_ms,
+)
+
+pytestmark = pytest.mark.process
+
+
+class Cluster:
+    """Where everybody is; ports stay the same from life to life."""
+
+    def __init__(self, folder: Path, broker: RecordingBroker) -> None:
+        self.folder = folder
+        self.broker = broker
+        self.meta_http = closed_port()
+        self.meta_port = closed_port()
+
+    def meta(self, *options: str) -> contextlib.AbstractContextManager[ServerProcess]:
+        """Run the meta server, which is not ready yet."""
+        where = ("--listen", f"127.0.0.1:{self.meta_port}", "--http", f"127.0.0.1:{self.meta_http}")
+        return meta_server(self.folder / "meta" / "data", options=(*where, *options))
+
+    @contextlib.contextmanager
+    def node(self, name: str, *options: str, port: int = 0, http: int = 0) -> Iterator["Node"]:
+        """Run a delay server, which is not ready yet."""
+        data = self.folder / name / "data"
+        data.parent.mkdir(exist_ok=True)
+        http = http or closed_port()
+        where = ("--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{http}")
+        meta = ("--meta", f"127.0.0.1:{self.meta_http}")
+        options = (*where, *meta, "--set", "meta.reconnect_seconds_max=0.5", *options)
+        with server(data, broker_port=self.broker.port, options=options) as process:
+            process.http = f"127.0.0.1:{http}"
+            yield Node(process, data)
+
+
+class Node:
+    """A delay server that registers, and its directory."""
+
+    def __init__(self, process: ServerProcess, data: Path) -> None:
+        self.process = process
+        self.data = data
+
+    def membership(self) -> dict[str, Any]:
+        """Return what it is in its group; nothing while that is not known."""
+        try:
+            found: dict[str, Any] = self.process.status().get("meta", {})
+        except OSError:
+            return {}
+        return found
+
+    def failing(self) -> list[str]:
+        """Return why it does not take and deliver messages."""
+        code, body = self.process.get("/readyz")
+        failing: list[str] = json.loads(body)["failing"]
+        assert (code == 503) == bool(failing)
+        return failing
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    (tmp_path / "meta").mkdir()
+    with RecordingBroker() as broker:
+        yield Cluster(tmp_path, broker)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "delaywheel", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def epochs_in(data: Path) -> list[int]:
+    """Return the epoch of each EPOCH_START in a log that has no fault."""
+    verified = run("log", "verify", str(data))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    dumped = run("log", "dump", str(data), "--json")
+    assert dumped.returncode == 0, dumped.stderr
+    records = [json.loads(line) for line in dumped.stdout.splitlines()]
+    return [one["epoch"] for one in records if one.get("kind") == "EPOCH_START"]
+
+
+def group_state(meta: ServerProcess, group: str) -> str | None:
+    """Return the state in which clients see a group."""
+    groups = meta.status()["groups"]
+    found: str | None = next((one["state"] for one in groups if one["name"] == group), None)
+    return found
+
+
+def test_the_first_is_the_master_and_the_second_waits_as_its_slave(cluster: Cluster) -> None:
+    with cluster.meta() as meta:
+        meta.wait_ready()
+        with cluster.node("n1", "--node-id", "n1") as first:
+            first.process.wait_ready()
+            with (
+                Producer(first.process.port) as producer,
+                cluster.node("n2", "--node-id", "n2", port=(port := closed_port())) as second,
+            ):
+                assert until(lambda: second.membership().get("role") == "slave", seconds=15)
+                why = "this node is a slave: the master of default in epoch 1 is n1"
+                assert second.failing() == [why]
+                assert second.membership()["accepts"] is False
+                assert f'"reason":"{why}"' in second.process.log()
+                assert second.process.status()["last_sequence"] == 0
+                with Producer(port) as other:
+                    began = time.monotonic()
+                    assert other.send([make_item("to the slave", wall_ms())]) is None
+                    assert 3.9 < time.monotonic() - began < 5
+                assert producer.send([make_item("to the master", wall_ms())]) == {}
+                assert until(lambda: cluster.broker.ids == ["to the master"], seconds=5)
+                assert first.membership()["role"] == "master"
+                assert first.membership()["in_sync"] == ["n1"]
+                shown = run("status", second.process.http)
+                assert why in " ".join(shown.stdout.split())
+                code, metrics = second.process.get("/metrics")
+                assert code == 200
+                assert b'delaywheel_role{role="slave"} 1.0' in metrics
+                second.process.process.terminate()
+                assert second.process.wait(STOP_S) == 0
+            assert first.process.terminate() < STOP_S
+    assert epochs_in(cluster.folder / "n1" / "data") == [1]
+    assert epochs_in(cluster.folder / "n2" / "data") == []
+
+
+def test_a_restarted_node_keeps_its_role_and_begins_an_epoch(cluster: Cluster) -> None:
+    port = closed_port()
+    with cluster.meta() as meta:
+        meta.wait_ready()
+        for life in range(1, 6):
+            with cluster.node("n1", "--node-id", "n1", "--group", "d1", port=port) as node:
+                node.process.wait_ready()
+                status = node.process.status()
+                assert (status["epoch"], status["incarnation"]) == (life, life)
+                assert status["meta"]["role"] == "master"
+                assert until(lambda: group_state(meta, "d1") == "RW", seconds=2)
+                with Producer(node.process.port) as producer:
+                    assert producer.send([make_item(f"m{life}", wall_ms() + 3_600_000)]) == {}
+                if life % 2:
+                    node.process.kill()
+                    assert group_state(meta, "d1") == "RW"
+                else:
+                    node.process.terminate()
+                    assert group_state(meta, "d1") == "NRW"
+    assert epochs_in(cluster.folder / "n1" / "data") == [1, 2, 3, 4, 5]
+
+
+def test_a_copy_of_a_directory_is_refused_while_the_original_lives(cluster: Cluster) -> None:
+    with cluster.meta() as meta:
+        meta.wait_ready()
+        with cluster.node("n1", "--node-id", "n1") as original:
+            original.process.wait_ready()
+            with Producer(original.process.port) as producer:
+                assert producer.send([make_item("m", wall_ms() + 3_600_000)]) == {}
+                copied = cluster.folder / "copy" / "data"
+                copied.parent.mkdir()
+                shutil.copytree(original.data, copied)
+                with cluster.node("copy") as copy:
+                    assert copy.process.wait(20) == ExitCode.DATA_DIRECTORY
+                    assert "refuses n1 of default" in copy.process.sentence()
+                    assert "lives" in copy.process.sentence()
+                assert producer.send([make_item("after", wall_ms())]) == {}
+                assert until(lambda: cluster.broker.ids == ["after"], seconds=5)
+            assert original.failing() == []
+    assert epochs_in(cluster.folder / "copy" / "data") == [1]
+
+
+def test_a_node_with_another_groups_log_is_refused_and_its_log_left_alone(
+    cluster: Cluster,
+) -> None:
+    (cluster.folder / "foreign").mkdir()
+    with server(cluster.folder / "foreign" / "data", broker_port=cluster.broker.port) as alone:
+        alone.wait_ready()
+        with Producer(alone.port) as producer:
+            assert producer.send([make_item("m", wall_ms() + 3_600_000)]) == {}
+        alone.terminate()
+    with cluster.meta() as meta:
+        meta.wait_ready()
+        with cluster.node("n1") as first:
+            first.process.wait_ready()
+            with cluster.node("foreign") as foreign:
+                assert foreign.process.wait(20) == ExitCode.DATA_DIRECTORY
+                assert "it has records of the log" in foreign.process.sentence()
+    assert epochs_in(cluster.folder / "foreign" / "data") == [1]
+    # It is the master of a group of its own, and goes on where it was.
+    with server(cluster.folder / "foreign" / "data", broker_port=cluster.broker.port) as alone:
+        assert alone.wait_ready().status()["pending"] == 1
+
+
+def test_the_meta_server_may_die_and_come_back_while_messages_are_taken(
+    cluster: Cluster,
+) -> None:
+    sent: list[str] = []
+    stop = threading.Event()
+    with cluster.node("n1", "--node-id", "n1", "--group", "d1") as node:
+        # It waits for a meta server, and says so.
+        assert until(lambda: "no meta server found" in node.membership().get("trouble", ""),
+                     seconds=15)  # fmt: skip
+        assert node.failing()[0].startswith("no role yet: no meta server found")
+        with cluster.meta() as meta:
+            meta.wait_ready()
+            node.process.wait_ready()
+            assert until(lambda: group_state(meta, "d1") == "RW", seconds=2)
+
+            def send() -> None:
+                with Producer(node.process.port) as producer:
+                    while not stop.is_set():
+                        name = f"m{len(sent)}"
+                        assert producer.send([make_item(name, wall_ms())]) == {}
+                        sent.append(name)
+                        time.sleep(0.01)
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            try:
+                meta.kill()
+                before = len(sent)
+                assert until(lambda: node.membership()["away_ms"] > 3000, seconds=10)
+                assert len(sent) > before + 50
+                assert node.failing() == []
+                with cluster.meta() as again:
+                    again.wait_ready()
+                    states = set()
+                    assert until(lambda: node.membership()["away_ms"] == 0, seconds=5)
+                    for _ in range(40):
+                        states.add(group_state(again, "d1"))
+                        time.sleep(0.1)
+                    assert states == {"RW"}
+                    found = node.membership()
+                    assert (found["role"], found["epoch"], found["version"]) == ("master", 1, 1)
+                    stop.set()
+                    sender.join(10)
+                    assert until(lambda: len(cluster.broker.ids) == len(sent), seconds=5)
+                    assert sorted(cluster.broker.ids) == sorted(sent)
+                    assert node.process.terminate() < STOP_S
+            finally:
+                stop.set()
+                sender.join(10)
+    assert epochs_in(cluster.folder / "n1" / "data") == [1]
+
+
+def test_a_newer_start_elsewhere_fences_off_the_one_before(cluster: Cluster) -> None:
+    """A stopped process wakes up after its directory was moved and started on another machine."""
+    quick = ("--set", "registration.node_timeout_ms=1000")
+    with cluster.meta(*quick) as meta:
+        meta.wait_ready()
+        with cluster.node("n1", "--node-id", "n1") as old:
+            old.process.wait_ready()
+            moved = cluster.folder / "moved" / "data"
+            moved.parent.mkdir()
+            shutil.copytree(old.data, moved)
+            old.process.process.send_signal(signal.SIGSTOP)
+            time.sleep(1.5)
+            with cluster.node("moved") as new:
+                new.process.wait_ready()
+                assert new.membership()["epoch"] == 2
+                old.process.process.send_signal(signal.SIGCONT)
+                assert old.process.wait(20) == ExitCode.DATA_DIRECTORY
+                assert "after this one" in old.process.sentence()
+                assert new.failing() == []
+    assert epochs_in(moved) == [1, 2]
