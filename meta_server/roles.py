@@ -130,8 +130,10 @@ def _check_group(registry: Registry, request: NodeRegister, *, groups_max: int) 
     if shown is not None:
         if shown.kind is not GroupKind.DELAY:
             raise RefusedError(f"{shown.name} is a group of real-time brokers")
-        if shown.is_retired:
-            raise RefusedError(f"{shown.name} was retired")
+        own = (request.cluster, request.group, request.node_id)
+        # Those it had go on: what they keep has to be delivered.
+        if shown.is_retired and own not in registry.nodes:
+            raise RefusedError(f"{shown.name} was retired: it takes no further nodes")
         if group is None and registry.brokers_in(request.group):
             raise RefusedError(f"{shown.name} is entered as a group of QMQ's delay servers")
         if group is None and shown.master not in {"", request.address}:

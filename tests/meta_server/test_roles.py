@@ -1,7 +1,7 @@
 """Roles are given once, epochs only rise, and no two processes are ever master of one epoch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from delay_protocol import BrokerRole, BrokerState, NodeRegister, NodeRole, Phase
 from meta_server.errors import RefusedError
-from meta_server.model import Audit, Broker, BrokerGroup, Contents, GroupKind
+from meta_server.model import Audit, Broker, BrokerGroup, Contents, GroupKind, SaveBrokerGroup
 from meta_server.registry import Registry
 from meta_server.roles import NODES_PER_GROUP_MAX, Registered, plan_node
 from tests.meta_server.memory_store import Medium, MemoryStore
@@ -163,6 +163,16 @@ def test_a_master_moves_with_its_disk_once_it_is_silent() -> None:
     assert registered(registry, moved).record.epoch == 2
     # The old process wakes up.
     assert "after this one" in refused(registry, node(), is_heard=True)
+
+
+def test_the_nodes_of_a_retired_group_go_on_and_no_others_come() -> None:
+    registry = Registry(Contents())
+    registered(registry, node())
+    shown = registry.groups["d1"]
+    retired = replace(shown, is_retired=True, version=shown.version + 1)
+    registry.apply([SaveBrokerGroup(retired)])
+    assert registered(registry, node(incarnation=2, last_epoch=1)).role is NodeRole.MASTER
+    assert "no further nodes" in refused(registry, slave(2))
 
 
 def test_a_group_of_another_kind_or_of_qmqs_servers_is_not_taken_over() -> None:
