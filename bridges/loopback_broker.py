@@ -22,6 +22,7 @@ import trio
 
 from bridges.lateness import LatenessHistogram
 from bridges.recording import Delivery, Recorder, attributes_of
+from bridges.registration import Registration
 from delay_protocol import (
     FLAG_DELAY,
     CommandCode,
@@ -84,7 +85,10 @@ class LoopbackBrokerConfig:
     """Called with a line for people for each message; None for quiet."""
 
     group: str = "loopback"
-    """The name it answers a HELLO with."""
+    """The name it answers a HELLO with, and registers by."""
+
+    meta: tuple[Address, ...] = ()
+    """HTTP addresses of meta servers to register at, as the master of the group."""
 
     refuse_every: int = 0
     """Refuse every so many-th message, or request; 0 for none. What is refused is not counted as
@@ -142,6 +146,8 @@ class LoopbackBroker:
         self._asked = 0
         """Messages, or requests, since the start: which one is the so many-th."""
         self._stop: Callable[[], None] | None = None
+        self.stopping = trio.Event()
+        """Set once it was told to stop."""
         self._looks_at_items = config.print_line is not None or recorder is not None
 
     def dispatch(self) -> Dispatch:
@@ -172,6 +178,7 @@ class LoopbackBroker:
     def stop(self) -> None:
         """Take no more, answer what was received, and end."""
         assert self._stop is not None
+        self.stopping.set()
         self._stop()
 
     # HELLO
@@ -373,14 +380,35 @@ async def run_broker(
             )
             broker.started(server)
             task_status.started(broker)
+            if config.meta:
+                nursery.start_soon(_stay_registered, config, broker, runtime)
     finally:
         if recorder is not None:
             recorder.close()
 
 
+async def _stay_registered(
+    config: LoopbackBrokerConfig, broker: LoopbackBroker, runtime: Runtime
+) -> None:
+    """Be registered for as long as the broker listens."""
+    registration = Registration(
+        group=config.group,
+        address=broker.address,
+        meta=config.meta,
+        network=runtime.network,
+        chance=runtime.chance,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(registration.run)
+        await broker.stopping.wait()
+        nursery.cancel_scope.cancel()
+
+
 def run(
     *,
     listen: str,
+    group: str = "loopback",
+    meta: Sequence[str] = (),
     record: Path | None = None,
     quiet: bool = False,
     refuse_every: int = 0,
@@ -394,6 +422,8 @@ def run(
     """
     config = LoopbackBrokerConfig(
         listen=parse_address(listen),
+        group=group,
+        meta=tuple(map(parse_address, meta)),
         record=record,
         print_line=None if quiet else _print,
         refuse_every=refuse_every,

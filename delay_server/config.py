@@ -13,6 +13,7 @@ from typing import Self
 
 import msgspec
 
+from delay_protocol.meta_session import MetaSessionConfig
 from delay_server.admission import DAY_MS, AdmissionLimits
 from delay_server.filing import FilingLimits
 from delay_server.ingest import IngestLimits
@@ -29,6 +30,7 @@ from delay_transport.meta_address import MetaAddressLimits
 from delay_transport.sections import LogConfig, part_of, require_at_least, require_name
 from sender import BrokerGroup, SenderConfig
 from storage import Provision, RetentionRules, ScheduleLimits, StoreSettings
+from storage.entries import SUBJECT_BYTES
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -408,6 +410,46 @@ class MetaConfig(MetaAddressLimits):
         return "" if host in _ALL_ADDRESSES or ":" in host else format_address((host, port))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutesConfig:
+    """How the broker groups of subjects are asked for, where there is a meta server."""
+
+    subjects_max: int = 200_000
+    """Subjects whose route is kept at a time, about 1 KB of memory each; of these at most half may
+    wait for want of a route. Messages of further ones wait on disk until there are fewer."""
+
+    unused_ms: int = 600_000
+    """Milliseconds. The route of a subject of which no message was due, or nearly, for so long is
+    forgotten; it is asked for again when one is. A broker group without a subject is left."""
+
+    heartbeat_ms: int = 60_000
+    """Milliseconds between two questions for a subject, at the most: changes are told before. QMQ's
+    meta server wants to hear of a client once a minute."""
+
+    doubt_ms: int = 10_000
+    """Milliseconds for which the meta server has to say that a subject has no groups any more
+    before it is believed: QMQ's says so too when its database fails. 0 believes at once."""
+
+    questions_max: int = 256
+    """Questions without an answer at a time."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could not work."""
+        require_at_least(self, 1, "subjects_max", "questions_max")
+        require_at_least(self, 1000, "unused_ms", "heartbeat_ms")
+        require_at_least(self, 0, "doubt_ms")
+
+    def session_config(self) -> MetaSessionConfig:
+        """Return what the session takes."""
+        return MetaSessionConfig(
+            heartbeat_s=self.heartbeat_ms / 1000,
+            doubt_s=self.doubt_ms / 1000,
+            unused_s=self.unused_ms / 1000,
+            questions_max=self.questions_max,
+            subjects_max=self.subjects_max,
+        )
+
+
 class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set of one delay server."""
 
@@ -416,10 +458,14 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     brokers: dict[str, str] = msgspec.field(default_factory=dict)
     """Name and host:port of each real-time broker group to deliver to; needed where there is no
-    meta server. A name goes into the dispatch_log: it should not come to mean another group."""
+    meta server, and in the place of what it says. A name goes into the dispatch_log: it should not
+    come to mean another group."""
 
     meta: MetaConfig = msgspec.field(default_factory=MetaConfig)
     """The meta server."""
+
+    routes: RoutesConfig = msgspec.field(default_factory=RoutesConfig)
+    """Which broker groups a subject's messages go to."""
 
     sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
     """How messages are delivered."""
@@ -467,6 +513,11 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def has_meta(self) -> bool:
         """Whether a meta server says what this node is."""
         return bool(self.meta.http_addresses())
+
+    @property
+    def has_routes(self) -> bool:
+        """Whether a meta server says where messages go."""
+        return self.has_meta and not self.brokers
 
     def broker_groups(self) -> tuple[BrokerGroup, ...]:
         """Return the broker groups in the order in which they were given."""
@@ -550,6 +601,13 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """Return when a subject gets a lane: long before it can fill the sender."""
         least = min(self.wheel.lane_entries_min, self.sender_config().entries_max // 8)
         return LaneLimits(lane_entries_min=max(least, 1), lanes_max=self.wheel.lanes_max)
+
+    @property
+    def unrouted_max(self) -> int:
+        """Subjects that may wait for want of a route at a time: their names stay in memory."""
+        name_bytes = self.admission.subject_bytes_max + SUBJECT_BYTES
+        of_names = self.storage.subjects_bytes_max // name_bytes
+        return max(min(self.routes.subjects_max // 2, of_names), 1)
 
     def filing_limits(self) -> FilingLimits:
         """Return what filing, loading and checkpoints take."""

@@ -1,15 +1,21 @@
-"""Brings what waits on disk of hot subjects to the sender as fast as it leaves; one task.
+"""Brings what waits on disk to the sender as fast as it leaves; one task.
 
-A subject that waits (lanes.py) has a lane in the schedule_log, which is opened and closed here. Its
-due messages are read slice by slice, whenever the sender has done with half of what it may hold of
-them. When all that is due has been taken, and the wheel has dropped what it had of the subject, the
-lane is closed: what is still to come of it up to the loading cursor goes into the wheel, and the
-subject is like all others.
+Subjects that wait (lanes.py) get a lane in the schedule_log, with the number that their lane has in
+the sender; it is opened and closed here. Their due messages are read slice by slice, whenever the
+sender has done with half of what it may hold of the lane. When all that is due has been taken, and
+the wheel has dropped what it had of them, the lane is closed: what is still to come of it up to the
+loading cursor goes into the wheel, and its subjects are like all others.
+
+Subjects of a lane that have to wait later join it, bit by bit: each time it begins anew at the very
+first row. Those without a route have no lane to come through, so nothing of them is read.
+
+Only one slice is read at a time, so however many lanes wait, filing and loading go on beside it.
 """
 
 import math
 from collections.abc import Callable
 
+import numpy as np
 import structlog
 import trio
 
@@ -36,6 +42,8 @@ _REST_SHARE = 4
 """It rests at least this many times as long as the reading took: looking for what is due by now
 costs the same however little it is."""
 _HELD_RECHECK_S = 0.5
+_JOIN_S = 1.0
+"""Least time between two occasions at which subjects join an open lane."""
 
 
 class Draining:
@@ -67,6 +75,7 @@ class Draining:
         self._rests_until: dict[int, float] = {}
         """For each lane that is open: when it is to be looked after again."""
         self._rest_s: dict[int, float] = {}
+        self._may_join_at: dict[int, float] = {}
         self.reserved = 0
         """Entries that are being read and that the sender has to have room for when they come."""
         self.drained = 0
@@ -81,15 +90,17 @@ class Draining:
     async def run(self) -> None:
         """Serve all lanes in turn until cancelled; asleep while there are none."""
         while True:
-            if not self._lanes.waiting:
+            if not self._lanes.anyone_waits:
                 await self._more.sleep()
                 continue
             if not self._pacer.runs():
                 await trio.sleep(_HELD_RECHECK_S)
                 continue
             worked = False
-            for subject in sorted(self._lanes.waiting):
-                worked |= await self._serve(subject)
+            for lane in sorted(self._lanes.leaving):
+                await self._leave(lane)
+            for lane in sorted({*self._lanes.unopened, *self._lanes.opened}):
+                worked |= await self._serve(lane)
             if not worked:
                 with trio.move_on_at(self._next_look()):
                     await self._more.sleep()
@@ -97,63 +108,84 @@ class Draining:
 
     def _next_look(self) -> float:
         """Return when a lane that rests has to be looked after, if it could be given anything."""
-        return min(
-            (
-                self._rests_until[subject]
-                for subject in self._lanes.waiting
-                if self._wanted(subject)
-            ),
-            default=math.inf,
-        )
+        times = [self._rests_until[lane] for lane in self._lanes.opened if self._wanted(lane)]
+        times += [
+            self._may_join_at.get(lane, 0) for lane in self._lanes.unopened if self._wanted(lane)
+        ]
+        return min(times, default=math.inf)
 
-    def _wanted(self, subject: int) -> int:
+    def _wanted(self, lane: int) -> int:
         """Return how much of a lane is to be taken now; none while the sender has enough of it."""
         room = self._room()
-        share, held = self._lanes.share(room), self._lanes.held(subject)
+        share, held = self._lanes.share(room, lane), self._lanes.held_in(lane)
         # Half of the room at the most: others want some while this is being read.
         return 0 if held > share // 2 else max(min(share - held, room - room // 2), 0)
 
-    async def _serve(self, subject: int) -> bool:
+    async def _serve(self, lane: int) -> bool:
         """Do what can be done for a lane now; say whether there was anything."""
-        if subject not in self._rests_until:
-            await self._open(subject)
-            return True
-        if trio.current_time() < self._rests_until[subject]:
-            return False
-        wanted = self._wanted(subject)
+        wanted = self._wanted(lane)
         if not wanted:
             return False
+        if lane in self._lanes.unopened and self._may_join_at.get(lane, 0) <= trio.current_time():
+            await self._open(lane)
+            return True
+        if lane not in self._lanes.opened or trio.current_time() < self._rests_until[lane]:
+            return False
         began, before = trio.current_time(), self.drained
-        if not await self._drain(subject, wanted):
+        if not await self._drain(lane, wanted):
             if self.drained > before:
-                self._rest_s[subject] = _REST_S
-            closed = not self._wheel.pending_of(subject) and await self._close(subject)
-            if not closed:
+                self._rest_s[lane] = _REST_S
+            if not await self._close(lane):
                 now = trio.current_time()
-                rest_s = self._rest_s.get(subject, _REST_S)
-                self._rests_until[subject] = now + max(rest_s, _REST_SHARE * (now - began))
-                self._rest_s[subject] = min(2 * rest_s, _REST_S_MAX)
+                rest_s = self._rest_s.get(lane, _REST_S)
+                self._rests_until[lane] = now + max(rest_s, _REST_SHARE * (now - began))
+                self._rest_s[lane] = min(2 * rest_s, _REST_S_MAX)
         return True
 
-    async def _open(self, subject: int) -> None:
+    async def _open(self, lane: int) -> None:
+        """Open a lane, or let those that wait for it join it."""
         async with self._filing.taking:
-            given = self._out_of_wheel.of_subject(subject)
-            await self._filing.run(self._schedule.open_lane, subject, given)
-        self._rests_until[subject] = trio.current_time()
+            if lane not in self._lanes.unopened:
+                # While this waited, those that were to come got other routes.
+                return
+            subjects = self._lanes.open(lane)
+            given = self._out_of_wheel.of_subjects(subjects)
+            await self._filing.run(self._schedule.open_lane, lane, subjects, given)
+        now = trio.current_time()
+        self._rests_until[lane] = now
+        self._may_join_at[lane] = now + _JOIN_S
         self.opened += 1
-        _log.info("a subject waits on disk", subject=self._name(subject), held=len(given))
+        _log.info(
+            "subjects wait on disk",
+            subjects=len(subjects),
+            first=self._name(int(subjects[0])),
+            held=len(given),
+        )
 
-    async def _drain(self, subject: int, rows_max: int) -> bool:
+    async def _leave(self, lane: int) -> None:
+        """Take subjects out of a lane that go another way now."""
+        async with self._filing.taking:
+            subjects = self._lanes.leave(lane)
+            await self._filing.run(self._schedule.leave_lane, lane, subjects)
+        if lane not in self._lanes.opened:
+            self._forget(lane)
+
+    def _forget(self, lane: int) -> None:
+        """Forget a lane of the schedule_log that is no more."""
+        for times in (self._rests_until, self._rest_s, self._may_join_at):
+            times.pop(lane, None)
+
+    async def _drain(self, lane: int, rows_max: int) -> bool:
         """Take what is due of a lane, as much as is wanted; say whether there is more."""
         self.reserved = rows_max
         try:
-            return await self._drain_reserved(subject, rows_max)
+            return await self._drain_reserved(lane, rows_max)
         finally:
             self.reserved = 0
             self._on_unreserved()
 
-    async def _drain_reserved(self, subject: int, rows_max: int) -> bool:
-        job = await self._filing.run(self._begin_drain, subject, rows_max)
+    async def _drain_reserved(self, lane: int, rows_max: int) -> bool:
+        job = await self._filing.run(self._begin_drain, lane, rows_max)
         if job is None:
             return False
         done = False
@@ -162,43 +194,53 @@ class Draining:
                 entries, done = await self._filing.run(job.step, _STEP_ROWS)
                 if len(entries):
                     self.reserved = max(self.reserved - len(entries), 0)
-                    self._lanes.drained(entries)
-                    self._offer(entries, lane=self._lanes.number(subject))
+                    for place, part in self._lanes.drained(entries):
+                        self._offer(part, lane=place)
                     self.drained += len(entries)
                     await self._filing.bound()
         return job.more
 
-    def _begin_drain(self, subject: int, rows_max: int) -> DrainJob | None:
+    def _begin_drain(self, lane: int, rows_max: int) -> DrainJob | None:
         return self._schedule.begin_drain(
-            subject, self._pacer.trusted_ms(), rows_max=rows_max, now_ms=self._pacer.now_ms()
+            lane, self._pacer.trusted_ms(), rows_max=rows_max, now_ms=self._pacer.now_ms()
         )
 
-    async def _close(self, subject: int) -> bool:
-        """Close a lane of which nothing is in the wheel, if what is to come of it fits there."""
+    async def _close(self, lane: int) -> bool:
+        """Close a lane if nothing of it is in the wheel, and what is to come of it fits there."""
         rows_max = self._filing.room_to_load
         async with self._filing.taking:
-            job = await self._filing.run(self._begin_close, subject, rows_max)
-            closed = self._note_closed(subject, job)
+            if lane in self._lanes.leaving or self._in_wheel(lane):
+                return False
+            job = await self._filing.run(self._begin_close, lane, rows_max)
+            closed = self._note_closed(lane, job)
         done = job is None
         while not done:
             assert job is not None
             async with self._filing.taking:
                 entries, done = await self._filing.run(job.step, _STEP_ROWS)
-                closed = closed or self._note_closed(subject, job)
+                closed = closed or self._note_closed(lane, job)
                 await self._filing.take([entries])
         return closed
 
-    def _begin_close(self, subject: int, rows_max: int) -> CloseJob | None:
-        return self._schedule.begin_close(subject, rows_max=rows_max, now_ms=self._pacer.now_ms())
+    def _in_wheel(self, lane: int) -> int:
+        """Return how many entries of a lane's subjects are in the wheel."""
+        subjects = self._lanes.opened.get(lane, set())
+        return self._wheel.pending_among(np.fromiter(subjects, np.intp, len(subjects)))
 
-    def _note_closed(self, subject: int, job: CloseJob | None) -> bool:
-        """Let the wheel have the subject again, in the moment in which its lane is closed."""
+    def _begin_close(self, lane: int, rows_max: int) -> CloseJob | None:
+        return self._schedule.begin_close(lane, rows_max=rows_max, now_ms=self._pacer.now_ms())
+
+    def _note_closed(self, lane: int, job: CloseJob | None) -> bool:
+        """Let the wheel have the subjects again, in the moment in which their lane is closed."""
         if job is None or not job.started:
             return False
-        self._lanes.stop_waiting(subject)
-        del self._rests_until[subject]
-        self._rest_s.pop(subject, None)
-        _log.info("a subject waits on disk no longer", subject=self._name(subject))
+        self._lanes.close(lane)
+        self._forget(lane)
+        _log.info(
+            "subjects wait on disk no longer",
+            subjects=len(job.members),
+            first=self._name(int(job.members.numbers()[0])),
+        )
         return True
 
     def _name(self, subject: int) -> str:

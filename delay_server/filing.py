@@ -315,6 +315,8 @@ class Filing:
         """Put entries into the wheel, but not more than fit; to be called holding `taking`."""
         grown = False
         for part in entries:
+            for _ in self._lanes.ask(part):
+                await trio.lowlevel.checkpoint()
             kept = self._lanes.keep(part)
             grown |= bool(len(kept))
             self._wheel.add(kept)
@@ -342,6 +344,18 @@ class Filing:
             "the wheel is full; what is due last waits on disk", entries=before - len(self._wheel)
         )
         await self.run(self._store.schedule.lower_cursor, key, self._out_of_wheel.after(key))
+        self._wake_loading()
+
+    async def reload(self) -> None:
+        """Load everything anew that was not delivered, since some of it is known by nothing else.
+
+        What is in the wheel goes back to disk meanwhile, so this is for rare occasions.
+        """
+        async with self.taking:
+            for _ in self._wheel.evict((0, 0)):
+                await trio.lowlevel.checkpoint()
+            given = self._out_of_wheel.after((0, 0))
+            await self.run(self._store.schedule.lower_cursor, (0, 0), given)
         self._wake_loading()
 
     # -- names of subjects -------------------------------------------------------------------
@@ -379,6 +393,8 @@ class Filing:
             await self.run(self._store.schedule.flush, self._pacer.now_ms())
         async with self.taking:
             held = await self._subjects_held()
+            for _ in self._lanes.forget_numbers(held):
+                await trio.lowlevel.checkpoint()
             await self.run(self._store.schedule.condemn_subjects, held)
         while not await self.run(self._subjects.sweep, _SWEPT_AT_ONCE):
             pass

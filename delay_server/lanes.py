@@ -1,19 +1,51 @@
-"""Which subjects have a lane of their own, and which of those wait on disk. No clock, no task.
+"""In which lane of the sender a subject's messages stand, and which of them wait on disk. Pure.
 
-A subject of which the sender holds more than a little gets a *number*: a lane of the sender, where
-it takes turns with all others instead of standing before them. If it grows beyond its share of what
-the sender may hold it *waits*: what is popped of it is dropped, and from then on its messages come
-from disk, as fast as they leave (draining.py). The share is half of what is free, as in the shared
-buffers of network switches: k subjects that wait leave 2/(2+k) of the room free for all others.
+A *lane* is a number; in the sender lanes take turns. Which one a subject has:
+
+    1 to lanes_max       its own, while more than a little of it is held for delivery
+    base + route         that of all others which go to the same broker groups (routes.py)
+    base + NO_ROUTE      while it has no route: nothing leaves there
+    0                    that of all others, where every subject goes to any group: base is 0
+
+If more is to be held of a lane than its share, the messages beyond it are dropped, and their
+subjects are *parked*: whatever is popped of them, or would enter the wheel, is dropped as well, and
+comes from disk again as fast as the lane leaves (draining.py). A subject without a route is parked
+whenever a message of it is due, and stays so until there is one. The share is half of what is free,
+as in the shared buffers of network switches: k lanes that wait leave 2/(2+k) of the room free for
+all others. Lane 0 has no share: beside it there is nobody.
+
+What is parked is kept by number: a few bytes each, however many messages it has.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from storage import Entries
+from storage import Entries, NumberSet
+
+NO_ROUTE: Final = 0
+"""The route of subjects that have none; others are numbered from 1."""
+
+_NEVER: Final = 2**62
+
+_ASKED_AT_ONCE: Final = 2048
+"""Entries looked at in one step; a subject that is new takes some 3 us."""
+
+Subjects = npt.NDArray[np.uint32]
+
+
+class RouteNumbers(Protocol):
+    """Where Lanes looks up the route of a subject, by its number."""
+
+    def look(self, subjects: Subjects) -> npt.NDArray[np.int32]:
+        """Return the route of each; those that were not seen yet are asked for."""
+
+    def forget_numbers(self, held: npt.NDArray[np.bool_]) -> Iterator[None]:
+        """Forget the numbers that are not held, in steps: they may come to mean other subjects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +56,7 @@ class LaneLimits:
     """Messages of one subject that may be held for delivery before it gets a lane of its own."""
 
     lanes_max: int = 256
-    """Lanes at a time. Beyond it hot subjects are delivered like all others."""
+    """Lanes of single subjects at a time. Beyond it hot subjects are delivered like all others."""
 
     def __post_init__(self) -> None:
         """Refuse nonsense."""
@@ -33,33 +65,115 @@ class LaneLimits:
                 raise ValueError(f"{name} must be positive")
 
 
-class Lanes:
-    """Counts what the sender holds of each subject and decides who has to wait.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrouted:
+    """What waits for want of a route."""
 
-    Invariants: every number from 1 to lanes_max is free or has one subject; a subject that waits
-    has a number.
+    subjects: int
+    messages: int
+    """That were due, or nearly, and are left on disk. Some that had to leave the wheel for want of
+    room are counted once more."""
+    oldest_due_ms: int | None
+    forgotten: int
+    """Messages of subjects beyond the limit, of which nothing is kept but this number."""
+    numbers: list[int]
+    """Of a few of the subjects, those that wait longest."""
+
+
+class Lanes:
+    """Counts what the sender holds of each subject and lane, and decides who has to wait.
+
+    Invariants: every number from 1 to lanes_max is free or has one subject; `_held_in[lane]` is the
+    sum of `_held` over the subjects of the lane (but not kept for lane 0); a parked subject of a
+    lane with a route is in exactly one of `unopened`, `opened` and `leaving`, any other in none.
     """
 
-    def __init__(self, limits: LaneLimits) -> None:
+    def __init__(
+        self, limits: LaneLimits, routes: RouteNumbers | None = None, *, unrouted_max: int = 100_000
+    ) -> None:
+        """Give lanes by these limits; at most `unrouted_max` subjects are parked without a route.
+
+        What is due of further ones without a route is on disk only, and nothing here leads to it:
+        it has to be loaded anew (`forgotten`).
+        """
         self._limits = limits
+        self._unrouted_max = unrouted_max
+        self.forgotten = 0
+        """Messages that were left on disk, though their subject could not be parked."""
+        self._routes = routes
+        self.base = 0 if routes is None else limits.lanes_max + 1
+        """The lane of the route 0."""
         self._held = np.zeros(64, np.int64)
-        self._numbers = np.zeros(64, np.int64)
+        self._numbers = np.zeros(64, np.int32)
         """The number of each subject, 0 for none."""
-        self._numbered: set[int] = set()
-        """Subjects that have a number."""
+        self._lane_of = np.zeros(64, np.int32)
+        """The lane of each subject of which anything is held, or that is parked, as it was counted
+        last."""
+        self._dropped = np.zeros(64, np.int64)
+        self._oldest = np.full(64, _NEVER, np.int64)
+        """Of what was dropped and did not come back: how much, and the earliest due time."""
+        self._held_in = np.zeros(max(64, self.base + 1), np.int64)
+        self._subject_of: dict[int, int] = {}
+        """The subject of each number that is not free."""
         self._free = list(range(1, limits.lanes_max + 1))
-        self.waiting: set[int] = set()
-        """Subjects whose messages wait on disk."""
+        self._parked = NumberSet()
+        self.unopened: dict[int, set[int]] = {}
+        """By lane: parked subjects that are to come from disk, but whose lane there is not open."""
+        self.opened: dict[int, set[int]] = {}
+        """By lane: those that are in an open lane of the schedule_log."""
+        self.leaving: dict[int, set[int]] = {}
+        """By the lane of the schedule_log in which they are: those that belong into another."""
+        self._changed: set[int] = set()
+        self.on_changed: Callable[[set[int]], None] = _nobody_minds
+        """Called with lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
         self.dropped = 0
         """Entries that were in memory and are read from disk again, since their subject waits."""
+
+    # -- looks -------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> set[int]:
+        """Subjects whose messages wait on disk until there is room for them."""
+        return set().union(*self.unopened.values(), *self.opened.values(), *self.leaving.values())
+
+    @property
+    def waiting_count(self) -> int:
+        """How many such subjects there are."""
+        places = (self.unopened, self.opened, self.leaving)
+        return sum(len(subjects) for place in places for subjects in place.values())
+
+    @property
+    def anyone_waits(self) -> bool:
+        """Whether there are such subjects."""
+        return bool(self.unopened or self.opened or self.leaving)
 
     def held(self, subject: int) -> int:
         """Return how many entries the sender holds of a subject."""
         return int(self._held[subject]) if subject < len(self._held) else 0
 
+    def held_in(self, lane: int) -> int:
+        """Return how many entries the sender holds of a lane; 0 for lane 0."""
+        return int(self._held_in[lane]) if lane < len(self._held_in) else 0
+
     def number(self, subject: int) -> int:
-        """Return the sender's lane of a subject; 0 is that of all that have none of their own."""
+        """Return the lane that is a subject's own; 0 if it has none."""
         return int(self._numbers[subject]) if subject < len(self._numbers) else 0
+
+    def subject_of(self, lane: int) -> int | None:
+        """Return the subject whose own lane this is."""
+        return self._subject_of.get(lane)
+
+    def is_parked(self, subject: int) -> bool:
+        """Whether what comes of a subject is dropped for now."""
+        return subject in self._parked
+
+    def holders(self) -> npt.NDArray[np.intp]:
+        """Return the subjects of which the sender holds anything."""
+        return np.flatnonzero(self._held)
+
+    def parked(self) -> npt.NDArray[np.intp]:
+        """Return the subjects whose messages wait on disk, for room or for a route."""
+        return self._parked.numbers()
 
     def holds_subjects(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         """Say of which of so many subject numbers from `first` on anything is known here."""
@@ -67,84 +181,325 @@ class Lanes:
         part = slice(first, first + count)
         known = (self._held[part] > 0) | (self._numbers[part] > 0)
         held[: len(known)] = known
-        return held
+        return held | self._parked.contains(np.arange(first, first + count))
 
-    def share(self, room: int) -> int:
-        """Return how much may be held of one subject while there is room for `room` more of all."""
-        return max(self._limits.lane_entries_min, room // 2)
+    def forget_numbers(self, held: npt.NDArray[np.bool_]) -> Iterator[None]:
+        """Hear, in steps, which subject numbers anybody holds, before the others are freed."""
+        if self._routes is not None:
+            yield from self._routes.forget_numbers(held)
+
+    def unrouted(self, shown: int) -> Unrouted:
+        """Return what waits for want of a route, with the numbers of so many subjects."""
+        parked = self._parked.numbers()
+        waits = parked[self._lane_of[parked] == self.base] if self.base else parked[:0]
+        oldest = self._oldest[waits]
+        first = np.argsort(oldest, kind="stable")[:shown]
+        due = int(oldest.min()) if len(waits) else _NEVER
+        return Unrouted(
+            subjects=len(waits),
+            messages=int(self._dropped[waits].sum()),
+            oldest_due_ms=due if due < _NEVER else None,
+            forgotten=self.forgotten,
+            numbers=waits[first].tolist(),
+        )
+
+    @property
+    def has_room_for_unrouted(self) -> bool:
+        """Whether half as many subjects as there may be wait for want of a route, at the most."""
+        return self._unrouted() <= self._unrouted_max // 2
+
+    def _unrouted(self) -> int:
+        """Return how many subjects are parked for want of a route."""
+        return len(self._parked) - self.waiting_count
+
+    def loads_anew(self) -> None:
+        """Hear that everything is loaded again which is not held, or in an open lane."""
+        self.forgotten = 0
+        dropped = self._parked.numbers()
+        self._dropped[dropped] = 0
+        self._oldest[dropped] = _NEVER
+
+    def share(self, room: int, lane: int) -> int:
+        """Return how much may be held of a lane while there is room for `room` more of all."""
+        # Those of single subjects are few; with a least share each, routes could take all room.
+        least = self._limits.lane_entries_min if lane < self.base or not self.base else 1
+        return max(least, room // 2)
+
+    # -- what comes and goes -----------------------------------------------------------------
 
     def admit(self, entries: Entries, room: int) -> list[tuple[int, Entries]]:
-        """Return due entries by lane, counted as held, without those of subjects that wait.
+        """Return due entries by lane, counted as held, without those that have to wait.
 
-        `room` is what the sender has room for. A subject that exceeds its share waits from now on.
+        `room` is what the sender has room for.
         """
         subjects = np.ascontiguousarray(entries["subject"])
-        self._count(subjects)
-        is_common = len(self._free) == self._limits.lanes_max
-        if is_common and int(self._held[subjects].max()) <= self._limits.lane_entries_min:
-            return [(0, entries)]
-        common = np.ones(len(entries), np.bool_)
+        self._grow(subjects)
+        if self._routes is None and not self._subject_of:
+            np.add.at(self._held, subjects, 1)
+            if int(self._held[subjects].max()) <= self._limits.lane_entries_min:
+                return [(0, entries)]
+            np.subtract.at(self._held, subjects, 1)
+        room = max(room - len(entries), 0)
+        if len(self._parked):
+            waits = self._parked.contains(subjects.astype(np.intp))
+            if waits.any():
+                self._drop(entries[waits])
+                entries, subjects = entries[~waits], subjects[~waits]
+        return self._admit(entries, subjects, room) if len(entries) else []
+
+    def _admit(self, entries: Entries, subjects: Subjects, room: int) -> list[tuple[int, Entries]]:
+        self._place(subjects)
+        lanes = self._lane_of[subjects]
         offers: list[tuple[int, Entries]] = []
-        share = self.share(max(room - len(entries), 0))
-        present = np.unique(subjects)
-        hot = (self._held[present] > self._limits.lane_entries_min) | (self._numbers[present] > 0)
-        for subject in present[hot].tolist():
-            number = self.number(subject) or self._new_number(subject)
-            if not number:
-                continue
-            places = np.flatnonzero(subjects == subject)
-            common[places] = False
-            taken = 0
-            if subject not in self.waiting:
-                taken = min(max(share - (self.held(subject) - len(places)), 0), len(places))
-            if taken:
-                offers.append((number, entries[places[:taken]]))
+        for lane in np.unique(lanes).tolist():
+            places = np.flatnonzero(lanes == lane)
+            taken = self._admitted(lane, len(places), room)
             if taken < len(places):
-                self._held[subject] -= len(places) - taken
-                self.dropped += len(places) - taken
-                self.waiting.add(subject)
-        if common.any():
-            offers.insert(0, (0, entries[common]))
+                late = entries[places[taken:]]
+                self._park(np.unique(late["subject"]).astype(np.intp), lane)
+                self._drop(late)
+            if taken:
+                part = entries if taken == len(entries) else entries[places[:taken]]
+                self._hold(part["subject"], lane)
+                offers.append((lane, part))
         return offers
 
-    def _new_number(self, subject: int) -> int:
-        """Give a subject a number and return it; 0 if there is none left."""
-        if not self._free:
-            # Those of which nothing is held any more need theirs no longer.
-            for idle in sorted(self._numbered - self.waiting):
-                if not self._held[idle]:
-                    heappush(self._free, self.number(idle))
-                    self._numbers[idle] = 0
-                    self._numbered.remove(idle)
-        if self._free:
-            self._numbers[subject] = heappop(self._free)
-            self._numbered.add(subject)
-        return self.number(subject)
+    def _admitted(self, lane: int, count: int, room: int) -> int:
+        """Return how many of so many entries of a lane may be held."""
+        if not lane:
+            return count
+        if lane == self.base:
+            return 0
+        return min(max(self.share(room, lane) - self.held_in(lane), 0), count)
 
-    def drained(self, entries: Entries) -> None:
-        """Count entries that came from disk as held."""
-        self._count(np.ascontiguousarray(entries["subject"]))
+    def drained(self, entries: Entries) -> list[tuple[int, Entries]]:
+        """Return entries that came from disk by lane, counted as held."""
+        subjects = np.ascontiguousarray(entries["subject"])
+        self._grow(subjects)
+        np.subtract.at(self._dropped, subjects, 1)
+        self._dropped[subjects] = np.maximum(self._dropped[subjects], 0)
+        # They come in the order in which they are due.
+        np.maximum.at(self._oldest, subjects, entries["due_ms"])
+        self._place(subjects)
+        lanes = self._lane_of[subjects]
+        present = np.unique(lanes).tolist()
+        offers = [(present[0], entries)]
+        if len(present) > 1:
+            offers = [(lane, entries[lanes == lane]) for lane in present]
+        for lane, part in offers:
+            self._hold(part["subject"], lane)
+        return offers
 
     def settled(self, entries: Entries) -> None:
         """Count entries that the sender has done with."""
-        np.subtract.at(self._held, entries["subject"], 1)
+        subjects = entries["subject"]
+        np.subtract.at(self._held, subjects, 1)
+        if self.base or self._subject_of:
+            np.subtract.at(self._held_in, self._lane_of[subjects], 1)
+            self._held_in[0] = 0
+
+    def ask(self, entries: Entries) -> Iterator[None]:
+        """Have the routes asked for, in steps, of entries that will be due soon."""
+        if self._routes is not None:
+            for first in range(0, len(entries), _ASKED_AT_ONCE):
+                part = entries["subject"][first : first + _ASKED_AT_ONCE]
+                self._routes.look(np.ascontiguousarray(part))
+                yield
 
     def keep(self, entries: Entries) -> Entries:
-        """Return the entries for the wheel: without those of subjects that wait."""
-        if not self.waiting:
+        """Return the entries for the wheel: without those of subjects that are parked."""
+        if not len(self._parked) or not len(entries):
             return entries
-        waits = np.isin(entries["subject"], np.array(list(self.waiting), np.uint32))
-        self.dropped += int(waits.sum())
+        waits = self._parked.contains(entries["subject"].astype(np.intp))
+        if not waits.any():
+            return entries
+        self._grow(entries["subject"])
+        self._drop(entries[waits])
         return entries[~waits]
 
-    def stop_waiting(self, subject: int) -> None:
-        """Let a subject's messages come from the wheel again."""
-        self.waiting.remove(subject)
+    def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
+        """Return the lane in which each entry that is held belongs now."""
+        lanes: npt.NDArray[np.int32] = self._lane_of[entries["subject"]]
+        return lanes
 
-    def _count(self, subjects: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> None:
-        size = int(subjects.max()) + 1
-        if size > len(self._held):
-            more = np.zeros(max(size, 2 * len(self._held)) - len(self._held), np.int64)
-            self._held = np.concatenate([self._held, more])
-            self._numbers = np.concatenate([self._numbers, more])
+    def _hold(self, subjects: Subjects, lane: int) -> None:
         np.add.at(self._held, subjects, 1)
+        if lane:
+            self._held_in[lane] += len(subjects)
+
+    def _drop(self, entries: Entries) -> None:
+        """Leave entries on disk, of parked subjects as a rule."""
+        self.dropped += len(entries)
+        parked = self._parked.contains(entries["subject"].astype(np.intp))
+        if not parked.all():
+            self.forgotten += int(np.count_nonzero(~parked))
+            entries = entries[parked]
+        np.add.at(self._dropped, entries["subject"], 1)
+        np.minimum.at(self._oldest, entries["subject"], entries["due_ms"])
+
+    # -- lanes of subjects -------------------------------------------------------------------
+
+    def route_changed(self, subject: int, route: int) -> None:
+        """Put a subject into the lane where it belongs, now that its route is another one."""
+        if subject >= len(self._held):
+            return
+        number = self.number(subject)
+        if number:
+            # What waits there goes to other groups from now on.
+            self._changed.add(number)
+            if route == NO_ROUTE:
+                self._release_numbers(np.array([subject], np.uint32))
+        lane = self.number(subject) or self.base + route
+        self._count_in(lane)
+        if self._lane_of[subject] != lane:
+            self._move(subject, lane)
+        self._tell_changed()
+
+    def _place(self, subjects: Subjects) -> None:
+        """Put the subjects of entries that are to be held into the lanes where they belong.
+
+        One that becomes hot by them gets a lane of its own.
+        """
+        present, counts = np.unique(subjects, return_counts=True)
+        routes = np.zeros(len(present), np.int32)
+        if self._routes is not None:
+            routes = self._routes.look(present)
+        held = self._held[present] + counts
+        hot = (held > self._limits.lane_entries_min) & (self._numbers[present] == 0)
+        for subject in present[hot & ~self._lacks(routes)].tolist():
+            self._new_number(subject)
+        self._release_numbers(present[self._lacks(routes) & (self._numbers[present] > 0)])
+        numbers = self._numbers[present]
+        lanes = np.where(numbers > 0, numbers, self.base + routes).astype(np.int32)
+        self._count_in(int(lanes.max()))
+        moved = self._lane_of[present] != lanes
+        if moved.any():
+            for subject, lane in zip(present[moved].tolist(), lanes[moved].tolist(), strict=True):
+                self._move(subject, lane)
+        self._tell_changed()
+
+    def _count_in(self, lane: int) -> None:
+        """Have a place to count what is held in a lane."""
+        before = len(self._held_in)
+        if lane >= before:
+            more = np.zeros(max(lane + 1, 2 * before) - before, np.int64)
+            self._held_in = np.concatenate([self._held_in, more])
+
+    def _tell_changed(self) -> None:
+        if self._changed:
+            changed, self._changed = self._changed, set()
+            self.on_changed(changed)
+
+    def _lacks(self, routes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        lacking: npt.NDArray[np.bool_] = routes == NO_ROUTE
+        return lacking if self.base else np.zeros(len(routes), np.bool_)
+
+    def _move(self, subject: int, lane: int) -> None:
+        """Count a subject in another lane from now on."""
+        before = int(self._lane_of[subject])
+        held = self.held(subject)
+        self._lane_of[subject] = lane
+        if held:
+            self._held_in[before] -= held
+            self._held_in[lane] += held
+            self._held_in[0] = 0
+            self._changed.add(before)
+        if subject not in self._parked:
+            return
+        if subject in self.opened.get(before, ()):
+            _take(self.opened, before, subject)
+            self.leaving.setdefault(before, set()).add(subject)
+            return
+        if any(subject in subjects for subjects in self.leaving.values()):
+            return
+        if subject in self.unopened.get(before, ()):
+            _take(self.unopened, before, subject)
+        self._await_opening(subject, lane)
+
+    def _await_opening(self, subject: int, lane: int) -> None:
+        if not self.base or lane != self.base:
+            self.unopened.setdefault(lane, set()).add(subject)
+
+    def _new_number(self, subject: int) -> None:
+        """Give a subject a number, if there is one left."""
+        if not self._free:
+            # Those of which nothing is held any more need theirs no longer.
+            idle = [
+                other
+                for other in self._subject_of.values()
+                if not self._held[other] and other not in self._parked
+            ]
+            self._release_numbers(np.array(sorted(idle), np.uint32))
+        if self._free:
+            number = heappop(self._free)
+            self._numbers[subject] = number
+            self._subject_of[number] = subject
+            self._held_in[number] = 0
+            self._changed.add(number)
+
+    def _release_numbers(self, subjects: Subjects) -> None:
+        for subject in subjects.tolist():
+            number = self.number(subject)
+            heappush(self._free, number)
+            del self._subject_of[number]
+            self._numbers[subject] = 0
+            if not self._held[subject] and subject not in self._parked:
+                self._lane_of[subject] = 0
+
+    # -- parking -----------------------------------------------------------------------------
+
+    def _park(self, subjects: npt.NDArray[np.intp], lane: int) -> None:
+        """Leave what comes of these on disk; they are of this lane, and not parked."""
+        if self.base and lane == self.base:
+            subjects = subjects[: max(self._unrouted_max - self._unrouted(), 0)]
+        self._parked.add(subjects)
+        for subject in subjects.tolist():
+            self._await_opening(subject, lane)
+
+    def open(self, lane: int) -> npt.NDArray[np.intp]:
+        """Return the subjects that are put into the open lane of the schedule_log now."""
+        subjects = self.unopened.pop(lane)
+        self.opened.setdefault(lane, set()).update(subjects)
+        return _as_array(subjects)
+
+    def leave(self, lane: int) -> npt.NDArray[np.intp]:
+        """Return the subjects that are taken out of the open lane of the schedule_log now."""
+        subjects = self.leaving.pop(lane)
+        for subject in subjects:
+            self._await_opening(subject, int(self._lane_of[subject]))
+        return _as_array(subjects)
+
+    def close(self, lane: int) -> None:
+        """Let the messages of an open lane's subjects come from the wheel again."""
+        subjects = self.opened.pop(lane, set()) | self.leaving.pop(lane, set())
+        numbers = _as_array(subjects)
+        self._parked.remove(numbers)
+        self._dropped[numbers] = 0
+        self._oldest[numbers] = _NEVER
+
+    def _grow(self, subjects: Subjects) -> None:
+        """Have a place for each of these numbers."""
+        size = int(subjects.max()) + 1
+        before = len(self._held)
+        if size > before:
+            more = max(size, 2 * before) - before
+            self._held = np.concatenate([self._held, np.zeros(more, np.int64)])
+            self._numbers = np.concatenate([self._numbers, np.zeros(more, np.int32)])
+            self._lane_of = np.concatenate([self._lane_of, np.zeros(more, np.int32)])
+            self._dropped = np.concatenate([self._dropped, np.zeros(more, np.int64)])
+            self._oldest = np.concatenate([self._oldest, np.full(more, _NEVER, np.int64)])
+
+
+def _as_array(subjects: set[int]) -> npt.NDArray[np.intp]:
+    """Return them ascending; there may be a hundred thousand."""
+    return np.sort(np.fromiter(subjects, np.intp, len(subjects)))
+
+
+def _nobody_minds(_lanes: set[int]) -> None:
+    """Take the news where every lane leads to any group."""
+
+
+def _take(sets: dict[int, set[int]], lane: int, subject: int) -> None:
+    sets[lane].remove(subject)
+    if not sets[lane]:
+        del sets[lane]

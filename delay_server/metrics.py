@@ -18,6 +18,7 @@ from prometheus_client.core import (
 
 from delay_protocol import NodeRole
 from delay_server.registration import Registration
+from delay_server.routes import SubjectRoutes
 from delay_transport.metric_families import (
     Exposition,
     counter,
@@ -150,7 +151,9 @@ class ServerMetrics:
         yield gauge("held_entries", "Index entries in wheel and sender.", server.filing.held)
         yield counter("wheel_evicted", "Entries put back on disk for room.", server.filing.evicted)
         yield counter("slices_loaded", "Slices of segments loaded.", server.filing.slices)
-        yield gauge("lanes_waiting", "Subjects waiting on disk.", len(server.lanes.waiting))
+        yield gauge("lanes_waiting", "Subjects waiting on disk.", server.lanes.waiting_count)
+        if server.routes is not None:
+            yield from self._routes(server.routes)
         yield counter("lanes_opened", "Times a subject had to wait.", server.draining.opened)
         yield counter("lane_messages", "Messages brought from there.", server.draining.drained)
         yield counter("lane_dropped", "Entries dropped, read again.", server.lanes.dropped)
@@ -180,6 +183,25 @@ class ServerMetrics:
             for name, family in families.items():
                 family.add_metric([target], float(values.get(name, 0)))
         yield from families.values()
+
+    def _routes(self, routes: SubjectRoutes) -> Iterator[Metric]:
+        server, counts = self._server, routes.session.counts
+        unrouted = server.lanes.unrouted(0)
+        yield gauge("unrouted_subjects", "Waiting for a route.", unrouted.subjects)
+        messages = unrouted.messages + unrouted.forgotten
+        yield gauge("unrouted_messages", "Due, on disk, without a route.", messages)
+        now_ms = server.runtime.clock.now_ms()
+        oldest_ms = now_ms if unrouted.oldest_due_ms is None else unrouted.oldest_due_ms
+        late_s = max(now_ms - oldest_ms, 0) / 1000
+        yield gauge("unrouted_oldest_seconds", "How late the first of them is.", late_s)
+        connected = server.meta_routes is not None and server.meta_routes.peer is not None
+        yield gauge("routes_connected", "1 while a meta server is asked.", int(connected))
+        yield gauge("routed_subjects", "Subjects asked for.", len(routes.session))
+        yield gauge("routes", "Different sets of broker groups.", routes.routes)
+        yield counter("route_changes", "Routes that came, changed, went.", routes.counts.changes)
+        yield counter("route_questions", "Questions for a route.", counts.questions)
+        yield counter("route_pushes", "Changes told unasked.", counts.pushes)
+        yield counter("route_refusals", "Questions refused.", counts.refusals)
 
 
 _SENDER_METRICS = (

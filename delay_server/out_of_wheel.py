@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from storage import MINUTE_MS, Entries, Key, not_after
+from storage import MINUTE_MS, Entries, Key, NumberSet, not_after
 
 Sequences = npt.NDArray[np.int64]
 
@@ -26,9 +26,14 @@ class OutOfWheel:
     unnoted: Callable[[], list[Sequences]]
     """Sequences of the outcomes that the schedule_log has not been told of."""
 
-    def of_subject(self, subject: int) -> Sequences:
-        """Return the sequences of a subject, maybe with others among them."""
-        found = [entries["sequence"][entries["subject"] == subject] for entries in self.held()]
+    def of_subjects(self, subjects: npt.NDArray[np.intp]) -> Sequences:
+        """Return the sequences of some subjects, maybe with others among them."""
+        wanted = NumberSet()
+        wanted.add(subjects)
+        found = [
+            entries["sequence"][wanted.contains(entries["subject"].astype(np.intp))]
+            for entries in self.held()
+        ]
         return self._with_unnoted(found)
 
     def after(self, key: Key) -> Sequences:

@@ -17,7 +17,8 @@ import msgspec
 import structlog
 import trio
 
-from delay_protocol import BrokerState, Hello, NodeRegister
+from delay_protocol import BrokerState, ClientType, Hello, NodeRegister
+from delay_protocol.meta_session import MetaSession
 from delay_server.admission import Admission
 from delay_server.clock_guard import ClockGuard
 from delay_server.committing import MESSAGE_LANE, Committing
@@ -35,6 +36,7 @@ from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distributi
 from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer, TrustedClock
 from delay_server.registration import Registration
+from delay_server.routes import SubjectRoutes
 from delay_server.wheel import Wheel
 from delay_transport import (
     AddressError,
@@ -46,6 +48,8 @@ from delay_transport import (
     serve_connections,
     system_runtime,
 )
+from delay_transport.meta_address import MetaLocator
+from delay_transport.meta_routes import MetaRoutes
 from delay_transport.metric_families import installed_version
 from delay_transport.process import allow_open_files, stop_on_signals
 from sender import Outcome as SenderOutcome
@@ -79,6 +83,8 @@ _DISK_SMALL_FACTOR = 2
 _DURABLE_END_S = 0.01
 """Half of the 20 ms within which the durable end is to be durable itself."""
 _DAMAGES_KEPT = 100
+_ROUNDS = 5
+"""How often all subjects' use is looked at while one may go unused."""
 _STOP_FACTS_S = 0.5
 """At the end, what facts get to become durable, even when all other time is used up."""
 
@@ -132,7 +138,11 @@ class DelayServer:
             commit=self._commit,
         )
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=self.started_ms)
-        self.lanes = Lanes(config.lane_limits())
+        self.lanes: Lanes
+        """Stands, as what is below, when the data directory is open."""
+        self.routes: SubjectRoutes | None = None
+        """None where every message goes to any of the brokers in the settings."""
+        self.meta_routes: MetaRoutes | None = None
         self.listener: Server | None = None
         self.recovery: RecoverySummary | None = None
         self.recovery_seconds = 0.0
@@ -186,7 +196,14 @@ class DelayServer:
             sync_ms_max=config.storage.fact_sync_ms_max,
         )
         reader = ItemReader(self.disk, self._damaged)
+        if config.has_routes:
+            self.routes = self._make_routes()
+        self.lanes = Lanes(config.lane_limits(), self.routes, unrouted_max=config.unrouted_max)
+        if self.routes is not None:
+            self.routes.lanes = self.lanes
         self.sender = self._make_sender(reader)
+        if self.routes is not None:
+            self.lanes.on_changed = self.sender.routes_changed
         out_of_wheel = OutOfWheel(
             count=lambda: self.sender.unsent().total,
             held=self.sender.held,
@@ -329,7 +346,63 @@ class DelayServer:
             subject_name=names.__getitem__,
             on_outcome=self._settled,
             on_damaged=self._undeliverable,
+            routes=self.routes,
         )
+
+    def _make_routes(self) -> SubjectRoutes:
+        """Have a meta server asked for the route of each subject, as a producer would."""
+        config = self.config
+        session = MetaSession(
+            client_type=ClientType.PRODUCER,
+            # As QMQ's delay server asks; whoever it is, it gets the same answer.
+            client_id="",
+            config=config.routes.session_config(),
+            chance=self._own_chance(),
+        )
+        self.meta_routes = MetaRoutes(
+            session,
+            locator=MetaLocator(self.runtime.network, config.meta.http_addresses(), config.meta),
+            network=self.runtime.network,
+            chance=self._own_chance(),
+            on_changed=self._route_changed,
+        )
+        return SubjectRoutes(
+            session,
+            now=trio.current_time,
+            name_of=self.store.schedule.subjects.names.__getitem__,
+            on_wanted=self.meta_routes.wake,
+        )
+
+    def _route_changed(self, subject: str) -> None:
+        """Send a subject's messages where a meta server says that they go from now on."""
+        assert self.routes is not None
+        self.routes.changed(subject)
+        self._follow_routes()
+
+    def _follow_routes(self) -> None:
+        assert self.routes is not None
+        if self.routes.targets_changed:
+            self.sender.set_groups(self.routes.targets())
+        if self.lanes.anyone_waits:
+            self.draining.wake()
+
+    async def run_routes(self) -> None:
+        """Forget, now and then, the routes of subjects that are not in use.
+
+        And look after messages of subjects that were too many to be parked: once there is room for
+        them, and if there never is once for each time that others may go unused.
+        """
+        assert self.routes is not None
+        rounds = 0
+        while True:
+            await trio.sleep(self.config.routes.unused_ms / 1000 / _ROUNDS)
+            for _ in self.routes.round():
+                self._follow_routes()
+                await trio.lowlevel.checkpoint()
+            rounds += 1
+            if self.lanes.forgotten and (self.lanes.has_room_for_unrouted or not rounds % _ROUNDS):
+                self.lanes.loads_anew()
+                await self.filing.reload()
 
     def _own_chance(self) -> random.Random:
         """Return a Random of its own for one concern."""
@@ -344,7 +417,7 @@ class DelayServer:
     def _popped(self) -> None:
         """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
         self.filing.wheel_has_shrunk()
-        if self.lanes.waiting:
+        if self.lanes.anyone_waits:
             self.draining.wake()
 
     # -- its part in the group ---------------------------------------------------------------
@@ -482,7 +555,7 @@ class DelayServer:
         """Let what waits for room in the sender go on."""
         self.lanes.settled(entries)
         self.dispatch.room_has_grown()
-        if self.lanes.waiting:
+        if self.lanes.anyone_waits:
             self.draining.wake()
 
     # -- what can be seen --------------------------------------------------------------------
@@ -508,6 +581,8 @@ class DelayServer:
         """Return what is known of each broker group."""
         return {
             group.name: {
+                "address": group.address,
+                "source": group.source,
                 "state": group.state.value,
                 "up": int(group.state.value == "up"),
                 "queued": group.queued,
@@ -656,6 +731,9 @@ async def serve(
                 inner.start_soon(server.crossing_off.run)
                 inner.start_soon(server.crossing_off.run_noting)
                 await inner.start(server.sender.run)
+                if server.meta_routes is not None:
+                    inner.start_soon(server.meta_routes.run)
+                    inner.start_soon(server.run_routes)
                 inner.start_soon(server.run_dispatch)
                 # Keep the books of the log and the disk.
                 await inner.start(server.watch_disk)

@@ -1,7 +1,10 @@
 """What can be seen of a running delay server, as plain values."""
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from delay_protocol.meta_session import Standing
 from delay_server.metrics import SUBJECTS_SHOWN_MAX, top_subjects
 from delay_server.registration import Registration
 from delay_transport import format_address
@@ -83,8 +86,10 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "evicted": server.filing.evicted,
         "waiting_subjects": sorted(
             schedule.subjects.names[subject].decode(errors="replace")
-            for subject in server.lanes.waiting
-        )[:SUBJECTS_SHOWN_MAX],
+            for subject in islice(_waiting(server), SUBJECTS_SHOWN_MAX)
+        ),
+        "unrouted": unrouted_of(server),
+        "routes": routes_of(server),
         "next_due_ms": due,
         "late": server.late_now,
         "dispatched": {
@@ -143,3 +148,58 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "announced": None if announced is None else announced.name,
         "announce_trouble": registration.announce_trouble,
     }
+
+
+def _waiting(server: "DelayServer") -> Iterator[int]:
+    """Yield the subjects that wait on disk for room, of which there may be very many."""
+    lanes = server.lanes
+    for place in (lanes.opened, lanes.unopened, lanes.leaving):
+        for subjects in place.values():
+            yield from subjects
+
+
+def unrouted_of(server: "DelayServer") -> dict[str, Any]:
+    """Return what waits for want of a route, with a few of the subjects; empty if nothing could."""
+    routes = server.routes
+    if routes is None:
+        return {}
+    unrouted = server.lanes.unrouted(_EXAMPLES)
+    examples = [routes.standing(number) for number in unrouted.numbers]
+    return {
+        "subjects": unrouted.subjects,
+        "messages": unrouted.messages + unrouted.forgotten,
+        "oldest_due_ms": unrouted.oldest_due_ms,
+        "examples": [
+            f"{name}: {reason or _STANDINGS[standing]}" for name, standing, reason in examples
+        ],
+    }
+
+
+def routes_of(server: "DelayServer") -> dict[str, Any]:
+    """Return how it stands with the meta server; empty if there is none to be asked."""
+    routes, meta = server.routes, server.meta_routes
+    if routes is None or meta is None:
+        return {}
+    counts = routes.session.counts
+    return {
+        "meta_server": None if meta.peer is None else format_address(meta.peer),
+        "meta_failures": meta.failures,
+        "meta_last_end": meta.last_end,
+        "subjects": len(routes.session),
+        "routes": routes.routes,
+        "changes": routes.counts.changes,
+        "questions": counts.questions,
+        "answers": counts.answers,
+        "pushes": counts.pushes,
+        "refusals": counts.refusals,
+        "doubted": counts.doubted,
+    }
+
+
+_EXAMPLES = 5
+_STANDINGS = {
+    Standing.UNKNOWN: "the meta server has not answered yet",
+    Standing.REFUSED: "refused by the meta server",
+    Standing.NONE: "no broker group that can be written to",
+    Standing.ROUTED: "its route came just now",
+}

@@ -154,9 +154,9 @@ class Wheel:
         held[: len(pending)] = pending > 0
         return held
 
-    def pending_of(self, subject: int) -> int:
-        """Return how many entries are held of one subject."""
-        return int(self._pending[subject]) if subject < len(self._pending) else 0
+    def pending_among(self, subjects: npt.NDArray[np.intp]) -> int:
+        """Return how many entries are held of these subjects."""
+        return int(self._pending[subjects[subjects < len(self._pending)]].sum())
 
     def next_due_ms(self) -> int | None:
         """Return the earliest due time held, exactly; None if the wheel is empty.
@@ -226,9 +226,7 @@ class Wheel:
         Fewer may be left: a slot is thrown out as a whole. There must be more than `keep`.
         """
         assert self._count > keep
-        if self._fresh_count:
-            self._spread(self._fresh[: self._fresh_count])
-            self._keep_fresh(self._fresh[:0])
+        self._spread_fresh()
         points = self._runs.sample(_KEYS_OF_RUN)
         points += [((slot.earliest_ms, 0), len(slot)) for slot in self._slots.values()]
         points.sort()
@@ -248,6 +246,7 @@ class Wheel:
         filed minute.
         """
         self.is_evicting = True
+        self._spread_fresh()
         moved = self._moved_to_ms >= key[0]
         for number, slot in self._slots.items():
             if moved or (number + 1) * self._slot_ms > key[0]:
@@ -290,6 +289,11 @@ class Wheel:
         reached = fresh.view(ENTRY)["due_ms"] < self._slot_end_ms()
         self._runs.add(sorted_rows(fresh[reached])[0])
         self._keep_fresh(fresh[~reached])
+
+    def _spread_fresh(self) -> None:
+        if self._fresh_count:
+            self._spread(self._fresh[: self._fresh_count])
+            self._keep_fresh(self._fresh[:0])
 
     def _keep_fresh(self, rows: Rows) -> None:
         """Make these the fresh rows."""

@@ -14,23 +14,40 @@ import click
     help="Where delay servers deliver to; port 0 for any free one.",
 )
 @click.option(
+    "--meta",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="HTTP address of a meta server to register at. Repeatable: asked in turn.",
+)
+@click.option(
+    "--group",
+    default="loopback",
+    show_default=True,
+    metavar="NAME",
+    help="Name of the broker group, of which it is the master.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Append what is received to a file, one JSON object a line.",
 )
 @click.option("--quiet", is_flag=True, help="Do not print messages.")
-def broker(*, listen: str, record: Path | None, quiet: bool) -> None:
+def broker(
+    *, listen: str, meta: tuple[str, ...], group: str, record: Path | None, quiet: bool
+) -> None:
     """Receive messages as a QMQ broker would, and show them.
 
     A line beginning with `ready` and the address goes to standard output when it accepts
-    connections, then a line for each message. SIGTERM and Ctrl-C stop it.
+    connections, then a line for each message. With --meta it registers as a QMQ broker does, so
+    that messages are routed to it. SIGTERM and Ctrl-C stop it.
 
     \b
     Examples:
       delaywheel broker --listen 127.0.0.1:20881
       delaywheel broker --listen 127.0.0.1:0 --record received.jsonl --quiet
+      delaywheel broker --listen 127.0.0.1:0 --meta 127.0.0.1:8080 --group broker1
     """
     from bridges.loopback_broker import run
 
-    run(listen=listen, record=record, quiet=quiet)
+    run(listen=listen, meta=meta, group=group, record=record, quiet=quiet)

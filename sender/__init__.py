@@ -4,7 +4,7 @@ from sender.config import BrokerGroup, SenderConfig
 from sender.errors import ItemBytesError, SenderError, SettingError
 from sender.group_status import GroupCounts, GroupState, GroupStatus
 from sender.outcomes import Outcome
-from sender.routing import LATER, GroupView, LeastLoaded, Routing
+from sender.routing import LATER, GroupView, LaneRoutes, LeastLoaded, Routing
 from sender.sender import Sender, Unsent
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "GroupStatus",
     "GroupView",
     "ItemBytesError",
+    "LaneRoutes",
     "LeastLoaded",
     "Outcome",
     "Routing",

@@ -20,6 +20,7 @@ Codes = npt.NDArray[np.int32]
 """For each item of a request its ItemCode (or a number we do not know), or UNTOLD."""
 
 _PERMANENT = (ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK)
+_MISROUTED = (ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BROKER_READ_ONLY)
 _SICK = (ItemCode.BROKER_BUSY, ItemCode.BROKER_READ_ONLY, ItemCode.STORE_ERROR)
 
 
@@ -40,6 +41,11 @@ def item_codes(items: Sequence[bytes | memoryview], answer: bytes) -> Codes:
 def permanent(codes: Codes) -> Mask:
     """Say which items were refused in a way that a retry hardly cures."""
     return np.isin(codes, _PERMANENT)
+
+
+def misrouted(codes: Codes) -> Mask:
+    """Say which items another group may take: theirs should be asked for anew."""
+    return np.isin(codes, _MISROUTED)
 
 
 def is_broker_sick(codes: Codes) -> bool:

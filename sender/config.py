@@ -19,6 +19,9 @@ class BrokerGroup:
     port: int
     """20881 where nothing else was set on a QMQ broker."""
 
+    source: str = "settings"
+    """Who says so, for people."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
@@ -88,6 +91,10 @@ class SenderConfig:
 
     trial_items: int = 1
     """Items risked at a time on a group that failed, until it takes one."""
+
+    groups_max: int = 256
+    """Broker groups at a time, where they are named at run time. What has none of them in its route
+    waits until there are fewer."""
 
     clock_check_s: float = 1.0
     """While entries wait because the clock was set back: how often it is read again."""

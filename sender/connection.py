@@ -22,7 +22,7 @@ _OPAQUE_MAX = 2**31 - 1
 
 
 class End(Enum):
-    """Why a connection ended; each but DRAINED counts against the group."""
+    """Why a connection ended; each but MOVED and DRAINED counts against the group."""
 
     UNREACHABLE = "unreachable"
     """It could not be made in time."""
@@ -38,6 +38,8 @@ class End(Enum):
     """What came was no frame, or no answer."""
     REFUSING = "refusing"
     """The broker refused one request after another."""
+    MOVED = "moved"
+    """The group has another address now."""
     DRAINED = "drained"
     """We closed it with nothing in flight."""
 

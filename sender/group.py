@@ -68,8 +68,11 @@ class Exchange(Protocol):
     def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Take entries that were refused one by one, with the code of each."""
 
-    def room_changed(self) -> None:
-        """Hear that a group has room for more of any lane."""
+    def group_failed(self, group: str) -> None:
+        """Hear that a group could not be reached, or that its connection ended badly."""
+
+    def room_changed(self, number: int) -> None:
+        """Hear that the group of this number has room for more of any lane."""
 
     def lane_room_changed(self, lane: int) -> None:
         """Hear that a group has room for more of this lane, though perhaps of no other."""
@@ -96,10 +99,11 @@ class Group:
         exchange: Exchange,
     ) -> None:
         self.name = target.name
+        self.number = number
+        """Never that of another group."""
         self.state = GroupState.DOWN
         self.in_flight = 0
         """Entries sent and not answered."""
-        self._number = number
         self._target = target
         self._hello = hello
         self._config = config
@@ -120,7 +124,16 @@ class Group:
         self._counts = GroupCounts()
         self._last_end = ""
         self._stopping = False
+        self.has_ended = False
+        """Whether run() has returned."""
         self._scope = trio.CancelScope()
+        self._attempt = trio.CancelScope()
+        """Of connecting, or of waiting before it: a new address ends either."""
+
+    @property
+    def address(self) -> str:
+        """host:port of the master, for people."""
+        return f"{self._target.host}:{self._target.port}"
 
     @property
     def queued(self) -> int:
@@ -164,6 +177,8 @@ class Group:
         """Return a look at the group as it is now."""
         return GroupStatus(
             name=self.name,
+            address=self.address,
+            source=self._target.source,
             state=self.state,
             queued=self.queued,
             in_flight=self.in_flight,
@@ -194,6 +209,19 @@ class Group:
         if self._connection is not None:
             self._connection.wake()
 
+    def move(self, target: BrokerGroup) -> None:
+        """Deliver to another address from now on; what is in flight is answered at the old one."""
+        if (target.host, target.port) == (self._target.host, self._target.port):
+            self._target = target
+            return
+        before, self._target = self.address, target
+        _log.info("broker group moved", group=self.name, before=before, address=self.address)
+        self._failures = 0
+        if self._connection is None:
+            self._attempt.cancel()
+        else:
+            self._retire(End.MOVED, f"to {self.address}")
+
     def stop(self) -> None:
         """Send nothing more; run() returns once what is in flight is answered."""
         if self._connection is None:
@@ -209,10 +237,19 @@ class Group:
 
     async def run(self) -> None:
         """Keep a connection and deliver through it, until stopped or fenced."""
+        try:
+            await self._run()
+        finally:
+            self.has_ended = True
+
+    async def _run(self) -> None:
         with self._scope:
             while not self._stopping:
                 self._move(GroupState.CONNECTING)
                 end, detail = await self._converse()
+                if end is End.MOVED:
+                    # Whatever befell the connection meanwhile says nothing about the new address.
+                    self._failures = 0
                 self._counts.ends[end] += 1
                 self._last_end = f"{end.value}: {detail}"
                 if end is End.FENCED:
@@ -221,7 +258,7 @@ class Group:
                     return
                 self._move(GroupState.DOWN)
                 self._give_back()
-                if not self._stopping:
+                if end is not End.MOVED and not self._stopping:
                     await self._wait_after_failure(end, detail)
 
     async def _wait_after_failure(self, end: End, detail: str) -> None:
@@ -235,18 +272,25 @@ class Group:
             failures=self._failures,
             again_in_s=round(wait_s, 3),
         )
-        await trio.sleep(wait_s)
+        self._exchange.group_failed(self.name)
+        with trio.CancelScope() as self._attempt:
+            await trio.sleep(wait_s)
 
     async def _converse(self) -> tuple[End, str]:
         """Connect, say HELLO, deliver until the connection ends; return why it did."""
         timeout_s = self._config.connect_timeout_s
-        try:
-            with trio.fail_after(timeout_s):
-                stream = await self._network.connect(self._target.host, self._target.port)
-        except trio.TooSlowError:
-            return End.UNREACHABLE, f"not connected within {timeout_s:g} s"
-        except (OSError, TransportError) as error:
-            return End.UNREACHABLE, str(error)
+        target = self._target
+        stream: trio.abc.Stream | None = None
+        with trio.CancelScope() as self._attempt:
+            try:
+                with trio.fail_after(timeout_s):
+                    stream = await self._network.connect(target.host, target.port)
+            except trio.TooSlowError:
+                return End.UNREACHABLE, f"not connected within {timeout_s:g} s"
+            except (OSError, TransportError) as error:
+                return End.UNREACHABLE, str(error)
+        if stream is None:
+            return End.MOVED, f"to {self.address}"
         try:
             connection = BrokerConnection(
                 stream,
@@ -255,7 +299,11 @@ class Group:
                 request_timeout_s=self._config.request_timeout_s,
                 heartbeat_s=self._config.heartbeat_s,
             )
-            obstacle = await self._greet(connection)
+            obstacle: tuple[End, str] | None = None
+            with trio.CancelScope() as self._attempt:
+                obstacle = await self._greet(connection)
+            if (target.host, target.port) != (self._target.host, self._target.port):
+                obstacle = End.MOVED, f"to {self.address}"
             if obstacle is not None:
                 return obstacle
             self._move(GroupState.TRIAL if self._failures else GroupState.UP)
@@ -315,7 +363,7 @@ class Group:
                 self._tell_lanes_of_room(batch)
             ready = self._build(batch)
         if self._queue.count <= config.queue_items_max // 2:
-            self._exchange.room_changed()
+            self._exchange.room_changed(self.number)
         return ready
 
     def _tell_lanes_of_room(self, batch: Batch) -> None:
@@ -330,7 +378,7 @@ class Group:
         if answer.code != ResponseCode.SUCCESS:
             self._counts.requests_refused += 1
             self._counts.refused += len(request.batch)
-            self._exchange.retry(request.batch, avoid=self._number)
+            self._exchange.retry(request.batch, avoid=self.number)
             self._refusal(
                 f"answered with code {answer.code}",
                 is_final=answer.code == ResponseCode.BROKER_REJECT,
@@ -411,7 +459,7 @@ class Group:
             if mask.any():
                 self._exchange.settled(batch.where(mask).entries, outcome, self.name)
         if refused.any():
-            self._exchange.refused(batch.where(refused), codes[refused], avoid=self._number)
+            self._exchange.refused(batch.where(refused), codes[refused], avoid=self.number)
         if untold.any():
             self._doubtful(batch.where(untold))
         if is_broker_sick(codes):
@@ -426,7 +474,7 @@ class Group:
     def _doubtful(self, batch: Batch) -> None:
         """Try entries again that the group may have taken."""
         self._counts.possible_duplicates += len(batch)
-        self._exchange.retry(batch, avoid=self._number)
+        self._exchange.retry(batch, avoid=self.number)
 
     def _success(self) -> None:
         self._refusals = 0
@@ -470,4 +518,4 @@ class Group:
         self.state = state
 
     def _who(self) -> dict[str, object]:
-        return {"address": f"{self._target.host}:{self._target.port}", "epoch": self._hello.epoch}
+        return {"address": self.address, "epoch": self._hello.epoch}

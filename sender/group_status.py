@@ -74,6 +74,10 @@ class GroupStatus:
     """A look at one group."""
 
     name: str
+    address: str
+    """host:port of its master."""
+    source: str
+    """Who says so."""
     state: GroupState
     queued: int
     """Entries that wait for this group."""

@@ -108,6 +108,20 @@ class LaneQueue:
         self.count = 0
         return parcels
 
+    def take_lane(self, lane: int) -> list[Parcel]:
+        """Take all of one lane, which is forgotten."""
+        queue = self._lanes.pop(lane, None)
+        if queue is None:
+            return []
+        self.count -= queue.count
+        if lane in self._aside:
+            del self._aside[lane]
+        else:
+            if self._turns[0] == lane:
+                self._left = self._turn_items
+            self._turns.remove(lane)
+        return queue.clear()
+
     def set_aside(self, lane: int, rest: Sequence[Parcel] = ()) -> None:
         """Let the lane whose turn it is miss its turns until it is brought back.
 

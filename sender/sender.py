@@ -14,8 +14,9 @@ group gets what is decided by a Routing, how a group is doing by group.py.
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -24,15 +25,15 @@ import trio
 
 from delay_protocol import Hello
 from delay_transport import Clock, Network
-from sender.answers import Codes, permanent
+from sender.answers import Codes, misrouted, permanent
 from sender.backoff import Backoff
 from sender.config import BrokerGroup, SenderConfig, check_groups
 from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus
 from sender.lanes import LaneQueue
 from sender.outcomes import Outcome
-from sender.parcels import Batch, Entries, Parcel, Shelf, first_try
-from sender.routing import LATER, LeastLoaded, Routing
+from sender.parcels import NOBODY, Batch, Entries, Parcel, Shelf, first_try
+from sender.routing import LATER, LaneRoutes, LeastLoaded, Routing
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
@@ -92,8 +93,14 @@ class Sender:
         on_outcome: OnOutcome,
         on_damaged: Callable[[Entries], None],
         routing: Routing | None = None,
+        routes: LaneRoutes | None = None,
     ) -> None:
-        check_groups(targets)
+        """Deliver to `targets`; of these each lane goes only to those that `routes` name for it.
+
+        Without `routes` every lane goes to any of them, and there must be one at least.
+        """
+        if routes is None:
+            check_groups(targets)
         self.is_paused = False
         """Whether nothing is sent for now; see pause()."""
         self._config = config
@@ -103,20 +110,33 @@ class Sender:
         self._on_outcome = on_outcome
         self._on_damaged = on_damaged
         self._routing = routing or LeastLoaded(batch_items=config.batch_items)
-        self._groups = [
-            Group(
-                number,
-                target,
-                hello=hello,
-                config=config,
-                clock=clock,
-                network=network,
-                chance=chance,
-                read_items=read_items,
-                exchange=self,
-            )
-            for number, target in enumerate(targets)
-        ]
+        self._routes = routes
+        self._make_group = partial(
+            Group,
+            hello=hello,
+            config=config,
+            clock=clock,
+            network=network,
+            chance=chance,
+            read_items=read_items,
+            exchange=self,
+        )
+        self._groups: list[Group] = []
+        """Those that entries may go to, in the order in which they came."""
+        self._leaving: list[Group] = []
+        """Those that get nothing more and wait for what is in flight."""
+        self._by_number: dict[int, Group] = {}
+        self._made = 0
+        """Groups made so far: the number of the next one."""
+        self._of_lane: dict[int, list[Group]] = {}
+        """The groups of each lane, as they were looked up."""
+        self._blocked: dict[int, dict[int, None]] = {}
+        """For each group's number the lanes that were set aside until it has room for them."""
+        self._misplaced: dict[int, None] = {}
+        """Lanes whose entries may belong in others by now."""
+        self._nursery: trio.Nursery | None = None
+        for target in targets:
+            self._add_group(target)
         self._waiting = LaneQueue(turn_items=config.batch_items)
         # Times are trio's in the one and the wall's (ms) in the other.
         self._retries = Shelf()
@@ -137,7 +157,7 @@ class Sender:
     @property
     def in_flight(self) -> int:
         """Entries sent and not answered."""
-        return sum(group.in_flight for group in self._groups)
+        return sum(group.in_flight for group in self._groups + self._leaving)
 
     @property
     def room(self) -> int:
@@ -168,12 +188,69 @@ class Sender:
         for places in (self._waiting, self._retries, self._early):
             for parcel in places.parcels():
                 yield parcel.entries
-        for group in self._groups:
+        for group in self._groups + self._leaving:
             yield from group.held()
 
     def status(self) -> list[GroupStatus]:
-        """Return a look at each group, in the order of the settings."""
-        return [group.status() for group in self._groups]
+        """Return a look at each group: those that leave, then the others as they came."""
+        return [group.status() for group in self._leaving + self._groups]
+
+    def set_groups(self, targets: Iterable[BrokerGroup]) -> None:
+        """Deliver to these groups from now on, at these addresses.
+
+        A group that is not among them any more gives back what is queued for it, has what is in
+        flight answered, and its connection is closed. Beyond `groups_max` none is added.
+        """
+        wanted = {target.name: target for target in targets}
+        for group in list(self._groups):
+            target = wanted.pop(group.name, None)
+            if target is not None:
+                group.move(target)
+                continue
+            self._groups.remove(group)
+            self._leaving.append(group)
+            _log.info("broker group is not used any more", group=group.name, address=group.address)
+            group.stop()
+            if self._nursery is None or group.has_ended:
+                self._forget(group)
+        for target in wanted.values():
+            if len(self._groups) >= self._config.groups_max:
+                _log.error(
+                    "too many broker groups; raise sender.groups_max",
+                    group=target.name,
+                    groups_max=self._config.groups_max,
+                )
+            elif not self._is_draining:
+                self._add_group(target)
+        self._of_lane.clear()
+        self._blocked.clear()
+        self._waiting.bring_back_all()
+        self._tend_now.set()
+
+    def routes_changed(self, lanes: Iterable[int]) -> None:
+        """Look up anew which groups these lanes may use, and whether their entries belong there."""
+        for lane in lanes:
+            self._of_lane.pop(lane, None)
+            self._misplaced[lane] = None
+        self._tend_now.set()
+
+    def _add_group(self, target: BrokerGroup) -> None:
+        group = self._make_group(self._made, target)
+        self._made += 1
+        self._groups.append(group)
+        self._by_number[group.number] = group
+        if self._nursery is not None:
+            self._nursery.start_soon(self._run_group, group, name=f"sender group {group.name}")
+
+    async def _run_group(self, group: Group) -> None:
+        await group.run()
+        if group in self._leaving:
+            self._forget(group)
+
+    def _forget(self, group: Group) -> None:
+        """Forget a group of which nothing is left."""
+        self._leaving.remove(group)
+        del self._by_number[group.number]
 
     def offer(self, entries: Entries, *, lane: int = 0) -> None:
         """Take due entries, in the order in which they should be sent. The array is not copied.
@@ -203,11 +280,13 @@ class Sender:
         self._stopped = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 for group in self._groups:
-                    nursery.start_soon(group.run, name=f"sender group {group.name}")
+                    nursery.start_soon(self._run_group, group, name=f"sender group {group.name}")
                 nursery.start_soon(self._tend, name="sender")
                 task_status.started()
         finally:
+            self._nursery = None
             self._stopped.set()
 
     async def drain(self, *, deadline: float) -> int:
@@ -222,7 +301,7 @@ class Sender:
             group.stop()
         with trio.move_on_at(deadline):
             await self._stopped.wait()
-        for group in self._groups:
+        for group in self._groups + self._leaving:
             group.abort()
         await self._stopped.wait()
         return self.in_flight
@@ -231,7 +310,7 @@ class Sender:
 
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that a group did not send; in their lanes they go first, to anyone."""
-        self._waiting.prepend(parcels)
+        self._waiting.prepend(self._placed(parcels))
         self._tend_now.set()
 
     def hold_early(self, batch: Batch) -> None:
@@ -252,12 +331,22 @@ class Sender:
         """Try entries again after a backoff of their own, if possible at another group."""
         self._put_back(batch, self._retry, avoid=avoid)
 
+    def group_failed(self, group: str) -> None:
+        """Have the routes looked at that lead to a group which cannot be reached."""
+        if self._routes is not None:
+            self._routes.group_failed(group)
+
     def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Decide what becomes of items that were refused one by one.
 
         What is refused for good is to become a dead letter after some tries. As long as there are
         none it is tried elsewhere like the rest, but after a longer wait.
         """
+        if self._routes is not None:
+            strays = misrouted(codes)
+            if strays.any():
+                name = self._by_number[avoid].name
+                self._routes.refused(batch.where(strays).entries, name)
         hopeless = permanent(codes)
         if hopeless.any():
             self._log_hopeless(batch.where(hopeless), codes[hopeless], avoid)
@@ -265,16 +354,59 @@ class Sender:
         if not hopeless.all():
             self._put_back(batch.where(~hopeless), self._retry, avoid=avoid)
 
-    def room_changed(self) -> None:
-        """Hand out what waits for room, if anything does."""
+    def room_changed(self, number: int) -> None:
+        """Hand out what waits for room in a group, if anything does."""
         if self._waiting.count:
-            self._waiting.bring_back_all()
+            self._bring_back(self._blocked.pop(number, ()))
             self._tend_now.set()
 
     def lane_room_changed(self, lane: int) -> None:
         """Hand out what waits for room in one lane, if anything does."""
         if self._waiting.bring_back(lane):
             self._tend_now.set()
+
+    def _bring_back(self, lanes: Iterable[int]) -> None:
+        for lane in lanes:
+            self._waiting.bring_back(lane)
+
+    def _set_aside(self, lane: int, rest: Sequence[Parcel] = ()) -> None:
+        """Let a lane wait until one of its groups has room for it."""
+        self._waiting.set_aside(lane, rest)
+        for group in self._groups_of(lane):
+            self._blocked.setdefault(group.number, {})[lane] = None
+
+    def _groups_of(self, lane: int) -> list[Group]:
+        """Return the groups that the entries of a lane may go to."""
+        if self._routes is None:
+            return self._groups
+        found = self._of_lane.get(lane)
+        if found is None:
+            names = set(self._routes.groups_of(lane))
+            found = [group for group in self._groups if group.name in names]
+            self._of_lane[lane] = found
+        return found
+
+    def _placed(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """Return the same entries in the lanes where they belong by now."""
+        if self._routes is None:
+            return parcels
+        placed: list[Parcel] = []
+        for parcel in parcels:
+            lanes = self._routes.lanes_of(parcel.entries)
+            if (lanes == parcel.lane).all():
+                placed.append(parcel)
+                continue
+            for lane in np.unique(lanes).tolist():
+                part = parcel.where(lanes == lane)
+                part.lane = lane
+                placed.append(part)
+        return placed
+
+    def _place_anew(self) -> None:
+        """Move what waits in lanes that have changed to where it belongs, in its order."""
+        misplaced, self._misplaced = self._misplaced, {}
+        for lane in misplaced:
+            self._waiting.prepend(self._placed(self._waiting.take_lane(lane)))
 
     def _hold(self, parcel: Parcel) -> None:
         self._early.put(int(parcel.entries["due_ms"].min()), parcel)
@@ -300,7 +432,7 @@ class Sender:
         subject = self._subject_name(int(batch.entries["subject"][0]))
         _log.warning(
             "items refused for good",
-            group=self._groups[number].name,
+            group=self._by_number[number].name,
             items=len(batch),
             first_code=int(codes[0]),
             first_subject=subject.decode(errors="replace"),
@@ -313,6 +445,7 @@ class Sender:
         """Release what has waited long enough and hand out what waits; asleep in between."""
         while not self._is_draining:
             self._release()
+            self._place_anew()
             if self._hand_out():
                 await trio.lowlevel.checkpoint()
                 continue
@@ -331,7 +464,7 @@ class Sender:
 
     def _release(self) -> None:
         """Queue again what has waited long enough; it is older than all that waits."""
-        self._waiting.prepend(self._retries.take_until(trio.current_time()))
+        self._waiting.prepend(self._placed(self._retries.take_until(trio.current_time())))
         now_ms = self._clock.now_ms()
         due: list[Parcel] = []
         for parcel in self._early.take_until(now_ms):
@@ -339,7 +472,7 @@ class Sender:
             due.append(parcel.where(~is_early))
             if is_early.any():
                 self._hold(parcel.where(is_early))
-        self._waiting.prepend(due)
+        self._waiting.prepend(self._placed(due))
 
     def _hand_out(self) -> bool:
         """Queue entries with the groups that the routing chooses; say whether there is more to do.
@@ -351,22 +484,33 @@ class Sender:
             lane = self._waiting.next_lane
             if lane is None:
                 return False
-            views = [group.seen_by(lane) for group in self._groups]
+            groups = self._groups_of(lane)
+            views = [group.seen_by(lane) for group in groups]
             if not any(view.room for view in views):
                 if not any(group.is_open for group in self._groups):
                     return False
-                self._waiting.set_aside(lane)
+                self._set_aside(lane)
                 continue
             parcel = self._waiting.take_alike(_ROUTED_AT_ONCE)
-            choices = self._routing.choose(parcel.entries, avoid=parcel.avoid, groups=views)
+            avoid = _place_of(parcel.avoid, groups)
+            choices = self._routing.choose(parcel.entries, avoid=avoid, groups=views)
             first, last = int(choices[0]), int(choices[-1])
             if first == last != LATER and (len(choices) == 1 or (choices == first).all()):
-                self._groups[first].enqueue(parcel)
+                groups[first].enqueue(parcel)
                 continue
-            for number in np.unique(choices).tolist():
-                if number != LATER:
-                    self._groups[number].enqueue(parcel.where(choices == number))
+            for place in np.unique(choices).tolist():
+                if place != LATER:
+                    groups[place].enqueue(parcel.where(choices == place))
             left = choices == LATER
             if left.any():
-                self._waiting.set_aside(lane, [parcel.where(left)])
+                self._set_aside(lane, [parcel.where(left)])
         return True
+
+
+def _place_of(number: int, groups: Sequence[Group]) -> int:
+    """Return where among these groups the one of a number is, or NOBODY."""
+    if number != NOBODY:
+        for place, group in enumerate(groups):
+            if group.number == number:
+                return place
+    return NOBODY

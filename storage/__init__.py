@@ -19,7 +19,7 @@ from storage.errors import (
 from storage.facts import FactBlock, Outcome
 from storage.identity import Identity
 from storage.item_reader import ItemReader
-from storage.loading import CloseJob, DrainJob, Job, Key, LoadJob, not_after
+from storage.loading import CloseJob, DrainJob, Job, Key, LoadJob, NumberSet, not_after
 from storage.message_log import Append, MessageLog
 from storage.provision import Provision
 from storage.retention import RetentionRules
@@ -53,6 +53,7 @@ __all__ = [
     "MessageLog",
     "NotPermittedError",
     "NotRegularFileError",
+    "NumberSet",
     "Outcome",
     "Provision",
     "RecordKind",

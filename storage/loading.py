@@ -2,8 +2,8 @@
 
 The *key* of a row is (effective due time, sequence). A cursor is a key: what is not after it has
 been given out to the wheel or the sender, what is after it is on disk only. There is one cursor for
-all subjects and one for each *lane*, a subject whose due messages wait on disk because the sender
-holds enough of it (docs/decisions/0012-lanes-wait-on-disk.md):
+all subjects and one for each *lane*: subjects whose due messages wait on disk because the sender
+holds enough of them, or had nobody to send them to (docs/decisions/0012-lanes-wait-on-disk.md):
 
     all but lanes   given out ......................| on disk only
     lane a          given out ..| on disk only
@@ -41,6 +41,9 @@ Key = tuple[int, int]
 Mask = npt.NDArray[np.bool_]
 
 Places = npt.NDArray[np.uint16]
+
+Numbers = npt.NDArray[np.intp]
+"""Numbers of subjects."""
 
 _BITMAP_BYTES: Final = 16
 """Bytes a sequence may take in a bitmap; a set that would take more is kept as a sorted array."""
@@ -136,6 +139,74 @@ class GivenOut:
             self._settled, self._settled_count = [], 0
 
 
+class NumberSet:
+    """Numbers of subjects, a byte for each that there is: quick to ask for many at a time."""
+
+    def __init__(self) -> None:
+        self._has = np.zeros(0, np.bool_)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, number: int) -> bool:
+        return number < len(self._has) and bool(self._has[number])
+
+    def add(self, numbers: Numbers) -> None:
+        """Add numbers, some of which may be there already; each is given once."""
+        if not len(numbers):
+            return
+        size = int(numbers.max()) + 1
+        if size > len(self._has):
+            more = max(size, 2 * len(self._has)) - len(self._has)
+            self._has = np.concatenate([self._has, np.zeros(more, np.bool_)])
+        self._count += int(np.count_nonzero(~self._has[numbers]))
+        self._has[numbers] = True
+
+    def remove(self, numbers: Numbers) -> None:
+        """Take numbers away; each is given once, and those that are not there count for nothing."""
+        numbers = numbers[numbers < len(self._has)]
+        self._count -= int(np.count_nonzero(self._has[numbers]))
+        self._has[numbers] = False
+
+    def contains(self, numbers: Numbers) -> Mask:
+        """Say which of these are in the set; one below 0 never is."""
+        found = np.zeros(len(numbers), np.bool_)
+        inside = (numbers >= 0) & (numbers < len(self._has))
+        found[inside] = self._has[numbers[inside]]
+        return found
+
+    def numbers(self) -> Numbers:
+        """Return them, ascending."""
+        return np.flatnonzero(self._has)
+
+    def copy(self) -> "NumberSet":
+        """Return a set of its own with the same numbers."""
+        other = NumberSet()
+        other._has, other._count = self._has.copy(), self._count
+        return other
+
+
+class Lane:
+    """Subjects that wait on disk, and how far they have come together."""
+
+    def __init__(self) -> None:
+        self.subjects = NumberSet()
+        self.cursor: Key = (0, 0)
+
+    def lower(self, key: Key) -> None:
+        """Have it come by what is after `key` again."""
+        self.cursor = min(self.cursor, key)
+
+
+class OpenLanes(dict[int, Lane]):
+    """Lanes by the numbers that whoever opened them gave them, and the subjects of all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.subjects = NumberSet()
+
+
 class _Gone:
     """Which rows of a segment have a fact or were given out; read when it is first asked.
 
@@ -175,7 +246,7 @@ class Job(ABC):
         self.until = until
         self.started = False
         """Whether the cursor has moved."""
-        self.left_out: set[int] = set()
+        self.left_out = NumberSet()
         """Subjects that are not read. Once started only added to: what lanes took is theirs."""
         self._schedule = schedule
         self._rows_max = rows_max
@@ -208,9 +279,9 @@ class Job(ABC):
                 found.append(entries)
         return _joined(found), False
 
-    def subjects(self) -> set[int]:
+    def subjects(self) -> Numbers:
         """Return the numbers of subjects that the job will look at again."""
-        return self.left_out
+        return self.left_out.numbers()
 
     def cap(self, key: Key) -> None:
         """Give out nothing more that is after `key`: the cursor was lowered to it."""
@@ -289,6 +360,15 @@ class Job(ABC):
 
     # -- reading -----------------------------------------------------------------------------
 
+    def _known_numbers(self, batch: SegmentBatch) -> Numbers:
+        """Return the number of each name of a batch's table, -1 for one that has none.
+
+        Asked and not given: a batch may have many names of which nothing is wanted.
+        """
+        known = self._schedule.subjects.ids.get
+        names = batch.columns.names
+        return np.fromiter((known(name, -1) for name in names), np.intp, len(names))
+
     def _read_all(self, parts: list[tuple[Segment, int]]) -> Iterator[Entries | None]:
         for segment, length in parts:
             yield from self._read(segment, length)
@@ -357,53 +437,59 @@ class LoadJob(Job):
         if not self._schedule.start_load(self, self._now_ms):
             return False
         # Not those of lanes that ended meanwhile: what they left is this job's.
-        self.left_out = set(self._schedule.lanes)
+        self.left_out = self._schedule.lanes.subjects.copy()
         return True
 
     def _subject_mask(self, batch: SegmentBatch) -> Mask | None:
-        left_out = self.left_out if self.started else self._schedule.lanes
+        left_out = self.left_out if self.started else self._schedule.lanes.subjects
         count = batch.header.count
-        if not left_out:
+        if not len(left_out):
             return np.ones(count, np.bool_)
-        # Asked and not given: a batch may have many names of which nothing is wanted.
-        known = self._schedule.subjects.ids.get
-        wanted = np.array([known(name) not in left_out for name in batch.columns.names], np.bool_)
+        wanted = ~left_out.contains(self._known_numbers(batch))
         if not wanted.any():
             return None
         mask: Mask = wanted[batch.columns.arrays["subject"]]
         return mask
 
 
-class _SubjectJob(Job):
-    """A slice of one subject."""
+class _LaneJob(Job):
+    """A slice of the subjects of one lane, those that it had when the job began."""
 
     def __init__(
         self,
         schedule: "ScheduleLog",
         *,
-        subject: int,
+        lane: int,
         begin: Key,
         until: Key,
         rows_max: int,
         now_ms: int,
     ) -> None:
         super().__init__(schedule, begin=begin, until=until, rows_max=rows_max, now_ms=now_ms)
-        self.subject = subject
-        self._name = schedule.subjects.names[subject]
+        self.lane = lane
+        self.members = schedule.lanes[lane].subjects.copy()
+        numbers = self.members.numbers()
+        self._only = schedule.subjects.names[numbers[0]] if len(numbers) == 1 else None
 
-    def subjects(self) -> set[int]:
+    def subjects(self) -> Numbers:
         """Return the numbers of subjects that the job looks at again, or has yet to give out."""
-        return {self.subject, *self.left_out}
+        return np.concatenate([self.members.numbers(), self.left_out.numbers()])
 
     def _subject_mask(self, batch: SegmentBatch) -> Mask | None:
-        if self.subject in self.left_out or self._name not in batch.columns.names:
+        # Nearly always that is all there is to a batch.
+        if self._only is not None and self._only not in batch.columns.names:
             return None
-        place = batch.columns.names.index(self._name)
-        mask: Mask = batch.columns.arrays["subject"] == place
+        numbers = self._known_numbers(batch)
+        wanted = self.members.contains(numbers)
+        if len(self.left_out):
+            wanted &= ~self.left_out.contains(numbers)
+        if not wanted.any():
+            return None
+        mask: Mask = wanted[batch.columns.arrays["subject"]]
         return mask
 
 
-class DrainJob(_SubjectJob):
+class DrainJob(_LaneJob):
     """A slice of a lane, for the sender; moves the lane's cursor. Its entries come in order."""
 
     more = False
@@ -446,7 +532,7 @@ class DrainJob(_SubjectJob):
         effective_ms = effective_due_ms(entries["due_ms"], entries["minute"].astype(np.int64))
         order = np.lexsort((entries["sequence"], effective_ms))[: self._rows_max]
         key = int(effective_ms[order[-1]]), int(entries["sequence"][order[-1]])
-        self._schedule.lanes[self.subject] = min(self._schedule.lanes[self.subject], key)
+        self._schedule.lanes[self.lane].lower(key)
         self.more = True
         return entries[np.sort(order)]
 
@@ -454,7 +540,7 @@ class DrainJob(_SubjectJob):
 _PIECE_ROWS: Final = 4096
 
 
-class CloseJob(_SubjectJob):
+class CloseJob(_LaneJob):
     """All of a lane that is not after the common cursor, for the wheel; the lane ends.
 
     It comes to nothing if that is more than `rows_max` rows.

@@ -29,7 +29,18 @@ from storage.entries import (
 )
 from storage.errors import DamagedError, StorageFullError
 from storage.facts import FactBlock, join_facts
-from storage.loading import CloseJob, DrainJob, GivenOut, Job, Key, LoadJob, not_after
+from storage.loading import (
+    CloseJob,
+    DrainJob,
+    GivenOut,
+    Job,
+    Key,
+    Lane,
+    LoadJob,
+    Numbers,
+    OpenLanes,
+    not_after,
+)
 from storage.provision import Owed, Provision
 from storage.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
 from storage.segment import Segment, SegmentBatch
@@ -97,8 +108,7 @@ class ScheduleLog:
         self.day_mark = 0
         self.cursor: Key = (0, 0)
         """The common cursor: rows not after it were given out, unless their subject has a lane."""
-        self.lanes: dict[int, Key] = {}
-        """The cursor of each lane, by subject."""
+        self.lanes = OpenLanes()
         self.given = GivenOut()
         self.jobs: list[Job] = []
         """Jobs that have begun and not ended."""
@@ -256,13 +266,14 @@ class ScheduleLog:
 
     def _leave_to_lanes(self, block: RowBlock) -> npt.NDArray[np.bool_]:
         """Say which rows' subjects have a lane, and see to it that their lanes come by them."""
-        waits = np.isin(block.subject, np.fromiter(self.lanes, np.uint32, len(self.lanes)))
+        waits = self.lanes.subjects.contains(block.subject.astype(np.intp))
         if waits.any():
-            subjects = block.subject[waits]
+            subjects = block.subject[waits].astype(np.intp)
             effective_ms = effective_due_ms(block.due_ms[waits], block.minute[waits])
-            for subject in np.unique(subjects).tolist():
-                earliest = int(effective_ms[subjects == subject].min())
-                self.lanes[subject] = min(self.lanes[subject], (earliest, 0))
+            for lane in self.lanes.values():
+                of_lane = lane.subjects.contains(subjects)
+                if of_lane.any():
+                    lane.lower((int(effective_ms[of_lane].min()), 0))
         return waits
 
     def flush(self, now_ms: int) -> bool:
@@ -424,54 +435,71 @@ class ScheduleLog:
         """
         self.cursor = min(self.cursor, key)
         # Rows that are filed meanwhile go to disk unseen; what lanes took is known by `given`.
-        self.lanes = {subject: min(cursor, key) for subject, cursor in self.lanes.items()}
+        for lane in self.lanes.values():
+            lane.lower(key)
         self.given.add(given)
         for job in self.jobs:
             job.cap(key)
 
-    def open_lane(self, subject: int, given: Int64s) -> None:
-        """Let what is due of a subject wait on disk from now on.
+    def open_lane(self, lane: int, subjects: Numbers, given: Int64s) -> None:
+        """Let what is due of these subjects, of which none is in a lane, wait on disk from now on.
 
-        `given` are its rows that stay given out: those that the sender holds, or whose facts are on
-        their way. Those in the wheel are not given out any more: the lane comes by them.
+        A lane that is open already, and of which no job is under way, takes them in addition, and
+        begins anew. `given` are their rows that stay given out: those that the sender holds, or
+        whose facts are on their way. Those in the wheel are not given out any more: the lane comes
+        by them.
         """
-        self.lanes[subject] = (0, 0)
+        assert not self.lanes.subjects.contains(subjects).any()
+        opened = self.lanes.setdefault(lane, Lane())
+        opened.subjects.add(subjects)
+        opened.lower((0, 0))
+        self.lanes.subjects.add(subjects)
         self.given.add(given)
         for job in self.jobs:
-            job.left_out.add(subject)
+            job.left_out.add(subjects)
+
+    def leave_lane(self, lane: int, subjects: Numbers) -> None:
+        """Take subjects out of a lane of which no job is under way; one without any is no more.
+
+        Rows that it has not taken are given out by nobody until another lane is opened for them.
+        """
+        left = self.lanes[lane]
+        left.subjects.remove(subjects)
+        self.lanes.subjects.remove(subjects)
+        if not len(left.subjects):
+            del self.lanes[lane]
 
     def begin_drain(
-        self, subject: int, until_ms: int, *, rows_max: int, now_ms: int
+        self, lane: int, until_ms: int, *, rows_max: int, now_ms: int
     ) -> DrainJob | None:
         """Begin to take the first rows of a lane, at most `rows_max`, due by `until_ms`.
 
         Nothing after the common cursor is taken: a lane never overtakes the others. Returns None if
         there is nothing between the two cursors.
         """
-        begin, until = self.lanes[subject], min((until_ms + 1, 0), self.cursor)
+        begin, until = self.lanes[lane].cursor, min((until_ms + 1, 0), self.cursor)
         if until <= begin or rows_max <= 0:
             return None
-        job = DrainJob(
-            self, subject=subject, begin=begin, until=until, rows_max=rows_max, now_ms=now_ms
-        )
+        job = DrainJob(self, lane=lane, begin=begin, until=until, rows_max=rows_max, now_ms=now_ms)
         return job if job.plan() else None
 
     def start_drain(self, job: DrainJob) -> bool:
         """Move a lane's cursor, unless it was set back for a row that came meanwhile."""
-        if self.lanes[job.subject] == job.begin:
-            self.lanes[job.subject] = job.until
+        lane = self.lanes[job.lane]
+        if lane.cursor == job.begin:
+            lane.cursor = job.until
         return True
 
-    def begin_close(self, subject: int, *, rows_max: int, now_ms: int) -> CloseJob | None:
+    def begin_close(self, lane: int, *, rows_max: int, now_ms: int) -> CloseJob | None:
         """Begin to end a lane: all that it has not taken yet up to the common cursor is given out.
 
         That must be at most about `rows_max` rows, or the job comes to nothing and the lane stays.
-        There must be no rows of the subject in the wheel. Returns None if it came to nothing now.
+        There must be no rows of its subjects in the wheel. Returns None if it came to nothing now.
         """
         job = CloseJob(
             self,
-            subject=subject,
-            begin=self.lanes[subject],
+            lane=lane,
+            begin=self.lanes[lane].cursor,
             until=self.cursor,
             rows_max=rows_max,
             now_ms=now_ms,
@@ -480,7 +508,9 @@ class ScheduleLog:
 
     def start_close(self, job: CloseJob) -> bool:
         """End a lane: from now on its rows go straight in again."""
-        job.begin = min(job.begin, self.lanes.pop(job.subject))
+        lane = self.lanes.pop(job.lane)
+        self.lanes.subjects.remove(lane.subjects.numbers())
+        job.begin = min(job.begin, lane.cursor)
         job.until = self.cursor
         return True
 
@@ -684,9 +714,9 @@ class ScheduleLog:
         splitting = [] if self._split is None else self._split.gathered
         for block in (*self._near, *self._pile, *self._held, *splitting):
             everywhere[block.subject] = True
-        everywhere[list(self.lanes)] = True
+        everywhere[self.lanes.subjects.numbers()] = True
         for job in self.jobs:
-            everywhere[list(job.subjects())] = True
+            everywhere[job.subjects()] = True
         self.subjects.condemn(everywhere)
 
     def _collect_alone(self) -> None:

@@ -141,12 +141,13 @@ class FakeMeta:
         while data := await stream.receive_some(1 << 16):
             decoder.feed(data)
             for frame in decoder.frames():
-                answer = self._handle(frame)
+                answer = self.handle(frame)
                 await trio.sleep(self.answer_after_s)
                 if answer is not None:
                     await stream.send_all(answer)
 
-    def _handle(self, frame: Frame) -> bytes | None:
+    def handle(self, frame: Frame) -> bytes | None:
+        """Return what a frame is answered; None: nothing."""
         if frame.code == CommandCode.BROKER_REGISTER:
             self.brokers.append(decode_broker_register(frame.body))
             self.told_at.append(trio.current_time())

@@ -94,6 +94,7 @@ class Broker:
 
     network: NodeNetwork
     clock: SimClock
+    port: int = BROKER_PORT
     deliveries: list[Delivery] = field(default_factory=list)
     requests: list[Frame] = field(default_factory=list)
     answer_after_s: float = 0.0
@@ -102,6 +103,8 @@ class Broker:
     fails: Callable[[bytes], int] = lambda _: 0
     """Item code by message id."""
     early: int = 0
+    subjects: set[str] = field(default_factory=set)
+    """Of all that came, refused ones included."""
 
     @property
     def ids(self) -> list[str]:
@@ -110,7 +113,7 @@ class Broker:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
-        listener = await self.network.listen(HOST, BROKER_PORT)
+        listener = await self.network.listen(HOST, self.port)
         async with trio.open_nursery() as nursery, listener:
             task_status.started()
             while True:
@@ -139,6 +142,7 @@ class Broker:
         scan = ItemScan()
         scan_items(frame.body, scan)
         assert scan.ids, "an empty SEND_MESSAGE"
+        self.subjects.update(subject.decode() for subject in scan.subjects)
         for start, size in zip(scan.starts, scan.sizes, strict=True):
             data = frame.body[start : start + size]
             item = decode_item(data)

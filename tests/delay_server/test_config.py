@@ -16,6 +16,7 @@ from delay_server.config import (
     ListenerConfig,
     MetaConfig,
     NodeConfig,
+    RoutesConfig,
     StorageConfig,
     WheelConfig,
     sections,
@@ -259,3 +260,33 @@ def test_an_address_that_clients_could_not_use_is_refused(listening: str, advert
         DelayServerConfig(node=NODE, meta=meta, listener=listener)
     # Nobody is told where there is no meta server.
     DelayServerConfig(node=NODE, brokers=BROKERS, listener=listener)
+
+
+def test_a_meta_server_takes_the_place_of_brokers_unless_they_are_given() -> None:
+    meta = MetaConfig(addresses="127.0.0.1:8080, meta.example:8081")
+    config = DelayServerConfig(node=NODE, meta=meta)
+    assert config.has_routes
+    assert config.meta.http_addresses() == (("127.0.0.1", 8080), ("meta.example", 8081))
+    assert not DelayServerConfig(node=NODE, meta=meta, brokers=BROKERS).has_routes
+    assert not DelayServerConfig(node=NODE, brokers=BROKERS).has_routes
+    with pytest.raises(ValueError, match="at least one broker group"):
+        DelayServerConfig(node=NODE)
+    with pytest.raises(ValueError, match="addresses"):
+        MetaConfig(addresses="nowhere")
+
+
+def test_what_waits_for_a_route_can_fill_neither_the_session_nor_the_names() -> None:
+    config = DelayServerConfig(node=NODE, brokers=BROKERS)
+    assert config.unrouted_max == 100_000
+    small = DelayServerConfig(
+        node=NODE, brokers=BROKERS, storage=StorageConfig(subjects_bytes_max=2**20)
+    )
+    assert small.unrouted_max == 2**20 // (1024 + 256)
+    few = DelayServerConfig(node=NODE, brokers=BROKERS, routes=RoutesConfig(subjects_max=1))
+    assert few.unrouted_max == 1
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(RoutesConfig)])
+def test_settings_of_routes_that_make_no_sense_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        RoutesConfig(**{name: -1})

@@ -57,7 +57,8 @@ def test_what_exceeds_half_of_the_free_room_is_dropped_and_the_subject_waits() -
     # From now on nothing of it passes, whatever room there is.
     assert admit(lanes, 5, 6, 5) == [(0, [2])]
     assert lanes.keep(entries_of(5, 6, 5, 7))["subject"].tolist() == [6, 7]
-    lanes.stop_waiting(5)
+    assert lanes.open(1).tolist() == [5]
+    lanes.close(1)
     assert lanes.keep(entries_of(5, 6))["subject"].tolist() == [5, 6]
     assert admit(lanes, 5) == [(1, [1])]
 
@@ -120,8 +121,10 @@ def test_counts_are_those_of_a_plain_count_and_all_but_those_who_wait_are_offere
             count = chance.randint(1, held[subject])
             held[subject] -= count
             lanes.settled(entries_of(*[subject] * count))
-        if lanes.waiting and chance.random() < 0.3:
-            lanes.stop_waiting(min(lanes.waiting))
+        if lanes.unopened and chance.random() < 0.5:
+            lanes.open(min(lanes.unopened))
+        elif lanes.opened and chance.random() < 0.5:
+            lanes.close(min(lanes.opened))
         assert all(lanes.held(subject) == held[subject] for subject in (0, 1, 2, 200))
 
 

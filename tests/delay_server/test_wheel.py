@@ -393,7 +393,7 @@ def test_what_is_thrown_out_is_exactly_what_comes_after_the_key(
         assert len(real) == len(model)
         assert real.next_due_ms() == min((entry[1] for entry in model.values()), default=None)
         counts = Counter(entry[-1] for entry in model.values())
-        assert all(real.pending_of(subject) == counts[subject] for subject in range(400))
+        assert all(real.pending_among(np.array([s])) == counts[s] for s in range(400))
     left = np.concatenate([real.pop_due(2**60, 10**9), np.empty(0, ENTRY)]).tolist()
     assert left == sorted(model.values(), key=lambda entry: (entry[1], entry[0]))
 

@@ -31,7 +31,7 @@ from delay_protocol import (
     scan_items,
 )
 from delay_transport import Listener
-from sender import BrokerGroup, GroupState, Outcome, Sender, SenderConfig
+from sender import BrokerGroup, GroupState, LaneRoutes, Outcome, Sender, SenderConfig
 from sender.parcels import Entries, Mask
 
 EPOCH_MS = 1_700_000_000_000
@@ -370,7 +370,12 @@ class Rig:
     """A sender, its brokers, and what came of it."""
 
     def __init__(
-        self, brokers: Sequence[FakeBroker], nursery: trio.Nursery, config: SenderConfig, wall: Wall
+        self,
+        brokers: Sequence[FakeBroker],
+        nursery: trio.Nursery,
+        config: SenderConfig,
+        wall: Wall,
+        routes: LaneRoutes | None = None,
     ) -> None:
         self.wall = wall
         self.brokers = brokers
@@ -379,10 +384,7 @@ class Rig:
         self.damages: list[int] = []
         self.offered = 0
         self.sender = Sender(
-            [
-                BrokerGroup(name=f"g-{broker.name}", host=broker.name, port=20881)
-                for broker in brokers
-            ],
+            [self.group(number) for number in range(len(brokers))],
             hello=HELLO,
             config=config,
             clock=wall,
@@ -392,7 +394,13 @@ class Rig:
             subject_name=lambda _number: b"a.b",
             on_outcome=self._on_outcome,
             on_damaged=lambda entries: self.damages.extend(entries["sequence"].tolist()),
+            routes=routes,
         )
+
+    def group(self, number: int, *, at: int | None = None) -> BrokerGroup:
+        """Return the group of a broker, maybe at the address of another one."""
+        host = self.brokers[number if at is None else at].name
+        return BrokerGroup(name=f"g-b{number}", host=host, port=20881)
 
     def _on_outcome(self, entries: Entries, at_ms: int, group: str, outcome: Outcome) -> None:
         assert at_ms == self.wall.now_ms()
@@ -422,12 +430,13 @@ async def rig_of(
     *,
     config: SenderConfig | None = None,
     setup: Callable[[Rig], None] | None = None,
+    routes: LaneRoutes | None = None,
 ) -> AsyncIterator[Rig]:
     """Run a sender in front of this many brokers; `setup` is called before it starts."""
     wall = Wall()
     async with trio.open_nursery() as nursery:
         fakes = [FakeBroker(f"b{number}", wall) for number in range(brokers)]
-        rig = Rig(fakes, nursery, config or SenderConfig(), wall)
+        rig = Rig(fakes, nursery, config or SenderConfig(), wall, routes)
         if setup is not None:
             setup(rig)
         await nursery.start(lambda task_status: rig.sender.run(task_status=task_status))

@@ -21,7 +21,14 @@ class View:
     name: str = "g"
 
 
+def named(*groups: View) -> list[View]:
+    for number, group in enumerate(groups):
+        group.name = f"g{number}"
+    return list(groups)
+
+
 def choose(count: int, *groups: View, avoid: int = NOBODY, batch_items: int = 10) -> list[int]:
+    named(*groups)
     routing = LeastLoaded(batch_items=batch_items)
     choices = routing.choose(np.zeros(count, ENTRY), avoid=avoid, groups=groups)
     found: list[int] = choices.tolist()
@@ -35,9 +42,21 @@ def test_equal_groups_take_turns_batch_by_batch() -> None:
 def test_equal_groups_take_turns_over_several_choices_too() -> None:
     routing = LeastLoaded(batch_items=10)
     entry = np.zeros(1, ENTRY)
-    views = [View(99), View(99), View(99)]
+    views = named(View(99), View(99), View(99))
     chosen = [routing.choose(entry, avoid=NOBODY, groups=views).tolist()[0] for _ in range(6)]
     assert chosen == [0, 1, 2, 0, 1, 2]
+
+
+def test_equal_groups_take_turns_however_lanes_with_others_come_in_between() -> None:
+    routing = LeastLoaded(batch_items=10)
+    entry = np.zeros(1, ENTRY)
+    first, second, third = named(View(99), View(99), View(99))
+    found: Counter[str] = Counter()
+    for _ in range(100):
+        routing.choose(entry, avoid=NOBODY, groups=[third])
+        both = [first, second]
+        found[both[routing.choose(entry, avoid=NOBODY, groups=both)[0]].name] += 1
+    assert found == {"g0": 50, "g1": 50}
 
 
 def test_the_least_loaded_is_filled_first() -> None:

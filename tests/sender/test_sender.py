@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
@@ -820,3 +821,228 @@ def test_every_entry_has_one_outcome_and_none_comes_early(
     brokers: int, steps: list[Step], damaged: set[int]
 ) -> None:
     trio.run(run_through, brokers, steps, damaged, clock=MockClock(autojump_threshold=0))
+
+
+# Groups and routes that change.
+
+
+class TableRoutes:
+    """The lane of a subject is its number, until it is moved; the groups of a lane stand here."""
+
+    def __init__(self, groups: dict[int, list[str]]) -> None:
+        self.groups = groups
+        self.lanes = np.arange(64, dtype=np.int32)
+        self.refusals: list[tuple[str, list[int]]] = []
+        self.failed: list[str] = []
+
+    def groups_of(self, lane: int) -> list[str]:
+        return self.groups.get(lane, [])
+
+    def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
+        lanes: npt.NDArray[np.int32] = self.lanes[entries["subject"]]
+        return lanes
+
+    def refused(self, entries: Entries, group: str) -> None:
+        self.refusals.append((group, entries["sequence"].tolist()))
+
+    def group_failed(self, group: str) -> None:
+        self.failed.append(group)
+
+
+def offer_of(rig: Rig, routes: TableRoutes, subject: int, count: int) -> list[int]:
+    """Offer due messages of a subject in its lane; return their sequences."""
+    entries = rig.offer(count, lane=int(routes.lanes[subject]))
+    entries["subject"] = subject
+    sequences: list[int] = entries["sequence"].tolist()
+    return sequences
+
+
+def came_to(broker: FakeBroker) -> set[int]:
+    return {int(message_id[1:]) for message_id in broker.ids}
+
+
+async def test_each_lane_goes_to_its_own_groups_and_one_without_any_stops_no_other() -> None:
+    routes = TableRoutes({1: ["g-b0"], 2: ["g-b1"], 3: ["g-b0", "g-b1"], 4: [], 5: ["unheard"]})
+    async with rig_of(2, routes=routes) as rig:
+        sent = {subject: offer_of(rig, routes, subject, 600) for subject in (4, 5, 1, 2, 3)}
+        await trio.sleep(1)
+        assert came_to(rig.brokers[0]) >= set(sent[1])
+        assert came_to(rig.brokers[1]) >= set(sent[2])
+        assert not came_to(rig.brokers[0]) & set(sent[2])
+        assert not came_to(rig.brokers[1]) & set(sent[1])
+        assert rig.sender.unsent().total == 1200
+        # A route that comes brings them out.
+        routes.groups[4] = ["g-b1"]
+        rig.sender.routes_changed([4])
+        await trio.sleep(1)
+        assert came_to(rig.brokers[1]) >= set(sent[4])
+        assert rig.sender.unsent().total == 600
+        assert rig.sender.queued_by_lane() == {5: 600}
+
+
+async def test_a_group_that_comes_is_used_and_one_that_goes_gives_back_what_it_has() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=2)
+
+    routes = TableRoutes({0: ["g-b0", "g-b1"]})
+    config = SenderConfig(batch_items=10, in_flight_requests_max=2)
+    async with rig_of(2, config=config, setup=setup, routes=routes) as rig:
+        rig.sender.set_groups([rig.group(0)])
+        await trio.sleep(1)
+        offer_of(rig, routes, 0, 100)
+        await trio.sleep(1)
+        assert (len(rig.brokers[0].ids), rig.brokers[1].ids) == (20, [])
+        rig.sender.set_groups([rig.group(1)])
+        await trio.sleep(0.5)
+        # What is in flight is waited for, and not sent again.
+        assert len(rig.brokers[1].ids) == 80
+        assert [(s.name, s.state) for s in rig.sender.status()] == [
+            ("g-b0", GroupState.RETIRING),
+            ("g-b1", GroupState.UP),
+        ]
+        await trio.sleep(2)
+        rig.assert_all_settled()
+        assert [s.name for s in rig.sender.status()] == ["g-b1"]
+        assert (
+            Counter(map(bytes, rig.brokers[0].ids + rig.brokers[1].ids)).most_common(1)[0][1] == 1
+        )
+
+
+async def test_a_group_that_moves_is_reached_at_its_new_address_at_once() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=1)
+
+    config = SenderConfig(batch_items=10, in_flight_requests_max=2)
+    routes = TableRoutes({0: ["g-b0"]})
+    async with rig_of(2, config=config, setup=setup, routes=routes) as rig:
+        rig.sender.set_groups([rig.group(0)])
+        offer_of(rig, routes, 0, 100)
+        await trio.sleep(0.5)
+        rig.sender.set_groups([rig.group(0, at=1)])
+        await trio.sleep(1)
+        assert len(rig.brokers[0].ids) == 20
+        assert len(rig.brokers[1].ids) == 80
+        rig.assert_all_settled()
+        (status,) = rig.sender.status()
+        assert (status.address, status.failures) == ("b1:20881", 0)
+        assert not routes.failed
+
+
+@pytest.mark.parametrize("make", [make_unreachable, make_refusing])
+async def test_a_group_that_was_not_to_be_reached_moves_without_waiting(
+    make: Callable[[FakeBroker], None],
+) -> None:
+    routes = TableRoutes({0: ["g-b0"]})
+    config = SenderConfig(reconnect_base_s=1000, reconnect_max_s=1000, connect_timeout_s=500)
+    async with rig_of(
+        2, config=config, setup=lambda rig: make(rig.brokers[0]), routes=routes
+    ) as rig:
+        offer_of(rig, routes, 0, 10)
+        await trio.sleep(10)
+        rig.sender.set_groups([rig.group(0, at=1)])
+        await trio.sleep(1)
+        rig.assert_all_settled()
+
+
+async def test_a_refused_subject_and_a_failing_group_have_their_routes_asked_for() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = lambda request: refuse(
+            ItemCode.SUBJECT_NOT_ASSIGNED, request.ids[0]
+        )
+        make_refusing(rig.brokers[1])
+
+    routes = TableRoutes({0: ["g-b0"], 1: ["g-b1"]})
+    async with rig_of(2, setup=setup, routes=routes) as rig:
+        first, *_ = offer_of(rig, routes, 0, 3)
+        await trio.sleep(0.5)
+        assert routes.refusals == [("g-b0", [first])]
+        assert set(routes.failed) == {"g-b1"}
+        # It is in another lane when it is tried again.
+        routes.groups[7] = ["g-b1"]
+        routes.lanes[0] = 7
+        rig.sender.routes_changed([0, 7])
+        rig.brokers[1].is_refusing = False
+        await trio.sleep(30)
+        rig.assert_all_settled()
+        assert came_to(rig.brokers[1]) == {first}
+
+
+async def test_there_are_no_more_groups_than_are_allowed() -> None:
+    routes = TableRoutes({0: ["g-b0", "g-b1", "g-b2"]})
+    async with rig_of(3, config=SenderConfig(groups_max=3), routes=routes) as rig:
+        limited = SenderConfig(groups_max=2)
+        rig.sender._config = limited
+        rig.sender.set_groups([])
+        await trio.sleep(1)
+        assert rig.sender.status() == []
+        rig.sender.set_groups([rig.group(number) for number in range(3)])
+        assert [s.name for s in rig.sender.status()] == ["g-b0", "g-b1"]
+        rig.sender.set_groups([rig.group(2)])
+        offer_of(rig, routes, 0, 5)
+        await trio.sleep(1)
+        rig.assert_all_settled()
+        assert came_to(rig.brokers[2]) == set(range(5))
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_changes_each_message_goes_once_and_only_where_its_subject_was_routed(
+    chance: random.Random,
+) -> None:
+    trio.run(_change_routes, chance, clock=MockClock(autojump_threshold=0))
+
+
+async def _change_routes(chance: random.Random) -> None:
+    subjects, brokers = 6, 4
+    names = [f"g-b{number}" for number in range(brokers)]
+    routes = TableRoutes({lane: [] for lane in range(subjects * 2)})
+    config = SenderConfig(
+        batch_items=4, queue_items_max=16, in_flight_requests_max=2, retry_max_s=2, refused_max_s=2
+    )
+    allowed: dict[int, set[str]] = {}
+    """By sequence: groups of its subject at any time since it was offered."""
+    of_subject: dict[int, list[int]] = {subject: [] for subject in range(subjects)}
+    async with rig_of(brokers, config=config, routes=routes) as rig:
+        for _ in range(40):
+            action = chance.randrange(5)
+            subject = chance.randrange(subjects)
+            if action <= 1:
+                sequences = offer_of(rig, routes, subject, chance.choice([1, 5, 40]))
+                of_subject[subject] += sequences
+                now = routes.groups_of(int(routes.lanes[subject]))
+                allowed.update((sequence, set(now)) for sequence in sequences)
+            elif action == 2:
+                # Another lane, with groups of its own.
+                before = int(routes.lanes[subject])
+                lane = chance.choice([subject, subject + subjects])
+                routes.groups[lane] = chance.sample(names, chance.randrange(brokers))
+                routes.lanes[subject] = lane
+                rig.sender.routes_changed({before, lane})
+                for sequence in of_subject[subject]:
+                    allowed[sequence].update(routes.groups[lane])
+            elif action == 3:
+                some = chance.sample(range(brokers), chance.randrange(brokers + 1))
+                rig.sender.set_groups([rig.group(number) for number in some])
+            else:
+                broker = chance.choice(rig.brokers)
+                broker.script = chance.choice(
+                    [
+                        take_all,
+                        lambda r: refuse(ItemCode.SUBJECT_NOT_ASSIGNED, *r.ids),
+                        lambda r: refuse(ItemCode.BROKER_READ_ONLY, r.ids[0]),
+                        lambda _r: Reply(delay_s=0.3),
+                    ]
+                )
+                await trio.sleep(chance.choice([0.01, 0.5, 3]))
+        for broker in rig.brokers:
+            broker.script = take_all
+        rig.sender.set_groups([rig.group(number) for number in range(brokers)])
+        for lane in range(subjects * 2):
+            routes.groups[lane] = routes.groups[lane] or [names[0]]
+        for groups in allowed.values():
+            groups.add(names[0])
+        rig.sender.routes_changed(routes.groups)
+        await trio.sleep(300)
+        rig.assert_all_settled()
+        for broker, name in zip(rig.brokers, names, strict=True):
+            assert all(name in allowed[sequence] for sequence in came_to(broker))

@@ -1038,7 +1038,7 @@ _DELIVERED = (
         edits=(
             Edit(
                 _GROUP,
-                "            self._exchange.retry(request.batch, avoid=self._number)\n",
+                "            self._exchange.retry(request.batch, avoid=self.number)\n",
                 "",
             ),
         ),
@@ -1067,9 +1067,9 @@ _DELIVERED = (
                 _GROUP,
                 (
                     "            self._exchange.refused(batch.where(refused), "
-                    "codes[refused], avoid=self._number)\n"
+                    "codes[refused], avoid=self.number)\n"
                 ),
-                "            self._exchange.refused(batch, codes, avoid=self._number)\n",
+                "            self._exchange.refused(batch, codes, avoid=self.number)\n",
             ),
         ),
         needs="a broker that takes some items of a request",
@@ -1349,7 +1349,10 @@ _WAITING = (
         edits=(
             Edit(
                 _LANES,
-                "                self.waiting.add(subject)\n",
+                (
+                    "        for subject in subjects.tolist():\n"
+                    "            self._await_opening(subject, lane)\n"
+                ),
                 "",
             ),
         ),
@@ -1363,21 +1366,18 @@ _WAITING = (
         edits=(
             Edit(
                 _DRAINING,
-                (
-                    "            closed = self._note_closed(subject, job)\n"
-                    "        done = job is None\n"
-                ),
+                ("            closed = self._note_closed(lane, job)\n        done = job is None\n"),
                 "            closed = False\n        done = job is None\n",
             ),
             Edit(
                 _DRAINING,
                 (
-                    "                closed = closed or self._note_closed(subject, job)\n"
+                    "                closed = closed or self._note_closed(lane, job)\n"
                     "                await self._filing.take([entries])\n"
                 ),
                 (
                     "                await self._filing.take([entries])\n"
-                    "                closed = closed or self._note_closed(subject, job)\n"
+                    "                closed = closed or self._note_closed(lane, job)\n"
                 ),
             ),
         ),
@@ -1392,11 +1392,8 @@ _WAITING = (
         edits=(
             Edit(
                 _DRAINING,
-                (
-                    "            closed = not self._wheel.pending_of(subject) and "
-                    "await self._close(subject)\n"
-                ),
-                "            closed = await self._close(subject)\n",
+                "            if lane in self._lanes.leaving or self._in_wheel(lane):\n",
+                "            if lane in self._lanes.leaving:\n",
             ),
         ),
         needs="a hot subject with messages that are due later",
@@ -1468,8 +1465,8 @@ _WAITING = (
         edits=(
             Edit(
                 _SCHEDULE,
-                "        self.lanes[subject] = (0, 0)\n        self.given.add(given)\n",
-                "        self.lanes[subject] = (0, 0)\n",
+                "        self.lanes.subjects.add(subjects)\n        self.given.add(given)\n",
+                "        self.lanes.subjects.add(subjects)\n",
             ),
         ),
         needs="a hot subject",

@@ -72,6 +72,8 @@ class Model:
         self.sweeping = False
         self.job: LoadJob | None = None
         self.lane_job: DrainJob | CloseJob | None = None
+        self.lane_of: dict[int, int] = {}
+        """The open lane of each subject that has one."""
         self.drain_room = 0
         """How many more rows the lane job that drains was asked for."""
         self.counts: Counter[str] = Counter()
@@ -202,22 +204,44 @@ class Model:
         self.waiting.add(subject)
 
     def open_lanes(self) -> None:
-        for subject in sorted(self.waiting - set(map(self.subject, self.log.lanes))):
-            number = self.number(subject)
-            if isinstance(self.lane_job, CloseJob) and self.lane_job.subject == number:
-                if not self.lane_job.started:
+        """Open lanes for subjects that wait, one each or several together, or let them join."""
+        without = sorted(self.waiting - self.lane_of.keys())
+        while without:
+            together = without[: self.chance.choice([1, 1, 9])]
+            without = without[len(together) :]
+            lane = self.chance.randrange(SUBJECTS)
+            if self.lane_job is not None and self.lane_job.lane == lane:
+                if not (isinstance(self.lane_job, CloseJob) and self.lane_job.started):
                     continue
                 self.counts["opened again while closing"] += 1
-            given = [row.sequence for row in self.sender.values() if row.subject == subject]
-            self.log.open_lane(number, np.array(given + list(self.unnoted), np.int64))
+            given = [row.sequence for row in self.sender.values() if row.subject in together]
+            self.counts["joined"] += lane in self.log.lanes
+            self.log.open_lane(
+                lane,
+                np.array(list(map(self.number, together))),
+                np.array(given + list(self.unnoted), np.int64),
+            )
+            self.lane_of.update(dict.fromkeys(together, lane))
             self.counts["lanes"] += 1
+
+    def leave_lane(self) -> None:
+        """Take a subject out of its lane; it goes on waiting."""
+        lanes = dict(self.lane_of)
+        if self.lane_job is not None:
+            lanes = {s: lane for s, lane in lanes.items() if lane != self.lane_job.lane}
+        if lanes:
+            subject = self.chance.choice(sorted(lanes))
+            self.log.leave_lane(self.lane_of.pop(subject), np.array([self.number(subject)]))
+            self.counts["left"] += 1
+
+    def members(self, lane: int) -> set[int]:
+        return {subject for subject, of in self.lane_of.items() if of == lane}
 
     def serve_lane(self, rows_max: int, step: int) -> None:
         """Go on with draining or closing a lane."""
         if self.lane_job is None and self.log.lanes:
-            subject = self.chance.choice(sorted(map(self.subject, self.log.lanes)))
-            number = self.number(subject)
-            if any(row.subject == subject for row in self.wheel.values()):
+            number = self.chance.choice(sorted(self.log.lanes))
+            if any(row.subject in self.members(number) for row in self.wheel.values()):
                 closable = False
             else:
                 closable = self.chance.random() < 0.5
@@ -241,7 +265,7 @@ class Model:
         else:
             self.drain_room -= len(entries)
             assert self.drain_room >= 0, "a lane gave more than was wanted"
-            keys = [(row.due_ms, row.sequence) for row in self._offer(entries, job.subject)]
+            keys = [(row.due_ms, row.sequence) for row in self._offer(entries, job)]
             assert keys == sorted(keys)
         if done:
             self.counts[type(job).__name__] += job.started
@@ -250,12 +274,16 @@ class Model:
     def _note_closed(self) -> None:
         assert self.lane_job is not None
         if isinstance(self.lane_job, CloseJob):
-            self.waiting.discard(self.subject(self.lane_job.subject))
+            for subject in self.members(self.lane_job.lane):
+                self.waiting.discard(subject)
+                del self.lane_of[subject]
 
-    def _offer(self, entries: Entries, number: int) -> list[Row]:
-        assert (entries["subject"] == number).all()
-        rows = [self._enter(sequence) for sequence in entries["sequence"].tolist()]
+    def _offer(self, entries: Entries, job: DrainJob) -> list[Row]:
+        numbers = dict(entries[["sequence", "subject"]].tolist())
+        rows = [self._enter(sequence) for sequence in numbers]
         for row in rows:
+            number = numbers[row.sequence]
+            assert number in job.members
             assert row.subject == self.subject(number)
             assert row.due_ms <= self.now_ms
             self.numbers[row.sequence] = number
@@ -291,6 +319,7 @@ class Model:
         self.wheel.clear()
         self.sender.clear()
         self.waiting.clear()
+        self.lane_of.clear()
         self.job = self.lane_job = None
         self.sweeping = False
         self.counts["restarts"] += 1
@@ -358,6 +387,8 @@ class Model:
         elif action == 12:
             if chance.random() < 0.4:
                 self.mark_waiting(chance.randrange(SUBJECTS))
+            elif chance.random() < 0.3:
+                self.leave_lane()
             self.open_lanes()
         elif action <= 14:
             self.serve_lane(chance.choice([1, 5, 10**6]), chance.choice([1, 10, 1000]))
@@ -382,6 +413,7 @@ def test_whatever_interleaves_every_row_is_given_out_exactly_once(first_seed: in
     # A test in which nothing happens proves nothing.
     assert min(counts[name] for name in ("loads", "evictions", "lanes", "DrainJob")) > 50
     assert counts["CloseJob"] > 20
+    assert min(counts[name] for name in ("joined", "left")) > 5
     assert counts["collections"] > 50
     assert counts["restarts"]
 
@@ -395,12 +427,14 @@ def test_a_lane_comes_by_rows_that_are_filed_where_the_lowered_cursor_has_not_be
     model.mark_waiting(0)
     model.open_lanes()
     number = model.number(0)
-    drain = model.log.begin_drain(number, model.now_ms, rows_max=10, now_ms=model.now_ms)
+    lane = model.lane_of[0]
+    drain = model.log.begin_drain(lane, model.now_ms, rows_max=10, now_ms=model.now_ms)
     assert drain is not None
     done = False
     while not done:
         entries, done = drain.step(1000)
-        model._offer(entries, number)
+        assert set(entries["subject"].tolist()) <= {number}
+        model._offer(entries, drain)
     assert model.sender.keys() == {2}
     # The lane has come further than the cursor, which is set back to the first row.
     model.wheel.clear()
@@ -458,12 +492,13 @@ def test_a_lane_is_not_closed_while_what_is_to_come_of_it_does_not_fit() -> None
     model.mark_waiting(0)
     model.open_lanes()
     model.load(60_000, 1000, 10_000)
-    job = model.log.begin_close(0, rows_max=99, now_ms=model.now_ms)
+    lane = model.lane_of[0]
+    job = model.log.begin_close(lane, rows_max=99, now_ms=model.now_ms)
     assert job is not None
     assert job.step(10_000)[1]
     assert not job.started
-    assert 0 in model.log.lanes
-    job = model.log.begin_close(0, rows_max=100, now_ms=model.now_ms)
+    assert lane in model.log.lanes
+    job = model.log.begin_close(lane, rows_max=100, now_ms=model.now_ms)
     assert job is not None
     assert job.started
     assert not model.log.lanes
@@ -504,7 +539,8 @@ def test_a_load_under_way_leaves_out_a_lane_that_is_opened_and_closed_meanwhile(
     model.mark_waiting(0)
     model.open_lanes()
     model.wheel.clear()
-    model.lane_job = model.log.begin_close(0, rows_max=100, now_ms=model.now_ms)
+    lane = model.lane_of[0]
+    model.lane_job = model.log.begin_close(lane, rows_max=100, now_ms=model.now_ms)
     model._note_closed()
     while model.lane_job is not None:
         model.serve_lane(100, 1)

@@ -410,7 +410,7 @@ def test_a_lane_and_the_jobs_that_pass_it_over_keep_its_name() -> None:
     first = bench.log.subjects.number(b"s%d" % (START_MS % 3))
     names, ids = bench.log.subjects.names, bench.log.subjects.ids
     name = names[first]
-    bench.log.open_lane(first, np.empty(0, np.int64))
+    bench.log.open_lane(first, np.array([first]), np.empty(0, np.int64))
     bench.log.flush(bench.now_ms)
     collect(bench)
     assert set(ids) == {name}
@@ -430,7 +430,7 @@ def test_a_lane_and_the_jobs_that_pass_it_over_keep_its_name() -> None:
     assert not ids
     # A job of one subject does not lose it before its end.
     again = bench.log.subjects.number(name)
-    bench.log.open_lane(again, np.empty(0, np.int64))
+    bench.log.open_lane(again, np.array([again]), np.empty(0, np.int64))
     close = bench.log.begin_close(again, rows_max=10, now_ms=bench.now_ms)
     assert close is not None
     assert not bench.log.lanes

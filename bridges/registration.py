@@ -1,0 +1,130 @@
+"""Tells a meta server, as a QMQ broker does, that a broker group is there and takes messages.
+
+    BROKER_REGISTER   ONLINE once when it serves, HEARTBEAT every 10 s, OFFLINE when it stops
+
+A meta server that is away is looked for until it answers; a broker serves meanwhile all the same.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from delay_protocol import (
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+    CommandCode,
+    ResponseCode,
+    encode_broker_register,
+)
+from delay_transport import Address, Network, TransportError, format_address
+from delay_transport.meta_address import MetaLocator
+from delay_transport.request_client import RequestConnection
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationTimes:
+    """How often and how patiently, in seconds."""
+
+    heartbeat_s: float = 10.0
+    """Between two signs of life; a meta server gives a group up after 30 s without one."""
+
+    answer_s: float = 2.0
+    """For an answer."""
+
+    again_s: float = 1.0
+    """Before another try, drawn between half of it and all of it."""
+
+
+class Registration:
+    """Keeps one broker, the master of its group, registered; one task."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        address: Address,
+        meta: Sequence[Address],
+        network: Network,
+        chance: random.Random,
+        times: RegistrationTimes | None = None,
+    ) -> None:
+        """Register `address` for the group at a meta server, found by these HTTP addresses."""
+        self.registered = 0
+        """Requests that a meta server has taken."""
+        self._group = group
+        self._address = address
+        self._network = network
+        self._locator = MetaLocator(network, meta)
+        self._chance = chance
+        self._times = times or RegistrationTimes()
+        self._state = BrokerRequestType.ONLINE
+        """What is to be said next."""
+
+    async def run(self) -> None:
+        """Say that it is there, again and again, until cancelled; then that it is not."""
+        try:
+            while True:
+                try:
+                    await self._converse()
+                except TransportError as error:
+                    _log.warning("not registered", group=self._group, reason=str(error))
+                await trio.sleep(self._times.again_s * (0.5 + 0.5 * self._chance.random()))
+        finally:
+            with trio.move_on_after(self._times.answer_s, shield=True):
+                await self._say_goodbye()
+
+    async def _say_goodbye(self) -> None:
+        self._state = BrokerRequestType.OFFLINE
+        try:
+            await self._converse()
+        except TransportError as error:
+            _log.warning("not signed off", group=self._group, reason=str(error))
+
+    async def _converse(self) -> None:
+        """Connect and register until something fails, or once if that is the last word."""
+        address = await self._locator.locate()
+        connection = RequestConnection()
+        failure: TransportError | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                await nursery.start(connection.run, self._network, address)
+                while await self._register(connection):
+                    self._state = BrokerRequestType.HEARTBEAT
+                    await trio.sleep(self._times.heartbeat_s)
+            except TransportError as error:
+                # Not through the nursery, which would put it into a group.
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _register(self, connection: RequestConnection) -> bool:
+        """Say how it is; return whether there is more to be said."""
+        is_over = self._state is BrokerRequestType.OFFLINE
+        body = encode_broker_register(
+            BrokerRegister(
+                request_type=self._state,
+                group=self._group,
+                address=format_address(self._address),
+                role=BrokerRole.MASTER,
+                state=BrokerState.NRW if is_over else BrokerState.RW,
+            )
+        )
+        answer = await connection.request(
+            CommandCode.BROKER_REGISTER, body, timeout_s=self._times.answer_s
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            reason = answer.body.decode(errors="replace")
+            _log.error("registration refused", group=self._group, reason=reason)
+            # QMQ's brokers go on as well: it may be entered later.
+            self._state = BrokerRequestType.ONLINE
+            return False
+        self.registered += 1
+        return not is_over

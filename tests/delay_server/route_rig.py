@@ -1,0 +1,198 @@
+"""A meta server that answers for routes as it is told, and brokers to route to, in virtual time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from delay_protocol import (
+    BrokerGroupInfo,
+    BrokerState,
+    ClientRegister,
+    ClientRegisterReply,
+    ClientType,
+    CommandCode,
+    Frame,
+    FrameDecoder,
+    OnlineState,
+    decode_client_register,
+    encode_client_register_reply,
+    encode_response,
+)
+from delay_server.config import DelayServerConfig, MetaConfig, RoutesConfig
+from delay_server.server import DelayServer
+from tests.delay_server.meta_stub import FakeMeta
+from tests.delay_server.server_rig import HOST, Broker, World, make_config
+
+META_HTTP, META_PORT = 8080, 20880
+FIRST_BROKER_PORT = 30000
+
+State = tuple[str, BrokerState]
+
+
+class ScriptedMeta:
+    """Answers CLIENT_REGISTER from `routes`, and pushes what is changed through `change`."""
+
+    def __init__(self, world: World, groups: int) -> None:
+        self.network = world.network.node("meta")
+        self.clock = world.clock
+        self.masters = {f"g{n}": f"{HOST}:{FIRST_BROKER_PORT + n}" for n in range(groups)}
+        self.routes: dict[str, tuple[str, ...]] = {}
+        """Groups by subject."""
+        self.rest: tuple[str, ...] | None = ("g0",)
+        """Those of all other subjects; None: they are not answered."""
+        self.states: dict[str, BrokerState] = {}
+        self.refused: set[str] = set()
+        self.asked: list[ClientRegister] = []
+        self.asked_at: list[tuple[float, str]] = []
+        self._told: dict[str, list[trio.abc.Stream]] = {}
+        self._nodes = FakeMeta(world)
+        """Makes each start of the node the master."""
+        self._scope = trio.CancelScope()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, or killed."""
+        with trio.CancelScope() as self._scope:
+            http = await self.network.listen(HOST, META_HTTP)
+            tcp = await self.network.listen(HOST, META_PORT)
+            async with http, tcp, trio.open_nursery() as nursery:
+                nursery.start_soon(self._accept, nursery, http, self._discover)
+                nursery.start_soon(self._accept, nursery, tcp, self._serve)
+                task_status.started()
+
+    def kill(self) -> None:
+        """End it and all its connections."""
+        self._told.clear()
+        self._scope.cancel()
+
+    async def _accept(self, nursery, listener, serve) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        while True:
+            nursery.start_soon(serve, await listener.accept())
+
+    async def _discover(self, stream: trio.abc.Stream) -> None:
+        async with stream:
+            await stream.receive_some(4096)
+            body = f"{HOST}:{META_PORT}"
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            await stream.send_all((head + body).encode())
+
+    async def _serve(self, stream: trio.abc.Stream) -> None:
+        decoder = FrameDecoder(frame_bytes_max=1 << 20)
+        try:
+            while data := await stream.receive_some(1 << 16):
+                decoder.feed(data)
+                for frame in decoder.frames():
+                    await self._answer(stream, frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _answer(self, stream: trio.abc.Stream, frame: Frame) -> None:
+        if frame.code == CommandCode.HEARTBEAT:
+            await stream.send_all(encode_response(frame, code=0))
+            return
+        if frame.code in {CommandCode.NODE_REGISTER, CommandCode.BROKER_REGISTER}:
+            answer = self._nodes.handle(frame)
+            assert answer is not None
+            await stream.send_all(answer)
+            return
+        request = decode_client_register(frame.body)
+        assert request.client_type == ClientType.PRODUCER
+        assert (request.client_id, request.app_code, request.consumer_group) == ("", "", "")
+        self.asked.append(request)
+        self.asked_at.append((trio.current_time(), request.subject))
+        told = self._told.setdefault(request.subject, [])
+        if stream not in told:
+            told.append(stream)
+        body = self._reply(request.subject)
+        if body is not None:
+            await stream.send_all(encode_response(frame, code=0, body=body))
+
+    def _reply(self, subject: str) -> bytes | None:
+        names = self.routes.get(subject, self.rest)
+        if names is None:
+            return None
+        is_refused = subject in self.refused
+        return encode_client_register_reply(
+            ClientRegisterReply(
+                timestamp_ms=-2 if is_refused else self.clock.now_ms(),
+                subject=subject,
+                consumer_group="",
+                online_state=OnlineState.OFFLINE if is_refused else OnlineState.ONLINE,
+                client_type=ClientType.PRODUCER,
+                groups=tuple(
+                    BrokerGroupInfo(
+                        name=name,
+                        master=self.masters[name],
+                        updated_ms=0,
+                        state=self.states.get(name, BrokerState.RW),
+                    )
+                    for name in (() if is_refused else names)
+                ),
+            )
+        )
+
+    async def push(self, *subjects: str) -> None:
+        """Tell everybody who asked for these what they would be answered now."""
+        code = int(CommandCode.CLIENT_REGISTER)
+        asked = Frame(code=code, version=9, opaque=0, flag=0, request_code=code, body=b"")
+        for subject in subjects:
+            body = self._reply(subject)
+            assert body is not None
+            for stream in self._told.get(subject, []):
+                await stream.send_all(encode_response(asked, code=0, body=body))
+
+    async def change(self, subject: str, *groups: str) -> None:
+        """Route a subject to other groups from now on."""
+        self.routes[subject] = groups
+        await self.push(subject)
+
+
+class RouteWorld(World):
+    """A World with several brokers and a meta server that leads to them."""
+
+    def __init__(self, groups: int = 2, *, seed: int = 7) -> None:
+        super().__init__(seed=seed)
+        self.meta = ScriptedMeta(self, groups)
+        self.brokers = [
+            Broker(
+                self.network.node(f"broker {number}"), self.clock, port=FIRST_BROKER_PORT + number
+            )
+            for number in range(groups)
+        ]
+
+    @asynccontextmanager
+    async def routing(
+        self,
+        config: DelayServerConfig | None = None,
+        *,
+        away: tuple[int, ...] = (),
+    ) -> AsyncIterator[tuple[DelayServer, trio.Nursery]]:
+        """Serve during the block, with a meta server and all brokers but those that are away."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: self.meta.run(task_status=task_status))
+            for number, broker in enumerate(self.brokers):
+                if number not in away:
+                    await nursery.start(
+                        lambda task_status, b=broker: b.run(task_status=task_status)
+                    )
+            async with self.serving(config or routed_config(), has_broker=False) as server:
+                yield server, nursery
+            nursery.cancel_scope.cancel()
+
+    def ids(self) -> list[str]:
+        """Ids of all deliveries anywhere."""
+        return [message_id for broker in self.brokers for message_id in broker.ids]
+
+
+def routed_config(**sections: object) -> DelayServerConfig:
+    """Return settings with a meta server in the place of brokers."""
+    return make_config(
+        **{
+            "brokers": {},
+            "meta": MetaConfig(addresses=f"{HOST}:{META_HTTP}"),
+            "routes": RoutesConfig(doubt_ms=0),
+            **sections,
+        }
+    )
