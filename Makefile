@@ -5,10 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-# Seeds of `make simulate`: how many, and the first of them; LEDGER: a file to enter them in.
+# Seeds of `make simulate`: how many, and the first of them; LEDGER: a file to enter them in; WORLD:
+# the delay "server" or the "meta" server.
 SEEDS ?= 500
 FIRST ?= 1
 LEDGER ?=
+WORLD ?= server
 
 # `make crash`: cycles that end by SIGKILL, cycles with power loss, the seed of the plan, and a rule
 # to take out (fsync, names, answer, facts) to see that it is noticed.
@@ -37,7 +39,7 @@ help:
 	@echo "make unit       the quick ones"
 	@echo "make check      lint, format, types, import arrows, tidiness, documentation"
 	@echo "make bench      the figures of docs/performance.md"
-	@echo "make simulate SEEDS=500 FIRST=1 [LEDGER=docs/reliability-ledger.jsonl]"
+	@echo "make simulate SEEDS=500 FIRST=1 [WORLD=meta] [LEDGER=docs/reliability-ledger.jsonl]"
 	@echo "make simulate-mutants    take each rule away and see the simulation notice (ONLY=\"fsync\")"
 	@echo "make crash CYCLES=500 CUTS=200 SEED=1 [BREAK=fsync]   real processes, killed and cut off power"
 	@echo "make damage COUNT=200000 SEED=1   bytes at rest gone bad: named or harmless, never delivered"
@@ -98,7 +100,7 @@ bench: $(VENV)/.developing
 	$(BIN)/python -m benchmarks
 
 simulate: $(VENV)/.developing
-	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first $(FIRST) \
+	$(BIN)/python -m tests.simulation.run --world $(WORLD) --seeds $(SEEDS) --first $(FIRST) \
 		$(if $(LEDGER),--ledger $(LEDGER))
 
 # ONLY="fsync split": those with one of these words in their names.

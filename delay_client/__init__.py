@@ -1,6 +1,6 @@
 """What services install: send messages now that are delivered later.
 
-    async with Client(["127.0.0.1:20801"]) as client:
+    async with Client(meta="127.0.0.1:8080") as client:
         receipt = await client.send("boarding.call", "LH 400", delay=timedelta(minutes=40))
 
 `Client` runs on asyncio and on trio; `BlockingClient` is the same for everyone else.
@@ -19,6 +19,7 @@ from delay_client.errors import (
     IllegalSubject,
     InvalidMessage,
     MessageTooLarge,
+    NoRoute,
     Overloaded,
     Refused,
     RetryableError,
@@ -41,6 +42,7 @@ __all__ = [
     "IllegalSubject",
     "InvalidMessage",
     "MessageTooLarge",
+    "NoRoute",
     "Outcome",
     "OutgoingMessage",
     "Overloaded",

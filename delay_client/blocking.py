@@ -13,18 +13,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from delay_client.batches import Collection, Waiter, cut_batches
+from delay_client.batches import Batch, Collection, Lane, Waiter, cut_batches
 from delay_client.clock import monotonic_s, wall_ms
-from delay_client.config import DEFAULT_SERVERS, ClientConfig
+from delay_client.config import ClientConfig
 from delay_client.errors import ClientClosed
 from delay_client.exchange import Exchange
+from delay_client.identity import client_id
 from delay_client.item_encoder import ItemEncoder
-from delay_client.links import Link
 from delay_client.message_ids import MessageIdMaker
 from delay_client.messages import Body, Delay, Outcome, OutgoingMessage, Receipt
+from delay_client.routing import Line
 
 _RECEIVE_SIZE: Final = 65536
 _SocketName = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
@@ -42,13 +44,21 @@ class BlockingClient:
 
     def __init__(
         self,
-        servers: Sequence[str] = DEFAULT_SERVERS,
+        servers: Sequence[str] | None = None,
         *,
+        meta: str | Sequence[str] | None = None,
+        app_code: str = "",
         config: ClientConfig | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Name the servers as `host:port`. `chance` is for tests: it draws ids and pauses."""
+        """Name the meta server's HTTP port or delay servers, as Client does.
+
+        Between calls nobody listens to the meta server: what it told meanwhile is taken in at the
+        next call, before anything is sent.
+        """
         self._servers = servers
+        self._meta = meta
+        self._app_code = app_code
         self._config = config or ClientConfig()
         self._chance = chance or random.SystemRandom()
         self._is_open = True
@@ -73,7 +83,9 @@ class BlockingClient:
         waiter = Waiter(traffic.note_news)
         with traffic.turn_taking:
             traffic.catch_up()
-            traffic.exchange.offer(encoded, waiter, timeout_s=timeout_s, now=monotonic_s())
+            traffic.exchange.offer(
+                encoded, waiter, subject=subject, timeout_s=timeout_s, now=monotonic_s()
+            )
             try:
                 traffic.run_until(lambda: waiter.outcome is not None)
             finally:
@@ -96,6 +108,7 @@ class BlockingClient:
                 encoder=self._new_encoder(),
                 config=self._config,
                 wall_ms=wall_ms,
+                lanes=_LockedLanes(traffic),
             ):
                 with traffic.turn_taking:
                     traffic.catch_up()
@@ -103,7 +116,7 @@ class BlockingClient:
                     batch.deadline = collection.deadline(now, timeout_s)
                     exchange.submit(batch, now)
                     traffic.step()
-                    traffic.run_until(lambda: not exchange.is_congested)
+                    traffic.run_until(partial(_has_room, exchange, batch))
             with traffic.turn_taking:
                 traffic.run_until(lambda: not collection.unsettled)
         finally:
@@ -139,7 +152,14 @@ class BlockingClient:
         return self._traffic
 
     def _begin_traffic(self) -> "_Traffic":
-        exchange = Exchange(self._servers, config=self._config, chance=self._chance)
+        exchange = Exchange(
+            self._servers,
+            meta=self._meta,
+            client_id=client_id(),
+            app_code=self._app_code,
+            config=self._config,
+            chance=self._chance,
+        )
         return _Traffic(exchange, connect_timeout_s=self._config.connect_timeout_s)
 
     def _new_encoder(self) -> ItemEncoder:
@@ -161,7 +181,7 @@ class _Traffic:
         self.exchange = exchange
         self.turn_taking = threading.Condition()
         self._connect_timeout_s = connect_timeout_s
-        self._connections: dict[Link, _Connection] = {}
+        self._connections: dict[Line, _Connection] = {}
         # Not epoll: its set of sockets would be shared with forked children.
         self._selector = selectors.PollSelector()
         self._alarm_in, self._alarm_out = socket.socketpair()
@@ -277,7 +297,7 @@ class _Traffic:
     def _tend(self) -> None:
         """Connect what is wanted, close what is condemned, write what can be written."""
         now = monotonic_s()
-        for link in self.exchange.links:
+        for link in self.exchange.lines:
             connection = self._connections.get(link)
             if connection is None:
                 if self.exchange.wants_connection(link, now):
@@ -307,7 +327,7 @@ class _Traffic:
 
     # One connection.
 
-    def _connect(self, link: Link) -> None:
+    def _connect(self, link: Line) -> None:
         self.exchange.connecting(link)
         try:
             found = socket.getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
@@ -316,7 +336,7 @@ class _Traffic:
             return
         self._try_address(link, [(family, name) for family, _, _, _, name in found])
 
-    def _try_address(self, link: Link, addresses: list[tuple[int, _SocketName]]) -> None:
+    def _try_address(self, link: Line, addresses: list[tuple[int, _SocketName]]) -> None:
         """Begin to connect to the first address; keep the others for when it fails."""
         reason = "no address"
         while addresses:
@@ -388,7 +408,7 @@ class _Traffic:
             return
         self._selector.modify(connection.socket, _READ, connection)
 
-    def _drop(self, link: Link, reason: str) -> None:
+    def _drop(self, link: Line, reason: str) -> None:
         self._discard(self._connections[link])
         self.exchange.lost(link, reason, monotonic_s())
 
@@ -398,12 +418,30 @@ class _Traffic:
         connection.socket.close()
 
 
+class _LockedLanes:
+    """Which messages share a batch, asked without the lock."""
+
+    def __init__(self, traffic: _Traffic) -> None:
+        self._traffic = traffic
+        self._lanes = traffic.exchange.lanes
+
+    @property
+    def version(self) -> int:
+        """Counts the changes of routes."""
+        return self._lanes.version
+
+    def lane_of(self, subject: str) -> Lane:
+        """Return the lane of a subject's messages."""
+        with self._traffic.turn_taking:
+            return self._lanes.lane_of(subject)
+
+
 class _Connection:
     """One socket, connecting or connected."""
 
     def __init__(
         self,
-        link: Link,
+        link: Line,
         plug: socket.socket,
         other_addresses: list[tuple[int, _SocketName]],
     ) -> None:
@@ -413,6 +451,10 @@ class _Connection:
         self.connect_by: float | None = None
         """When to give up connecting; None once connected."""
         self.unsent = memoryview(b"")
+
+
+def _has_room(exchange: Exchange, batch: Batch) -> bool:
+    return not exchange.is_congested(batch)
 
 
 def _describe(error: Exception) -> str:

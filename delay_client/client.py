@@ -1,7 +1,8 @@
 """The client for asyncio and trio: an anyio shell around the exchange.
 
-It runs one task for time and, for each server, one that keeps the connection, with a writer below
-it. A message costs no task: a send() waits for one event, a send_many() for one per answer.
+It runs one task for time and, for each server and for the meta server, one that keeps the
+connection, with a writer below it. A message costs no task: a send() waits for one event, a
+send_many() for one per answer.
 """
 
 import math
@@ -17,15 +18,17 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from delay_client.batches import Collection, Waiter, cut_batches
+from delay_client.batches import Batch, Collection, Waiter, cut_batches
 from delay_client.clock import wall_ms
-from delay_client.config import DEFAULT_SERVERS, ClientConfig
+from delay_client.config import ClientConfig
 from delay_client.errors import ClientClosed
 from delay_client.exchange import Exchange
+from delay_client.identity import client_id
 from delay_client.item_encoder import ItemEncoder
-from delay_client.links import Link
+from delay_client.links import LinkState
 from delay_client.message_ids import MessageIdMaker
 from delay_client.messages import Body, Delay, Outcome, OutgoingMessage, Receipt
+from delay_client.routing import Line
 
 _RECEIVE_SIZE: Final = 65536
 
@@ -36,25 +39,43 @@ class Client:
     """Sends messages that are delivered later. Use it as `async with Client(...) as client`.
 
     Any number of tasks may use one client at the same time; their messages share connections and
-    requests. Of several servers each takes messages; when one fails, the others do its work.
-    Leaving the block waits until every call has its outcome; leaving it by an exception does not.
+    requests. Of several servers each takes messages; when one fails, the others do its work. Which
+    servers there are is told by a meta server, `meta=`, or by you, `servers`. Leaving the block
+    waits until every call has its outcome; leaving it by an exception does not.
     """
 
     def __init__(
         self,
-        servers: Sequence[str] = DEFAULT_SERVERS,
+        servers: Sequence[str] | None = None,
         *,
+        meta: str | Sequence[str] | None = None,
+        app_code: str = "",
         config: ClientConfig | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Name the servers as `host:port`. `chance` is for tests: it draws ids and pauses."""
+        """Name the meta server's HTTP port as `host:port`, or those of several, any of which do.
+
+        Or name delay servers, which then take all subjects; neither means one on this machine.
+        `app_code` is what operators see of who asks the meta server. `chance` is for tests: it
+        draws ids and pauses.
+        """
         self._config = config or ClientConfig()
         chance = chance or random.SystemRandom()
-        self._exchange = Exchange(servers, config=self._config, chance=chance)
+        self._exchange = Exchange(
+            servers,
+            meta=meta,
+            client_id=client_id(),
+            app_code=app_code,
+            config=self._config,
+            chance=chance,
+        )
         self._encoder = ItemEncoder(
             ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
         )
-        self._lines = [_Line(link) for link in self._exchange.links]
+        self._lines: dict[Line, _Line] = {}
+        self._followed: Sequence[Line] | None = None
+        """The lines of which `_lines` is made."""
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._lifetime = self._run()
         self._is_open = False
         self._leaves_at_once = False
@@ -62,8 +83,10 @@ class Client:
         """Calls that have no outcome yet."""
         self._time_bell = _Bell()
         self._sleeps_until = math.inf
-        self._eased = anyio.Event()
-        """Set, and replaced, whenever calls that waited for room or for the end may look again."""
+        self._paused: list[tuple[Batch, anyio.Event]] = []
+        """What send_many() calls submitted that wait for room, and what wakes them."""
+        self._all_done = anyio.Event()
+        """Set, and replaced, whenever no call is left."""
 
     async def send(
         self,
@@ -89,8 +112,9 @@ class Client:
         settled = anyio.Event()
         waiter = Waiter(settled.set)
         now = anyio.current_time()
-        self._exchange.offer(encoded, waiter, timeout_s=timeout_s, now=now)
-        self._look_round(now)
+        self._exchange.offer(encoded, waiter, subject=subject, timeout_s=timeout_s, now=now)
+        # Nothing goes out before the exchange is polled, which it asks for.
+        self._watch_time()
         self._calls += 1
         try:
             await settled.wait()
@@ -123,14 +147,17 @@ class Client:
                 encoder=self._encoder,
                 config=self._config,
                 wall_ms=wall_ms,
+                lanes=self._exchange.lanes,
             ):
                 now = anyio.current_time()
                 batch.deadline = collection.deadline(now, timeout_s)
                 self._exchange.submit(batch, now)
                 self._look_round(now)
                 await anyio.lowlevel.checkpoint()
-                while self._exchange.is_congested:
-                    await self._eased.wait()
+                if self._exchange.is_congested(batch):
+                    room = anyio.Event()
+                    self._paused.append((batch, room))
+                    await room.wait()
             while collection.unsettled:
                 await progress.wait()
         finally:
@@ -168,17 +195,19 @@ class Client:
     async def _run(self) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             self._is_open = True
+            self._tasks = tasks
             tasks.start_soon(self._keep_time)
-            for line in self._lines:
-                tasks.start_soon(self._keep_line, line)
             try:
                 yield
                 while self._calls and not self._leaves_at_once:
-                    await self._eased.wait()
+                    await self._all_done.wait()
             finally:
                 self._is_open = False
                 self._exchange.close()
-                self._ease()
+                for _, room in self._paused:
+                    room.set()
+                self._paused.clear()
+                self._tasks = None
                 tasks.cancel_scope.cancel()
 
     async def _keep_time(self) -> None:
@@ -192,10 +221,12 @@ class Client:
                 await self._time_bell.wait()
 
     async def _keep_line(self, line: "_Line") -> None:
-        """Connect to one server whenever there is work, again and again."""
+        """Connect to one server whenever there is work, again and again, while it is named."""
         link = line.link
         while True:
             while not self._exchange.wants_connection(link, anyio.current_time()):
+                if line.is_gone:
+                    return
                 await line.bell.wait()
             self._exchange.connecting(link)
             reason = await self._connect_and_converse(line)
@@ -263,27 +294,57 @@ class Client:
     def _look_round(self, now: float) -> None:
         """Wake whoever has something to do after the exchange has changed."""
         exchange = self._exchange
-        for line in self._lines:
-            if line.link.condemned is not None and line.scope is not None:
+        if exchange.lines is not self._followed:
+            self._follow_lines()
+        for line in self._lines.values():
+            link = line.link
+            if link.condemned is not None and line.scope is not None:
                 line.scope.cancel()
-            elif line.link.has_outgoing or exchange.wants_connection(line.link, now):
+            elif link.has_outgoing or (
+                # Asked here too, since mostly it is another.
+                link.state is LinkState.IDLE and exchange.wants_connection(link, now)
+            ):
                 line.bell.ring()
-        if exchange.wake_at < self._sleeps_until:
+        self._watch_time()
+        if self._paused:
+            self._resume()
+
+    def _watch_time(self) -> None:
+        """Wake the task that keeps time if it would sleep too long."""
+        if self._exchange.wake_at < self._sleeps_until:
             # Once is enough; the task sets it again.
             self._sleeps_until = -math.inf
             self._time_bell.ring()
-        if not exchange.is_congested:
-            self._ease()
 
-    def _ease(self) -> None:
-        if self._eased.statistics().tasks_waiting:
-            self._eased.set()
-            self._eased = anyio.Event()
+    def _follow_lines(self) -> None:
+        """Have a task for each line that there is, and let go those of lines that are gone."""
+        if self._tasks is None:
+            return
+        lines = self._followed = self._exchange.lines
+        for link in lines:
+            if link not in self._lines:
+                line = self._lines[link] = _Line(link)
+                self._tasks.start_soon(self._keep_line, line)
+        for link in self._lines.keys() - set(lines):
+            line = self._lines.pop(link)
+            line.is_gone = True
+            line.bell.ring()
+
+    def _resume(self) -> None:
+        """Wake the calls for whose next batch there is room by now."""
+        paused: list[tuple[Batch, anyio.Event]] = []
+        for batch, room in self._paused:
+            if self._exchange.is_congested(batch):
+                paused.append((batch, room))
+            else:
+                room.set()
+        self._paused = paused
 
     def _end_call(self) -> None:
         self._calls -= 1
         if not self._calls:
-            self._ease()
+            self._all_done.set()
+            self._all_done = anyio.Event()
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -307,8 +368,10 @@ class _Bell:
 class _Line:
     """What the shell keeps for a link."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Line) -> None:
         self.link = link
+        self.is_gone = False
+        """Whether there is nothing to connect to any more."""
         self.bell = _Bell()
         self.scope: anyio.CancelScope | None = None
         """Ends the conversation, while there is one."""

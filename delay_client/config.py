@@ -60,6 +60,41 @@ class ClientConfig:
     """A connection unused for so long is closed, before the server closes it in the middle of a
     send."""
 
+    requests_queued_max: int = 256
+    """Requests of all send_many() calls that wait for a server, or for a route; calls take no
+    further messages meanwhile. Beside it a bound of two for each server holds."""
+
+    circuit_failures: int = 3
+    """Failures in a row after which a server gets one request at a time, as a probe. A connection
+    that cannot be made, or an answer that it takes no messages at all, is enough alone."""
+
+    probe_max_s: float = 30.0
+    """The longest pause between probes of a server while others take its messages."""
+
+    same_group_s: float = 1.0
+    """With a meta server: how long what was lost unanswered with its connection waits for the same
+    group, which knows what it has already, before another group gets it."""
+
+    meta_answer_timeout_s: float = 5.0
+    """How long a meta server may take to answer before another connection is made."""
+
+    meta_heartbeat_s: float = 60.0
+    """How often a meta server is asked for each subject. It tells of changes by itself, at once."""
+
+    meta_backoff_min_s: float = 1.0
+    """The pause before a lost meta server is connected to again, drawn between nothing and all of
+    it. It doubles with each try. Messages go on meanwhile, by the routes that are known."""
+
+    meta_backoff_max_s: float = 10.0
+    """The longest such pause, and the longest until a refused subject is asked for again."""
+
+    servers_max: int = 1000
+    """Servers of all routes together; groups beyond it are done without."""
+
+    subjects_max: int = 100_000
+    """Subjects whose routes are kept, about 600 bytes each; one that was not used for ten minutes
+    may be forgotten."""
+
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the setting."""
         for setting in fields(self):
@@ -69,8 +104,9 @@ class ClientConfig:
                 raise ValueError(f"{setting.name} must be positive, not {value!r}")
         if not self.linger_s >= 0:
             raise ValueError(f"linger_s must not be negative, not {self.linger_s!r}")
-        if self.backoff_max_s < self.backoff_min_s:
-            raise ValueError("backoff_max_s must not be less than backoff_min_s")
+        for name in ("backoff", "meta_backoff"):
+            if getattr(self, f"{name}_max_s") < getattr(self, f"{name}_min_s"):
+                raise ValueError(f"{name}_max_s must not be less than {name}_min_s")
 
     def timeout(self, timeout_s: float | None) -> float:
         """Return how long a message may take, given what the call says."""

@@ -3,6 +3,7 @@
 * DelaywheelError: catch this to catch all of it.
     * RetryableError: the same message, with the same message id, may be sent again later.
         * Unavailable: no server could be reached, or none was in a state to take it.
+            * NoRoute: the meta server named no server for its subject, or could not be asked.
         * Overloaded: the servers answered that they cannot keep up.
         * TimedOut (also a TimeoutError): no answer came in time.
     * FatalError: sending the same message again fails again.
@@ -60,6 +61,10 @@ class RetryableError(DelaywheelError):
 
 class Unavailable(RetryableError):
     """No server could be reached, or none that was reached could take the message."""
+
+
+class NoRoute(Unavailable):
+    """There was no server to try: the meta server named none, or could not be asked."""
 
 
 class Overloaded(RetryableError):

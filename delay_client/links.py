@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from delay_client.batches import Batch
+from delay_client.circuits import Circuit, pause_s
 from delay_client.config import ClientConfig, parse_server
 from delay_protocol import CommandCode, FrameDecoder, encode_request, encode_send_request_body
 
@@ -35,16 +36,20 @@ class Link:
     outgoing bytes of this connection, once and whole.
     """
 
-    def __init__(self, server: str, config: ClientConfig) -> None:
+    def __init__(self, server: str, config: ClientConfig, *, group: str | None = None) -> None:
         self.server = server
-        """The address as the user wrote it, for receipts and texts."""
+        """The address as the user or the meta server wrote it, for receipts and texts."""
+        self.group = server if group is None else group
+        """The broker group whose master it is; a server that the user named is its own group."""
+        self.is_retired = False
+        """Whether no route names it any more: it is not connected to again."""
         self.host, self.port = parse_server(server)
         self._config = config
         self.state = LinkState.IDLE
         self.retry_at = 0.0
         """Not connected again before this."""
-        self.refuses_until = 0.0
-        """It answered that its role forbids messages; not asked before this."""
+        self.circuit = Circuit(config)
+        """Whether it gets more than probes."""
         self.condemned: str | None = None
         """Why the shell must close the connection now and report it lost."""
         self.trouble: str | None = None
@@ -52,7 +57,6 @@ class Link:
         self.strays = 0
         """Answers to no request of ours, or too late."""
         self._failures = 0
-        self._refusals = 0
         self._in_flight: dict[int, tuple[Batch, float]] = {}
         self.bytes_in_flight = 0
         self._outgoing: list[bytes] = []
@@ -71,15 +75,18 @@ class Link:
         """Whether take_outgoing() would return anything."""
         return bool(self._outgoing)
 
-    def has_room(self, now: float) -> bool:
-        """Whether a request may be put on the wire now."""
+    def has_room(self) -> bool:
+        """Whether a request may be put on the wire, as far as the connection is concerned."""
         return (
             self.state is LinkState.UP
             and self.condemned is None
-            and now >= self.refuses_until
             and len(self._in_flight) < self._config.requests_in_flight_max
             and self.bytes_in_flight < self._config.bytes_in_flight_max
         )
+
+    def takes_probe(self) -> bool:
+        """Whether a single request may be put on the wire."""
+        return self.state is LinkState.UP and self.condemned is None and not self._in_flight
 
     def connect(self) -> None:
         """Note that the shell is connecting."""
@@ -119,7 +126,7 @@ class Link:
 
     def send(self, batch: Batch, now: float) -> None:
         """Put a request with this batch on the wire."""
-        assert self.has_room(now)
+        assert self.has_room()
         self._opaque = self._opaque + 1 & _OPAQUE_MASK
         batch.attempts += 1
         self._in_flight[self._opaque] = (batch, now)
@@ -164,15 +171,6 @@ class Link:
         if self._decoder.fault is not None:
             raise self._decoder.fault
 
-    def refused(self, now: float, chance: random.Random) -> None:
-        """Note an answer that says that its role forbids messages."""
-        self.refuses_until = now + pause_s(self._refusals, self._config, chance)
-        self._refusals += 1
-
-    def took(self) -> None:
-        """Note that it accepts messages."""
-        self._refusals = 0
-
     def overdue(self, now: float) -> list[Batch]:
         """Give up waiting for what was not answered in time, and return it.
 
@@ -187,12 +185,14 @@ class Link:
                 overdue.append(batch)
                 if self.heard_at <= sent_at and now >= sent_at + self._config.try_timeout_s:
                     self.condemned = f"silent for {now - sent_at:.3g} s"
-        if not self._in_flight and now >= self.used_at + self._config.idle_s:
+        if not self._in_flight and (self.is_retired or now >= self.used_at + self._config.idle_s):
             self.condemned = "unused"
         return overdue
 
     def next_event(self) -> float:
         """Return when overdue() has something to do, unless more happens before."""
+        if self.is_retired and not self._in_flight:
+            return self.used_at
         return min(
             (
                 min(sent_at + self._config.try_timeout_s, batch.deadline)
@@ -208,14 +208,3 @@ class Link:
         if self.state is not before:
             raise IllegalLinkMoveError(f"{self.server}: {self.state} to {after}")
         self.state = after
-
-
-def pause_s(failures: int, config: ClientConfig, chance: random.Random) -> float:
-    """Return how long to pause after a failure that had `failures` others before it.
-
-    Between half and all of an exponentially growing span, so that many clients do not come back in
-    step.
-    """
-    # The exponent is bounded before the power, or a week without a server overflows a float.
-    span = min(config.backoff_max_s, config.backoff_min_s * 2.0 ** min(failures, 60))
-    return span * (0.5 + chance.random() / 2)

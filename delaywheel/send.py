@@ -19,13 +19,20 @@ _FAILURES_SHOWN = 10
 @click.command()
 @click.argument("text", required=False)
 @click.option(
+    "--meta",
+    "metas",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="The HTTP port of a meta server, which tells where the subject's messages go. Repeatable: "
+    "any that answers will do.",
+)
+@click.option(
     "--server",
     "servers",
     multiple=True,
-    default=["127.0.0.1:20801"],
-    show_default=True,
     metavar="HOST:PORT",
-    help="A delay server. Repeatable: each takes messages, one that fails is done without.",
+    help="In place of --meta a delay server. Repeatable: each takes messages, one that fails is "
+    "done without.  [default: 127.0.0.1:20801]",
 )
 @click.option("--subject", required=True, help="What consumers subscribe to.")
 @click.option("--delay", type=DELAY, help="Deliver so long after now: 30s, 1h30m, 2d.")
@@ -53,6 +60,7 @@ _FAILURES_SHOWN = 10
 def send(
     *,
     text: str | None,
+    metas: tuple[str, ...],
     servers: tuple[str, ...],
     subject: str,
     delay: timedelta | None,
@@ -67,14 +75,16 @@ def send(
     """Send a message that is delivered later.
 
     Ends with exit code 0 only if the server has every message on its disk; 7 if messages were
-    refused, 6 if no server could be reached.
+    refused, 6 if no server could be reached or the meta server named none.
 
     \b
     Examples:
       delaywheel send --subject reminder --delay 30s "call back"
       delaywheel send --subject boarding --at 2026-12-24T18:00:00+01:00 --attribute flight=LH400
-      delaywheel send --server 127.0.0.1:20801 --subject load --delay 1m --count 100000
+      delaywheel send --meta 127.0.0.1:8080 --subject load --delay 1m --count 100000
     """
+    if metas and servers:
+        raise click.UsageError("give either --meta or --server")
     if (delay is None) == (at is None):
         raise click.UsageError("give either --delay or --at")
     if text is not None and attributes:
@@ -88,7 +98,7 @@ def send(
             name = f"{message_id}-{number}" if message_id and count > 1 else message_id
             yield OutgoingMessage(subject, body, delay, at, name, tags)
 
-    outcomes = _send_all(servers, messages(), timeout)
+    outcomes = _send_all(metas, servers, messages(), timeout)
     if as_json:
         _print_json(outcomes)
     else:
@@ -97,7 +107,10 @@ def send(
 
 
 def _send_all(
-    servers: Sequence[str], messages: Iterator["OutgoingMessage"], timeout: timedelta | None
+    metas: Sequence[str],
+    servers: Sequence[str],
+    messages: Iterator["OutgoingMessage"],
+    timeout: timedelta | None,
 ) -> list["Outcome"]:
     import anyio
 
@@ -105,9 +118,10 @@ def _send_all(
     from delay_protocol import printable
 
     try:
-        client = Client(servers)
+        client = Client(servers or None, meta=metas or None)
     except ValueError as error:
-        raise click.BadParameter(printable(str(error)), param_hint="--server") from error
+        hint = "--meta" if metas else "--server"
+        raise click.BadParameter(printable(str(error)), param_hint=hint) from error
 
     async def send_many() -> list["Outcome"]:
         async with client:
@@ -147,7 +161,8 @@ def _print_text(outcomes: Sequence["Outcome"]) -> None:
         click.echo(f"{len(receipts):,} of {len(outcomes):,} messages accepted{when}")
     elif receipts:
         [receipt] = receipts
-        click.echo(f"{printable(receipt.message_id)} kept by {receipt.server}, due {due}")
+        kept_by = printable(receipt.server)
+        click.echo(f"{printable(receipt.message_id)} kept by {kept_by}, due {due}")
 
 
 def _shown(moment: datetime) -> str:

@@ -88,6 +88,7 @@ class Committing:
         self._on_changed = on_changed
         self._on_loaded = on_loaded
         self._waiting: deque[Intent] = deque()
+        self._storing = 0
         self._pending: Counter[Hashable] = Counter()
         self._more = Wakeup()
         self.is_stale = False
@@ -103,6 +104,11 @@ class Committing:
     def waiting(self) -> int:
         """Intents that wait for their turn."""
         return len(self._waiting)
+
+    @property
+    def unapplied(self) -> int:
+        """Intents that wait for their turn, or are being stored: nobody sees yet what they do."""
+        return len(self._waiting) + self._storing
 
     def is_pending(self, *keys: Hashable) -> bool:
         """Say whether an intent about one of these waits or is being stored."""
@@ -133,6 +139,7 @@ class Committing:
         batch = self._plan_some()
         if not batch:
             return
+        self._storing = len(batch)
         try:
             await self._commit(batch)
         except StoreRefusedError:
@@ -142,6 +149,8 @@ class Committing:
                     self._end(planned.intent, StoreUnavailableError("the store failed"))
                 else:
                     await self._commit_one(planned)
+        finally:
+            self._storing = 0
 
     async def _commit_one(self, planned: _Planned) -> None:
         try:
@@ -170,6 +179,7 @@ class Committing:
             await self._turn_stale(batch, error)
             return
         self._registry.apply(changes)
+        self._storing -= len(batch)
         self.commits += 1
         self.changes += len(changes)
         self._on_changed(changes)

@@ -268,6 +268,9 @@ class Handlers:
         if changes and not self._committing.is_stale and not self._committing.is_pending(key):
             # Where this is refused the next one who asks tries again.
             with contextlib.suppress(RefusedError):
+                if subject not in self._registry.subjects:
+                    # Of one that was admitted, and that the store could not be told of then.
+                    self._check_place()
                 self._committing.submit(
                     Intent(
                         keys=(key,), plan=partial(self._plan_route, subject), done=lambda _: None
@@ -353,12 +356,16 @@ class Handlers:
             retry_bytes_max=limits.retry_subject_bytes_max,
         )
 
+    def _check_place(self) -> None:
+        """Raise if there are too many subjects."""
+        subjects_max = self._limits.subjects_max
+        # Those that wait or are being stored are counted as if all of them were subjects.
+        if len(self._registry.subjects) + self._committing.unapplied >= subjects_max:
+            raise RefusedError(f"there are {subjects_max} subjects, which is the limit")
+
     def _admit_subject(self) -> None:
         """Raise if there are too many subjects, or too many new ones at a time."""
-        limits = self._limits
-        # Those that wait are counted as if all of them were subjects.
-        if len(self._registry.subjects) + self._committing.waiting >= limits.subjects_max:
-            raise RefusedError(f"there are {limits.subjects_max} subjects, which is the limit")
+        self._check_place()
         now = trio.current_time()
         if self._new_subjects.seconds_until_room(now):
             raise RefusedError("too many subjects are used for the first time; try again later")

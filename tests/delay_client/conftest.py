@@ -15,6 +15,7 @@ from delay_protocol import (
     FrameDecoder,
     Item,
     ItemScan,
+    RemoteProtocolError,
     decode_item,
     encode_response,
     encode_send_reply,
@@ -121,7 +122,7 @@ class ScriptedServer:
                         _hang_up(plug)
                         return
                     plug.sendall(answer)
-        except OSError:
+        except (OSError, RemoteProtocolError):
             pass
         finally:
             plug.close()

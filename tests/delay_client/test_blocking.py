@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -13,12 +14,14 @@ from delay_client import (
     ClientClosed,
     ClientConfig,
     IllegalSubject,
+    NoRoute,
     OutgoingMessage,
     Receipt,
     TimedOut,
     Unavailable,
 )
 from tests.delay_client.conftest import DROP, FAST, SILENCE, Request, ScriptedServer, StartServer
+from tests.delay_client.fake_meta import FakeMeta, group
 
 
 def accept(request: Request) -> bytes:
@@ -253,3 +256,99 @@ def test_closing_ends_the_calls_of_other_threads(start_server: StartServer) -> N
     with pytest.raises(ClientClosed, match="closed"):
         client.send("s", "x", delay=60)
     client.close()
+
+
+# With a meta server.
+
+
+def test_a_meta_server_tells_where_to_send(start_server: StartServer) -> None:
+    first, second = start_server(accept), start_server(accept)
+    with (
+        FakeMeta(default=[group("a", first.address)]) as meta,
+        BlockingClient(meta=meta.address, config=FAST) as client,
+    ):
+        assert client.send("departures", "x", delay=60).server == first.address
+        meta.set_default(group("b", second.address))
+        until = time.monotonic() + 5
+        while client.send("departures", "x", delay=60).server == first.address:
+            assert time.monotonic() < until
+        outcomes = client.send_many(numbered(2_000))
+        assert {outcome.server for outcome in outcomes} == {second.address}
+        assert [outcome.message_id for outcome in outcomes] == [f"m{n}" for n in range(2_000)]
+    assert (meta.discoveries, meta.connections) == (1, 1)
+
+
+def test_a_meta_server_that_died_between_calls_costs_no_try(start_server: StartServer) -> None:
+    server = start_server(accept)
+    with (
+        FakeMeta(default=[group("a", server.address)]) as meta,
+        BlockingClient(meta=meta.address, config=FAST) as client,
+    ):
+        client.send("departures", "x", delay=60)
+        meta.stop()
+        assert client.send("departures", "x", delay=60).attempts == 1
+
+
+def test_without_a_route_the_error_says_why_and_what_to_do() -> None:
+    with FakeMeta() as meta, BlockingClient(meta=meta.address, config=FAST) as client:
+        with pytest.raises(NoRoute, match="knows no delay group that takes it: check"):
+            client.send("s", "x", delay=60, timeout=0.3)
+        [outcome] = client.send_many([OutgoingMessage("s", "x", 60.0)], timeout=0.2)
+        assert isinstance(outcome, NoRoute)
+
+
+def test_threads_share_what_the_meta_server_told(start_server: StartServer) -> None:
+    servers = {name: start_server(accept) for name in ("a", "b")}
+    groups = {name: group(name, server.address) for name, server in servers.items()}
+    routes = {f"s{number}": [groups["ab"[number % 2]]] for number in range(40)}
+    with (
+        FakeMeta(routes=routes) as meta,
+        BlockingClient(meta=meta.address, config=FAST) as client,
+    ):
+        wrong: list[object] = []
+
+        def send(thread: int) -> None:
+            messages = [
+                OutgoingMessage(f"s{(thread + number) % 40}", "x", 60.0) for number in range(400)
+            ]
+            for message, outcome in zip(messages, client.send_many(messages), strict=True):
+                expected = servers["ab"[int(message.subject[1:]) % 2]].address
+                if not isinstance(outcome, Receipt) or outcome.server != expected:
+                    wrong.append(outcome)
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert wrong == []
+    assert len(meta.asked) == 40
+    assert sum(len(server.items()) for server in servers.values()) == 3_200
+
+
+def test_a_group_that_dies_is_done_without(start_server: StartServer) -> None:
+    first, second = start_server(accept), start_server(accept)
+    with (
+        FakeMeta(default=[group("a", first.address), group("b", second.address)]) as meta,
+        BlockingClient(meta=meta.address, config=FAST) as client,
+    ):
+        client.send("s", "x", delay=60)
+        first.close()
+        outcomes = client.send_many(numbered(3_000))
+        assert {outcome.server for outcome in outcomes} == {second.address}
+
+
+def test_a_forked_process_asks_the_meta_server_itself(start_server: StartServer) -> None:
+    server = start_server(accept)
+    with (
+        FakeMeta(default=[group("a", server.address)]) as meta,
+        BlockingClient(meta=meta.address, config=FAST) as client,
+    ):
+        client.send("s", "x", delay=60)
+        child = os.fork()
+        if child == 0:
+            ok = isinstance(client.send("s", "x", delay=60), Receipt)
+            os._exit(0 if ok else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert isinstance(client.send("s", "x", delay=60), Receipt)
+        assert meta.connections == 2

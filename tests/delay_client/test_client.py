@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -17,13 +18,15 @@ from delay_client import (
     ClientConfig,
     IllegalSubject,
     InvalidMessage,
+    NoRoute,
     OutgoingMessage,
     Receipt,
     TimedOut,
     Unavailable,
 )
-from delay_protocol import FLAG_DELAY, FLAG_TAGS
+from delay_protocol import FLAG_DELAY, FLAG_TAGS, ClientType, Frame, encode_frame
 from tests.delay_client.conftest import DROP, FAST, SILENCE, Request, ScriptedServer, StartServer
+from tests.delay_client.fake_meta import FakeMeta, group
 
 T = TypeVar("T")
 Run = Callable[[Callable[[], Awaitable[T]]], T]
@@ -500,3 +503,202 @@ def test_the_library_says_nothing_unless_asked(
 
     run(main)
     assert capfd.readouterr() == ("", "")
+
+
+# With a meta server.
+
+
+async def until_it_goes_to(address: str, client: Client) -> None:
+    """Send until messages go to this server, for 10 s at most."""
+    for _ in range(1_000):
+        if (await client.send("departures", "x", delay=60)).server == address:
+            return
+        await anyio.sleep(0.01)
+    raise AssertionError(f"nothing goes to {address}")
+
+
+def test_a_meta_server_tells_where_to_send(run: Run[None], start_server: StartServer) -> None:
+    first, second = start_server(accept), start_server(accept)
+    with FakeMeta(default=[group("a", first.address)]) as meta:
+
+        async def main() -> None:
+            async with Client(meta=meta.address, app_code="shop", config=FAST) as client:
+                receipt = await client.send("departures", "x", delay=60)
+                assert receipt.server == first.address
+                meta.set_default(group("b", second.address))
+                await until_it_goes_to(second.address, client)
+                outcomes = await client.send_many(numbered(2_000))
+                assert [outcome.message_id for outcome in outcomes] == [
+                    f"m{number}" for number in range(2_000)
+                ]
+                assert {outcome.server for outcome in outcomes} == {second.address}
+
+        run(main)
+    assert {(asked.subject, asked.client_type, asked.app_code) for asked in meta.asked} == {
+        ("departures", ClientType.DELAY_PRODUCER, "shop")
+    }
+    assert (meta.discoveries, meta.connections) == (1, 1)
+
+
+def test_many_subjects_are_routed_each_to_its_groups(
+    run: Run[None], start_server: StartServer
+) -> None:
+    servers = {name: start_server(accept) for name in ("a", "b", "c")}
+    groups = {name: group(name, server.address) for name, server in servers.items()}
+    routes = {f"s{number}": [groups["abc"[number % 3]]] for number in range(300)}
+    with FakeMeta(routes=routes) as meta:
+
+        async def main() -> None:
+            async with Client(meta=meta.address, config=FAST) as client:
+                messages = [
+                    OutgoingMessage(f"s{number % 300}", "x", 60.0, message_id=f"m{number}")
+                    for number in range(6_000)
+                ]
+                outcomes = await client.send_many(iter(messages))
+                assert [outcome.message_id for outcome in outcomes] == [
+                    message.message_id for message in messages
+                ]
+                assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+
+        run(main)
+    for place, server in enumerate(servers.values()):
+        items = server.items()
+        assert {int(item.subject[1:]) % 3 for item in items} == {place}
+        assert len(items) == 2_000
+
+
+def test_a_meta_server_that_dies_and_comes_back_costs_no_message(
+    run: Run[None], start_server: StartServer
+) -> None:
+    first, second = start_server(accept), start_server(accept)
+    config = replace(FAST, meta_backoff_min_s=0.05, meta_backoff_max_s=0.1)
+    with FakeMeta(default=[group("a", first.address)]) as meta:
+
+        async def main() -> None:
+            async with Client(meta=meta.address, config=config) as client:
+                await client.send("s", "x", delay=60)
+                meta.stop()
+                for _ in range(20):
+                    receipt = await client.send("s", "x", delay=60)
+                    assert receipt.server == first.address
+                    await anyio.sleep(0.01)
+                meta.default = [group("b", second.address)]
+                meta.restart()
+                await until_it_goes_to(second.address, client)
+
+        run(main)
+
+
+def test_a_push_that_is_garbage_ends_the_talk_and_not_the_client(
+    run: Run[None], start_server: StartServer
+) -> None:
+    server = start_server(accept)
+    config = replace(FAST, meta_backoff_min_s=0.01, meta_backoff_max_s=0.02)
+    with FakeMeta(default=[group("a", server.address)]) as meta:
+
+        async def main() -> None:
+            async with Client(meta=meta.address, config=config) as client:
+                await client.send("s", "x", delay=60)
+                readable_frame = encode_frame(Frame(0, 9, 0, 1, 35, b"\xff" * 30))
+                for garbage in (readable_frame, b"\x00" * 100, b"\xff\xff\xff"):
+                    meta.shout(garbage)
+                    await anyio.sleep(0.05)
+                    assert isinstance(await client.send("s", "x", delay=60), Receipt)
+
+        run(main)
+    assert meta.connections >= 2
+
+
+def test_without_a_route_the_error_says_why_and_what_to_do(run: Run[None]) -> None:
+    with FakeMeta() as meta:
+
+        async def main() -> None:
+            async with Client(meta=meta.address, config=FAST) as client:
+                with pytest.raises(NoRoute, match="knows no delay group that takes it: check"):
+                    await client.send("s", "x", delay=60, timeout=0.3)
+
+        run(main)
+
+
+def test_without_a_meta_server_the_error_names_its_address(
+    run: Run[None], unused_address: str
+) -> None:
+    async def main() -> None:
+        async with Client(meta=[unused_address], config=FAST) as client:
+            with pytest.raises(NoRoute, match=rf"{unused_address}: Connection refused"):
+                await client.send("s", "x", delay=60, timeout=0.3)
+
+    run(main)
+
+
+def test_the_listener_given_in_place_of_the_http_port_is_told_apart(
+    run: Run[None], start_server: StartServer
+) -> None:
+    server = start_server(accept)
+
+    async def main() -> None:
+        async with Client(meta=server.address, config=FAST) as client:
+            with pytest.raises(NoRoute, match="without an answer: give the address"):
+                await client.send("s", "x", delay=60, timeout=0.5)
+
+    run(main)
+
+
+def test_a_group_that_dies_in_a_stream_of_sends_costs_none_of_them(
+    run: Run[None], start_server: StartServer
+) -> None:
+    second = start_server(accept)
+    doomed: list[ScriptedServer] = []
+
+    def accept_some(request: Request) -> bytes:
+        if request.number == 5:
+            doomed[0].close()
+            return DROP
+        return request.accept() if request.number < 5 else SILENCE
+
+    doomed.append(start_server(accept_some))
+    with FakeMeta(default=[group("a", doomed[0].address), group("b", second.address)]) as meta:
+
+        async def main() -> None:
+            async with Client(meta=meta.address, config=FAST) as client:
+                outcomes = await client.send_many(numbered(20_000))
+                assert [outcome.message_id for outcome in outcomes] == [
+                    f"m{number}" for number in range(20_000)
+                ]
+                assert {type(outcome) for outcome in outcomes} == {Receipt}
+
+        run(main)
+
+
+def test_many_calls_pause_and_go_on_without_a_group_for_a_while(
+    run: Run[None], start_server: StartServer
+) -> None:
+    server = start_server(accept)
+    with FakeMeta() as meta:
+
+        async def main() -> None:
+            async with Client(meta=meta.address, config=FAST) as client:
+                collected: list[int] = []
+
+                async def send() -> None:
+                    outcomes = await client.send_many(numbered(5_000))
+                    assert {type(outcome) for outcome in outcomes} == {Receipt}
+                    collected.append(len(outcomes))
+
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(4):
+                        tasks.start_soon(send)
+                    await anyio.sleep(0.2)
+                    meta.set_default(group("a", server.address))
+                assert collected == [5_000] * 4
+
+        run(main)
+
+
+def test_servers_and_meta_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="either servers or meta="):
+        Client(["127.0.0.1:20801"], meta="127.0.0.1:8080")
+    with pytest.raises(ValueError, match=r"meta=\[\]"):
+        Client(meta=[])
+    with pytest.raises(ValueError, match="is not an address"):
+        Client(meta="http://127.0.0.1:8080")

@@ -16,7 +16,7 @@ from delay_client import (
 def test_every_error_is_either_retryable_or_fatal() -> None:
     found = [getattr(delay_client, name) for name in delay_client.__all__]
     errors = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception)]
-    assert len(errors) == 12
+    assert len(errors) == 13
     for kind in errors:
         assert issubclass(kind, DelaywheelError)
         if kind is not DelaywheelError:

@@ -20,13 +20,18 @@ class RecordingClient:
 
     sent: list[OutgoingMessage]
     refuse: dict[str | None, delay_client.DelaywheelError]
-    servers: Sequence[str]
+    kept_by: str
+    servers: Sequence[str] | None
+    metas: Sequence[str] | None
     timeout: float | None
 
-    def __init__(self, servers: Sequence[str]) -> None:
-        if not all(":" in server for server in servers):
+    def __init__(
+        self, servers: Sequence[str] | None = None, *, meta: Sequence[str] | None = None
+    ) -> None:
+        if not all(":" in server for server in [*(servers or ()), *(meta or ())]):
             raise ValueError("no port")
         type(self).servers = servers
+        type(self).metas = meta
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,7 +51,7 @@ class RecordingClient:
             self.sent.append(message)
             outcomes.append(
                 self.refuse.get(message.message_id)
-                or Receipt(message.message_id or "made", 1_700_000_000_000, self.servers[0], 1)
+                or Receipt(message.message_id or "made", 1_700_000_000_000, self.kept_by, 1)
             )
         return outcomes
 
@@ -55,6 +60,7 @@ class RecordingClient:
 def client(monkeypatch: pytest.MonkeyPatch) -> type[RecordingClient]:
     RecordingClient.sent = []
     RecordingClient.refuse = {}
+    RecordingClient.kept_by = "127.0.0.1:20801"
     monkeypatch.setattr(delay_client, "Client", RecordingClient)
     return RecordingClient
 
@@ -69,9 +75,19 @@ def test_one_message_is_sent_and_its_receipt_shown(client: type[RecordingClient]
     assert client.sent == [
         OutgoingMessage("flight", "call back", timedelta(minutes=90), None, "m1", ("a",))
     ]
-    assert list(client.servers) == ["127.0.0.1:20801"]
+    assert (client.servers, client.metas) == (None, None), "the client's own default"
     assert client.timeout == 3.0
     assert result.output.startswith("m1 kept by 127.0.0.1:20801, due 2023-11-1")
+
+
+def test_meta_servers_are_passed_on(client: type[RecordingClient]) -> None:
+    assert run("--delay", "1", "--meta", "m:8080", "--meta", "n:8080").exit_code == 0
+    assert client.servers is None
+    assert client.metas == ("m:8080", "n:8080")
+    result = run("--delay", "1", "--meta", "m:8080", "--server", "s:1")
+    assert (result.exit_code, "either --meta or --server" in result.stderr) == (2, True)
+    result = run("--delay", "1", "--meta", "nonsense")
+    assert (result.exit_code, "--meta" in result.stderr) == (2, True)
 
 
 def test_attributes_and_a_moment_are_taken(client: type[RecordingClient]) -> None:
@@ -144,6 +160,9 @@ def test_what_others_chose_is_printed_without_control_characters(
     result = run("--delay", "1", "--id", "bad")
     assert "a\\nb\\x1b[31m is no id" in result.output
     assert "\x1b" not in result.output
+    client.kept_by = "host\x1b[31m:1"
+    result = run("--delay", "1", "--id", "m")
+    assert "m kept by host\\x1b[31m:1, due" in result.output
     result = run("--delay", "1", "--id", "a\nb\x1b[31m", "--json")
     assert json.loads(result.output)["message_id"] == "a\nb\x1b[31m"
 

@@ -249,6 +249,43 @@ async def test_there_are_no_more_subjects_than_allowed() -> None:
         assert (await peer.try_register("s9", DELAY_PRODUCER)).code == 0
 
 
+async def test_subjects_that_are_being_stored_count_as_subjects() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    world.plan = ExecutorPlan(delay_s=(1, 1), stall_chance=0)
+    async with world.serving(make_config(registration=RegistrationConfig(subjects_max=3))):
+        peers = [await world.connect() for _ in range(6)]
+        codes: list[int] = []
+
+        async def use(number: int) -> None:
+            # Some are stored while the others come.
+            await trio.sleep(0.1 * number)
+            codes.append((await peers[number].try_register(f"s{number}")).code)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(6):
+                nursery.start_soon(use, number)
+    assert sorted(codes) == [0, 0, 0, 51, 51, 51]
+    assert len(world.medium.contents.subjects) == 3
+
+
+async def test_a_subject_that_could_not_be_stored_needs_a_place_when_its_route_is_pushed() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving(
+        make_config(registration=RegistrationConfig(subjects_max=3))
+    ) as server:
+        peer = await world.connect()
+        world.medium.next_faults = [Fault.LOST]
+        assert (await peer.try_register("lost")).code == 51
+        await until(lambda: not server.committing.is_stale)
+        codes = [(await (await world.connect()).try_register(f"s{n}")).code for n in range(3)]
+        await trio.sleep(5)
+        server.pushing.changed()
+        await trio.sleep(5)
+    # Its client had the first place, or comes too late.
+    assert codes in ([0, 0, 0], [0, 0, 51])
+    assert len(world.medium.contents.subjects) == 3
+
+
 async def test_trap_6_a_broker_that_is_not_entered_is_answered_51_and_nothing_else() -> None:
     world = world_with(
         brokers=(

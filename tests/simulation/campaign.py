@@ -16,6 +16,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.meta_campaign import (
+    META_BEGIN,
+    META_END,
+    META_LEDGER,
+    MetaEntry,
+    read_meta_ledger,
+    sums,
+)
 from tests.simulation.world import NAMED_POINTS, WorldResult
 
 LEDGER = Path("docs/reliability-ledger.jsonl")
@@ -143,7 +151,7 @@ def tables(entries: Iterable[Entry]) -> str:
         points.update(entry.points)
     seeds = sum(entry.seeds for entry in campaigns)
     cpu_s = sum(entry.cpu_s for entry in campaigns)
-    sums: list[tuple[str, object]] = [
+    rows: list[tuple[str, object]] = [
         ("campaigns", len(campaigns)),
         ("seeds", seeds),
         ("of them failed", sum(len(entry.failed) for entry in campaigns)),
@@ -155,7 +163,7 @@ def tables(entries: Iterable[Entry]) -> str:
     ]
     return "\n\n".join(
         (
-            _table(("all campaigns", "sum"), sums),
+            _table(("all campaigns", "sum"), rows),
             _table(("fault", "how often"), sorted(faults.items())),
             _table(("crashed at", "how often"), sorted(points.items())),
             _table(
@@ -175,13 +183,26 @@ def tables(entries: Iterable[Entry]) -> str:
     )
 
 
-def page_with(page: str, content: str) -> str:
+def meta_tables(entries: Iterable[MetaEntry]) -> str:
+    """Return the sum of the meta server's campaigns as it stands in docs/reliability.md."""
+    seen, faults, each = sums(entries)
+    return "\n\n".join(
+        (
+            _table(("all campaigns", "sum"), seen),
+            _table(("fault", "how often"), faults),
+            _table(("campaign", "commit", "seeds", "failed", "seeds a second"), each),
+        )
+    )
+
+
+def page_with(page: str, content: str, *, marks: tuple[str, str] = (BEGIN, END)) -> str:
     """Return a page with other content between the marks; raise ValueError if they are missing."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    begins, ends = marks
+    before, begin, rest = page.partition(begins)
+    _, end, after = rest.partition(ends)
     if not begin or not end:
-        raise ValueError(f"{PAGE} has no {BEGIN} or no {END}")
-    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+        raise ValueError(f"{PAGE} has no {begins} or no {ends}")
+    return f"{before}{begins}\n\n{content}\n\n{ends}{after}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
@@ -201,12 +222,18 @@ def main() -> int:
     """Write the sum of the ledger into the page."""
     parser = argparse.ArgumentParser(prog="tests.simulation.campaign", description=__doc__)
     parser.add_argument("--ledger", type=Path, default=LEDGER)
+    parser.add_argument("--meta-ledger", type=Path, default=META_LEDGER)
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     entries = read_ledger(options.ledger)
     page = options.page.read_text(encoding="utf-8")
-    options.page.write_text(page_with(page, tables(entries)), encoding="utf-8")
-    sys.stdout.write(f"{len(entries)} campaigns, {sum(entry.seeds for entry in entries)} seeds\n")
+    meta_entries = read_meta_ledger(options.meta_ledger)
+    page = page_with(page, tables(entries))
+    page = page_with(page, meta_tables(meta_entries), marks=(META_BEGIN, META_END))
+    options.page.write_text(page, encoding="utf-8")
+    for world, several in (("server", entries), ("meta", meta_entries)):
+        seeds = sum(entry.seeds for entry in several)
+        sys.stdout.write(f"{world}: {len(several)} campaigns, {seeds} seeds\n")
     return 0
 
 

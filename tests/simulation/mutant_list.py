@@ -38,6 +38,8 @@ class Mutant:
     """Seeds, from 1 on, of which one has to catch it."""
     scenario: Scenario = PLAIN
     """The story in which it matters, where plain worlds tell it too rarely."""
+    world: str = "server"
+    """Which one it is tried in: the delay "server"'s, or the "meta" server's."""
 
 
 _SOON = {

@@ -23,10 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.simulation.meta_mutants import META_MUTANTS
 from tests.simulation.mutant_list import MUTANTS, Mutant
 from tests.simulation.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
+ALL = (*MUTANTS, *META_MUTANTS)
+"""Of both worlds."""
 _START_S = 30
 _WHOLE_SEEDS = 8
 """In each scenario, of the tree without any edit; campaigns run many more of the plain one."""
@@ -76,9 +79,19 @@ def scenarios(mutants: Sequence[Mutant] = MUTANTS) -> list[Scenario]:
     return list({mutant.scenario.name: mutant.scenario for mutant in (_PLAIN, *mutants)}.values())
 
 
-def unchanged(scenario: Scenario) -> Mutant:
-    """Return the tree as it is, to be tried in a scenario: it has to come out clean."""
-    return replace(_PLAIN, name=f"nothing ({scenario.name})", scenario=scenario, seeds=_WHOLE_SEEDS)
+def unchanged(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """Return the tree as it is, once for each world and scenario: it has to come out clean."""
+    stories = {(mutant.world, mutant.scenario.name): mutant for mutant in mutants}
+    return [
+        replace(
+            _PLAIN,
+            name=f"nothing ({mutant.world}, {mutant.scenario.name})",
+            scenario=mutant.scenario,
+            world=mutant.world,
+            seeds=_WHOLE_SEEDS,
+        )
+        for mutant in stories.values()
+    ]
 
 
 _PLAIN = Mutant(
@@ -105,18 +118,21 @@ def fitting(mutant: Mutant, root: Path = ROOT) -> dict[str, str]:
 def copy_tree(target: Path, root: Path = ROOT) -> None:
     """Copy what the simulation runs on."""
     packages = [path.parent.name for path in root.glob("*/__init__.py")]
-    for name in [*packages, "tests/simulation"]:
+    for name in [*packages, "tests/simulation", "tests/fuzz"]:
         # Compiled modules come along: they are valid as long as times are kept.
         shutil.copytree(root / name, target / name)
 
 
-def hunt(name: str, first: int, count: int) -> None:
+def hunt(world: str, name: str, first: int, count: int) -> None:
     """Run seeds of a scenario until one finds something; write a line of JSON about each."""
-    from tests.simulation.world import run_world  # noqa: PLC0415 (only in the mutant's process)
+    # Only in the mutant's process.
+    from tests.simulation.meta_world import run_meta_world  # noqa: PLC0415
+    from tests.simulation.world import run_world  # noqa: PLC0415
 
     [scenario] = [scenario for scenario in scenarios() if scenario.name == name]
     for seed in range(first, first + count):
-        violations = run_world(seed, scenario=scenario).violations
+        result = run_meta_world(seed) if world == "meta" else run_world(seed, scenario=scenario)
+        violations = result.violations
         sys.stdout.write(json.dumps({"seed": seed, "violations": violations}) + "\n")
         sys.stdout.flush()
         if violations:
@@ -129,14 +145,14 @@ import storage
 from tests.simulation import mutants
 for module in (storage, mutants):
     assert module.__file__.startswith(sys.argv[1]), f"{module.__file__} is not of the mutant"
-mutants.hunt(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+mutants.hunt(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
 """
 
 
 def try_mutant(mutant: Mutant, *, first: int = 1, seeds: int | None = None) -> Verdict:
     """Return what the simulation makes of one mutant."""
     count = mutant.seeds if seeds is None else seeds
-    scenario = mutant.scenario.name
+    story = (mutant.world, mutant.scenario.name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder).resolve()
@@ -145,7 +161,7 @@ def try_mutant(mutant: Mutant, *, first: int = 1, seeds: int | None = None) -> V
             (tree / path).write_text(text, encoding="utf-8")
         try:
             done = subprocess.run(
-                [sys.executable, "-c", _HUNT, str(tree), scenario, str(first), str(count)],
+                [sys.executable, "-c", _HUNT, str(tree), *story, str(first), str(count)],
                 cwd=tree,
                 env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
                 capture_output=True,
@@ -186,11 +202,12 @@ def try_all(mutants: Sequence[Mutant], *, jobs: int, seeds: int | None) -> Itera
 
 
 def chosen(words: Sequence[str]) -> list[Mutant]:
-    """Return the mutants whose name or section has one of these words; all for none."""
+    """Return the mutants whose world, section or name has one of these words; all for none."""
     return [
         mutant
-        for mutant in MUTANTS
-        if not words or any(word in f"{mutant.section} {mutant.name}" for word in words)
+        for mutant in ALL
+        if not words
+        or any(word in f"{mutant.world} {mutant.section} {mutant.name}" for word in words)
     ]
 
 
@@ -220,7 +237,7 @@ def main() -> int:
     began = time.monotonic()
     verdicts: list[Verdict] = []
     false_alarms: list[str] = []
-    whole = [unchanged(scenario) for scenario in scenarios(mutants)] if options.whole else []
+    whole = unchanged(mutants) if options.whole else []
     for verdict in try_all([*whole, *mutants], jobs=options.jobs, seeds=options.seeds):
         if verdict.mutant in whole:
             false_alarms += [verdict.mutant.name] * (verdict.seed is not None or not verdict.seeds)

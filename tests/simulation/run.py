@@ -1,6 +1,7 @@
 """A campaign: many seeds of the whole server's simulation, and what they came to.
 
     python -m tests.simulation.run --seeds 500 --first 1 --jobs 2
+    python -m tests.simulation.run --world meta             the meta server's simulation
 
 Prints each failing seed with what was wrong and how to see it again, then the account: faults by
 kind, crash points hit, seeds a second. `--ledger FILE` appends the account to a ledger
@@ -14,26 +15,35 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from tests.simulation.campaign import Campaign
+from tests.simulation.campaign import Campaign, Entry
+from tests.simulation.meta_campaign import MetaCampaign, MetaEntry
+from tests.simulation.meta_world import MetaResult, run_meta_world
 from tests.simulation.world import WorldResult, run_world
 
+Result = TypeVar("Result", WorldResult, MetaResult)
 
-def run_seeds(seeds: Iterable[int], *, jobs: int = 1) -> Iterator[tuple[WorldResult, float]]:
+
+def run_seeds(
+    run_one: Callable[[int], Result], seeds: Iterable[int], *, jobs: int = 1
+) -> Iterator[tuple[Result, float]]:
     """Yield the result of each seed and its CPU seconds, in order; `jobs` processes work at it."""
+    timed = partial(_time, run_one)
     if jobs == 1:
-        yield from map(_run_one, seeds)
+        yield from map(timed, seeds)
         return
     # Spawned and not forked: a seed must not depend on what ran before it.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(_run_one, seeds, chunksize=4)
+        yield from pool.imap(timed, seeds, chunksize=4)
 
 
-def _run_one(seed: int) -> tuple[WorldResult, float]:
+def _time(run_one: Callable[[int], Result], seed: int) -> tuple[Result, float]:
     began_s = time.process_time()
-    return run_world(seed), time.process_time() - began_s
+    return run_one(seed), time.process_time() - began_s
 
 
 def _commit() -> str:
@@ -56,17 +66,40 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--ledger", type=Path, help="append the account to this file")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d", time.gmtime()))
+    parser.add_argument("--world", choices=("server", "meta"), default="server")
     options = parser.parse_args()
-    campaign = Campaign()
+    if options.world == "meta":
+        return _run_campaign(options, MetaCampaign(), run_meta_world)
+    return _run_campaign(options, Campaign(), run_world)
+
+
+class Account(Protocol[Result]):
+    """A campaign's account: Campaign, or MetaCampaign."""
+
+    @property
+    def seeds(self) -> int: ...
+    @property
+    def failed(self) -> list[Result]: ...
+    @property
+    def cpu_s(self) -> float: ...
+    def add(self, result: Result, cpu_s: float = 0.0) -> None: ...
+    def lines(self) -> Iterator[str]: ...
+    def entry(self, *, date: str, commit: str, first: int, seconds: float) -> Entry | MetaEntry: ...
+
+
+def _run_campaign(
+    options: argparse.Namespace, campaign: Account[Result], run_one: Callable[[int], Result]
+) -> int:
     began_s = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
     with contextlib.suppress(KeyboardInterrupt):
-        for result, cpu_s in run_seeds(seeds, jobs=options.jobs):
+        for result, cpu_s in run_seeds(run_one, seeds, jobs=options.jobs):
             campaign.add(result, cpu_s)
             for violation in result.violations:
                 sys.stdout.write(f"seed {result.seed}: {violation}\n")
             if result.violations:
-                sys.stdout.write(f"    again: make simulate SEEDS=1 FIRST={result.seed}\n")
+                again = f"make simulate WORLD={options.world} SEEDS=1 FIRST={result.seed}"
+                sys.stdout.write(f"    again: {again}\n")
                 sys.stdout.flush()
     seconds = time.monotonic() - began_s
     for line in campaign.lines():

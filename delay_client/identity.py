@@ -1,0 +1,16 @@
+"""Who a client is to a meta server: an id that stays the same when the process starts again."""
+
+import hashlib
+import os
+import socket
+import sys
+
+
+def client_id() -> str:
+    """Return `host@@md5` of the program and where it runs, as QMQ's clients call themselves.
+
+    It is a name for operators, not a secret and no proof.
+    """
+    program = f"{os.path.abspath(sys.argv[0])}\0{sys.executable}"
+    digest = hashlib.md5(program.encode(errors="replace"), usedforsecurity=False).hexdigest()
+    return f"{socket.gethostname()[:100]}@@{digest}"

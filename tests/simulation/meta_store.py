@@ -1,0 +1,436 @@
+"""The store of a simulated meta server: a model of its own, and everything that a database may do.
+
+`Medium` is the database: tables that outlive every process, changed by whole commits, with the
+history of every row, which is what checkers go by. It is written from what `meta_server/model.py`
+says of a store and shares no code with the meta server's registry, so a fault there cannot hide by
+being made twice; a property test holds it against the real store. `SimStore` is one process's way
+to it, and fails as it is told to (`StoreFaults`).
+
+SQLite itself would do too (a commit takes effect in one instant of virtual time), but it fsyncs,
+which takes more time than the rest of a seed, and keeps no history.
+"""
+
+import bisect
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import trio
+
+from meta_server.errors import ConflictError, StoreRefusedError, StoreUnavailableError
+from meta_server.model import (
+    Audit,
+    AuditRow,
+    Broker,
+    Change,
+    Contents,
+    DelayGroup,
+    ForgetClient,
+    NoteClient,
+    RaiseTimestamp,
+    RemoveBroker,
+    RemoveDelayNode,
+    RemoveRoute,
+    SaveBroker,
+    SaveBrokerGroup,
+    SaveDelayGroup,
+    SaveDelayNode,
+    SaveRoute,
+    SaveSubject,
+    SetOffline,
+    SetReadOnly,
+    Store,
+    UnsetOffline,
+    UnsetReadOnly,
+)
+
+Key = Hashable
+Rows = dict[Key, Any]
+
+GROUPS = "broker_groups"
+BROKERS = "brokers"
+SUBJECTS = "subjects"
+ROUTES = "routes"
+OFFLINE = "offline"
+READ_ONLY = "read_only"
+CLIENTS = "clients"
+NODES = "delay_nodes"
+DELAY_GROUPS = "delay_groups"
+TABLES = (
+    GROUPS,
+    BROKERS,
+    SUBJECTS,
+    ROUTES,
+    OFFLINE,
+    READ_ONLY,
+    CLIENTS,
+    NODES,
+    DELAY_GROUPS,
+)
+
+_LAG_S = 0.01
+"""A call's result comes at most so long after its effect, unless the store is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What a change does to one row: `row` is None where it goes away."""
+
+    table: str
+    key: Key
+    row: Any
+    version: int | None = None
+    """That the row has to have now, 0 for no row; None: any."""
+
+
+def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
+    """Return what a change does; None of those that are kept elsewhere."""
+    match change:
+        case SaveBrokerGroup(group):
+            return _Row(GROUPS, group.name, group, group.version - 1)
+        case SaveBroker(broker):
+            return _Row(BROKERS, _broker_key(broker), broker, broker.version - 1)
+        case RemoveBroker(broker):
+            return _Row(BROKERS, _broker_key(broker), None, broker.version)
+        case SaveSubject(subject):
+            return _Row(SUBJECTS, subject.name, subject, subject.version - 1)
+        case SaveRoute(route):
+            return _Row(ROUTES, (route.name, route.is_prefix), route, route.version - 1)
+        case RemoveRoute(route):
+            return _Row(ROUTES, (route.name, route.is_prefix), None, route.version)
+        case SaveDelayNode(node):
+            key = (node.cluster, node.group, node.node_id)
+            return _Row(NODES, key, node, node.version - 1)
+        case RemoveDelayNode(node):
+            return _Row(NODES, (node.cluster, node.group, node.node_id), None, node.version)
+        case SetOffline(state):
+            return _Row(OFFLINE, state, state)
+        case UnsetOffline(state):
+            return _Row(OFFLINE, state, None)
+        case SetReadOnly(setting):
+            return _Row(READ_ONLY, setting, setting)
+        case UnsetReadOnly(setting):
+            return _Row(READ_ONLY, setting, None)
+        case NoteClient(client):
+            return _Row(CLIENTS, client.key, client)
+        case ForgetClient(client_key):
+            return _Row(CLIENTS, client_key, None)
+        case SaveDelayGroup(delay_group):
+            return _Row(DELAY_GROUPS, delay_group.name, delay_group)
+    return None
+
+
+def _broker_key(broker: Broker) -> Key:
+    return (broker.hostname, broker.serve_port)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Something that was kept."""
+
+    number: int
+    at_s: float
+    changes: tuple[Change, ...]
+    foreign: bool
+    """Whether somebody else made it."""
+
+
+class Medium:
+    """What is durable, whoever comes and goes; every commit and every row as it ever was."""
+
+    def __init__(self, *, now: Callable[[], float] = trio.current_time) -> None:
+        self._now = now
+        self.rows: dict[str, Rows] = {table: {} for table in TABLES}
+        self.timestamp_ms = 0
+        self.audit: list[AuditRow] = []
+        self.commits: list[Commit] = []
+        self._times: list[float] = []
+        # Of each row: numbers of the commits that changed it, and what it was afterwards.
+        self._history: dict[tuple[str, Key], tuple[list[int], list[Any]]] = {}
+        self._unseen: list[tuple[float, float, int]] = []
+        self._unseen_from: tuple[float, int] | None = None
+
+    # What stores do
+
+    def contents(self) -> Contents:
+        """Return everything."""
+        tables: dict[str, Any] = {table: tuple(self.rows[table].values()) for table in TABLES}
+        return Contents(**tables, timestamp_ms=self.timestamp_ms)
+
+    def commit(self, changes: Sequence[Change], *, foreign: bool = False) -> None:
+        """Keep all of these, or none of them and raise ConflictError."""
+        before: dict[str, Rows] = {}
+        changed: dict[tuple[str, Key], None] = {}
+        timestamp_ms = self.timestamp_ms
+        audit = len(self.audit)
+        try:
+            for change in changes:
+                if isinstance(change, RaiseTimestamp):
+                    self.timestamp_ms = max(self.timestamp_ms, change.timestamp_ms)
+                elif isinstance(change, Audit):
+                    self.audit.append(AuditRow(number=len(self.audit) + 1, entry=change.entry))
+                elif (row := _rows_of(change)) is not None:
+                    if row.table not in before:
+                        before[row.table] = dict(self.rows[row.table])
+                    self._make(change, row)
+                    changed[row.table, row.key] = None
+        except ConflictError:
+            self.rows |= before
+            self.timestamp_ms = timestamp_ms
+            del self.audit[audit:]
+            raise
+        number = len(self.commits) + 1
+        self.commits.append(Commit(number, self._now(), tuple(changes), foreign))
+        self._times.append(self.commits[-1].at_s)
+        for table, key in changed:
+            numbers, rows = self._history.setdefault((table, key), ([], []))
+            numbers.append(number)
+            rows.append(self.rows[table].get(key))
+
+    def _make(self, change: Change, row: _Row) -> None:
+        rows = self.rows[row.table]
+        found = rows.get(row.key)
+        if isinstance(change, SaveDelayGroup):
+            has = None if found is None else (found.record.epoch, found.record.version)
+            if has != change.expected:
+                raise ConflictError(
+                    what=str(row.key), expected=str(change.expected), found=str(has)
+                )
+            self._check_one(rows, row, lambda group: group.log_uuid)
+        elif row.version is not None:
+            version = 0 if found is None else found.version
+            if version != row.version:
+                raise ConflictError(
+                    what=str(row.key), expected=str(row.version), found=str(version)
+                )
+            if isinstance(change, SaveBroker):
+                self._check_one(rows, row, lambda broker: (broker.group, broker.role))
+        if row.row is not None:
+            rows[row.key] = row.row
+        else:
+            rows.pop(row.key, None)
+
+    @staticmethod
+    def _check_one(rows: Rows, row: _Row, what: Callable[[Any], Hashable]) -> None:
+        """Refuse what another row has already."""
+        for key, other in rows.items():
+            if key != row.key and what(other) == what(row.row):
+                raise ConflictError(what=str(row.key), expected="its own", found=str(key))
+
+    # What the meta server cannot know yet
+
+    def hide(self, for_s: float | None = None) -> None:
+        """Note that the server does not know what is kept from now on, until it loads anew.
+
+        for_s: or for so long, since an answer is slow.
+        """
+        now = self._now()
+        if for_s is not None:
+            self._unseen.append((now, now + for_s + _LAG_S, len(self.commits)))
+        elif self._unseen_from is None:
+            self._unseen_from = (now, len(self.commits))
+
+    def loaded(self) -> None:
+        """Note that the server has loaded everything."""
+        if self._unseen_from is not None:
+            since_s, number = self._unseen_from
+            self._unseen.append((since_s, self._now() + _LAG_S, number))
+            self._unseen_from = None
+
+    # What checkers ask
+
+    def number_at(self, at_s: float) -> int:
+        """Return how many commits there were at a time."""
+        return bisect.bisect_right(self._times, at_s)
+
+    def known_at(self, at_s: float) -> int:
+        """Return how many commits the server must have known at a time; none it need not have."""
+        number = self.number_at(at_s - _LAG_S)
+        for since_s, until_s, before in self._unseen:
+            if since_s <= at_s <= until_s:
+                number = min(number, before)
+        if self._unseen_from is not None and self._unseen_from[0] <= at_s:
+            number = min(number, self._unseen_from[1])
+        return number
+
+    def row_at(self, table: str, key: Key, number: int) -> Any:  # noqa: ANN401 (a row of the table)
+        """Return a row as it was after so many commits; None if it was not there."""
+        numbers, rows = self._history.get((table, key), ((), ()))
+        at = bisect.bisect_right(numbers, number)
+        return rows[at - 1] if at else None
+
+    def changed_in(self, table: str, key: Key, after: int, up_to: int) -> list[int]:
+        """Return the numbers of the commits that changed a row, after one and up to another."""
+        numbers, _ = self._history.get((table, key), ((), ()))
+        return list(
+            numbers[bisect.bisect_right(numbers, after) : bisect.bisect_right(numbers, up_to)]
+        )
+
+    def keys(self, table: str) -> list[Key]:
+        """Return the keys of all rows that there ever were."""
+        return [key for name, key in self._history if name == table]
+
+
+class Outcome(Enum):
+    """How a call of the store ends."""
+
+    LOST = "lost"
+    """It says that it failed, and nothing is kept."""
+    KEPT = "kept unknown"
+    """It says that it failed, and everything is kept."""
+    LATE = "kept late"
+    """It says that it failed, and everything is kept a while later, if it still can be."""
+    CONFLICT = "conflict"
+    """Somebody else has changed a row."""
+    REFUSED = "refused"
+    """It says that it cannot hold this."""
+    SLOW = "slow"
+    """It does as it should, and says so late."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreFaults:
+    """What befalls the store; may be changed at any time."""
+
+    chances: dict[Outcome, float] = field(default_factory=dict)
+    """Per commit."""
+    slow_s: tuple[float, float] = (0.2, 5.0)
+    """Least and most of a slow one."""
+    down_until_s: float = 0.0
+    """Until then every call fails."""
+    crash: Callable[[str], None] | None = None
+    """Called in the next commit, with "before" and "after" it is kept; may end the process."""
+
+
+class SimStore:
+    """The Store of model.py on a Medium, for one life of the meta server."""
+
+    def __init__(
+        self,
+        medium: Medium,
+        faults: StoreFaults,
+        chance: random.Random,
+        *,
+        take_time: Callable[[float], None],
+        tally: Counter[str],
+        later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        """Take `take_time(seconds)` for what is slow; `later(seconds, call)` calls that later."""
+        self._medium = medium
+        self._faults = faults
+        self._chance = chance
+        self._take_time = take_time
+        self._tally = tally
+        self._later = later
+        self._is_closed = False
+        self._must_load = True
+
+    def load(self) -> Contents:
+        """Return everything."""
+        self._check_up()
+        contents = self._medium.contents()
+        self._medium.loaded()
+        self._must_load = False
+        return contents
+
+    def commit(self, changes: Sequence[Change], /) -> None:
+        """Keep all or nothing, or fail as drawn."""
+        if self._must_load:
+            raise AssertionError("serves: a commit after a failure, and nothing loaded in between")
+        crash, self._faults.crash = self._faults.crash, None
+        if crash is not None:
+            crash("before")
+        try:
+            self._check_up()
+            outcome = self._draw()
+            if outcome is not None:
+                self._tally[f"store: {outcome.value}"] += 1
+            self._go_wrong(outcome, changes)
+            self._medium.commit(changes)
+            self._check_told(outcome)
+        except (ConflictError, StoreUnavailableError):
+            self._must_load = True
+            raise
+        if crash is not None:
+            crash("after")
+
+    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
+        """Return entries, newest first."""
+        self._check_up()
+        rows = [row for row in self._medium.audit if before is None or row.number < before]
+        return tuple(reversed(rows[-limit:] if limit else []))
+
+    def close(self) -> None:
+        """Let go."""
+        self._is_closed = True
+
+    def _check_up(self) -> None:
+        if self._is_closed:
+            raise AssertionError("serves: a store is used that was closed")
+        if trio.current_time() < self._faults.down_until_s:
+            self._tally["store: call while down"] += 1
+            raise StoreUnavailableError("drawn: it is down")
+
+    def _check_told(self, outcome: Outcome | None) -> None:
+        if outcome is Outcome.KEPT:
+            raise StoreUnavailableError("drawn: all is kept")
+
+    def _draw(self) -> Outcome | None:
+        for outcome, chance in self._faults.chances.items():
+            if self._chance.random() < chance:
+                return outcome
+        return None
+
+    def _go_wrong(self, outcome: Outcome | None, changes: Sequence[Change]) -> None:
+        medium = self._medium
+        if outcome is Outcome.SLOW:
+            seconds = self._chance.uniform(*self._faults.slow_s)
+            medium.hide(seconds)
+            self._take_time(seconds)
+        elif outcome is Outcome.LOST:
+            raise StoreUnavailableError("drawn: nothing is kept")
+        elif outcome is Outcome.REFUSED:
+            raise StoreRefusedError("drawn: it cannot hold this")
+        elif outcome is Outcome.KEPT:
+            medium.hide()
+        elif outcome is Outcome.LATE:
+            kept = tuple(changes)
+            self._later(self._chance.uniform(0.001, 3.0), lambda: self._keep_late(kept))
+            raise StoreUnavailableError("drawn: all may be kept later")
+        elif outcome is Outcome.CONFLICT and (theirs := _foreign(changes)):
+            medium.hide()
+            medium.commit([theirs], foreign=True)
+
+    def _keep_late(self, changes: Sequence[Change]) -> None:
+        """Keep what was under way when its connection broke, as a database server may."""
+        try:
+            self._medium.hide()
+            self._medium.commit(changes)
+        except ConflictError:
+            self._tally["store: late and void"] += 1
+
+
+def _foreign(changes: Sequence[Change]) -> Change | None:
+    """Return what somebody else may do to one of the rows that are about to be changed."""
+    for change in changes:
+        if isinstance(change, SaveBrokerGroup):
+            # Its state and address are what was there, or the same that was about to be saved.
+            return SaveBrokerGroup(replace(change.group, weight=50))
+        if isinstance(change, SaveSubject):
+            return change
+        if isinstance(change, SaveRoute) and change.route.version == 1:
+            return change
+    return None
+
+
+def record_of(group: DelayGroup) -> tuple[int, int]:
+    """Return epoch and version of a group's record."""
+    return (group.record.epoch, group.record.version)
+
+
+def _conforms(store: SimStore) -> Store:
+    """Let the type checker compare."""
+    return store

@@ -1,0 +1,599 @@
+"""What the peers of a simulated meta server saw, and the judge of each thing that they were told.
+
+The judge knows what peers saw and what the store holds (`meta_store.Medium`, with its history), and
+nothing of the meta server's memory. It works out by itself, from QMQ's protocol and the rules of
+the design, what an answer has to be: of an answer it is known between which two moments it was
+given, so it has to be right for the store as it was at one of them.
+
+Names of promises that complaints begin with: right (an answer), stable, time (timestamps), kept,
+record, role, refused, alive, dead, pushed, answered, bounded, serves.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from delay_protocol import (
+    BrokerGroupInfo,
+    BrokerRequestType,
+    BrokerState,
+    ClientRegisterReply,
+    ClientType,
+    NodeRegister,
+    NodeRegistered,
+    NodeRole,
+    OnlineState,
+)
+from meta_server.model import (
+    EVERY,
+    BrokerGroup,
+    GroupKind,
+    OfflineState,
+    ReadOnlySetting,
+    Route,
+    SaveBrokerGroup,
+    SaveDelayGroup,
+    SaveRoute,
+    SaveSubject,
+)
+from tests.simulation.meta_store import (
+    DELAY_GROUPS,
+    GROUPS,
+    NODES,
+    OFFLINE,
+    READ_ONLY,
+    ROUTES,
+    SUBJECTS,
+    Medium,
+    record_of,
+)
+
+_COMPLAINTS_MAX = 20
+_WRITABLE = (BrokerState.RW, BrokerState.W)
+_LOOK_S = 0.5
+"""How exactly the meta server looks at silence."""
+_TAKEN_OFF_S = 3.0
+"""From the end of a time-out until the store says so, when nothing is amiss."""
+_WAITED_S = 8.0
+"""How long what is new may wait for the store."""
+_ON_ITS_WAY_S = 60.0
+"""What was sent may arrive so much later: stalled in a link that is silent, or in a stopped
+machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a subject, as a client registers it."""
+
+    client_type: int
+    subject: str
+    consumer_group: str
+    client_id: str
+
+    @property
+    def routed(self) -> str:
+        """The real subject: the middle of a retry subject."""
+        if self.subject.startswith(("%RETRY%", "%DEAD_RETRY%")):
+            return self.subject.split("%")[2]
+        return self.subject
+
+
+@dataclass(slots=True)
+class Said:
+    """Something that a broker said, or the server heard."""
+
+    sent_s: float
+    what: BrokerRequestType
+    state: BrokerState
+    address: str
+    acknowledged_s: float = math.inf
+
+
+@dataclass(slots=True)
+class Lease:
+    """A node that was told that it is master."""
+
+    process: object
+    """Who: a process, not only its identity."""
+    until_s: float
+
+
+Groups = tuple[BrokerGroupInfo, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Rules:
+    """Settings that the judge has to know."""
+
+    delay_groups_per_subject: int
+    groups_per_subject: int
+    groups_per_subject_max: int
+    broker_timeout_s: float
+    new_subjects_per_second: float
+    new_subjects_burst: float
+
+
+class MetaWitness:
+    """Everything that peers saw, judged as it comes and once more at the end."""
+
+    def __init__(self, medium: Medium, rules: Rules) -> None:
+        self.medium = medium
+        self.rules = rules
+        self.complaints: list[str] = []
+        self.counts: Counter[str] = Counter()
+        """Answers, pushes, registrations, refusals."""
+        self.latest_ms = -(2**63)
+        """The latest timestamp that any client has seen."""
+        self.told: dict[str, tuple[int, int]] = {}
+        """By group: the highest epoch and version that any node was told."""
+        self.said: dict[str, list[Said]] = {}
+        """By broker group."""
+        self.away: dict[str, list[tuple[float, float]]] = {}
+        """By broker group: from when until when nobody spoke for it."""
+        self.starts_s: list[float] = []
+        """When the meta server began to answer."""
+        self.calm: list[tuple[float, float]] = []
+        """From when until when it lived, with a store in order and no link silent."""
+        self.stalls: list[tuple[float, float]] = []
+        """When everything stood still, and for how long."""
+        self._calm_since: float | None = None
+        self._ranks: dict[tuple[str, frozenset[tuple[str, int]]], tuple[str, ...]] = {}
+        self._masters: dict[tuple[str, int], tuple[str, object, int]] = {}
+        self._roles: dict[tuple[str, str, str], NodeRole] = {}
+        self._leases: dict[str, list[Lease]] = {}
+
+    def complain(self, what: str) -> None:
+        """Note a broken promise."""
+        if len(self.complaints) < _COMPLAINTS_MAX:
+            self.complaints.append(f"{what} (at {trio.current_time():.3f} s)")
+
+    # -- what the world says -----------------------------------------------------------------
+
+    def be_calm(self, *, calm: bool) -> None:
+        """Note that from now on nothing is amiss, or that something is."""
+        now = trio.current_time()
+        if calm and self._calm_since is None:
+            self._calm_since = now
+        elif not calm and self._calm_since is not None:
+            self.calm.append((self._calm_since, now))
+            self._calm_since = None
+
+    def calm_seconds(self) -> float:
+        """Return for how long nothing has been amiss."""
+        since = self._calm_since
+        return 0.0 if since is None else trio.current_time() - since
+
+    # -- clients -----------------------------------------------------------------------------
+
+    def answered(
+        self, use: Use, reply: ClientRegisterReply, *, since_s: float, floor_ms: int, pushed: bool
+    ) -> None:
+        """Judge an answer that was given not before `since_s`.
+
+        floor_ms: the latest timestamp that anybody had seen by then.
+        """
+        self.counts["pushes" if pushed else "answers"] += 1
+        if reply.timestamp_ms < floor_ms:
+            self.complain(
+                f"time: {use.client_id} was told {reply.timestamp_ms}, after {floor_ms} was told"
+            )
+        self.latest_ms = max(self.latest_ms, reply.timestamp_ms)
+        first, last = self.medium.known_at(since_s), len(self.medium.commits)
+        candidates = list(self._moments(use.routed, first, last))
+        fitting = [number for number in candidates if self._fits(use, reply, number)]
+        if not fitting:
+            self.complain(
+                f"right: {use} was told {_shown(reply)}; of {len(candidates)} moments since "
+                f"{since_s:.3f} s none says so, the last one {self.expected(use)}"
+            )
+        elif use.client_type == ClientType.DELAY_PRODUCER and len(candidates) == 1:
+            self._remember_rank(use.routed, reply.groups, fitting[0])
+
+    def _moments(self, subject: str, first: int, last: int) -> Iterator[int]:
+        """Yield the moments at which what is routed may have been another one."""
+        medium = self.medium
+        keys = [
+            (table, key) for table in (GROUPS, OFFLINE, READ_ONLY) for key in medium.keys(table)
+        ]
+        keys += [(ROUTES, key) for key in medium.keys(ROUTES) if key[1] or key[0] == subject]  # type: ignore[index]
+        found = {first}
+        for table, key in keys:
+            found.update(medium.changed_in(table, key, first, last))
+        yield from sorted(found)
+
+    def expected(self, use: Use) -> str:
+        """Return what the store says now, for people."""
+        number = len(self.medium.commits)
+        state, groups = self._normal(use, number)
+        if use.client_type == ClientType.DELAY_PRODUCER:
+            return f"{state.name} some of {sorted(self._pool(use.routed, number)[0])}"
+        return f"{state.name} {[(group.name, group.state.name) for group in groups]}"
+
+    def was_right(self, use: Use, reply: ClientRegisterReply, since_s: float) -> bool:
+        """Say whether an answer is what the store says, or said since then.
+
+        When a group was changed last is not told anew if nothing else is.
+        """
+        first, last = self.medium.number_at(since_s), len(self.medium.commits)
+        return any(
+            self._fits(use, reply, number, exactly=False)
+            for number in self._moments(use.routed, first, last)
+        )
+
+    def _fits(
+        self, use: Use, reply: ClientRegisterReply, number: int, *, exactly: bool = True
+    ) -> bool:
+        state, groups = self._normal(use, number)
+        if reply.online_state is not state:
+            return False
+        if use.client_type != ClientType.DELAY_PRODUCER:
+            return _told(reply.groups, exactly=exactly) == _told(groups, exactly=exactly)
+        pool, takes = self._pool(use.routed, number)
+        if len(reply.groups) != min(self.rules.delay_groups_per_subject, len(pool)):
+            return False
+        for info in reply.groups:
+            group = pool.get(info.name)
+            state_told = group.state if takes and group else BrokerState.RW
+            if group is None:
+                return False
+            wanted = (_info(group, state_told),)
+            if _told((info,), exactly=exactly) != _told(wanted, exactly=exactly):
+                return False
+        ranked = self._ranks.get((use.routed, _weighed(pool)))
+        return ranked is None or ranked == tuple(info.name for info in reply.groups)
+
+    def _normal(self, use: Use, number: int) -> tuple[OnlineState, Groups]:
+        """Return what a client has to get that is no delay producer, and its online state."""
+        medium = self.medium
+        found = (
+            medium.row_at(
+                OFFLINE, OfflineState(client_id=one, subject=name, consumer_group=group), number
+            )
+            for one, name, group in (
+                (use.client_id, use.subject, use.consumer_group),
+                (EVERY, use.subject, use.consumer_group),
+                (use.client_id, use.routed, use.consumer_group),
+                (EVERY, use.routed, use.consumer_group),
+                (use.client_id, EVERY, EVERY),
+            )
+        )
+        state = OnlineState.OFFLINE if any(found) else OnlineState.ONLINE
+        groups = []
+        for name in self._route(use.routed, number):
+            group = medium.row_at(GROUPS, name, number)
+            if group is None or group.is_retired or group.state is BrokerState.NRW:
+                continue
+            if use.client_type == ClientType.PRODUCER and self._read_only(
+                use.routed, group, number
+            ):
+                continue
+            groups.append(_info(group, group.state))
+        return state, tuple(groups)
+
+    def _route(self, subject: str, number: int) -> tuple[str, ...]:
+        medium = self.medium
+        own: Route | None = medium.row_at(ROUTES, (subject, False), number)
+        if own is not None:
+            return own.groups
+        for length in range(len(subject), -1, -1):
+            prefix: Route | None = medium.row_at(ROUTES, (subject[:length], True), number)
+            if prefix is not None:
+                return prefix.groups
+        return ()
+
+    def _read_only(self, subject: str, group: BrokerGroup, number: int) -> bool:
+        return group.is_read_only or any(
+            self.medium.row_at(READ_ONLY, ReadOnlySetting(subject=name, group=group.name), number)
+            for name in (subject, EVERY)
+        )
+
+    def _pool(self, subject: str, number: int) -> tuple[dict[str, BrokerGroup], bool]:
+        """Return the delay groups of which a producer gets some, and whether they take messages."""
+        rows = (self.medium.row_at(GROUPS, key, number) for key in self.medium.keys(GROUPS))
+        known = {
+            group.name: group
+            for group in rows
+            if group is not None
+            and group.kind is GroupKind.DELAY
+            and not group.is_retired
+            and group.master
+        }
+        open_to_it = {
+            name: group
+            for name, group in known.items()
+            if not self._read_only(subject, group, number)
+        }
+        taking = {name: group for name, group in open_to_it.items() if group.state in _WRITABLE}
+        return taking or open_to_it or known, bool(taking)
+
+    def _remember_rank(self, subject: str, groups: Groups, number: int) -> None:
+        pool, _ = self._pool(subject, number)
+        weighed = _weighed(pool)
+        names = tuple(group.name for group in groups)
+        self._ranks.setdefault((subject, weighed), names)
+        # A group that goes away is replaced for its own subjects only.
+        for (other, pool_then), names_then in self._ranks.items():
+            gone = pool_then - weighed
+            if other != subject or weighed - pool_then or len(gone) != 1:
+                continue
+            [(name, _)] = gone
+            if name not in names_then and names_then != names:
+                self.complain(
+                    f"stable: {subject} went from {names_then} to {names} because {name} went"
+                )
+
+    # -- brokers -----------------------------------------------------------------------------
+
+    def broker_says(
+        self, group: str, what: BrokerRequestType, state: BrokerState, address: str
+    ) -> Said:
+        """Note what the master of a group sends now."""
+        said = Said(trio.current_time(), what, state, address)
+        self.said.setdefault(group, []).append(said)
+        return said
+
+    def broker_heard(self, group: str, said: Said) -> None:
+        """Judge an acknowledgement: the store has to have had what was said."""
+        said.acknowledged_s = trio.current_time()
+        self.counts["broker registrations"] += 1
+        state = {
+            BrokerRequestType.ONLINE: BrokerState.RW,
+            BrokerRequestType.OFFLINE: BrokerState.NRW,
+        }.get(said.what, said.state)
+        first, last = self.medium.known_at(said.sent_s), len(self.medium.commits)
+        moments = {first, *self.medium.changed_in(GROUPS, group, first, last)}
+        rows = [self.medium.row_at(GROUPS, group, number) for number in moments]
+        if not any(row and (row.master, row.state) == (said.address, state) for row in rows):
+            now = rows and rows[-1]
+            self.complain(
+                f"kept: {said.what.name} of {group} at {said.address} was acknowledged, and the "
+                f"store never said {state.name}: {now}"
+            )
+
+    def gone(self, group: str, since_s: float, until_s: float) -> None:
+        """Note that nobody spoke for a group in this time."""
+        self.away.setdefault(group, []).append((since_s, until_s))
+
+    # -- nodes -------------------------------------------------------------------------------
+
+    def node_registered(
+        self,
+        process: object,
+        request: NodeRegister,
+        reply: NodeRegistered,
+        *,
+        sent_s: float,
+        floor: tuple[int, int],
+    ) -> None:
+        """Judge the role that a node was given; floor: what anybody had been told by then."""
+        self.counts["node registrations"] += 1
+        medium, record = self.medium, reply.record
+        name = f"{request.node_id} of {request.group}"
+        pair = (record.epoch, record.version)
+        if pair < floor:
+            self.complain(f"record: {name} was told {pair} after {floor} was told")
+        self.told[request.group] = max(pair, self.told.get(request.group, pair))
+        first, last = medium.known_at(sent_s), len(medium.commits)
+        moments = {first, *medium.changed_in(DELAY_GROUPS, request.group, first, last)}
+        rows = [medium.row_at(DELAY_GROUPS, request.group, number) for number in moments]
+        if not any(row is not None and row.record == record for row in rows):
+            self.complain(f"kept: {name} was told {pair}, which the store did not say")
+        key = (request.cluster, request.group, request.node_id)
+        moments = {first, *medium.changed_in(NODES, key, first, last)}
+        nodes = [medium.row_at(NODES, key, number) for number in moments]
+        is_kept = any(
+            node is not None
+            and (node.storage_uuid, node.incarnation, node.address, node.role)
+            == (request.storage_uuid, request.incarnation, request.address, reply.role)
+            for node in nodes
+        )
+        if not is_kept:
+            self.complain(f"kept: {name} was told that it is registered, and the store has it not")
+        if self._roles.setdefault(key, reply.role) is not reply.role:
+            self.complain(f"role: {name} was {self._roles[key].name}, is now {reply.role.name}")
+        if reply.role is NodeRole.MASTER:
+            self._judge_master(process, request, reply, sent_s)
+
+    def _judge_master(
+        self, process: object, request: NodeRegister, reply: NodeRegistered, sent_s: float
+    ) -> None:
+        record = reply.record
+        name = f"{request.node_id} of {request.group}"
+        master = record.master
+        who = (request.node_id, request.storage_uuid, request.incarnation)
+        if master is None or (master.node_id, master.incarnation) != (who[0], who[2]):
+            self.complain(f"record: {name} was told that it is master, the record says {master}")
+        if record.in_sync.get(request.node_id) != request.storage_uuid:
+            self.complain(f"record: {name} was told that it is master and is not in sync")
+        if self._masters.setdefault((request.group, record.epoch), who) != who:
+            self.complain(
+                f"record: epoch {record.epoch} of {request.group} has two masters: {who} and "
+                f"{self._masters[request.group, record.epoch]}"
+            )
+        if record.epoch < request.last_epoch:
+            self.complain(f"record: {name} has epoch {request.last_epoch}, told {record.epoch}")
+        now = trio.current_time()
+        leases = self._leases.setdefault(request.group, [])
+        for lease in leases:
+            if lease.process is not process and lease.until_s > now:
+                self.complain(f"record: two processes hold the lease of {request.group}")
+        leases[:] = [lease for lease in leases if lease.process is not process]
+        leases.append(Lease(process, sent_s + reply.lease_ms / 1000))
+
+    def node_ended(self, process: object) -> None:
+        """Note that a process is dead: its lease is worth nothing."""
+        for leases in self._leases.values():
+            leases[:] = [lease for lease in leases if lease.process is not process]
+
+    # -- at the end --------------------------------------------------------------------------
+
+    def judge_store(self) -> None:
+        """Judge everything that was ever kept."""
+        self.be_calm(calm=False)
+        self._judge_records()
+        self._judge_routes()
+        self._judge_silence()
+        self._judge_deaths()
+        self._judge_new_subjects()
+
+    def _own_changes(self) -> Iterator[tuple[int, float, Any]]:
+        for commit in self.medium.commits:
+            if not commit.foreign:
+                for change in commit.changes:
+                    yield commit.number, commit.at_s, change
+
+    def _judge_records(self) -> None:
+        for number, _, change in self._own_changes():
+            if not isinstance(change, SaveDelayGroup):
+                continue
+            name = change.group.name
+            before = self.medium.row_at(DELAY_GROUPS, name, number - 1)
+            if before is None:
+                continue
+            if record_of(change.group) <= record_of(before):
+                self.complain(
+                    f"record: {name} went from {record_of(before)} to {record_of(change.group)}"
+                )
+            old, new = before.record, change.group.record
+            if old.master != new.master and old.epoch == new.epoch:
+                self.complain(f"record: {name} has another master in the same epoch {new.epoch}")
+            if len(new.in_sync) < new.min_isr or set(new.in_sync) - set(old.in_sync):
+                self.complain(f"record: {name} has {sorted(new.in_sync)} in sync")
+
+    def _judge_routes(self) -> None:
+        rules = self.rules
+        for number, _, change in self._own_changes():
+            if not isinstance(change, SaveRoute) or not change.route.is_chosen:
+                continue
+            new = change.route
+            before: Route | None = self.medium.row_at(ROUTES, (new.name, False), number - 1)
+            old = () if before is None else before.groups
+            if new.groups[: len(old)] != old or len(set(new.groups)) != len(new.groups):
+                self.complain(f"stable: the route of {new.name} went from {old} to {new.groups}")
+            if len(new.groups) > rules.groups_per_subject_max:
+                self.complain(f"bounded: {new.name} has {len(new.groups)} groups")
+            added = new.groups[len(old) :]
+            if not all(self._might_take(name, number) for name in added):
+                self.complain(f"right: {new.name} was routed to {added}, of which one is away")
+            if len(old) >= rules.groups_per_subject and not all(
+                self._might_be_away(name, number) for name in old
+            ):
+                self.complain(f"stable: {new.name} has groups that work, {old}, and got {added}")
+
+    def _might_take(self, name: str, number: int) -> bool:
+        """Say whether a group could be routed to when a commit was planned."""
+        return any(
+            group is not None
+            and group.kind is GroupKind.NORMAL
+            and not group.is_retired
+            and group.state is not BrokerState.NRW
+            for group in self._lately(name, number)
+        )
+
+    def _might_be_away(self, name: str, number: int) -> bool:
+        """Say whether a group did not count when a commit was planned."""
+        return any(
+            group is None or group.is_retired or group.state is BrokerState.NRW
+            for group in self._lately(name, number)
+        )
+
+    def _lately(self, name: str, number: int) -> list[BrokerGroup | None]:
+        """Return a group as it was while a commit was planned and waited for the store."""
+        planned_s = self.medium.commits[number - 1].at_s - _WAITED_S
+        first = min(self.medium.number_at(planned_s), number - 1)
+        moments = {first, *self.medium.changed_in(GROUPS, name, first, number - 1)}
+        return [self.medium.row_at(GROUPS, name, moment) for moment in moments]
+
+    def _judge_silence(self) -> None:
+        """No group that is spoken for falls silent, also not because the meta server restarted."""
+        for number, at_s, change in self._own_changes():
+            if not isinstance(change, SaveBrokerGroup):
+                continue
+            name = change.group.name
+            before = self.medium.row_at(GROUPS, name, number - 1)
+            was_there = before is not None and before.state is not BrokerState.NRW
+            if not was_there or change.group.state is not BrokerState.NRW:
+                continue
+            said = [one for one in self.said.get(name, ()) if one.sent_s <= at_s]
+            if any(
+                one.state is BrokerState.NRW and one.sent_s > at_s - _ON_ITS_WAY_S for one in said
+            ):
+                continue
+            heard_s = [one.sent_s for one in said if one.acknowledged_s <= at_s]
+            since_s = max([*heard_s, *(start for start in self.starts_s if start <= at_s)])
+            stalled_s = sum(
+                seconds for when, seconds in self.stalls if when + seconds > since_s and when < at_s
+            )
+            silent_s = at_s - since_s - stalled_s
+            if silent_s < self.rules.broker_timeout_s - _LOOK_S:
+                self.complain(
+                    f"alive: {name} was taken off at {at_s:.3f} s, {silent_s:.3f} s after it was "
+                    "heard of or the meta server began"
+                )
+
+    def _judge_deaths(self) -> None:
+        """A group that nobody speaks for is off within the time-out, and a little more."""
+        needed_s = self.rules.broker_timeout_s + _TAKEN_OFF_S
+        for name, times in self.away.items():
+            for gone_s, back_s in times:
+                for calm_from, calm_to in self.calm:
+                    begins_s = max(gone_s + 1.0, calm_from)
+                    stalled_s = sum(
+                        seconds
+                        for when, seconds in self.stalls
+                        if begins_s <= when + seconds and when <= begins_s + needed_s
+                    )
+                    off_s = begins_s + needed_s + stalled_s
+                    if off_s > min(back_s, calm_to):
+                        continue
+                    number = self.medium.number_at(off_s)
+                    group = self.medium.row_at(GROUPS, name, number)
+                    if group is not None and group.state is not BrokerState.NRW:
+                        self.complain(
+                            f"dead: {name} is gone since {gone_s:.3f} s and {group.state.name} "
+                            f"at {off_s:.3f} s"
+                        )
+
+    def _judge_new_subjects(self) -> None:
+        """New subjects come no faster than the settings say."""
+        rules = self.rules
+        # Poured when they came, kept up to so much later.
+        most = rules.new_subjects_burst + rules.new_subjects_per_second * _WAITED_S + 1
+        level = before_s = 0.0
+        for _, at_s, change in self._own_changes():
+            if not isinstance(change, SaveSubject):
+                continue
+            if any(before_s < start <= at_s for start in self.starts_s):
+                level = 0.0
+            level = max(level - (at_s - before_s) * rules.new_subjects_per_second, 0.0) + 1
+            before_s = at_s
+            if level > most:
+                self.complain(f"bounded: {level:.0f} new subjects at once, at most {most:.0f}")
+                return
+
+    def subjects(self) -> int:
+        """Return how many subjects the store has."""
+        return len(self.medium.rows[SUBJECTS])
+
+
+def _info(group: BrokerGroup, state: BrokerState) -> BrokerGroupInfo:
+    return BrokerGroupInfo(
+        name=group.name, master=group.master, updated_ms=group.updated_ms, state=state
+    )
+
+
+def _told(groups: Groups, *, exactly: bool) -> tuple[object, ...]:
+    return groups if exactly else tuple((info.name, info.master, info.state) for info in groups)
+
+
+def _weighed(pool: dict[str, BrokerGroup]) -> frozenset[tuple[str, int]]:
+    return frozenset((group.name, group.weight) for group in pool.values())
+
+
+def _shown(reply: ClientRegisterReply) -> str:
+    groups = [(info.name, info.master, info.updated_ms, info.state.name) for info in reply.groups]
+    return f"{reply.online_state.name} {groups}"

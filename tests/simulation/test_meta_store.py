@@ -1,0 +1,169 @@
+"""The model of the store takes and refuses what the real one does, and fails as it is told to."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from meta_server.databases import DatabaseSettings
+from meta_server.errors import ConflictError, StoreRefusedError, StoreUnavailableError
+from meta_server.model import Audit, AuditEntry, BrokerGroup, Change, GroupKind, SaveBrokerGroup
+from meta_server.store import SqlStore, open_store
+from tests.meta_server.test_store import changes, empty, sorted_rows
+from tests.simulation.meta_store import GROUPS, Medium, Outcome, SimStore, StoreFaults
+
+NOW_S = 7.0
+GROUP = BrokerGroup(name="g", kind=GroupKind.NORMAL, master="h:1")
+
+
+@pytest.fixture
+def sql_store(tmp_path: Path) -> Iterator[SqlStore]:
+    where = DatabaseSettings(url=f"sqlite:///{tmp_path / 'meta.db'}")
+    with closing(open_store(where, now_ms=0, chance=random.Random(0))) as store:
+        yield store
+
+
+audits = st.builds(
+    Audit,
+    st.builds(
+        AuditEntry,
+        at_ms=st.integers(0, 9),
+        actor=st.just("ops"),
+        action=st.sampled_from(["add", "remove"]),
+        target=st.just("g"),
+    ),
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=80,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.lists(changes | audits, max_size=6), max_size=10))
+def test_the_model_and_a_database_take_and_refuse_the_same_commits(
+    sql_store: SqlStore, commits: list[list[Change]]
+) -> None:
+    empty(sql_store)
+    medium = Medium(now=lambda: NOW_S)
+
+    def outcome(commit: Callable[[list[Change]], None], several: list[Change]) -> str:
+        try:
+            commit(several)
+        except ConflictError:
+            return "conflict"
+        return "kept"
+
+    for several in commits:
+        assert outcome(medium.commit, several) == outcome(sql_store.commit, several)
+        assert sorted_rows(medium.contents()) == sorted_rows(sql_store.load())
+    kept = [row.entry for row in sql_store.read_audit(limit=100)]
+    assert [row.entry for row in reversed(medium.audit)] == kept
+
+
+class Rig:
+    """A store that fails as told."""
+
+    def __init__(self, **chances: float) -> None:
+        self.medium = Medium()
+        self.faults = StoreFaults(
+            chances={Outcome[name]: chance for name, chance in chances.items()}
+        )
+        self.taken_s: list[float] = []
+        self.later: list[Callable[[], None]] = []
+        self.store = SimStore(
+            self.medium,
+            self.faults,
+            random.Random(1),
+            take_time=self.taken_s.append,
+            tally=Counter(),
+            later=lambda _, call: self.later.append(call),
+        )
+
+    def save(self) -> None:
+        self.store.load()
+        self.store.commit([SaveBrokerGroup(GROUP)])
+
+    @property
+    def is_kept(self) -> bool:
+        return "g" in self.medium.rows[GROUPS]
+
+
+@pytest.mark.parametrize(("outcome", "kept"), [("LOST", False), ("KEPT", True), ("LATE", False)])
+def test_a_commit_that_fails_is_kept_or_not_as_drawn(outcome: str, kept: bool) -> None:
+    async def body() -> None:
+        rig = Rig(**{outcome: 1.0})
+        with pytest.raises(StoreUnavailableError):
+            rig.save()
+        assert rig.is_kept is kept
+        for call in rig.later:
+            call()
+        assert rig.is_kept is (outcome != "LOST")
+
+    trio.run(body, clock=MockClock())
+
+
+def test_a_slow_commit_a_refused_one_and_one_that_somebody_else_was_before() -> None:
+    async def body() -> None:
+        slow = Rig(SLOW=1.0)
+        slow.save()
+        assert slow.is_kept
+        assert slow.taken_s
+        refused = Rig(REFUSED=1.0)
+        with pytest.raises(StoreRefusedError):
+            refused.save()
+        assert not refused.is_kept
+        conflict = Rig(CONFLICT=1.0)
+        with pytest.raises(ConflictError):
+            conflict.save()
+        assert conflict.medium.rows[GROUPS]["g"].weight == 50
+        assert [commit.foreign for commit in conflict.medium.commits] == [True]
+
+    trio.run(body, clock=MockClock())
+
+
+def test_a_store_that_is_down_fails_until_its_time_and_wants_to_be_loaded_again() -> None:
+    async def body() -> None:
+        rig = Rig()
+        rig.faults.down_until_s = trio.current_time() + 60
+        for call in (rig.store.load, rig.save):
+            with pytest.raises(StoreUnavailableError):
+                call()
+        await trio.sleep(61)
+        with pytest.raises(AssertionError, match="nothing loaded"):
+            rig.store.commit([])
+        rig.save()
+        assert rig.is_kept
+
+    trio.run(body, clock=MockClock(autojump_threshold=0))
+
+
+def test_the_history_says_how_a_row_was_after_each_commit_and_what_must_be_known() -> None:
+    times = [1.0]
+    medium = Medium(now=lambda: times[-1])
+    medium.commit([SaveBrokerGroup(GROUP)])
+    times.append(2.0)
+    second = BrokerGroup(name="g", kind=GroupKind.NORMAL, master="h:2", version=2)
+    medium.hide(0.5)
+    medium.commit([SaveBrokerGroup(second)])
+    assert [medium.row_at(GROUPS, "g", number) for number in range(3)] == [None, GROUP, second]
+    assert medium.changed_in(GROUPS, "g", 0, 1) == [1]
+    assert medium.changed_in(GROUPS, "g", 0, 2) == [1, 2]
+    assert [medium.number_at(at_s) for at_s in (0.5, 1.0, 2.0)] == [0, 1, 2]
+    # An answer that is slow, and what may be known before it: nothing of the second commit.
+    assert [medium.known_at(at_s) for at_s in (0.5, 1.5, 2.3, 2.6)] == [0, 1, 1, 2]
+    times.append(3.0)
+    medium.hide()
+    times.append(9.0)
+    assert medium.known_at(9.0) == 2
+    medium.commit([])
+    assert medium.known_at(9.5) == 2
+    medium.loaded()
+    assert medium.known_at(9.5) == 3

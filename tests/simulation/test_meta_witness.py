@@ -1,0 +1,227 @@
+"""The judge lets pass what may have been right, and complains of everything else."""
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from delay_protocol import (
+    BrokerGroupInfo,
+    BrokerRequestType,
+    BrokerState,
+    ClientRegisterReply,
+    ClientType,
+    GroupRecord,
+    Master,
+    NodeRegister,
+    NodeRegistered,
+    NodeRole,
+    OnlineState,
+    Phase,
+)
+from meta_server.model import (
+    BrokerGroup,
+    DelayGroup,
+    DelayNode,
+    GroupKind,
+    Route,
+    SaveBrokerGroup,
+    SaveDelayGroup,
+    SaveDelayNode,
+    SaveRoute,
+)
+from tests.simulation.meta_store import Medium
+from tests.simulation.meta_witness import MetaWitness, Rules, Use
+
+CONSUMER = Use(ClientType.CONSUMER, "s", "desk", "c")
+DELAYED = Use(ClientType.DELAY_PRODUCER, "s", "", "c")
+
+
+def witness() -> MetaWitness:
+    return MetaWitness(
+        Medium(),
+        Rules(
+            delay_groups_per_subject=1,
+            groups_per_subject=1,
+            groups_per_subject_max=2,
+            broker_timeout_s=30,
+            new_subjects_per_second=1,
+            new_subjects_burst=2,
+        ),
+    )
+
+
+def group(
+    name: str,
+    version: int = 1,
+    *,
+    state: BrokerState = BrokerState.RW,
+    kind: GroupKind = GroupKind.NORMAL,
+) -> SaveBrokerGroup:
+    row = BrokerGroup(name=name, kind=kind, master=f"{name}:1", state=state, version=version)
+    return SaveBrokerGroup(row)
+
+
+def reply(*names: str, at_ms: int = 5, state: BrokerState = BrokerState.RW) -> ClientRegisterReply:
+    return ClientRegisterReply(
+        timestamp_ms=at_ms,
+        subject="s",
+        consumer_group="desk",
+        online_state=OnlineState.ONLINE,
+        client_type=ClientType.CONSUMER,
+        groups=tuple(
+            BrokerGroupInfo(name=name, master=f"{name}:1", updated_ms=0, state=state)
+            for name in names
+        ),
+    )
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    trio.run(body, clock=MockClock(autojump_threshold=0))
+
+
+def test_an_answer_is_right_if_it_was_at_a_moment_after_the_question() -> None:
+    async def body() -> None:
+        seen = witness()
+        seen.medium.commit([group("g"), SaveRoute(Route(name="s", groups=("g",)))])
+        await trio.sleep(10)
+        asked_s = trio.current_time()
+        await trio.sleep(1)
+        seen.medium.commit([group("g", 2, state=BrokerState.NRW)])
+        await trio.sleep(1)
+        for answer in (reply("g"), reply()):
+            seen.answered(CONSUMER, answer, since_s=asked_s, floor_ms=0, pushed=False)
+        assert seen.complaints == []
+        seen.answered(
+            CONSUMER, reply("g"), since_s=trio.current_time() - 0.5, floor_ms=0, pushed=False
+        )
+        seen.answered(CONSUMER, reply("x"), since_s=asked_s, floor_ms=0, pushed=False)
+        seen.answered(
+            CONSUMER, reply("g", state=BrokerState.R), since_s=asked_s, floor_ms=0, pushed=False
+        )
+        assert [one.partition(":")[0] for one in seen.complaints] == ["right"] * 3
+
+    run(body)
+
+
+def test_timestamps_do_not_fall_below_what_anybody_had_seen() -> None:
+    async def body() -> None:
+        seen = witness()
+        await trio.sleep(1)
+        since_s = trio.current_time()
+        seen.answered(CONSUMER, reply(at_ms=7), since_s=since_s, floor_ms=7, pushed=False)
+        assert seen.latest_ms == 7
+        assert seen.complaints == []
+        seen.answered(CONSUMER, reply(at_ms=6), since_s=since_s, floor_ms=7, pushed=False)
+        assert seen.complaints[0].startswith("time")
+
+    run(body)
+
+
+@pytest.mark.parametrize(("then", "flaps"), [(("b",), True), (("a",), False)])
+def test_a_group_that_goes_is_replaced_for_its_own_subjects_only(
+    then: tuple[str, ...], flaps: bool
+) -> None:
+    async def body() -> None:
+        seen = witness()
+        seen.medium.commit([group(name, kind=GroupKind.DELAY) for name in "abc"])
+        for answer, gone in ((reply("a"), "c"), (reply(*then), "")):
+            await trio.sleep(1)
+            since_s = trio.current_time() - 0.5
+            seen.answered(DELAYED, answer, since_s=since_s, floor_ms=0, pushed=False)
+            if gone:
+                seen.medium.commit([group(gone, 2, kind=GroupKind.DELAY, state=BrokerState.NRW)])
+        assert any(one.startswith("stable") for one in seen.complaints) is flaps
+
+    run(body)
+
+
+def test_a_group_is_silent_only_after_the_time_out_and_dead_not_long_after_it() -> None:
+    async def body() -> None:
+        for silent_s, gone, wrong in ((31, False, ""), (20, False, "alive"), (60, True, "dead")):
+            seen = witness()
+            seen.starts_s.append(trio.current_time())
+            seen.be_calm(calm=True)
+            said = seen.broker_says("g", BrokerRequestType.ONLINE, BrokerState.RW, "g:1")
+            seen.medium.commit([group("g")])
+            seen.broker_heard("g", said)
+            gone_s = trio.current_time()
+            await trio.sleep(silent_s)
+            if gone:
+                seen.gone("g", gone_s, trio.current_time())
+            else:
+                seen.medium.commit([group("g", 2, state=BrokerState.NRW)])
+            seen.judge_store()
+            assert [one.partition(":")[0] for one in seen.complaints] == [wrong] * bool(wrong)
+
+    run(body)
+
+
+def node(node_id: str = "n1", incarnation: int = 1) -> NodeRegister:
+    return NodeRegister(
+        cluster="c",
+        group="d",
+        node_id=node_id,
+        log_uuid=UUID(int=1),
+        storage_uuid=UUID(int=2),
+        incarnation=incarnation,
+        last_sequence=0,
+        address="d:1",
+        sync_address="",
+        http_address="",
+        version="1",
+    )
+
+
+def registered(request: NodeRegister, *, epoch: int, version: int) -> NodeRegistered:
+    record = GroupRecord(
+        epoch=epoch,
+        version=version,
+        master=Master(node_id=request.node_id, incarnation=request.incarnation),
+        in_sync={request.node_id: request.storage_uuid},
+        min_isr=1,
+        phase=Phase.ACTIVE,
+    )
+    return NodeRegistered(role=NodeRole.MASTER, record=record, lease_ms=5000)
+
+
+def test_an_epoch_has_one_master_and_nobody_is_told_less_than_anybody_was() -> None:
+    async def body() -> None:
+        seen = witness()
+        first, second = node(), node(incarnation=2)
+        for request, epoch, version in ((first, 1, 1), (second, 1, 2), (second, 0, 9)):
+            reply = registered(request, epoch=epoch, version=version)
+            before = seen.medium.rows["delay_groups"].get("d")
+            expected = before and (before.record.epoch, before.record.version)
+            row = DelayGroup(name="d", cluster="c", log_uuid=UUID(int=1), record=reply.record)
+            seen.medium.commit([SaveDelayGroup(row, expected), SaveDelayNode(_row(request, seen))])
+            seen.node_registered(
+                "process",
+                request,
+                reply,
+                sent_s=trio.current_time() - 0.5,
+                floor=seen.told.get("d", (0, 0)),
+            )
+        assert len(seen.complaints) == 2
+        assert "has two masters" in seen.complaints[0]
+        assert "after (1, 2) was told" in seen.complaints[1]
+
+    run(body)
+
+
+def _row(request: NodeRegister, seen: MetaWitness) -> DelayNode:
+    before = seen.medium.rows["delay_nodes"].get(("c", "d", request.node_id))
+    return DelayNode(
+        cluster="c",
+        group="d",
+        node_id=request.node_id,
+        role=NodeRole.MASTER,
+        log_uuid=request.log_uuid,
+        storage_uuid=request.storage_uuid,
+        incarnation=request.incarnation,
+        last_sequence=0,
+        address=request.address,
+        version=1 if before is None else before.version + 1,
+    )
