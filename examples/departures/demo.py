@@ -1,8 +1,9 @@
 """The demo: a day of boarding calls in a minute, with a SIGKILL in the middle, and an account.
 
-Everything is a process of its own and talks through sockets: a loopback real-time broker, a delay
-server, and this program, the producer and accountant. Exit code 0 only if nothing acknowledged was
-lost and nothing was early.
+Everything is a process of its own and talks through sockets: a meta server, a loopback real-time
+broker, a delay server, and this program, the producer and accountant. All find each other through
+the meta server, whose address is the only one that anybody is given. Exit code 0 only if nothing
+acknowledged was lost and nothing was early.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,8 +111,17 @@ def free_port() -> int:
         return port
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A child that is ready."""
+
+    child: subprocess.Popen[str]
+    ready: str
+    """Its ready line, which says where it listens."""
+
+
 @contextmanager
-def process(*arguments: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+def process(*arguments: str, log: Path) -> Iterator[Running]:
     """Run a delaywheel command and wait for its ready line; stop it at the end."""
     with log.open("a", encoding="utf-8") as errors:
         child = subprocess.Popen(
@@ -127,7 +137,7 @@ def process(*arguments: str, log: Path) -> Iterator[subprocess.Popen[str]]:
             raise SystemExit(
                 f"`delaywheel {arguments[0]}` did not get ready, see {log}:\n{log.read_text()}"
             )
-        yield child
+        yield Running(child, line)
     finally:
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)
@@ -138,6 +148,11 @@ def process(*arguments: str, log: Path) -> Iterator[subprocess.Popen[str]]:
                 child.wait()
         if child.stdout is not None:
             child.stdout.close()
+
+
+def http_address(ready: str) -> str:
+    """Return what a ready line says of the HTTP port."""
+    return next(word for word in ready.split() if word.startswith("http=")).removeprefix("http=")
 
 
 class Demo:
@@ -153,16 +168,33 @@ class Demo:
         self._console = console
         self._record = directory / "received.jsonl"
         self._read_to = 0
+        # Kept across the restart: a node that lives elsewhere than it did is first a stranger.
         self._listen = f"127.0.0.1:{free_port()}"
-        self._broker = f"127.0.0.1:{free_port()}"
+        self._meta = ""
+        """The HTTP address of the meta server; the system chooses it."""
         self._note = ""
 
     async def run(self) -> None:
-        """Run broker, delay server and producer until everything is delivered."""
-        with process(
-            "broker", "--listen", self._broker, "--record", str(self._record), "--quiet",
-            log=self._directory / "broker.log",
-        ), Live(self._table(), console=self._console, refresh_per_second=4) as live:  # fmt: skip
+        """Run meta server, broker, delay server and producer until everything is delivered."""
+        with ExitStack() as processes:
+            meta = processes.enter_context(
+                process(
+                    "meta-server", "--data", str(self._directory / "meta"),
+                    "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                    log=self._directory / "meta-server.log",
+                )
+            )  # fmt: skip
+            self._meta = http_address(meta.ready)
+            processes.enter_context(
+                process(
+                    "broker", "--listen", "127.0.0.1:0", "--meta", self._meta,
+                    "--record", str(self._record), "--quiet",
+                    log=self._directory / "broker.log",
+                )
+            )  # fmt: skip
+            live = processes.enter_context(
+                Live(self._table(), console=self._console, refresh_per_second=4)
+            )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_server)
                 nursery.start_soon(self._show, live)
@@ -175,12 +207,12 @@ class Demo:
         """Run the delay server, kill it half way through the day, start it again."""
         last_due_s = max(call.due_ms for call in self._calls) / 1000
         first_s = time.time()
-        with self._server() as child:
+        with self._server() as server:
             await trio.sleep((last_due_s - first_s) / 2)
             self._note = "SIGKILL!"
-            child.kill()
+            server.child.kill()
             killed = time.monotonic()
-            await trio.to_thread.run_sync(child.wait)
+            await trio.to_thread.run_sync(server.child.wait)
         await trio.sleep(DOWN_SECONDS)
         self._note = "starting again"
         with self._server():
@@ -189,16 +221,16 @@ class Demo:
             self._note = f"was down for {self.account.downtime_ms / 1000:.1f} s"
             await trio.sleep_forever()
 
-    def _server(self) -> AbstractContextManager[subprocess.Popen[str]]:
+    def _server(self) -> AbstractContextManager[Running]:
         return process(
             "delay-server", "--data", str(self._directory / "data"), "--listen", self._listen,
-            "--broker", f"loopback={self._broker}", "--http", "127.0.0.1:0",
+            "--meta", self._meta, "--http", "127.0.0.1:0",
             log=self._directory / "delay-server.log",
         )  # fmt: skip
 
     async def _produce(self) -> None:
         config = ClientConfig(timeout_s=30.0)
-        async with Client([self._listen], config=config) as client, trio.open_nursery() as nursery:
+        async with Client(meta=self._meta, config=config) as client, trio.open_nursery() as nursery:
             for call in self._calls:
                 wait_s = call.send_ms / 1000 - time.time()
                 if wait_s > 0:
