@@ -15,6 +15,7 @@ import msgspec
 
 from delaywheel.admin_client import Json, Session
 from delaywheel.admin_tokens import token
+from delaywheel.options import of_meta_server
 from delaywheel.parameters import MOMENT, PAIR
 from delaywheel.status import format_value
 from delaywheel.terminal import cell, wide_console
@@ -27,19 +28,7 @@ _ROLES = click.Choice(
 
 
 @click.group(short_help="Look at and change what a meta server knows.")
-@click.option(
-    "--meta",
-    default="127.0.0.1:8080",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="The meta server's HTTP address (http.address).",
-)
-@click.option(
-    "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="File with the token; else it is taken from DELAYWHEEL_TOKEN.",
-)
+@of_meta_server
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
 @click.pass_context
 def admin(ctx: click.Context, *, meta: str, token_file: Path | None, as_json: bool) -> None:

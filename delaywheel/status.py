@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.options import watching
 from delaywheel.terminal import cell, wide_console
 
 TIMEOUT_S = 5.0
@@ -78,15 +79,7 @@ Section = Mapping[str, object]
 @click.command(short_help="Show what a delay server does.")
 @click.argument("address", default="127.0.0.1:20811", metavar="[HOST:PORT]")
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
-@click.option("--watch", is_flag=True, help="Show it anew until Ctrl-C.")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often --watch asks.",
-)
+@watching(every_seconds=1.0)
 def status(*, address: str, as_json: bool, watch: bool, every: float) -> None:
     """Show what a delay server does: accepted, pending, due, delivered, brokers, disk.
 

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from delaywheel.admin_client import Json, Session
+from delaywheel.options import of_meta_server, watching
 from delaywheel.status import format_value
 from delaywheel.terminal import cell, wide_console
 
@@ -38,29 +39,9 @@ _ROWS_MAX: Final = 200
 
 
 @click.command(short_help="Show nodes, groups, routes and lags of a cluster.")
-@click.option(
-    "--meta",
-    default="127.0.0.1:8080",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="The meta server's HTTP address (http.address).",
-)
-@click.option(
-    "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="File with the token; else it is taken from DELAYWHEEL_TOKEN.",
-)
+@of_meta_server
 @click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
-@click.option("--watch", is_flag=True, help="Show it anew until Ctrl-C.")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often --watch asks.",
-)
+@watching(every_seconds=2.0)
 def topology(
     *, meta: str, token_file: Path | None, as_json: bool, watch: bool, every: float
 ) -> None:

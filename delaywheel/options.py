@@ -1,0 +1,48 @@
+"""Options that several commands have."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def of_meta_server(command: Command) -> Command:
+    """Add `meta` and `token_file`: which meta server, and what proves that one may ask it."""
+    for option in (
+        click.option(
+            "--token-file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="File with the token; else it is taken from DELAYWHEEL_TOKEN.",
+        ),
+        click.option(
+            "--meta",
+            default="127.0.0.1:8080",
+            show_default=True,
+            metavar="HOST:PORT",
+            help="The meta server's HTTP address (http.address).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def watching(*, every_seconds: float) -> Callable[[Command], Command]:
+    """Add `watch` and `every`: to show the same again and again."""
+
+    def add(command: Command) -> Command:
+        every = click.option(
+            "--every",
+            type=click.FloatRange(min=0.1),
+            default=every_seconds,
+            show_default=True,
+            metavar="SECONDS",
+            help="How often --watch asks.",
+        )
+        watch = click.option("--watch", is_flag=True, help="Show it anew until Ctrl-C.")
+        return watch(every(command))
+
+    return add
