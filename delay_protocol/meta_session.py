@@ -14,9 +14,9 @@ for there: at once those without a route, the others one by one over `resubscrib
 Which answers are believed. A push is an answer that nobody asked for. On top of what QMQ's clients
 do, two kinds of answers are *doubtful* where something else is known: one whose timestamp is below
 that of the last one believed for the subject (another meta server, behind the first), and one that
-names no groups at all (QMQ's meta server answers so when its database fails). They are believed
-only once they have been all there was for `doubt_s`; meanwhile the subject is asked again and
-again. A timestamp of -2 (the subject is refused) changes no route.
+names no groups at all, unless it is a push (QMQ's meta server answers so when its database fails,
+and never pushes). They are believed only once they have been all there was for `doubt_s`; meanwhile
+the subject is asked again and again. A timestamp of -2 (the subject is refused) changes no route.
 
 `MetaSession` speaks in requests and answers; `MetaDialogue` in frames, for shells that have
 nothing better to number their requests with.
@@ -492,7 +492,11 @@ class MetaSession:
         groups = self._usable_groups(reply.groups)
         before = use.route
         is_news = before is None or _places(before) != _places(groups)
-        if is_news and before is not None and self._is_doubtful(use, reply, now):
+        if (
+            is_news
+            and before is not None
+            and self._is_doubtful(use, reply, now, was_asked=was_asked)
+        ):
             self.counts.doubted += 1
             self._ask_again_soon(use, now)
             return None
@@ -547,10 +551,13 @@ class MetaSession:
         self.counts.answers += 1
         return True
 
-    def _is_doubtful(self, use: _Use, reply: ClientRegisterReply, now: float) -> bool:
+    def _is_doubtful(
+        self, use: _Use, reply: ClientRegisterReply, now: float, *, was_asked: bool
+    ) -> bool:
         """Say whether news is not believed for now."""
-        # An answer that names groups, though none to be used, is no failure of a database.
-        if reply.timestamp_ms >= use.timestamp_ms and reply.groups:
+        # An answer that names groups, though none to be used, is no failure of a database; and
+        # nobody tells unasked that there is no group any more but a meta server that knows it.
+        if reply.timestamp_ms >= use.timestamp_ms and (reply.groups or not was_asked):
             return False
         if use.doubt_since is None:
             use.doubt_since = now

@@ -32,6 +32,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 Address = Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
 """host:port, or empty where there is none."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+COUNTED_MAX: Final = 2**62
+"""What a node may say of its starts and epochs, so that whoever counts on from there has room."""
 
 
 class NodeRole(Enum):
@@ -89,11 +91,11 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     records."""
     storage_uuid: UUID
     """Of this data directory alone: a wiped disk is a new replica."""
-    incarnation: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    incarnation: Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
     """Number of this start of the node, fsynced before it speaks."""
     last_sequence: Count
     """Of its log, durable; 0: it is empty."""
-    last_epoch: Count = 0
+    last_epoch: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] = 0
     """The newest epoch in its log; 0: it is empty. A group that the meta server does not know, or
     has forgotten, begins above it."""
     address: Address

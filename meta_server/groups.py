@@ -246,3 +246,5 @@ def check_address(address: str) -> None:
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= 65535
     if not colon or not host or not is_port or not host.isprintable() or " " in host:
         raise RefusedError(f"{address!a} is not of the form host:port")
+    if host == "0.0.0.0":  # noqa: S104 (a comparison)
+        raise RefusedError(f"nobody can be reached at {address}: it means every address there is")

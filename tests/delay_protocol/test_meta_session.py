@@ -274,15 +274,31 @@ def test_an_answer_with_the_same_timestamp_is_believed() -> None:
     assert asker.receive(answer("a", D2, timestamp_ms=1000), 1) == "a"
 
 
-def test_an_empty_list_is_believed_once_it_is_said_for_long_enough() -> None:
-    asker = routed("a")
-    assert asker.receive(answer("a", timestamp_ms=1001), 1) is None
+def asked(asker: MetaSession, reply: ClientRegisterReply, now: float) -> str | None:
+    """Have a subject asked for on a new connection (resubscribe_s is 0), and answered."""
+    asker.disconnected(now)
+    asker.connected(now)
+    assert reply.subject in subjects(asker.next_requests(now))
+    return asker.receive(reply, now)
+
+
+def test_an_empty_answer_is_believed_once_it_is_given_for_long_enough() -> None:
+    asker = routed("a", config=replace(CALM, resubscribe_s=0))
+    assert asked(asker, answer("a", timestamp_ms=1001), 1) is None
     assert asker.route("a") == (D1,)
-    asker.receive(answer("a", D1, timestamp_ms=1002), 2)
-    assert asker.receive(answer("a", timestamp_ms=1003), 12) is None, "in doubt since 12, not 1"
-    assert asker.receive(answer("a", timestamp_ms=1003), 22) == "a"
+    asked(asker, answer("a", D1, timestamp_ms=1002), 2)
+    assert asked(asker, answer("a", timestamp_ms=1003), 12) is None, "in doubt since 12, not 1"
+    assert asked(asker, answer("a", timestamp_ms=1003), 22) == "a"
     assert (asker.route("a"), asker.standing("a")) == ((), Standing.NONE)
-    assert asker.receive(answer("a", D1, timestamp_ms=1004), 23) == "a"
+    assert asked(asker, answer("a", D1, timestamp_ms=1004), 23) == "a"
+
+
+def test_an_empty_push_is_believed_at_once() -> None:
+    # Only a meta server that knows that the last group is gone says so unasked.
+    asker = routed("a")
+    assert asker.receive(answer("a", timestamp_ms=999), 1) is None, "it is behind"
+    assert asker.receive(answer("a", timestamp_ms=1001), 2) == "a"
+    assert asker.route("a") == ()
 
 
 def test_the_first_answer_is_believed_though_it_is_empty() -> None:

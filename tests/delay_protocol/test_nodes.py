@@ -26,7 +26,7 @@ from delay_protocol import (
     encode_node_register,
     encode_node_reply,
 )
-from delay_protocol.nodes import NAME_LENGTH_MAX, REASON_LENGTH_MAX
+from delay_protocol.nodes import COUNTED_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX
 
 LOG, DISK = UUID(int=1), UUID(int=2)
 REQUEST = NodeRegister(
@@ -81,9 +81,9 @@ replies = st.builds(
         node_id=names,
         log_uuid=st.uuids(),
         storage_uuid=st.uuids(),
-        incarnation=st.integers(1, 2**63 - 1),
+        incarnation=st.integers(1, COUNTED_MAX),
         last_sequence=counts,
-        last_epoch=counts,
+        last_epoch=st.integers(0, COUNTED_MAX),
         address=addresses,
         sync_address=addresses,
         http_address=addresses,
@@ -157,7 +157,8 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
         ("group", b"g"),
         ("node_id", "n" * (NAME_LENGTH_MAX + 1)),
         ("incarnation", 0),
-        ("incarnation", 2**63),
+        ("incarnation", COUNTED_MAX + 1),
+        ("last_epoch", COUNTED_MAX + 1),
         ("incarnation", True),
         ("last_sequence", -1),
         ("last_sequence", 1.5),

@@ -321,8 +321,16 @@ _NODES = (
         "a node that restarts",
         (
             _ROLES,
-            "            epoch=max(record.epoch, request.last_epoch) + 1,",
-            "            epoch=max(record.epoch, request.last_epoch),",
+            (
+                "            epoch=max(record.epoch, request.last_epoch) + 1,\n"
+                "            version=record.version + 1,\n"
+                "            master=master,\n"
+            ),
+            (
+                "            epoch=max(record.epoch, request.last_epoch),\n"
+                "            version=record.version + 1,\n"
+                "            master=master,\n"
+            ),
         ),
     ),
     _rule(
