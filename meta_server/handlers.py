@@ -447,14 +447,16 @@ class Handlers:
             )
 
         heard = plan()
-        is_new = request.group not in self._registry.groups
+        known = self._registry.groups.get(request.group)
+        is_new = known is None
 
         def hear() -> None:
             if heard.group is not None:
                 self._heard.groups.hear(heard.group, trio.current_time())
 
-        if not is_new:
-            # Also if the store cannot be told: whoever speaks is not silent.
+        if known is not None and known.master == request.address:
+            # Also if the store cannot be told: whoever speaks is not silent. One that speaks from
+            # another address would make its predecessor heard, and be refused for that in its turn.
             hear()
         key = ("group", request.group)
         if not heard.changes and not self._committing.is_pending(key):

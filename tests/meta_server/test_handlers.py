@@ -409,6 +409,26 @@ async def test_a_silent_broker_is_taken_from_routes_after_the_time_out_and_comes
         assert names((await client.pushed()).groups) == ["g1"]
 
 
+async def test_a_broker_that_has_moved_takes_its_group_over_by_a_heartbeat_once_it_is_silent() -> (
+    None
+):
+    # Its ONLINE was lost: QMQ's brokers say it once, and heartbeats have to make that good.
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker(what=ONLINE))
+        moved = broker(what=HEARTBEAT, address="10.0.0.9:20881")
+        assert (await peer.broker(moved)).code == 51
+        await trio.sleep(31)
+        assert (await peer.broker(moved)).code == 0
+        assert server.registry.groups["g1"].master == "10.0.0.9:20881"
+        assert state_of(server, "g1") is BrokerState.RW
+        # Now it is heard, and its old address is not.
+        await trio.sleep(10)
+        late = await peer.broker(broker(what=HEARTBEAT))
+        assert late.code == 51
+
+
 async def test_heartbeats_keep_a_broker_alive_and_tell_its_state() -> None:
     world = World()
     async with world.serving() as server:
