@@ -48,8 +48,8 @@ from delay_transport import (
     TransportError,
     Wakeup,
 )
+from delay_transport.backoff import Backoff
 from delay_transport.meta_address import MetaLocator
-from sender.backoff import Backoff
 from storage import Identity
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import trio
 
 from delay_protocol import CommandCode, Frame, FrameDecoder, RemoteProtocolError, encode_request
 from delay_protocol.meta_session import MetaDialogue, MetaSession
+from delay_transport.backoff import Backoff
 from delay_transport.errors import TransportError
 from delay_transport.meta_address import MetaAddressError, MetaLocator
 from delay_transport.outbox import Wakeup
@@ -25,7 +26,6 @@ _RECEIVE_BYTES: Final = 16 * 1024
 _FRAMES_AT_ONCE: Final = 40
 """Answers taken in one turn of the loop; each may change a route, which takes some 50 us."""
 _QUESTIONS_AT_ONCE: Final = 64
-_DOUBLINGS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,9 @@ class MetaRoutes:
         self._chance = chance
         self._on_changed = on_changed
         self._limits = limits or MetaRoutesLimits()
+        self._backoff = Backoff(
+            base_s=self._limits.reconnect_base_s, max_s=self._limits.reconnect_max_s
+        )
         self._more = Wakeup()
         self._heard = False
 
@@ -100,18 +103,14 @@ class MetaRoutes:
             except (MetaAddressError, _EndError) as error:
                 self.last_end = str(error)
             self.failures = 0 if self._heard else self.failures + 1
-            wait_s = self._pause_s()
+            # A connection that was of use counts as a first failure when it ends.
+            wait_s = self._backoff.wait_s(self.failures + 1, self._chance)
             _log.warning(
                 "no meta server; known routes stay as they are",
                 reason=self.last_end,
                 again_in_s=round(wait_s, 3),
             )
             await trio.sleep(wait_s)
-
-    def _pause_s(self) -> float:
-        doublings = min(self.failures, _DOUBLINGS_MAX)
-        whole = min(self._limits.reconnect_max_s, self._limits.reconnect_base_s * 2.0**doublings)
-        return whole * (0.5 + 0.5 * self._chance.random())
 
     async def _converse(self, address: Address) -> None:
         """Connect, ask and listen until the connection ends; raise _EndError then."""

@@ -24,8 +24,8 @@ from delay_protocol import (
     encode_hello,
 )
 from delay_transport import Clock, Network, TransportError
+from delay_transport.backoff import Backoff
 from sender.answers import UNTOLD, Codes, is_broker_sick, item_codes
-from sender.backoff import Backoff
 from sender.config import BrokerGroup, SenderConfig
 from sender.connection import BrokerConnection, End, Request
 from sender.errors import ItemBytesError

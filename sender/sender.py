@@ -25,8 +25,8 @@ import trio
 
 from delay_protocol import Hello
 from delay_transport import Clock, Network
+from delay_transport.backoff import Backoff
 from sender.answers import Codes, misrouted, permanent
-from sender.backoff import Backoff
 from sender.config import BrokerGroup, SenderConfig, check_groups
 from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus

@@ -345,7 +345,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     "config_file": list(_TOML),
     "overrides": [
         b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",
-        b"sender.backoff_ms_max=inf",
+        b"delay_transport.backoff_ms_max=inf",
         b"log.level=debug\0http.address=0.0.0.0:0",
     ],
     "addresses": [b"127.0.0.1:20801", b"[::1]:20801", b"host.example:1", b"a:0"],

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sender.backoff import Backoff
+from delay_transport.backoff import Backoff
 
 BACKOFF = Backoff(base_s=0.1, max_s=30.0)
 
