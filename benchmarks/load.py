@@ -7,7 +7,9 @@ import threading
 import time
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from delay_protocol import FrameDecoder, ItemScan, encode_request, scan_items
 
@@ -91,14 +93,10 @@ def connect(address: tuple[str, int], request: bytes) -> tuple[socket.socket, in
 def send_load(address: tuple[str, int], load: Load, *, connections: int = 1) -> float:
     """Send everything, pipelined, until every request is answered; return the seconds it took."""
     began = time.perf_counter()
-    threads = [
-        threading.Thread(target=_send, args=(address, load.frames[place::connections]))
-        for place in range(connections)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(connections) as threads:
+        parts = [load.frames[place::connections] for place in range(connections)]
+        # What goes wrong in one of them goes wrong here: a refused load is no figure.
+        list(threads.map(partial(_send, address), parts))
     return time.perf_counter() - began
 
 
