@@ -603,8 +603,10 @@ class ScheduleLog:
         """Put the finer segments in the place of the coarse one."""
         source = job.source
         del self.segments[source.key.code]
-        self._dirty.pop(source.file.path, None)
-        self._dirty.pop(source.facts_file.path, None)
+        if not job.damaged:
+            # Of a damaged one the files stay, for good: what is in them is to survive as well.
+            self._dirty.pop(source.file.path, None)
+            self._dirty.pop(source.facts_file.path, None)
         # A checkpoint that names it may be on its way and still has to sync its files.
         self._replaced.append(source)
         for segment in job.finer.values():
@@ -768,9 +770,12 @@ class ScheduleLog:
         """
         self._syncing = set()
         self._close_clean_files()
-        for segment in self._replaced:
-            segment.close()
-        self._replaced = []
+        replaced, self._replaced = self._replaced, []
+        for segment in replaced:
+            if self._dirty.keys().isdisjoint((segment.file.path, segment.facts_file.path)):
+                segment.close()
+            else:
+                self._replaced.append(segment)
 
     def _close_clean_files(self) -> None:
         held = [

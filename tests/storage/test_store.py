@@ -587,6 +587,43 @@ def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
     assert coarse not in rig.summary.orphans
 
 
+@pytest.mark.parametrize("midway", [False, True])
+def test_a_quarantined_segment_is_durable_before_the_checkpoint_moves_beyond_it(
+    *, midway: bool
+) -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    due_ms = START_MS + 3 * HOUR_MS
+    rig.commit([due_ms])
+    rig.file()
+    rig.checkpoint()
+    [state] = rig.store.checkpoint.segments
+    coarse = state.key.path
+    rig.commit([due_ms + 1])
+    rig.file()
+    rig.now_ms = due_ms + 10
+    if midway:
+        # The file is synced, then gets more rows, then whoever was split is let go.
+        rig.prepare_checkpoint()
+        assert rig.work is not None
+        rig.work.write()
+        rig.commit([due_ms + 2])
+        rig.file()
+    rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"}), skip=0))
+    rig.split(100)
+    assert [damage.path for damage in rig.damages] == [coarse]
+    whole = rig.disk.contents()[coarse]
+    if midway:
+        assert rig.work is not None
+        rig.store.finish_checkpoint(rig.work)
+        rig.work = None
+    rig.checkpoint()
+    assert rig.store.checkpoint.quarantined == (coarse,)
+    rig.disk.power_cut()
+    assert rig.disk.contents()[coarse] == whole
+
+
 def test_a_lost_seals_log_is_damage_and_no_sealed_file_is_taken_for_an_orphan() -> None:
     rig = populated(damage_expected=True)
     sealed = [seal.key.path for seal in rig.seals().values()]
