@@ -25,6 +25,9 @@ class CommandCode(IntEnum):
     NODE_REGISTER = 1010
     """A delay server tells a meta server which node and which data it is, and asks for its role in
     its group; repeated, it renews the node's lease."""
+    NODE_CHALLENGE = 1011
+    """A delay server that has a secret asks for what proves, on this connection, that a meta server
+    has it too: the first request on a connection that registers."""
 
 
 class ResponseCode(IntEnum):
@@ -40,6 +43,9 @@ class ResponseCode(IntEnum):
     """The receiver's role or epoch forbids it. A Java producer then avoids the whole broker group
     until its route changes, so this is never the answer to a passing state."""
     PARAM_ERROR = 53
+    UNAUTHENTICATED = 1001
+    """Ours: the request does not prove that whoever asks has the secret. It says nothing of what
+    was asked for."""
 
 
 class ItemCode(IntEnum):

@@ -93,6 +93,9 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of this data directory alone: a wiped disk is a new replica."""
     incarnation: Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
     """Number of this start of the node, fsynced before it speaks."""
+    boot_id: UUID
+    """Of this start alone, drawn at random: starts on two copies of one data directory have the
+    same incarnation."""
     last_sequence: Count
     """Of its log, durable; 0: it is empty."""
     last_epoch: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] = 0
@@ -106,6 +109,9 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """host:port for people and metrics; empty if it has none."""
     version: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
     """Of delaywheel."""
+    told_in_sync: Annotated[dict[Name, UUID], msgspec.Meta(max_length=REPLICAS_MAX)] = {}
+    """The in-sync set of the newest record that this start was told; empty: it was told none. A
+    meta server that has lost the record learns by it whom to wait for."""
 
 
 class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"):
@@ -115,6 +121,9 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"
     record: GroupRecord
     lease_ms: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     """ms from the sending of the request in which the role holds without another answer."""
+    is_retired: bool = False
+    """Whether an operator took the group out of service: it accepts no more messages, for good, and
+    goes on delivering what it has."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):

@@ -345,6 +345,11 @@ class MetaConfig(MetaAddressLimits):
     """host:port at which clients reach this node, as they are told. Empty: as listened on. Needed
     where that is every address of the machine; IPv4 or a name, since QMQ's clients know no IPv6."""
 
+    secret_file: str = ""
+    """The file of the secret that this node shares with its meta servers
+    (`registration.secret_file` there), readable by its owner and group only; read again when it
+    changes. The first line counts here. Empty: it proves nothing, and believes whoever answers."""
+
     request_seconds_max: float = 2.0
     """Seconds for an answer of the meta server. After that another connection is tried."""
 

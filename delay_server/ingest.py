@@ -33,6 +33,7 @@ _TOGETHER_BYTES_MAX = 256 * 1024
 """Requests with more bytes than this in one receive gain nothing from being looked at together."""
 
 DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
+RETIRED_REMARK = "BROKER_READ_ONLY: the group was retired"
 
 
 class IngestState(Enum):
@@ -127,6 +128,8 @@ class Ingest:
         self._idle = trio.Event()
         self.disk_full = False
         """Set by the server: appends are refused with item code 4 while it is."""
+        self.retired = False
+        """Set by the server, likewise: clients are told of other groups."""
         self.counts = IngestCounts()
 
     # -- FrameHandler ------------------------------------------------------------------------
@@ -150,7 +153,7 @@ class Ingest:
 
     def _admit_together(self, connection: Connection, frames: list[Frame]) -> bool:
         """Admit all requests at once where nothing is wrong with any of them."""
-        if self.disk_full or self._must_hold():
+        if self.disk_full or self.retired or self._must_hold():
             return False
         if any(frame.code != CommandCode.SEND_MESSAGE for frame in frames):
             return False
@@ -181,7 +184,7 @@ class Ingest:
 
     def _admit(self, connection: Connection, frame: Frame) -> None:
         self.counts.requests += 1
-        if self.disk_full:
+        if self.disk_full or self.retired:
             self._refuse_all(connection, frame)
             return
         try:
@@ -216,9 +219,8 @@ class Ingest:
             return
         code = ItemCode.BROKER_READ_ONLY
         self.counts.refused[code.name] += len(scan.ids)
-        failures = [
-            (message_id, int(code), DISK_FULL_REMARK) for message_id in dict.fromkeys(scan.ids)
-        ]
+        remark = RETIRED_REMARK if self.retired else DISK_FULL_REMARK
+        failures = [(message_id, int(code), remark) for message_id in dict.fromkeys(scan.ids)]
         connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(failures))
 
     # -- group commit ------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The node's part in its group, kept up at a meta server.
 
-    find (HTTP) --> connect --> NODE_REGISTER --> again, within the lease --> ...
+    find (HTTP) --> connect --> [prove] --> NODE_REGISTER --> again, within the lease --> ...
       ^                           |
       +-- wait, jittered <--------+-- whatever fails: no answer, not now, a record of old
 
@@ -9,15 +9,19 @@ the master it also tells BROKER_REGISTER, as QMQ's brokers do, in which state cl
 group: ONLINE when it serves first, then a heartbeat regularly and at each change, OFFLINE when it
 stops.
 
+Where there is a secret both sides prove for each request and each answer that they have it
+(delay_protocol/node_auth.py): an answer that does not prove it is none.
+
 A node that has begun an epoch acts in it until it is told of another, however long nobody answers:
 standing.py says why that is safe.
 """
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 import trio
 
@@ -26,21 +30,30 @@ from delay_protocol import (
     BrokerRequestType,
     BrokerRole,
     BrokerState,
+    Challenge,
     CommandCode,
+    Direction,
     Frame,
     MalformedMetaError,
     NodeRegister,
     Refused,
     ResponseCode,
+    decode_challenge,
     decode_node_reply,
     encode_broker_register,
+    encode_challenge,
     encode_node_register,
     printable,
+    seal,
+    session_key,
+    unseal,
 )
+from delay_protocol.node_auth import NONCE_SIZE
 from delay_server.errors import FencedError, MembershipError, NodeRefusedError
 from delay_server.standing import Standing, standing_of
 from delay_transport import (
     Clock,
+    ConfigError,
     ConnectError,
     Network,
     RequestConnection,
@@ -86,6 +99,7 @@ class Registration:
         node: Callable[[], NodeRegister],
         broker_state: Callable[[], BrokerState | None],
         on_changed: Callable[[], None],
+        read_secret: Callable[[], Awaitable[bytes | None]],
         network: Network,
         clock: Clock,
         chance: random.Random,
@@ -94,7 +108,8 @@ class Registration:
 
         log_epoch: the newest epoch of its log; node: what it says of itself now; broker_state: how
         clients should see the group now, None as long as nothing is to be said; on_changed is
-        called after `standing` has changed.
+        called after `standing` has changed; read_secret returns what is to be proved, None where
+        nothing is, and raises ConfigError if the file cannot be used.
         """
         self._settings = settings
         self._identity = identity
@@ -102,6 +117,7 @@ class Registration:
         self._node = node
         self._broker_state = broker_state
         self._on_changed = on_changed
+        self._read_secret = read_secret
         self._network = network
         self._clock = clock
         self._chance = chance
@@ -123,6 +139,8 @@ class Registration:
         """Times that no meta server could be asked, or was of no use."""
         self.lease_ms = 0
         """Of the last answer."""
+        self.is_authenticated = False
+        """Whether the meta server that answers has proved that it has the secret."""
         self.announced: BrokerState | None = None
         """How clients see the group; None: not told yet."""
         self.announce_trouble = ""
@@ -134,6 +152,7 @@ class Registration:
         self._delivers = Wakeup()
         self._renew_now = Wakeup()
         self._announce_now = Wakeup()
+        self._epoch_known = trio.Event()
         self._is_leaving = False
 
     # -- what can be seen --------------------------------------------------------------------
@@ -174,6 +193,15 @@ class Registration:
             await self._delivers.sleep()
         self.own_epoch = self.standing.record.epoch
         return self.own_epoch
+
+    async def until_epoch_known(self) -> None:
+        """Wait until a meta server knows that the epoch is in the log.
+
+        From then on a copy of the directory that lacks it is refused, so before that nothing is to
+        be accepted.
+        """
+        self._renew_now.wake()
+        await self._epoch_known.wait()
 
     def state_changed(self) -> None:
         """Tell clients at once that the state of the group has changed, if it has."""
@@ -238,6 +266,7 @@ class Registration:
                 ended = await self._renew(connection, nursery)
             finally:
                 self._connection = self.meta = None
+                self.is_authenticated = False
             nursery.cancel_scope.cancel()
         return ended
 
@@ -245,20 +274,25 @@ class Registration:
         self, connection: RequestConnection, nursery: trio.Nursery
     ) -> str | MembershipError:
         """Register again and again; return what ended that."""
+        key: bytes | None = None
+        number = 0
         while True:
-            sent_ms = self._clock.boot_ms()
             try:
-                answer = await connection.request(
-                    CommandCode.NODE_REGISTER,
-                    encode_node_register(self._node()),
-                    timeout_s=self._settings.request_seconds_max,
-                )
-                self._take(answer, connection.peer)
+                if not number:
+                    key = await self._prove(connection)
+                number += 1
+                sent_ms = self._clock.boot_ms()
+                said = self._said()
+                body = await self._ask(connection, encode_node_register(said), key, number)
+                self._take(body, connection.peer)
             except MembershipError as error:
                 return error
-            except (TransportError, MalformedMetaError, _NoUseError) as error:
+            except (ConfigError, TransportError, MalformedMetaError, _NoUseError) as error:
                 return str(error)
             self._answered_boot_ms = sent_ms
+            self.is_authenticated = key is not None
+            if self.own_epoch and said.last_epoch == self.own_epoch:
+                self._epoch_known.set()
             if self.meta is None:
                 self._note_found(connection.peer)
                 nursery.start_soon(self._announce, connection)
@@ -268,11 +302,50 @@ class Registration:
             with trio.move_on_after(min(max(renew_s, _RENEW_S_MIN), _RENEW_S_MAX)):
                 await self._renew_now.sleep()
 
-    def _take(self, answer: Frame, peer: str) -> None:
+    def _said(self) -> NodeRegister:
+        """Return what the node says of itself now, and of whom it knows."""
+        if self.standing is None:
+            return self._node()
+        return msgspec.structs.replace(self._node(), told_in_sync=self.standing.record.in_sync)
+
+    async def _prove(self, connection: RequestConnection) -> bytes | None:
+        """Return what to seal with on this connection; None where nothing is to be proved."""
+        secret = await self._read_secret()
+        if secret is None:
+            return None
+        nonce = self._chance.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE)
+        answer = await connection.request(
+            CommandCode.NODE_CHALLENGE,
+            encode_challenge(Challenge(nonce=nonce)),
+            timeout_s=self._settings.request_seconds_max,
+        )
+        _require_success(answer, connection.peer)
+        meta_nonce = decode_challenge(answer.body).nonce
+        return session_key(secret, node_nonce=nonce, meta_nonce=meta_nonce)
+
+    async def _ask(
+        self, connection: RequestConnection, body: bytes, key: bytes | None, number: int
+    ) -> bytes:
+        """Send NODE_REGISTER with this body; return the body of the answer to it."""
+        code = CommandCode.NODE_REGISTER
+        if key is not None:
+            body = seal(key, Direction.REQUEST, code, number, body)
+        answer = await connection.request(code, body, timeout_s=self._settings.request_seconds_max)
+        _require_success(answer, connection.peer)
+        if key is None:
+            return answer.body
+        found = unseal([key], Direction.ANSWER, code, answer.body)
+        if found is None or found[1] != number:
+            raise _NoUseError(
+                f"the answer of {connection.peer} does not prove that it has the secret: somebody "
+                "else may answer in its place"
+            )
+        return found[2]
+
+    def _take(self, body: bytes, peer: str) -> None:
         """Take an answer to NODE_REGISTER."""
         name = f"{self._identity.node_id} of {self._identity.group}"
-        _require_success(answer, peer)
-        reply = decode_node_reply(answer.body)
+        reply = decode_node_reply(body)
         if isinstance(reply, Refused):
             raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)
         standing = standing_of(
@@ -369,6 +442,13 @@ class Registration:
 
     def _note_standing(self, before: Standing | None, standing: Standing) -> None:
         """Say what the node may do when that changes, and every so often while it waits."""
+        if before is not None and standing.is_retired != before.is_retired:
+            _log.warning(
+                "this group was retired: the node takes no more messages, and delivers what it has"
+                if standing.is_retired
+                else "this group is in service again",
+                group=self._identity.group,
+            )
         if standing == before and (standing.accepts or not self._may_remind()):
             return
         self._reminded_at = trio.current_time()
@@ -400,4 +480,6 @@ def _require_success(answer: Frame, peer: str) -> None:
     if answer.code == ResponseCode.UNKNOWN_CODE:
         raise _NoUseError(f"{peer} is no meta server of delaywheel: it knows no such request")
     reason = answer.body.decode(errors="replace")
+    if answer.code == ResponseCode.UNAUTHENTICATED:
+        raise _NoUseError(f"the meta server at {peer} does not believe this node: {reason}")
     raise _NoUseError(f"the meta server at {peer} answered {answer.code}: {reason}")

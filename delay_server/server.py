@@ -12,6 +12,8 @@ import random
 import shlex
 import sys
 from functools import partial
+from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -52,6 +54,7 @@ from delay_transport.meta_address import MetaLocator
 from delay_transport.meta_routes import MetaRoutes
 from delay_transport.metric_families import installed_version
 from delay_transport.process import allow_open_files, stop_on_signals
+from delay_transport.shared_secret import SharedSecret
 from sender import Outcome as SenderOutcome
 from sender import Sender
 from storage import (
@@ -74,6 +77,8 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _DISK_CHECK_S = 1.0
 _DISK_LANE = "disk"
+_SECRETS_LANE = "secrets"
+_SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
 _DISK_SHORT_SHARE = 1 / 4
 """Of the floor: with less available beyond it the server deletes what is only old…"""
 _DISK_ROOMY_SHARE = 1 / 2
@@ -434,6 +439,14 @@ class DelayServer:
 
     def _make_registration(self, address: str) -> Registration:
         identity, log, version = self.store.identity, self.store.message_log, installed_version()
+        boot_id = UUID(int=self.runtime.chance.getrandbits(128), version=4)
+        secret = secret_of(self.config)
+
+        async def read_secret() -> bytes | None:
+            if not secret.is_set:
+                return None
+            await self.runtime.executor.run(_SECRETS_LANE, partial(secret.check, _SECRET_KEY))
+            return secret.secrets[0]
 
         def node() -> NodeRegister:
             return NodeRegister(
@@ -443,6 +456,7 @@ class DelayServer:
                 log_uuid=identity.log_uuid,
                 storage_uuid=identity.storage_uuid,
                 incarnation=identity.incarnation,
+                boot_id=boot_id,
                 last_sequence=log.next_sequence - 1,
                 last_epoch=log.last_epoch,
                 address=address,
@@ -458,6 +472,7 @@ class DelayServer:
             node=node,
             broker_state=self._broker_state,
             on_changed=self._standing_changed,
+            read_secret=read_secret,
             network=self.runtime.network,
             clock=self.runtime.clock,
             chance=self._own_chance(),
@@ -472,6 +487,7 @@ class DelayServer:
             SCHEDULE_LANE, partial(self.store.start_epoch, epoch, now_ms=now_ms)
         )
         _log.info("an epoch has begun", epoch=epoch, sequence=self.store.schedule.last_filed)
+        await self.registration.until_epoch_known()
 
     async def stay_registered(self) -> None:
         """Keep the registration up; stop serving at once when it says so."""
@@ -490,6 +506,7 @@ class DelayServer:
     def take_messages(self) -> None:
         """Accept messages, unless the group's record forbids that; called when that may change."""
         self._takes_messages = True
+        self.ingest.retired = self.is_retired
         if self.registration is not None and not self.registration.accepts:
             self.ingest.hold()
         else:
@@ -503,11 +520,17 @@ class DelayServer:
 
     def _broker_state(self) -> BrokerState | None:
         """Return how clients should see the group; None while nothing is to be said."""
-        if not self.ready.is_set():
+        if not self.ready.is_set() or self.is_retired:
             return None
         if not self.ingest.is_serving:
             return BrokerState.NRW
         return BrokerState.R if self.ingest.disk_full else BrokerState.RW
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether the group takes no more messages, and the node delivers what it has."""
+        standing = None if self.registration is None else self.registration.standing
+        return standing is not None and standing.is_retired
 
     def _tell_state(self) -> None:
         if self.registration is not None:
@@ -752,13 +775,23 @@ async def serve(
         raise server.ended_by
 
 
+def secret_of(config: DelayServerConfig) -> SharedSecret:
+    """Return the secret of the settings, unread."""
+    path = config.meta.secret_file
+    return SharedSecret(Path(path) if path else None)
+
+
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
 
 
 def run(config: DelayServerConfig) -> None:
-    """Run a delay server as a process: real clock, files and sockets, until SIGTERM."""
+    """Run a delay server as a process: real clock, files and sockets, until SIGTERM.
+
+    Raises ConfigError if the file of the secret cannot be used.
+    """
+    secret_of(config).check(_SECRET_KEY)
     # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
     sys.setswitchinterval(0.0005)
     _keep_freed_memory()

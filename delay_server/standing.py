@@ -33,6 +33,9 @@ class Standing:
     """Whether messages may be sent to brokers."""
     reason: str
     """Why it does not accept; empty if it does."""
+    is_retired: bool = False
+    """Whether messages are to be refused for good, instead of held, while what is there goes out.
+    """
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -59,7 +62,12 @@ def standing_of(
     else:
         accepts, delivers, reason = True, True, ""
     return Standing(
-        role=reply.role, record=record, accepts=accepts, delivers=delivers, reason=reason
+        role=reply.role,
+        record=record,
+        accepts=accepts,
+        delivers=delivers,
+        reason=reason,
+        is_retired=reply.is_retired,
     )
 
 

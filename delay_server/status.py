@@ -27,6 +27,8 @@ def failing_checks(server: "DelayServer") -> list[str]:
         failing.append("recovery has not finished")
     if not server.is_wired:
         return failing
+    if server.is_retired:
+        failing.append("the group was retired: messages are refused, delivery goes on")
     if server.ingest.disk_full:
         failing.append("free disk is below its floor: messages are refused, delivery goes on")
     if server.clock_held:
@@ -68,7 +70,7 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "recovery_seconds": server.recovery_seconds,
     }
     if server.registration is not None:
-        status["meta"] = _membership(server.registration)
+        status["meta"] = _membership(server, server.registration)
     if not server.is_wired:
         return status
     due = server.wheel.next_due_ms()
@@ -120,7 +122,7 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
     return status
 
 
-def _membership(registration: Registration) -> dict[str, Any]:
+def _membership(server: "DelayServer", registration: Registration) -> dict[str, Any]:
     """Return what the node is in its group, and how it stands with the meta server."""
     found: dict[str, Any] = {
         "server": registration.meta,
@@ -128,7 +130,8 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "away_ms": registration.away_ms,
         "trouble": registration.trouble,
         "role": None,
-        "accepts": registration.accepts,
+        "accepts": registration.accepts and not server.is_retired,
+        "authenticated": registration.is_authenticated,
     }
     standing = registration.standing
     if standing is None:
@@ -137,6 +140,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
     announced = registration.announced
     return found | {
         "role": standing.role.value,
+        "retired": standing.is_retired,
         "delivers": standing.delivers,
         "epoch": record.epoch,
         "version": record.version,

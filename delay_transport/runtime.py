@@ -398,10 +398,11 @@ class ThreadExecutor:
 
 
 def system_runtime() -> Runtime:
-    """Return the production seams: real clock, TCP, threads, chance seeded by the system."""
+    """Return the production seams: real clock, TCP, threads, chance of the system."""
     return Runtime(
         clock=SystemClock(),
         network=TcpNetwork(),
         executor=ThreadExecutor(),
-        chance=random.Random(),  # noqa: S311 (jitter and choice, not secrets)
+        # The system's own, so that nobody can foresee a nonce or an id.
+        chance=random.SystemRandom(),
     )

@@ -838,6 +838,25 @@ def give_up(session: Session, *, name: str, node_id: str, lose_messages: bool) -
     _show(session, session.ask("DELETE", "delay-groups", name, "nodes", node_id, query=query))
 
 
+@delay_group.command("accept-older", short_help="Take an older directory of a delay server.")
+@click.argument("name")
+@click.argument("node_id")
+@click.option("--lose-messages", is_flag=True, help="Give up what only the newer one has.")
+@_json_option
+def accept_older(session: Session, *, name: str, node_id: str, **body: object) -> None:
+    """Let the delay server NODE_ID of the group NAME start on an older copy of its directory.
+
+    Only with --lose-messages: what the newer directory has beyond the copy is given up, and that
+    directory is refused as soon as the older one has begun. The node must be stopped, or dead.
+
+    \b
+    Examples:
+      delaywheel admin delay-group accept-older delay1 n1 --lose-messages
+    """
+    path = ("delay-groups", name, "nodes", node_id, "accept-older")
+    _show(session, session.ask("POST", *path, body=body))
+
+
 @admin.group(short_help="Limits that may change while the server runs.")
 def limit() -> None:
     """Limits that may be changed while the server runs; a restart sets them back."""

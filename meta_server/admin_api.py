@@ -34,6 +34,7 @@ from delay_transport.http import json_response
 from meta_server.access import AccessError, Caller
 from meta_server.admin_plans import (
     Desk,
+    accept_older_node,
     add_broker,
     add_group,
     change_group,
@@ -86,6 +87,7 @@ from meta_server.admin_types import (
     NoQuery,
     Offlines,
     OfflineShown,
+    OlderDirectory,
     PageQuery,
     PrefixPath,
     Problem,
@@ -700,7 +702,26 @@ async def give_node_up(call: Call[NodePath, GiveUpQuery, None]) -> DelayGroupSho
             desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
         )
 
-    await call.server.administration.give_up_node(call.actor, path.name, path.node_id, plan)
+    administration = call.server.administration
+    await administration.change_dead_node(
+        call.actor, path.name, path.node_id, plan, stored=call.server.handlers.forget_node
+    )
+    return _delay_group(call.server, path.name)
+
+
+@_operation("POST", "/delay-groups/{name}/nodes/{node_id}/accept-older")
+async def accept_older_directory(
+    call: Call[NodePath, NoQuery, OlderDirectory],
+) -> DelayGroupShown:
+    """Let a delay server come back with an older copy of its directory; with lose_messages."""
+    path, lose_messages = call.path, call.body.lose_messages
+
+    def plan(desk: Desk, is_heard: bool) -> Sequence[Change]:  # noqa: FBT001 (one of two facts)
+        return accept_older_node(
+            desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
+        )
+
+    await call.server.administration.change_dead_node(call.actor, path.name, path.node_id, plan)
     return _delay_group(call.server, path.name)
 
 

@@ -52,6 +52,7 @@ from meta_server.model import (
     SaveBroker,
     SaveBrokerGroup,
     SaveDelayGroup,
+    SaveDelayNode,
     SaveRoute,
     SaveSubject,
     SetOffline,
@@ -277,13 +278,9 @@ def retire_group(
 
 
 def _check_retirement(registry: Registry, group: BrokerGroup) -> None:
-    delay_group = registry.delay_groups.get(group.name)
-    if delay_group is not None and registry.nodes_in(delay_group.cluster, group.name):
-        raise StateError(
-            f"the delay servers of {group.name} could not register any more, and would not "
-            "deliver what they have: set it read-only, wait until nothing is pending, give up its "
-            "nodes; or say that messages may be lost"
-        )
+    if group.name in registry.delay_groups:
+        # Its nodes are told: they refuse messages from then on, and deliver what they have.
+        return
     is_read_only = group.is_read_only or registry.is_read_only(EVERY, group.name)
     if group.state is not BrokerState.NRW and not is_read_only:
         raise StateError(
@@ -704,6 +701,41 @@ def give_up_node(
         changes,
         before={"node": node, "group": group},
         after={"node": None, "group": after},
+    )
+
+
+def accept_older_node(
+    desk: Desk, name: str, node_id: str, *, is_heard: bool, lose_messages: bool
+) -> tuple[Change, ...]:
+    """Let a delay server come back with an older copy of its directory than it had.
+
+    What only the newer one has is given up; it is refused from the moment the older one has begun
+    an epoch. Until then whichever comes first is taken.
+    """
+    registry = desk.registry
+    group = registry.delay_groups.get(name)
+    if group is None:
+        raise NotFoundError(f"there is no delay group {name!a}")
+    node = registry.nodes.get((group.cluster, name, node_id))
+    if node is None:
+        raise NotFoundError(f"the delay group {name} has no node {node_id!a}")
+    if is_heard:
+        raise StateError(f"{node_id} at {node.address} lives: stop it, and wait for the time-out")
+    if not lose_messages:
+        raise StateError(
+            f"{node_id} had record {node.last_sequence} in epoch {node.last_epoch}: what an older "
+            "directory lacks of that is lost; bring the newer one back, or say that messages may "
+            "be lost"
+        )
+    if not (node.last_sequence or node.last_epoch):
+        return ()
+    after = replace(node, last_sequence=0, last_epoch=0, version=node.version + 1)
+    return desk.audited(
+        "node.accept-older",
+        f"{group.cluster}/{name}/{node_id}",
+        [SaveDelayNode(after)],
+        before=node,
+        after=after,
     )
 
 

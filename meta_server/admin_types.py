@@ -295,6 +295,13 @@ class BrokerGroupChange(Request, frozen=True, kw_only=True):
     """Further attributes, in place of all that it has."""
 
 
+class OlderDirectory(Request, frozen=True, kw_only=True):
+    """A delay server is to come back with an older copy of its directory."""
+
+    lose_messages: bool = False
+    """Give up what only the newer directory has."""
+
+
 class Retirement(Request, frozen=True, kw_only=True):
     """A broker group is to be routed to nobody any more."""
 

@@ -21,6 +21,7 @@ from meta_server.committing import STORE_LANE, Intent
 from meta_server.errors import MetaServerError, NotFoundError, StateError, StoreUnavailableError
 from meta_server.handlers import NEW_GROUP, NODES
 from meta_server.model import Audit, AuditRow, Change
+from meta_server.registry import NodeKey
 from meta_server.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -226,26 +227,32 @@ class Administration:
 
         await self.carry_out(actor, plan, stored=stored)
 
-    async def give_up_node(
-        self, actor: str, group: str, node_id: str, plan: Callable[[Desk, bool], Sequence[Change]]
+    async def change_dead_node(
+        self,
+        actor: str,
+        group: str,
+        node_id: str,
+        plan: Callable[[Desk, bool], Sequence[Change]],
+        *,
+        stored: Callable[[NodeKey], None] = lambda _: None,
     ) -> None:
-        """Remove a delay server; the plan is told whether it was heard within the time-out."""
+        """Change or remove a delay server; the plan is told whether it was heard of lately.
+
+        `stored` is called with its key when that is known.
+        """
         server = self._server
         known = server.registry.delay_groups.get(group)
         if known is None:
             raise NotFoundError(f"there is no delay group {group!a}")
         key = (known.cluster, group, node_id)
-
-        def stored() -> None:
-            server.heard.nodes.forget(key)
-
         await self.carry_out(
             actor,
             lambda desk: plan(desk, server.heard.nodes.is_heard(key, trio.current_time())),
             NODES,
             NEW_GROUP,
             ("group", group),
-            stored=stored,
+            ("node", key),
+            stored=lambda: stored(key),
         )
 
     async def read_audit(self, *, before: int | None, limit: int) -> tuple[AuditRow, ...]:

@@ -158,6 +158,22 @@ class RegistrationConfig:
     node_lease_ms: int = 5000
     """Milliseconds for which a delay server's role holds without another answer."""
 
+    node_end_ms: int = 10_000
+    """Milliseconds between two notes of how far a delay server's log goes. A copy of its directory
+    that lacks records which were noted is refused; what was taken since is not missed."""
+
+    secret_file: str = ""
+    """The file of the secret that delay servers prove to have (`meta.secret_file` there), readable
+    by its owner and group only; read again when it changes. Two lines are two secrets that count.
+    Empty: whoever reaches the listener may register as any of them."""
+
+    secret_needed: bool = True
+    """Whether a delay server without the secret is refused, if there is a `secret_file`. False is
+    for the time until all of them have it."""
+
+    secret_look_ms: int = 1000
+    """Milliseconds between two looks at whether the file of the secret has changed."""
+
     stall_ms_max: int = 2000
     """Milliseconds. If this process was not running for longer than that (a stopped machine), the
     time does not count as silence of others."""
@@ -181,6 +197,8 @@ class RegistrationConfig:
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_lease_ms")
         require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
         require_at_least(self, 1, "broker_answer_ms_max")
+        require_at_least(self, 0, "node_end_ms")
+        require_at_least(self, 10, "secret_look_ms")
         if self.retry_subject_bytes_max < self.subject_bytes_max:
             raise ValueError("retry_subject_bytes_max must be at least subject_bytes_max")
 

@@ -3,6 +3,7 @@
 * MetaServerError
     * RefusedError: a request is refused for what it asks; the reason is for whoever asked.
         * BadValueError: an administrator's value is not allowed; the text says what is.
+        * NotNowError: what is asked for may be granted later, without anybody's doing.
         * NotFoundError: what an administrator names is not there.
         * StateError: what is there does not allow it, or has another version than was expected.
     * StoreError
@@ -40,6 +41,10 @@ class BadValueError(RefusedError):
         self.field = field
         self.value = shown
         self.allowed = allowed
+
+
+class NotNowError(RefusedError):
+    """What is asked for may be granted later; whoever asked is to try again."""
 
 
 class NotFoundError(RefusedError):

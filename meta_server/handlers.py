@@ -1,4 +1,4 @@
-"""What is answered to whom: CLIENT_REGISTER, BROKER_ACQUIRE_META, BROKER_REGISTER, NODE_REGISTER.
+"""What is answered to whom: what clients, brokers and delay servers register.
 
 A request that changes nothing is answered at once, from memory. One that does is answered when the
 store has the change. Refusals:
@@ -11,6 +11,7 @@ store has the change. Refusals:
     BROKER_REGISTER: any, or a slow store     51, and the reason as text
     NODE_REGISTER: the node does not belong   0, Refused
     NODE_REGISTER: not now                    51, and the reason as text
+    NODE_…: it does not prove that it may     1001, and the reason as text
 
 A broker of QMQ's does not start unless it is answered within 2 s, and does not look at the answer:
 so it is answered by then, and what it said is stored later. Its heartbeats repeat it.
@@ -54,13 +55,14 @@ from delay_transport import Clock, CloseReason, Connection, Dispatch
 from delay_transport.leaky_bucket import LeakyBucket
 from meta_server.committing import Committing, Intent
 from meta_server.config import RegistrationConfig
-from meta_server.errors import MetaServerError, RefusedError, StoreError
+from meta_server.credentials import Credentials, UnauthenticatedError
+from meta_server.errors import MetaServerError, NotNowError, RefusedError, StoreError
 from meta_server.groups import Heard, acquire, plan_register, plan_silence
 from meta_server.liveness import Liveness
 from meta_server.model import Change, ClientKey, ClientSeen
 from meta_server.pushing import Pushing, Subscription, Use
 from meta_server.registry import NodeKey, Registry
-from meta_server.roles import Registered, plan_node
+from meta_server.roles import Registered, plan_end, plan_node
 from meta_server.routing import (
     RoutingLimits,
     answer_of,
@@ -100,6 +102,21 @@ class _Patience:
     is_over: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A NODE_REGISTER, and how its answer is sealed."""
+
+    connection: Connection
+    frame: Frame
+    request: NodeRegister
+    seal: Callable[[bytes], bytes]
+
+    @property
+    def key(self) -> NodeKey:
+        """Which node it is about."""
+        return (self.request.cluster, self.request.group, self.request.node_id)
+
+
 @dataclass(slots=True)
 class Liveliness:
     """Who was heard of."""
@@ -130,6 +147,7 @@ class Handlers:
         routing: RoutingLimits,
         limits: RegistrationConfig,
         note_client: Callable[[ClientSeen], None],
+        credentials: Credentials,
     ) -> None:
         self._registry = registry
         self._committing = committing
@@ -140,6 +158,13 @@ class Handlers:
         self._limits = limits
         self._note_client = note_client
         self._new_subjects = _bucket(limits)
+        self._credentials = credentials
+        self._speakers: dict[NodeKey, Connection] = {}
+        """On which connection a delay server was registered last, while it stands."""
+        self._spoken_for: dict[Connection, set[NodeKey]] = {}
+        """The same the other way round."""
+        self._ends_noted: dict[NodeKey, float] = {}
+        """When it was noted last how far a node's log goes, in trio time."""
         self._patient: dict[_Patience, Callable[[], None]] = {}
         """What gives up waiting for the store, the one that does so first at the front."""
         self.pushing: Pushing
@@ -162,6 +187,7 @@ class Handlers:
                 CommandCode.BROKER_ACQUIRE_META: self._each(self._acquire_meta),
                 CommandCode.BROKER_REGISTER: self._each(self._broker_register),
                 CommandCode.NODE_REGISTER: self._each(self._node_register),
+                CommandCode.NODE_CHALLENGE: self._each(self._node_challenge),
             },
             on_closed=self._closed,
         )
@@ -174,6 +200,10 @@ class Handlers:
                 self.requests[CommandCode(frame.code).name] += 1
                 try:
                     take(connection, frame)
+                except UnauthenticatedError as error:
+                    connection.fault()
+                    self._count_refusal(connection, frame, str(error))
+                    connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
                 except (BodyError, RefusedError) as error:
                     connection.fault()
                     self._refuse(connection, frame, str(error))
@@ -184,6 +214,10 @@ class Handlers:
 
     def _closed(self, connection: Connection, _: CloseReason) -> None:
         self.pushing.forget(connection)
+        self._credentials.forget(connection)
+        for key in self._spoken_for.pop(connection, ()):
+            if self._speakers.get(key) is connection:
+                del self._speakers[key]
 
     def _refuse(self, connection: Connection, frame: Frame, reason: str) -> None:
         """Answer 51; the reason goes into the log, and to the peer where it could not mislead."""
@@ -505,63 +539,111 @@ class Handlers:
 
     # Nodes
 
+    def _node_challenge(self, connection: Connection, frame: Frame) -> None:
+        answer = self._credentials.challenge(connection, frame.body)
+        connection.answer(frame, ResponseCode.SUCCESS, answer)
+
     def _node_register(self, connection: Connection, frame: Frame) -> None:
-        request = decode_node_register(frame.body)
-        key: NodeKey = (request.cluster, request.group, request.node_id)
+        body, seal = self._credentials.open(connection, frame.code, frame.body)
+        node = _Node(connection, frame, decode_node_register(body), seal)
         try:
-            planned = self._plan_node(request)
+            planned = self._plan_node(node)
         except RefusedError as error:
-            self._refuse_node(connection, frame, error)
+            self._refuse_node(node, error)
             return
         if not planned.changes and not self._committing.is_pending(NODES):
-            self._heard.nodes.hear(key, trio.current_time())
-            self._answer_node(connection, frame, planned)
+            self._answer_node(node, planned)
+            self._note_end(node)
             return
 
         def plan() -> Sequence[Change]:
             nonlocal planned
-            planned = self._plan_node(request)
+            planned = self._plan_node(node)
             return planned.changes
 
         def answer() -> None:
-            self._heard.nodes.hear(key, trio.current_time())
-            self._answer_node(connection, frame, planned)
-
-        def refuse(error: MetaServerError) -> None:
-            if isinstance(error, RefusedError):
-                self._refuse_node(connection, frame, error)
-            else:
-                self._refuse(connection, frame, str(error))
+            self._ends_noted[node.key] = trio.current_time()
+            self._answer_node(node, planned)
 
         self._later(
             connection,
             frame,
-            (NODES, NEW_GROUP, ("group", request.group)),
+            (NODES, NEW_GROUP, ("group", node.request.group), ("node", node.key)),
             plan=plan,
             answer=answer,
-            refuse=refuse,
+            refuse=partial(self._refuse_node, node),
         )
 
-    def _plan_node(self, request: NodeRegister) -> Registered:
-        key: NodeKey = (request.cluster, request.group, request.node_id)
+    def _plan_node(self, node: _Node) -> Registered:
+        now = trio.current_time()
         return plan_node(
             self._registry,
-            request,
-            is_heard=self._heard.nodes.is_heard(key, trio.current_time()),
+            node.request,
+            is_heard=self._heard.nodes.is_heard(node.key, now),
+            is_present=self._is_present(node, now),
             groups_max=self._limits.groups_max,
             now_ms=self._clock.now_ms(),
         )
 
-    def _answer_node(self, connection: Connection, frame: Frame, registered: Registered) -> None:
+    def _is_present(self, node: _Node, now: float) -> bool:
+        """Say whether what registered as this node last is connected, and speaks, elsewhere."""
+        speaker = self._speakers.get(node.key)
+        heard_at = self._heard.nodes.heard_at(node.key)
+        return (
+            speaker is not None
+            and speaker is not node.connection
+            and heard_at is not None
+            and now - heard_at < self._limits.node_lease_ms / 1000
+        )
+
+    def _note_end(self, node: _Node) -> None:
+        """Have it stored now and then how far a node's log goes; nobody waits for that."""
+        now, request = trio.current_time(), node.request
+        noted_at = self._ends_noted.setdefault(node.key, now)
+        if (
+            now - noted_at < self._limits.node_end_ms / 1000
+            or self._committing.is_stale
+            or not plan_end(self._registry, request)
+        ):
+            return
+        self._ends_noted[node.key] = now
+        # Many of these share a commit, unlike registrations.
+        intent = Intent(
+            keys=(("node", node.key),),
+            plan=lambda: plan_end(self._registry, request),
+            done=lambda _: None,
+        )
+        with contextlib.suppress(RefusedError):
+            self._committing.submit(intent)
+
+    def forget_node(self, key: NodeKey) -> None:
+        """Wait no longer for a delay server that was given up."""
+        self._heard.nodes.forget(key)
+        self._ends_noted.pop(key, None)
+
+    def _answer_node(self, node: _Node, registered: Registered) -> None:
+        connection = node.connection
+        self._heard.nodes.hear(node.key, trio.current_time())
+        if not connection.is_closed:
+            self._speakers[node.key] = connection
+            self._spoken_for.setdefault(connection, set()).add(node.key)
+        shown = self._registry.groups.get(node.request.group)
         reply = NodeRegistered(
             role=registered.role,
             record=registered.record,
             lease_ms=self._limits.node_lease_ms,
+            is_retired=shown is not None and shown.is_retired,
         )
-        connection.answer(frame, ResponseCode.SUCCESS, encode_node_reply(reply))
+        body = node.seal(encode_node_reply(reply))
+        connection.answer(node.frame, ResponseCode.SUCCESS, body)
 
-    def _refuse_node(self, connection: Connection, frame: Frame, error: RefusedError) -> None:
+    def _refuse_node(self, node: _Node, error: MetaServerError) -> None:
+        """Say that it does not belong; or, where that may change, that it is to try again."""
+        connection, frame = node.connection, node.frame
+        if isinstance(error, NotNowError) or not isinstance(error, RefusedError):
+            self._refuse(connection, frame, str(error))
+            return
         connection.fault()
         self._count_refusal(connection, frame, str(error))
-        reply = Refused(reason=str(error)[:REASON_LENGTH_MAX])
-        connection.answer(frame, ResponseCode.SUCCESS, encode_node_reply(reply))
+        body = encode_node_reply(Refused(reason=str(error)[:REASON_LENGTH_MAX]))
+        connection.answer(frame, ResponseCode.SUCCESS, node.seal(body))

@@ -50,6 +50,9 @@ def _requests(server: "MetaServer") -> Iterator[Metric]:
     handlers, pushing = server.handlers, server.pushing
     yield _labelled("requests", "Requests.", "command", handlers.requests)
     yield _labelled("requests_refused", "Refusals.", "command", handlers.refused)
+    credentials = server.credentials
+    yield counter("meta_nodes_authenticated", "Proved the secret.", credentials.authenticated)
+    yield counter("meta_nodes_unauthenticated", "Did not.", credentials.unauthenticated)
     administration = server.administration
     yield _labelled("admin_changes", "Changes by administrators.", "action", administration.changes)
     yield _labelled("admin_denied", "Turned away.", "reason", administration.gate.denied)

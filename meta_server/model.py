@@ -30,6 +30,10 @@ EVERY = "*"
 """In a ReadOnlySetting every subject; in an OfflineState every client, or every subject."""
 
 
+NO_BOOT = UUID(int=0)
+"""In a DelayNode whose row was made before starts had an id of their own."""
+
+
 STATIC = "static"
 """In a BrokerGroup's `ext`, with any value: it never registers, so its silence says nothing. Its
 state is what an operator set. Taken out when the group registers all the same."""
@@ -186,10 +190,13 @@ class DelayNode:
     """Of its data directory: a wiped disk is another replica."""
     incarnation: int
     """How often it was started on that directory."""
+    boot_id: UUID = NO_BOOT
+    """Of the start that registered, which is one of several if the directory was copied."""
     last_sequence: int
-    """Of its log, as it registered; 0 while that is empty."""
+    """Of its log: the highest that this start has reported, but for the last while; 0: empty. What
+    was reported was durable."""
     last_epoch: int = 0
-    """The newest epoch in its log, as it registered; 0 while that is empty."""
+    """The newest epoch in its log, as this start has reported it; 0 while that is empty."""
     address: str
     """host:port for producers."""
     sync_address: str = ""

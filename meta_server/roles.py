@@ -1,13 +1,15 @@
 """Which role a delay server of ours has in its group, and who is refused. Pure.
 
 A node is what its disk says: cluster, group and node id, a storage uuid for this disk, a log uuid
-for the group's log, and how often it was started (its incarnation).
+for the group's log, how often it was started (its incarnation), and where the log ends. A start of
+it adds an id of its own, drawn at random (the boot id): two starts on copies of one directory have
+the same incarnation.
 
     who registers                        what becomes of it
     the first of a group                 master; the group's record begins: {self}, min_isr 1
     the second                           slave, outside the in-sync set
     any further one                      backup, likewise
-    the same incarnation again           nothing changes; it is heard of
+    the same start again                 nothing changes; it is heard of, and where its log ends
     the sole master, started again       master, with epoch + 1
     a slave or backup, started again     the same role
     the first, nobody being in sync      master, with epoch + 1: an operator gave up the last copy
@@ -15,12 +17,15 @@ for the group's log, and how often it was started (its incarnation).
 
     who is refused                       because
     an older incarnation                 a newer one has registered: it is fenced
-    another address, same incarnation    two processes have copies of one directory
+    the same incarnation, another start  two processes have copies of one directory
+    an end before one that was reported  the directory of a node in sync is an older copy
+    another start, newer incarnation     … for now, while the older one is connected and speaks
     another address, newer incarnation   … unless the older one has been silent for a time-out
     another disk under a known node id   … unless the older one is silent and was not in sync
     a known disk under another node id   it is a copy
     records with another log uuid        they would have to be cut away
     a log uuid that another group has    it is that group's log
+    one that knows of others in sync     … for now: a group that is not known begins with those
 
 A record is only ever changed by compare-and-set on its epoch and version.
 """
@@ -39,7 +44,7 @@ from delay_protocol import (
     NodeRole,
     Phase,
 )
-from meta_server.errors import RefusedError
+from meta_server.errors import NotNowError, RefusedError
 from meta_server.groups import check_address, check_name
 from meta_server.model import (
     Audit,
@@ -73,13 +78,15 @@ def plan_node(
     request: NodeRegister,
     *,
     is_heard: bool,
+    is_present: bool,
     groups_max: int,
     now_ms: int,
 ) -> Registered:
     """Return the role of a node that registers; raise RefusedError if it does not belong.
 
     `is_heard` says whether this cluster's and group's node of that id was heard within the
-    time-out.
+    time-out; `is_present` whether what registered as it last has a connection, not the one that
+    this came by, and was heard on it within its lease. Raises NotNowError where it is to try again.
     """
     _check_texts(request)
     _check_group(registry, request, groups_max=groups_max)
@@ -87,7 +94,10 @@ def plan_node(
     _check_copy(registry, request)
     known = registry.nodes.get((request.cluster, request.group, request.node_id))
     _check_identity(registry, request, known, is_heard=is_heard)
+    _check_start(registry, request, known, is_heard=is_heard, is_present=is_present)
     group = registry.delay_groups.get(request.group)
+    if group is None:
+        _check_beginning(request)
     role = _role(registry, request, known, group)
     node = _node(request, known, role, now_ms=now_ms)
     if group is None:
@@ -173,31 +183,116 @@ def _check_copy(registry: Registry, request: NodeRegister) -> None:
 def _check_identity(
     registry: Registry, request: NodeRegister, known: DelayNode | None, *, is_heard: bool
 ) -> None:
-    """Refuse a second claim to one identity, and a wiped disk that had messages."""
-    if known is None:
+    """Refuse another disk under a known node id: a second claim, or one wiped with messages."""
+    if known is None or request.storage_uuid == known.storage_uuid:
         return
     name = f"{known.node_id} at {known.address}"
-    if request.storage_uuid != known.storage_uuid:
-        if is_heard:
-            raise RefusedError(f"{name} lives, with another data directory")
-        group = registry.delay_groups.get(request.group)
-        if group is not None and known.node_id in group.record.in_sync:
-            raise RefusedError(
-                f"{name} is in sync with the storage {known.storage_uuid}, which this is not: "
-                "bring that directory back, or have an operator give up what is in it"
-            )
+    if is_heard:
+        raise RefusedError(f"{name} lives, with another data directory")
+    group = registry.delay_groups.get(request.group)
+    if group is not None and known.node_id in group.record.in_sync:
+        raise RefusedError(
+            f"{name} is in sync with the storage {known.storage_uuid}, which this is not: "
+            "bring that directory back, or have an operator give up what is in it"
+        )
+
+
+def _check_start(
+    registry: Registry,
+    request: NodeRegister,
+    known: DelayNode | None,
+    *,
+    is_heard: bool,
+    is_present: bool,
+) -> None:
+    """Refuse a start that is not the last one of its directory, or one of a copy of that."""
+    if known is None or request.storage_uuid != known.storage_uuid:
         return
+    name = f"{known.node_id} at {known.address}"
     if request.incarnation < known.incarnation:
         raise RefusedError(
             f"{name} has registered with incarnation {known.incarnation}, after this one, "
             f"{request.incarnation}"
         )
-    if request.address == known.address:
+    if is_same_start(request, known):
+        if request.address != known.address:
+            raise RefusedError(f"{name} has the same incarnation: one of the two runs on a copy")
         return
     if request.incarnation == known.incarnation:
-        raise RefusedError(f"{name} has the same incarnation: one of the two runs on a copy")
-    if is_heard:
-        raise RefusedError(f"{name} lives; wait until it has been silent for the time-out")
+        raise RefusedError(
+            f"{name} has registered with the same incarnation, {known.incarnation}, by another "
+            "start: one of the two runs on a copy of the other's directory. Find out which one has "
+            "all messages, stop the other and delete its directory"
+        )
+    _check_end(registry, request, known)
+    if request.address != known.address:
+        if is_heard:
+            raise RefusedError(f"{name} lives; wait until it has been silent for the time-out")
+    elif is_present:
+        raise NotNowError(
+            f"{name} is connected and speaks, by an earlier start: this one may take its place "
+            "when that connection is closed, or silent for a lease"
+        )
+
+
+def _check_end(registry: Registry, request: NodeRegister, known: DelayNode) -> None:
+    """Refuse a log that ends before what the node was known to have, if others rely on that.
+
+    Every record that is in sync was durable when it was reported, and a log in sync loses none. Its
+    epoch counts as well: what two copies wrote after they parted is in different epochs.
+    """
+    group = registry.delay_groups.get(request.group)
+    if group is None or group.record.in_sync.get(request.node_id) != request.storage_uuid:
+        return
+    missing = known.last_sequence - request.last_sequence
+    if missing <= 0 and request.last_epoch >= known.last_epoch:
+        return
+    lost = f"{missing} records that it had are missing" if missing > 0 else "it lacks that epoch"
+    raise RefusedError(
+        f"this directory is an older copy: {known.node_id} had record {known.last_sequence} in "
+        f"epoch {known.last_epoch}, and its log ends with {request.last_sequence} in epoch "
+        f"{request.last_epoch}, so {lost}. Bring the newer directory back, or have an operator "
+        f"give up what is only there: delaywheel admin delay-group accept-older {request.group} "
+        f"{request.node_id} --lose-messages"
+    )
+
+
+def _check_beginning(request: NodeRegister) -> None:
+    """Refuse to begin a group, for now, with a node that knows of others with its messages."""
+    in_sync = request.told_in_sync
+    if not in_sync or in_sync.get(request.node_id) == request.storage_uuid:
+        return
+    raise NotNowError(
+        f"the group {request.group} is not known here, and this node was told that "
+        f"{', '.join(sorted(in_sync))} had its messages, which it has not: the group begins with "
+        "who was in sync. If that is lost for good, restart this node"
+    )
+
+
+def is_same_start(request: NodeRegister, known: DelayNode) -> bool:
+    """Say whether a node's row is about the very start that asks."""
+    return (known.storage_uuid, known.incarnation, known.boot_id) == (
+        request.storage_uuid,
+        request.incarnation,
+        request.boot_id,
+    )
+
+
+def plan_end(registry: Registry, request: NodeRegister) -> tuple[Change, ...]:
+    """Return what notes how far the log of a start that is registered goes; nothing if known."""
+    known = registry.nodes.get((request.cluster, request.group, request.node_id))
+    if (
+        known is None
+        or not is_same_start(request, known)
+        or request.last_epoch != known.last_epoch
+        or request.last_sequence <= known.last_sequence
+    ):
+        return ()
+    return (
+        SaveDelayNode(
+            replace(known, last_sequence=request.last_sequence, version=known.version + 1)
+        ),
+    )
 
 
 def _role(
@@ -223,12 +318,15 @@ def _role(
 def _node(
     request: NodeRegister, known: DelayNode | None, role: NodeRole, *, now_ms: int
 ) -> DelayNode:
-    """Return the row of a node; the known one itself if only heard of again."""
-    is_same_start = (
-        known is not None
-        and known.storage_uuid == request.storage_uuid
-        and known.incarnation == request.incarnation
-    )
+    """Return the row of a node; the known one itself if only heard of again.
+
+    That its log is in a new epoch is kept before it is answered; further records, whose number
+    grows all the time, now and then (`plan_end`).
+    """
+    before = known if known is not None and is_same_start(request, known) else None
+    end = (request.last_epoch, request.last_sequence)
+    if before is not None and before.last_epoch >= request.last_epoch:
+        end = (before.last_epoch, before.last_sequence)
     node = DelayNode(
         cluster=request.cluster,
         group=request.group,
@@ -237,14 +335,14 @@ def _node(
         log_uuid=request.log_uuid,
         storage_uuid=request.storage_uuid,
         incarnation=request.incarnation,
-        # What it had when this incarnation registered: its log grows with every message.
-        last_sequence=known.last_sequence if known and is_same_start else request.last_sequence,
-        last_epoch=known.last_epoch if known and is_same_start else request.last_epoch,
+        boot_id=request.boot_id,
+        last_sequence=end[1],
+        last_epoch=end[0],
         address=request.address,
         sync_address=request.sync_address,
         http_address=request.http_address,
         software=request.version,
-        registered_ms=known.registered_ms if known and is_same_start else now_ms,
+        registered_ms=before.registered_ms if before else now_ms,
         version=known.version if known else 1,
     )
     if known is None or node == known:

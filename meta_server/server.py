@@ -25,11 +25,13 @@ from delay_transport import (
     system_runtime,
 )
 from delay_transport.process import allow_open_files, stop_on_signals
-from meta_server.access import check_exposure
+from delay_transport.shared_secret import SharedSecret
+from meta_server.access import check_exposure, warn_of_exposure
 from meta_server.administration import Administration
 from meta_server.clients import SeenClients
 from meta_server.committing import STORE_LANE, Committing, Intent
 from meta_server.config import MetaServerConfig, RegistrationConfig
+from meta_server.credentials import Credentials
 from meta_server.errors import MetaServerError
 from meta_server.groups import watched
 from meta_server.handlers import Handlers, Liveliness
@@ -66,6 +68,8 @@ _FORGET_S = 3600.0
 """How often clients that were not seen for long are looked for."""
 _FORGET_SLICE = 2000
 """Clients looked at in one turn of the loop, and forgotten by one commit."""
+_READING_LANE = "secrets"
+"""The executor's lane in which the file of the secret is read."""
 _OTHER_FILES = 256
 """Files open at a time beside connections."""
 
@@ -106,6 +110,10 @@ class MetaServer:
         self.limits = config.registration
         """Of what may be registered, as they are in force."""
         self.administration = Administration(self, config)
+        self.secret = secret_of(config)
+        self.credentials = Credentials(
+            self.secret, is_needed=config.registration.secret_needed, chance=runtime.chance
+        )
         self._open_store = open_store
         self._silent: dict[str, None] = {}
         """Groups that are silent, which the store could not be told."""
@@ -126,6 +134,7 @@ class MetaServer:
         limits = self.limits
         began = trio.current_time()
         await self.administration.read_tokens()
+        await self._read_secret()
         self.store, self.registry = await runtime.executor.run(STORE_LANE, self._load)
         self.load_seconds = trio.current_time() - began
         _log.info(
@@ -163,6 +172,7 @@ class MetaServer:
             routing=config.routing,
             limits=limits,
             note_client=self.clients.note,
+            credentials=self.credentials,
         )
         self.pushing = Pushing(
             groups_of=self.handlers.groups_of,
@@ -280,6 +290,22 @@ class MetaServer:
                 return
             await trio.lowlevel.checkpoint()
 
+    async def keep_secret(self) -> None:
+        """Look at the file of the secret until cancelled; ends at once where there is none."""
+        while self.secret.is_set:
+            await trio.sleep(self.config.registration.secret_look_ms / 1000)
+            await self._read_secret()
+
+    async def _read_secret(self) -> None:
+        if not self.secret.is_set:
+            return
+        if not await self.runtime.executor.run(_READING_LANE, self.secret.read):
+            return
+        if self.secret.fault:
+            _log.error("no delay server can register", reason=self.secret.fault)
+        else:
+            _log.info("the secret was read", secrets=len(self.secret.secrets))
+
     async def _commit(self, key: str, plan: Callable[[], Sequence[Change]]) -> bool:
         """Have something stored; say whether it is."""
         ended = trio.Event()
@@ -334,6 +360,12 @@ class MetaServer:
         return format_address((host, port))
 
 
+def secret_of(config: MetaServerConfig) -> SharedSecret:
+    """Return the secret of the settings, unread."""
+    path = config.registration.secret_file
+    return SharedSecret(Path(path) if path else None)
+
+
 def _raised(timestamp_ms: int) -> Sequence[Change]:
     return (RaiseTimestamp(timestamp_ms),)
 
@@ -358,6 +390,7 @@ async def serve(
             nursery.start_soon(server.pushing.run)
             nursery.start_soon(server.keep_clients)
             nursery.start_soon(server.administration.keep_tokens)
+            nursery.start_soon(server.keep_secret)
             nursery.start_soon(server.watch_silence)
             async with trio.open_nursery() as listening:
                 # Answer now that everything is known.
@@ -385,6 +418,8 @@ def run(config: MetaServerConfig) -> None:
     tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
     tokens.read()
     check_exposure(config, tokens)
+    secret_of(config).check("registration.secret_file")
+    warn_of_exposure(config)
     # Made before the loop runs: it takes tens of milliseconds.
     document_json()
     page()

@@ -50,6 +50,8 @@ def status_of(server: "MetaServer") -> dict[str, Any]:
         "pushes": server.pushing.counts.pushes,
         "requests": dict(server.handlers.requests),
         "refused": dict(server.handlers.refused),
+        "node_authentication": server.credentials.policy,
+        "unauthenticated": server.credentials.unauthenticated,
         "store_failures": server.committing.failures,
         "load_seconds": server.load_seconds,
         "groups": [_group(server, name) for name in sorted(registry.groups)],

@@ -197,6 +197,7 @@ DELAY_NODE = Table(
     _text("software"),
     _number("registered_ms"),
     _number("version"),
+    Column("boot_id", Uuid, nullable=False),
     Index("delay_node_key", "cluster", "group_name", "node_id", unique=True),
 )
 

@@ -17,6 +17,7 @@ def test_the_numbers_of_requests() -> None:
         "HEARTBEAT": 100,
         "HELLO": 1001,
         "NODE_REGISTER": 1010,
+        "NODE_CHALLENGE": 1011,
     }
 
 
@@ -28,6 +29,7 @@ def test_the_numbers_of_answers() -> None:
         "BROKER_ERROR": 51,
         "BROKER_REJECT": 52,
         "PARAM_ERROR": 53,
+        "UNAUTHENTICATED": 1001,
     }
 
 

@@ -28,7 +28,7 @@ from delay_protocol import (
 )
 from delay_protocol.nodes import COUNTED_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX
 
-LOG, DISK = UUID(int=1), UUID(int=2)
+LOG, DISK, BOOT = UUID(int=1), UUID(int=2), UUID(int=3)
 REQUEST = NodeRegister(
     cluster="c",
     group="g",
@@ -36,6 +36,7 @@ REQUEST = NodeRegister(
     log_uuid=LOG,
     storage_uuid=DISK,
     incarnation=3,
+    boot_id=BOOT,
     last_sequence=7,
     last_epoch=2,
     address="h:1",
@@ -52,6 +53,8 @@ RECORD = GroupRecord(
     phase=Phase.ACTIVE,
 )
 REGISTERED = NodeRegistered(role=NodeRole.MASTER, record=RECORD, lease_ms=5000)
+
+OPTIONAL = {"last_epoch", "told_in_sync"}
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
 addresses = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
@@ -70,6 +73,7 @@ replies = st.builds(
     role=st.sampled_from(NodeRole),
     record=records,
     lease_ms=st.integers(1, 2**31 - 1),
+    is_retired=st.booleans(),
 ) | st.builds(Refused, reason=addresses)
 
 
@@ -82,12 +86,14 @@ replies = st.builds(
         log_uuid=st.uuids(),
         storage_uuid=st.uuids(),
         incarnation=st.integers(1, COUNTED_MAX),
+        boot_id=st.uuids(),
         last_sequence=counts,
         last_epoch=st.integers(0, COUNTED_MAX),
         address=addresses,
         sync_address=addresses,
         http_address=addresses,
         version=addresses,
+        told_in_sync=st.dictionaries(names, st.uuids(), max_size=REPLICAS_MAX),
     )
 )
 @settings(deadline=None)
@@ -115,6 +121,7 @@ def test_the_bytes_of_an_answer_are_pinned() -> None:
             "phase": "active",
         },
         "lease_ms": 5000,
+        "is_retired": False,
     }
     assert encode_node_reply(Refused(reason="no")) == bytes.fromhex(
         "82 a474797065 a772656675736564 a6726561736f6e a26e6f"
@@ -129,12 +136,14 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
         "log_uuid": "00000000-0000-0000-0000-000000000001",
         "storage_uuid": "00000000-0000-0000-0000-000000000002",
         "incarnation": 3,
+        "boot_id": "00000000-0000-0000-0000-000000000003",
         "last_sequence": 7,
         "last_epoch": 2,
         "address": "h:1",
         "sync_address": "",
         "http_address": "h:2",
         "version": "0.1",
+        "told_in_sync": {},
     }
 
 
@@ -152,7 +161,7 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *((key, None) for key in NodeRegister.__struct_fields__ if key != "last_epoch"),
+        *((key, None) for key in NodeRegister.__struct_fields__ if key not in OPTIONAL),
         ("group", ""),
         ("group", b"g"),
         ("node_id", "n" * (NAME_LENGTH_MAX + 1)),
@@ -165,6 +174,9 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
         ("last_epoch", -1),
         ("log_uuid", "1"),
         ("log_uuid", b"\0" * 15),
+        ("boot_id", ""),
+        ("told_in_sync", {"n1": 1}),
+        ("told_in_sync", {f"n{place}": str(DISK) for place in range(REPLICAS_MAX + 1)}),
         ("address", 1),
         ("version", "v" * (NAME_LENGTH_MAX + 1)),
     ],

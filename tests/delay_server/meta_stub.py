@@ -26,6 +26,7 @@ from delay_protocol import (
     encode_node_reply,
     encode_response,
 )
+from delay_protocol.node_auth import SEAL_SIZE
 from delay_server.config import DelayServerConfig, MetaConfig
 from delay_transport import Runtime
 from meta_server.config import MetaServerConfig
@@ -84,6 +85,11 @@ class FakeMeta:
     lease_ms: int = 3000
     change: Callable[[GroupRecord], GroupRecord] = lambda record: record
     role: NodeRole = NodeRole.MASTER
+    is_retired: bool = False
+    challenge: bytes = b""
+    """What NODE_CHALLENGE is answered; empty: it is no known request."""
+    sealed: int = 0
+    """Requests that came sealed; none of the answers is."""
     _record: GroupRecord | None = None
     _life: trio.CancelScope = field(default_factory=trio.CancelScope)
 
@@ -96,7 +102,10 @@ class FakeMeta:
             epoch = max(0 if self._record is None else self._record.epoch, node.last_epoch) + 1
             self._record = record_of(node, epoch=epoch, version=epoch)
         return NodeRegistered(
-            role=self.role, record=self.change(self._record), lease_ms=self.lease_ms
+            role=self.role,
+            record=self.change(self._record),
+            lease_ms=self.lease_ms,
+            is_retired=self.is_retired,
         )
 
     def changed(self, **fields: object) -> None:
@@ -154,8 +163,10 @@ class FakeMeta:
             code = self.broker_code
             return None if code is None else encode_response(frame, code=code, body=b"told to")
         if frame.code != CommandCode.NODE_REGISTER:
-            return encode_response(frame, code=3)
-        node = decode_node_register(frame.body)
+            is_known = frame.code == CommandCode.NODE_CHALLENGE and self.challenge
+            return encode_response(frame, code=0 if is_known else 3, body=self.challenge)
+        self.sealed += bool(self.challenge)
+        node = decode_node_register(frame.body[SEAL_SIZE if self.challenge else 0 :])
         self.nodes.append(node)
         self.asked_at.append(trio.current_time())
         match self.answer(node):
@@ -209,9 +220,11 @@ async def _serve(
 class RealMeta:
     """A meta server's machine: the process is real, its store outlives it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, **sections: object) -> None:
+        """Run with these sections in place of the default settings."""
         self.world = world
         self.medium = Medium()
+        self._sections = sections
         self._life = trio.CancelScope()
 
     async def run(
@@ -225,7 +238,8 @@ class RealMeta:
             executor=SimExecutor(self.world.chance, plan=self.world.executor_plan),
             chance=self.world.chance,
         )
-        config = MetaServerConfig(node=MetaNodeConfig(data_dir=Path("unused"), stop_ms_max=100))
+        node = MetaNodeConfig(data_dir=Path("unused"), stop_ms_max=100)
+        config = MetaServerConfig(node=node, **self._sections)  # type: ignore[arg-type]
         server = MetaServer(config, runtime, lambda: MemoryStore(self.medium))
         async with trio.open_nursery() as nursery:
             self._life = nursery.cancel_scope

@@ -1,8 +1,10 @@
 """A delay server does what its group's record says, and goes on when nobody can be asked."""
 
 import dataclasses
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -20,11 +22,12 @@ from delay_protocol import (
     Phase,
     Refused,
 )
-from delay_server.config import DelayServerConfig, ListenerConfig, StorageConfig
+from delay_server.config import DelayServerConfig, ListenerConfig, MetaConfig, StorageConfig
 from delay_server.errors import FencedError, NodeRefusedError
 from delay_server.server import DelayServer, serve
 from delay_server.status import failing_checks, status_of
 from delay_transport import Runtime
+from meta_server.config import RegistrationConfig
 from storage import Damage, RecordKind, StorageFullError
 from tests.delay_server.meta_stub import META, FakeMeta, RealMeta, meta_config, record_of
 from tests.delay_server.server_rig import (
@@ -36,6 +39,7 @@ from tests.delay_server.server_rig import (
     make_item,
     until,
 )
+from tests.meta_server.memory_store import Medium
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor
 from tests.simulation.faults import CALM, Action, Kill, PowerCut, Stage, Trap, running
@@ -114,8 +118,11 @@ async def test_each_start_begins_an_epoch_that_is_durable_before_anything_is_acc
     async with FakeMeta(world).running() as meta:
         for life in range(1, 4):
             async with world.serving(meta_config()) as server:
-                node = meta.nodes[-1]
-                assert (node.incarnation, node.last_epoch) == (life, life - 1)
+                starts = {node.boot_id for node in meta.nodes if node.incarnation == life}
+                first, *_, last = [node for node in meta.nodes if node.boot_id in starts]
+                assert (len(starts), first.last_epoch) == (1, life - 1)
+                # It was told of the epoch, too, before anything was accepted.
+                assert (last.last_epoch, last.last_sequence) == (life, 2 * life - 1)
                 assert epochs_of(server) == list(range(1, life + 1))
                 assert status_of(server)["epoch"] == life
                 producer = await world.connect()
@@ -150,7 +157,9 @@ async def test_no_lease_makes_a_node_ask_too_often_or_too_rarely(
     world = World()
     async with FakeMeta(world, lease_ms=lease_ms).running() as meta, world.serving(meta_config()):
         await trio.sleep(100)
-        pauses = [b - a for a, b in zip(meta.asked_at, meta.asked_at[1:], strict=False)]
+        # But for the second time: that its epoch has begun it says at once.
+        asked_at = meta.asked_at[1:]
+        pauses = [b - a for a, b in itertools.pairwise(asked_at)]
         assert least_s <= min(pauses)
         assert max(pauses) <= most_s
 
@@ -174,7 +183,7 @@ async def test_without_a_meta_server_it_waits_and_says_for_what() -> None:
         async with FakeMeta(world).running() as meta:
             with trio.fail_after(3.1):
                 await server.ready.wait()
-            assert len(meta.nodes) == 1
+            assert [node.last_epoch for node in meta.nodes] == [0, 1]
             producer = await world.connect()
             assert await producer.send(make_item("m", world.now_ms)) == {}
 
@@ -757,3 +766,157 @@ async def test_nothing_is_asked_where_no_meta_server_is_set() -> None:
         assert server.registration is None
         assert "meta" not in status_of(server)
         assert epochs_of(server) == [1]
+
+
+# -- a secret that both have -----------------------------------------------------------------
+
+
+def secret_at(path: Path, *lines: str) -> str:
+    """Write a file of secrets; return its path."""
+    path.write_text("\n".join(line * 8 for line in lines))
+    path.chmod(0o600)
+    return str(path)
+
+
+def meta_with(path: str) -> MetaConfig:
+    return dataclasses.replace(META, secret_file=path)
+
+
+async def test_with_the_secret_both_sides_are_sure_of_each_other(tmp_path: Path) -> None:
+    world = World()
+    path = secret_at(tmp_path / "secret", "ours")
+    real = RealMeta(world, registration=RegistrationConfig(secret_file=path))
+    async with real.running() as meta, world.serving(meta_config(meta=meta_with(path))) as server:
+        await trio.sleep(20)
+        assert status_of(server)["meta"]["authenticated"] is True
+        assert meta.credentials.unauthenticated == 0
+        assert meta.credentials.authenticated >= 10
+        real.kill()
+        await trio.sleep(5)
+        assert status_of(server)["meta"]["authenticated"] is False
+        async with real.running() as again:
+            await until(lambda: again.credentials.authenticated, seconds=5)
+            assert failing_checks(server) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "trouble"),
+    [
+        ("", "theirs", "does not believe this node: delay servers have to prove the secret"),
+        ("ours", "theirs", "does not believe this node: it was not said with a secret"),
+        ("ours", "", "does not believe this node: this meta server has no secret to prove"),
+    ],
+)
+async def test_where_the_secrets_differ_a_node_waits_and_says_why(
+    tmp_path: Path, ours: str, theirs: str, trouble: str
+) -> None:
+    world = World()
+    own = secret_at(tmp_path / "own", ours) if ours else ""
+    other = secret_at(tmp_path / "other", theirs) if theirs else ""
+    real = RealMeta(world, registration=RegistrationConfig(secret_file=other))
+    server = world.server(meta_config(meta=meta_with(own)))
+    async with real.running() as meta, starting(world, server):
+        await trio.sleep(10)
+        assert trouble in failing_checks(server)[0]
+        assert not server.ready.is_set()
+        assert meta.registry.nodes == {}
+
+
+async def test_a_master_goes_on_when_somebody_answers_without_the_secret(tmp_path: Path) -> None:
+    world = World()
+    path = secret_at(tmp_path / "secret", "ours")
+    real = RealMeta(world, registration=RegistrationConfig(secret_file=path))
+    async with real.running(), world.serving(meta_config(meta=meta_with(path))) as server:
+        real.kill()
+        liar = FakeMeta(world, challenge=b"\x81\xa5nonce\xc4\x20" + bytes(32))
+        liar.say = lambda _: Refused(reason="go away")
+        async with liar.running():
+            await until(lambda: liar.sealed, seconds=10)
+            await trio.sleep(10)
+            assert server.ended_by is None
+            assert "does not prove that it has the secret" in status_of(server)["meta"]["trouble"]
+            producer = await world.connect()
+            assert await producer.send(make_item("m", world.now_ms)) == {}
+
+
+async def test_a_file_of_the_secret_that_goes_bad_stops_nobody(tmp_path: Path) -> None:
+    world = World()
+    path = secret_at(tmp_path / "secret", "ours")
+    theirs = secret_at(tmp_path / "theirs", "ours")
+    real = RealMeta(world, registration=RegistrationConfig(secret_file=theirs))
+    async with real.running(), world.serving(meta_config(meta=meta_with(path))) as server:
+        Path(path).unlink()  # noqa: ASYNC240 (virtual time)
+        real.kill()
+        await trio.sleep(1)
+        async with real.running() as again:
+            await trio.sleep(5)
+            assert "No such file" in status_of(server)["meta"]["trouble"]
+            assert server.ended_by is None
+            secret_at(tmp_path / "secret", "ours")
+            await until(lambda: again.credentials.authenticated, seconds=5)
+
+
+# -- retired ---------------------------------------------------------------------------------
+
+
+async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_has() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        producer = await world.connect()
+        assert await producer.send(make_item("before", world.now_ms + 8000)) == {}
+        meta.is_retired = True
+        await until(lambda: server.is_retired, seconds=3)
+        told = len(meta.brokers)
+        refused = await producer.send(make_item("after", world.now_ms))
+        assert refused == {b"after": (4, "BROKER_READ_ONLY: the group was retired")}
+        assert failing_checks(server) == [
+            "the group was retired: messages are refused, delivery goes on"
+        ]
+        status = status_of(server)["meta"]
+        assert (status["retired"], status["accepts"]) == (True, False)
+        await until(lambda: world.broker.ids == ["before"])
+        await trio.sleep(20)
+        # Clients have other routes: nobody is told of it any more.
+        assert len(meta.brokers) <= told + 1
+        meta.is_retired = False
+        await until(lambda: not server.is_retired, seconds=3)
+        assert await producer.send(make_item("again", world.now_ms)) == {}
+        assert meta.brokers[-1].state is BrokerState.RW
+
+
+async def test_a_node_that_starts_in_a_retired_group_delivers_what_it_has() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        async with world.serving(meta_config()):
+            producer = await world.connect()
+            await producer.send(make_item("before", world.now_ms + 8000))
+        meta.is_retired = True
+        told = len(meta.brokers)
+        async with world.serving(meta_config()):
+            await until(lambda: world.broker.ids == ["before"], seconds=15)
+            assert len(meta.brokers) == told
+
+
+async def test_a_store_that_is_lost_gives_the_group_to_who_was_in_sync() -> None:
+    world = World()
+    real = RealMeta(world)
+    slave = beside(world, meta_config(listener=ListenerConfig(address=f"{HOST}:20802")))
+    async with real.running(), trio.open_nursery() as nursery:
+        async with world.serving(meta_config()):
+            nursery.start_soon(serve, slave, trio.Event())
+            await until(lambda: slave.registration and slave.registration.standing)
+        real.kill()
+        real.medium = Medium()
+        async with real.running() as again:
+            await trio.sleep(20)
+            assert again.registry.delay_groups == {}
+            assert slave.registration is not None
+            assert "begins with who was in sync" in slave.registration.trouble
+            async with world.serving(meta_config()) as master:
+                record = again.registry.delay_groups["default"].record
+                assert list(record.in_sync) == [master.store.identity.node_id]
+                assert (record.epoch, epochs_of(master)) == (2, [1, 2])
+                registration = slave.registration
+                await until(lambda: not registration.trouble, seconds=5)
+                assert slave.store.message_log.next_sequence == 1
+            nursery.cancel_scope.cancel()

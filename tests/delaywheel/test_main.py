@@ -36,6 +36,7 @@ ADMIN = (
     ("consumer", "list"),
     ("consumer", "offline"),
     ("consumer", "online"),
+    ("delay-group", "accept-older"),
     ("delay-group", "give-up"),
     ("delay-group", "list"),
     ("delay-group", "show"),

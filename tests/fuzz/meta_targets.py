@@ -26,6 +26,7 @@ from delay_protocol import (
     decode_acquire_meta,
     decode_acquire_meta_reply,
     decode_broker_register,
+    decode_challenge,
     decode_client_register,
     decode_client_register_reply,
     decode_node_register,
@@ -33,11 +34,13 @@ from delay_protocol import (
     encode_acquire_meta,
     encode_acquire_meta_reply,
     encode_broker_register,
+    encode_challenge,
     encode_client_register,
     encode_client_register_reply,
     encode_node_register,
     encode_node_reply,
 )
+from delay_protocol.node_auth import NONCE_SIZE
 from delay_protocol.strings import decode_str, decode_str_bytes
 from tests.fuzz.reference import (
     CutOffError,
@@ -200,6 +203,10 @@ def _compare(
 
 def nodes(data: bytes) -> None:
     """What a node says, or is told, comes back as it was and is within the limits."""
+    challenge = attempt(MalformedMetaError, decode_challenge, data)
+    if challenge is not None:
+        assert len(challenge.nonce) == NONCE_SIZE
+        assert decode_challenge(encode_challenge(challenge)) == challenge
     request = attempt(MalformedMetaError, decode_node_register, data)
     if request is not None:
         assert 0 < request.incarnation < 2**63
@@ -226,6 +233,7 @@ def node_register() -> NodeRegister:
         log_uuid=UUID(int=1),
         storage_uuid=UUID(int=2),
         incarnation=3,
+        boot_id=UUID(int=3),
         last_sequence=7,
         last_epoch=2,
         address="h:1",
@@ -281,7 +289,7 @@ META_TARGETS = (
     Target(
         name="nodes",
         run=nodes,
-        decoders=(decode_node_register, decode_node_reply),
+        decoders=(decode_node_register, decode_node_reply, decode_challenge),
         packages=PROTOCOL,
         size_max=4096,
     ),

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from delay_protocol import (
+    Challenge,
     GroupRecord,
     Hello,
     Item,
@@ -250,6 +251,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     "meta_broker": [FRAMES[place][24:] for place in (5, 6, 7)],
     "nodes": [
         msgspec.msgpack.encode(node_register()),
+        msgspec.msgpack.encode(Challenge(nonce=bytes(32))),
         *map(msgspec.msgpack.encode, node_replies()),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
@@ -388,7 +390,7 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "nodes": [
         *(
             msgspec.msgpack.encode(name)
-            for kind in (NodeRegister, NodeRegistered, GroupRecord, Master, Refused)
+            for kind in (NodeRegister, NodeRegistered, GroupRecord, Master, Refused, Challenge)
             for name in (*kind.__struct_fields__, "type")
         ),
         msgspec.msgpack.encode(str(LOG_UUID)),

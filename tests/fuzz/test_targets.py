@@ -49,6 +49,7 @@ DECODES: Final = re.compile(
 
 EXEMPT: Final = {
     "delay_client.batches.cut_batches": "cuts what the caller sends",
+    "delay_transport.shared_secret.read_secrets": "divides a file of the operator into lines",
     "sender.config.check_groups": "looks at settings that were read already",
 }
 """Functions with such a name that need no target, and why."""

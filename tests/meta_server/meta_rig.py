@@ -64,8 +64,10 @@ def node(
     last_epoch: int = 0,
     address: str = "10.0.0.5:20801",
     cluster: str = "c1",
+    boot: int | None = None,
+    told_in_sync: dict[str, UUID] | None = None,
 ) -> NodeRegister:
-    """Return the registration of a delay server."""
+    """Return the registration of a delay server; None: the one boot of this start of this disk."""
     return NodeRegister(
         cluster=cluster,
         group=group,
@@ -73,12 +75,14 @@ def node(
         log_uuid=uuid(log),
         storage_uuid=uuid(storage),
         incarnation=incarnation,
+        boot_id=uuid(1_000_000 * storage + incarnation if boot is None else boot),
         last_sequence=last_sequence,
         last_epoch=last_epoch,
         address=address,
         sync_address="",
         http_address="",
         version="1.0",
+        told_in_sync=told_in_sync or {},
     )
 
 

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from delay_transport import ConfigError
-from meta_server.access import AccessError, Caller, Gate, check_exposure, is_loopback
-from meta_server.config import AdminConfig, HttpConfig, ListenerConfig
+from meta_server.access import (
+    AccessError,
+    Caller,
+    Gate,
+    check_exposure,
+    is_loopback,
+    warn_of_exposure,
+)
+from meta_server.config import AdminConfig, HttpConfig, ListenerConfig, RegistrationConfig
 from meta_server.tokens import LOOPBACK, Role, Token, Tokens, digest_of
 from tests.meta_server.meta_rig import make_config
 
@@ -192,3 +200,22 @@ def test_a_file_of_tokens_that_is_damaged_is_said_at_the_start(tmp_path: Path) -
     tokens.read()
     with pytest.raises(ConfigError, match="cannot be read"):
         check_exposure(make_config(), tokens)
+
+
+@pytest.mark.parametrize(
+    ("listener", "secret", "warnings"),
+    [
+        (ListenerConfig(), "", 0),
+        (ListenerConfig(address="0.0.0.0:20880"), "", 1),
+        (ListenerConfig(advertised="meta.example:20880"), "", 1),
+        (ListenerConfig(address="10.0.0.1:20880"), "secret", 0),
+    ],
+)
+def test_a_listener_that_others_reach_without_a_secret_is_warned_of(
+    listener: ListenerConfig, secret: str, warnings: int
+) -> None:
+    registration = RegistrationConfig(secret_file=secret)
+    with capture_logs() as logs:
+        warn_of_exposure(make_config(listener=listener, registration=registration))
+    assert [line["log_level"] for line in logs] == ["warning"] * warnings
+    assert all("registration.secret_file" in line["remedy"] for line in logs)

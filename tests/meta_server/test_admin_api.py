@@ -552,6 +552,7 @@ async def test_what_is_not_there_is_404_and_what_cannot_be_is_409() -> None:
             ("DELETE", "/brokers/g1/MASTER", None),
             ("GET", "/delay-groups/d9", None),
             ("DELETE", "/delay-groups/d9/nodes/n", None),
+            ("POST", "/delay-groups/d9/nodes/n/accept-older", {"lose_messages": True}),
             ("GET", "/nonsense", None),
         ):
             assert (await http.refused(method, path, body))[0] == 404, path

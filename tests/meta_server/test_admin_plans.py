@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from delay_protocol import BrokerRole, BrokerState, GroupRecord, Master, NodeRole, Phase
 from meta_server.admin_plans import (
     Desk,
+    accept_older_node,
     add_broker,
     add_group,
     change_group,
@@ -57,7 +58,7 @@ from meta_server.model import (
     Route,
 )
 from meta_server.registry import Registry
-from meta_server.roles import plan_node
+from meta_server.roles import Registered, plan_node
 from meta_server.routing import RoutingLimits, plan_route
 from tests.meta_server.meta_rig import broker, node, uuid
 
@@ -227,9 +228,8 @@ def test_a_group_may_be_retired_at_once_if_messages_may_be_lost() -> None:
     registry = registry_with(broker_groups=(group(),))
     assert retire_group(desk_on(registry), "g1", version=None, lose_messages=True)
     ours = cluster()
-    with pytest.raises(StateError, match="give up its nodes"):
-        retire_group(desk_on(ours), "d1", version=None, lose_messages=False)
-    assert retire_group(desk_on(ours), "d1", version=None, lose_messages=True)
+    # Its nodes are told, and deliver what they have: nothing is lost.
+    assert retire_group(desk_on(ours), "d1", version=None, lose_messages=False)
 
 
 def test_read_only_for_all_ends_also_what_qmqs_tables_say() -> None:
@@ -576,7 +576,9 @@ def test_after_that_the_next_node_begins_the_group_again_in_a_later_epoch() -> N
     registry = cluster("n2")
     registry.apply(given_up(registry, "n1", lose=True))
     request = node("n2", log=2, storage=101, last_epoch=3, address="10.0.0.1:20801", incarnation=2)
-    registered = plan_node(registry, request, is_heard=False, groups_max=9, now_ms=5)
+    registered = plan_node(
+        registry, request, is_heard=False, is_present=False, groups_max=9, now_ms=5
+    )
     registry.apply(registered.changes)
     assert registered.role is NodeRole.MASTER
     assert (registered.record.epoch, list(registered.record.in_sync)) == (6, ["n2"])
@@ -584,7 +586,48 @@ def test_after_that_the_next_node_begins_the_group_again_in_a_later_epoch() -> N
     # The one that was given up comes back with its messages: they are not the group's any more.
     old = node("n1", log=1, storage=100, last_epoch=4, address="10.0.0.0:20801", incarnation=2)
     with pytest.raises(RefusedError, match="it has records of the log"):
-        plan_node(registry, old, is_heard=False, groups_max=9, now_ms=6)
+        plan_node(registry, old, is_heard=False, is_present=False, groups_max=9, now_ms=6)
+
+
+def older_taken(
+    registry: Registry, *, node_id: str = "n1", is_heard: bool = False, lose: bool = True
+) -> tuple[Change, ...]:
+    return accept_older_node(
+        desk_on(registry), "d1", node_id, is_heard=is_heard, lose_messages=lose
+    )
+
+
+def test_an_older_directory_is_taken_only_if_messages_may_be_lost_and_the_newer_is_dead() -> None:
+    registry = cluster()
+    older = node(storage=100, last_sequence=0, address="10.0.0.0:20801", incarnation=2)
+
+    def plan() -> Registered:
+        return plan_node(registry, older, is_heard=False, is_present=False, groups_max=9, now_ms=5)
+
+    with pytest.raises(RefusedError, match="older copy"):
+        plan()
+    with pytest.raises(StateError, match="lives"):
+        older_taken(registry, is_heard=True)
+    with pytest.raises(StateError, match="n1 had record 1 in epoch 0: what an older"):
+        older_taken(registry, lose=False)
+    with pytest.raises(NotFoundError):
+        older_taken(registry, node_id="n9")
+    changes = older_taken(registry)
+    assert entry_of(changes)[:2] == ("node.accept-older", "c1/d1/n1")
+    registry.apply(changes)
+    assert older_taken(registry) == ()
+    registered = plan()
+    assert (registered.role, registered.record.epoch) == (NodeRole.MASTER, 5)
+    registry.apply(registered.changes)
+    begun = msgspec.structs.replace(older, last_epoch=5, last_sequence=1)
+    again = plan_node(registry, begun, is_heard=True, is_present=False, groups_max=9, now_ms=6)
+    registry.apply(again.changes)
+    # The newer directory, with all that it had, is refused from now on.
+    newer = msgspec.structs.replace(
+        older, incarnation=3, boot_id=uuid(77), last_epoch=4, last_sequence=99
+    )
+    with pytest.raises(RefusedError, match="it lacks that epoch"):
+        plan_node(registry, newer, is_heard=False, is_present=False, groups_max=9, now_ms=7)
 
 
 def test_one_of_several_copies_is_given_up_down_to_the_least_that_is_asked_for() -> None:

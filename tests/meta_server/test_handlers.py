@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import trio
@@ -35,6 +36,8 @@ from meta_server.model import (
     OfflineState,
     ReadOnlySetting,
     Route,
+    SaveBrokerGroup,
+    SaveDelayNode,
     SetOffline,
     Subject,
 )
@@ -50,6 +53,7 @@ from tests.meta_server.meta_rig import (
     node,
     state_of,
     until,
+    uuid,
 )
 from tests.simulation.executor import ExecutorPlan
 
@@ -558,6 +562,120 @@ async def test_a_node_that_claims_anothers_identity_is_refused_with_the_reason()
             assert isinstance(reply, Refused), request
             assert reason in reply.reason
         assert server.handlers.refused["NODE_REGISTER"] == 6
+
+
+async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks() -> None:
+    world = World()
+    async with world.serving() as server:
+        living, other = await world.connect(), await world.connect()
+        await living.node(node())
+        later = encode_node_register(node(incarnation=2))
+        for _ in range(4):
+            await trio.sleep(3)
+            await living.node(node())
+            answer = await other.ask(CommandCode.NODE_REGISTER, later)
+            assert answer.code == 51
+            assert b"is connected and speaks" in answer.body
+        # The process dies: its connection is closed, and the next start need not wait.
+        await living.stream.aclose()
+        await until(lambda: not server.handlers._speakers, seconds=1)
+        reply = await other.node(node(incarnation=2))
+        assert isinstance(reply, NodeRegistered)
+        assert reply.record.epoch == 2
+
+
+async def test_a_machine_that_vanished_keeps_its_place_for_a_lease_at_most() -> None:
+    world = World()
+    async with world.serving():
+        vanished, other = await world.connect(), await world.connect()
+        await vanished.node(node())
+        later = encode_node_register(node(incarnation=2))
+        began = trio.current_time()
+        for _ in range(100):
+            answer = await other.ask(CommandCode.NODE_REGISTER, later)
+            if not answer.code:
+                break
+            await trio.sleep(0.1)
+        assert 4.9 < trio.current_time() - began < 5.2
+
+
+async def test_how_far_a_log_goes_is_stored_now_and_then_and_kept_through_a_restart() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.node(node(last_sequence=0))
+        kept = len(world.medium.commits)
+        await peer.node(node(last_epoch=1))
+        # The epoch at once: it was stored before this was answered.
+        assert len(world.medium.commits) == kept + 1
+        for number in range(1, 301):
+            await trio.sleep(0.1)
+            await peer.node(node(last_epoch=1, last_sequence=10 * number))
+        commits = [
+            change
+            for commit in world.medium.commits[kept + 1 :]
+            for change in commit
+            if isinstance(change, SaveDelayNode)
+        ]
+        assert [change.node.last_sequence for change in commits] == [1000, 2000, 3000]
+        assert server.committing.waiting == 0
+    async with world.serving():
+        peer = await world.connect()
+        older = await peer.node(node(incarnation=2, last_epoch=1, last_sequence=2999))
+        assert isinstance(older, Refused)
+        assert "1 records that it had are missing" in older.reason
+        same = await peer.node(node(incarnation=2, last_epoch=1, last_sequence=3000))
+        assert isinstance(same, NodeRegistered)
+
+
+async def test_a_node_is_answered_while_the_store_cannot_be_told_how_far_its_log_goes() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.node(node())
+        world.medium.is_down = True
+        for number in range(2, 40):
+            await trio.sleep(1)
+            reply = await peer.node(node(last_sequence=number))
+            assert isinstance(reply, NodeRegistered)
+        world.medium.is_down = False
+        await until(lambda: not server.committing.is_stale)
+        await peer.node(node(last_sequence=100))
+        await trio.sleep(11)
+        await peer.node(node(last_sequence=101))
+        await until(
+            lambda: server.registry.nodes["c1", "d1", "n1"].last_sequence in {100, 101}, seconds=1
+        )
+
+
+async def test_a_node_is_told_that_its_group_was_retired() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        for is_retired in (False, True, False):
+            group = server.registry.groups.get("d1")
+            if group is not None:
+                change = replace(group, is_retired=is_retired, version=group.version + 1)
+                server.registry.apply([SaveBrokerGroup(change)])
+            reply = await peer.node(node())
+            assert isinstance(reply, NodeRegistered)
+            assert reply.is_retired is is_retired
+
+
+async def test_a_group_whose_record_is_lost_waits_for_who_was_in_sync() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        knows = node("n2", storage=2, last_sequence=0, address="10.0.0.2:1",
+                     told_in_sync={"n1": uuid(101)})  # fmt: skip
+        answer = await peer.ask(CommandCode.NODE_REGISTER, encode_node_register(knows))
+        assert answer.code == 51
+        assert b"the group begins with who was in sync" in answer.body
+        first = await peer.node(node(told_in_sync={"n1": uuid(101)}))
+        assert isinstance(first, NodeRegistered)
+        second = await peer.node(knows)
+        assert isinstance(second, NodeRegistered)
+        assert (first.role, second.role) == (NodeRole.MASTER, NodeRole.SLAVE)
 
 
 async def test_a_store_that_fails_refuses_changes_and_known_routes_are_served() -> None:

@@ -5,6 +5,7 @@ from tests.meta_server.http_rig import Http
 from tests.meta_server.meta_rig import World, broker, node
 
 NAMES = """
+    meta_nodes_authenticated_total meta_nodes_unauthenticated_total
     build_info connections connections_accepted_total connections_refused_total connections_at_door
     connections_turned_away_total connection_wasters
     connection_faults_total connection_pauses_total received_bytes_total held_bytes

@@ -8,10 +8,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from delay_protocol import BrokerRole, BrokerState, NodeRegister, NodeRole, Phase
-from meta_server.errors import RefusedError
-from meta_server.model import Audit, Broker, BrokerGroup, Contents, GroupKind, SaveBrokerGroup
+from meta_server.admin_plans import Desk, accept_older_node
+from meta_server.config import AdminConfig, RegistrationConfig
+from meta_server.errors import NotNowError, RefusedError
+from meta_server.model import (
+    Audit,
+    Broker,
+    BrokerGroup,
+    Change,
+    Contents,
+    GroupKind,
+    SaveBrokerGroup,
+    SaveDelayNode,
+)
 from meta_server.registry import Registry
-from meta_server.roles import NODES_PER_GROUP_MAX, Registered, plan_node
+from meta_server.roles import NODES_PER_GROUP_MAX, Registered, plan_end, plan_node
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.meta_server.meta_rig import node, uuid
 
@@ -19,9 +30,21 @@ NOW_MS = 1_700_000_000_000
 
 
 def planned(
-    registry: Registry, request: NodeRegister, *, is_heard: bool = False, groups_max: int = 100
+    registry: Registry,
+    request: NodeRegister,
+    *,
+    is_heard: bool = False,
+    is_present: bool = False,
+    groups_max: int = 100,
 ) -> Registered:
-    return plan_node(registry, request, is_heard=is_heard, groups_max=groups_max, now_ms=NOW_MS)
+    return plan_node(
+        registry,
+        request,
+        is_heard=is_heard,
+        is_present=is_present,
+        groups_max=groups_max,
+        now_ms=NOW_MS,
+    )
 
 
 def registered(registry: Registry, *requests: NodeRegister) -> Registered:
@@ -72,9 +95,93 @@ def test_a_group_that_the_meta_server_has_forgotten_begins_above_its_logs_epoch(
 def test_registering_again_changes_nothing() -> None:
     registry = Registry(Contents())
     first = registered(registry, node())
+    registered(registry, node(last_epoch=1))
     again = planned(registry, node(last_sequence=500, last_epoch=1), is_heard=True)
     assert again.changes == ()
     assert (again.role, again.record) == (first.role, first.record)
+
+
+def test_that_an_epoch_has_begun_is_kept_at_once_and_further_records_when_asked_to() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(last_sequence=0))
+    begun = planned(registry, node(last_epoch=1))
+    [change] = begun.changes
+    assert isinstance(change, SaveDelayNode)
+    assert (change.node.last_epoch, change.node.last_sequence) == (1, 1)
+    assert plan_end(registry, node(last_epoch=1, last_sequence=9)) == ()
+    registry.apply(begun.changes)
+    more = node(last_epoch=1, last_sequence=9)
+    assert planned(registry, more).changes == ()
+    registry.apply(plan_end(registry, more))
+    [row] = registry.nodes.values()
+    assert (row.last_epoch, row.last_sequence, row.version) == (1, 9, 3)
+    # Only what is higher, and only of the start that is registered.
+    for other in (
+        more,
+        node(last_epoch=1, last_sequence=8),
+        node(last_epoch=1, last_sequence=20, boot=7),
+        node(last_epoch=1, last_sequence=20, incarnation=2),
+        node(last_epoch=1, last_sequence=20, storage=9),
+        node("n9", last_epoch=1, last_sequence=20),
+    ):
+        assert plan_end(registry, other) == ()
+
+
+def test_two_starts_with_one_incarnation_are_never_both_taken() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(incarnation=6, boot=1))
+    for address in ("10.0.0.5:20801", "10.0.0.9:20801"):
+        for is_heard in (True, False):
+            copy = node(incarnation=6, boot=2, address=address)
+            assert "by another start" in refused(registry, copy, is_heard=is_heard)
+    assert registered(registry, node(incarnation=6, boot=1)).record.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "why"),
+    [(2, 8, "1 records that it had are missing"), (1, 9, "it lacks that epoch"), (0, 0, "9 rec")],
+)
+def test_a_directory_in_sync_that_lacks_what_was_noted_is_refused_with_what_to_do(
+    epoch: int, sequence: int, why: str
+) -> None:
+    registry = Registry(Contents())
+    registered(registry, node(), node(incarnation=2, last_epoch=2, last_sequence=9))
+    older = node(incarnation=3, last_epoch=epoch, last_sequence=sequence)
+    reason = refused(registry, older)
+    assert "this directory is an older copy: n1 had record 9 in epoch 2" in reason
+    assert why in reason
+    assert "delaywheel admin delay-group accept-older d1 n1 --lose-messages" in reason
+    assert registered(registry, node(incarnation=3, last_epoch=2, last_sequence=9)).changes
+    assert registered(registry, node(incarnation=4, last_epoch=3, last_sequence=50)).changes
+
+
+def test_a_node_outside_the_in_sync_set_may_come_with_any_log() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(), slave(2, last_sequence=7, last_epoch=1))
+    assert registered(registry, slave(2, incarnation=2)).role is NodeRole.SLAVE
+
+
+def test_what_speaks_over_a_connection_is_not_replaced_for_now() -> None:
+    registry = Registry(Contents())
+    registered(registry, node())
+    later = node(incarnation=2)
+    with pytest.raises(NotNowError, match="is connected and speaks"):
+        planned(registry, later, is_heard=True, is_present=True)
+    # It is the same start over another connection, or the connection is closed.
+    assert planned(registry, node(), is_heard=True, is_present=True).changes == ()
+    assert planned(registry, later, is_heard=True).record.epoch == 2
+
+
+def test_a_group_that_is_not_known_begins_with_who_was_in_sync() -> None:
+    registry = Registry(Contents())
+    knows = slave(2, told_in_sync={"n1": uuid(101)})
+    with pytest.raises(NotNowError, match="n1 had its messages, which it has not"):
+        planned(registry, knows)
+    # Of another disk of its own it says the same.
+    with pytest.raises(NotNowError):
+        planned(registry, slave(2, told_in_sync={"n2": uuid(7)}))
+    assert registered(registry, node(told_in_sync={"n1": uuid(101)})).role is NodeRole.MASTER
+    assert registered(registry, knows).role is NodeRole.SLAVE
 
 
 def test_a_restarted_sole_master_gets_the_next_epoch() -> None:
@@ -125,6 +232,8 @@ def test_a_group_has_no_more_nodes_than_allowed() -> None:
         (node(storage=102), False, "is in sync with the storage"),
         (node(incarnation=2), False, "after this one"),
         (node(incarnation=3, address="10.0.0.9:1"), False, "same incarnation"),
+        (node(incarnation=3, address="10.0.0.9:1", boot=5), False, "same incarnation"),
+        (node(incarnation=4, last_sequence=0), False, "is an older copy"),
         (node(incarnation=4, address="10.0.0.9:1"), True, "wait until it has been silent"),
         (slave(2, storage=101), False, "cannot be copied"),
         (node(group="d2", storage=9), False, "is that of the group d1"),
@@ -209,15 +318,16 @@ def test_a_slave_that_starts_again_and_again_does_not_fill_the_audit() -> None:
 
 @dataclass
 class Disk:
-    """A data directory: its identity, and what its processes know."""
+    """A data directory: its identity, and its log."""
 
     node_id: str
     group: str
-    log: int
+    group_log: int
     storage: int
     incarnation: int = 0
     epoch: int = 0
-    last_sequence: int = 0
+    records: tuple[int, ...] = ()
+    """Names of its records, each given once."""
 
 
 @dataclass
@@ -227,16 +337,28 @@ class Process:
     disk: Disk
     incarnation: int
     address: str
-    told: tuple[NodeRole, int] | None = None
+    boot: int
+    epoch: int = 0
+    """The one that it was given."""
+    is_confirmed: bool = False
+    """Whether it may accept: the meta server knows that its epoch has begun."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether nobody else has been started on the directory since."""
+        return self.incarnation == self.disk.incarnation
 
 
 @dataclass
 class Told:
     """Who was ever told to be master of what."""
 
-    masters: dict[tuple[str, int], tuple[str, int, str]] = field(default_factory=dict)
+    masters: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The boot by group and epoch."""
     roles: dict[tuple[str, str], NodeRole] = field(default_factory=dict)
     records: dict[str, tuple[int, int]] = field(default_factory=dict)
+    kept: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    """What a node's log had when the meta server noted its end last."""
 
 
 GROUPS = ("d1", "d2")
@@ -245,6 +367,9 @@ GROUPS = ("d1", "d2")
 class Roles(RuleBasedStateMachine):
     """Nodes start, stop, are copied, wiped and heard of; the meta server restarts."""
 
+    disks_max = 100
+    """Directories that are made beside copies."""
+
     @initialize()
     def begin(self) -> None:
         self.medium = Medium()
@@ -252,6 +377,8 @@ class Roles(RuleBasedStateMachine):
         self.disks: list[Disk] = []
         self.processes: list[Process] = []
         self.heard: set[tuple[str, str]] = set()
+        self.speakers: dict[tuple[str, str], int] = {}
+        """The boot that has a connection."""
         self.told = Told()
         self.number = 0
 
@@ -261,72 +388,120 @@ class Roles(RuleBasedStateMachine):
 
     @rule(group=st.sampled_from(GROUPS), node_number=st.integers(1, 3), has_log=st.booleans())
     def make_disk(self, group: str, node_number: int, has_log: bool) -> None:
+        if len(self.disks) >= self.disks_max:
+            return
         number = self._next()
         log = GROUPS.index(group) if has_log else 1000 + number
         self.disks.append(Disk(f"n{node_number}", group, log, number))
 
-    @rule(data=st.data(), moves=st.booleans())
-    def start(self, data: st.DataObject, moves: bool) -> None:
-        if self.disks:
-            disk = data.draw(st.sampled_from(self.disks))
-            disk.incarnation += 1
-            host = self._next() if moves else disk.storage
-            address = f"10.0.{host // 250}.{host % 250 + 1}:20801"
-            self.processes.append(Process(disk, disk.incarnation, address))
+    @rule(data=st.data(), moves=st.booleans(), copies=st.booleans(), starts=st.integers(1, 3))
+    def start(self, data: st.DataObject, moves: bool, copies: bool, starts: int) -> None:
+        if not self.disks:
+            return
+        disk = data.draw(st.sampled_from(self.disks))
+        if copies:
+            # The original goes on, or is started again, as it likes.
+            disk = replace(disk)
+            self.disks.append(disk)
+        # All but the last die before they say anything.
+        disk.incarnation += starts
+        host = self._next() if moves else disk.storage
+        address = f"10.0.{host // 250}.{host % 250 + 1}:20801"
+        self.processes.append(Process(disk, disk.incarnation, address, boot=self._next()))
 
-    @rule(data=st.data())
-    def start_a_copy(self, data: st.DataObject) -> None:
-        if self.disks:
-            disk = data.draw(st.sampled_from(self.disks))
-            copy = Disk(**vars(disk))
-            copy.incarnation += 1
-            self.disks.append(copy)
-            host = self._next()
-            self.processes.append(Process(copy, copy.incarnation, f"10.9.0.{host % 250}:20801"))
-
-    @rule(data=st.data())
-    def register(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), messages=st.integers(0, 3), ends=st.booleans())
+    def live(self, data: st.DataObject, messages: int, ends: bool) -> None:
+        """Let a process do what it does in a whole life."""
         if not self.processes:
             return
-        process = data.draw(st.sampled_from(self.processes))
+        process = data.draw(st.sampled_from(self.processes[-3:]))
+        for _ in range(1 + messages):
+            self._register(process, notes=True)
+            self._write(process)
+        self._register(process, notes=True)
+        key = (process.disk.group, process.disk.node_id)
+        if ends and self.speakers.get(key) == process.boot:
+            del self.speakers[key]
+            self.heard.discard(key)
+
+    @rule(data=st.data())
+    def copy_a_directory(self, data: st.DataObject) -> None:
+        if self.disks:
+            self.disks.append(replace(data.draw(st.sampled_from(self.disks))))
+
+    @rule(data=st.data(), notes=st.booleans())
+    def register(self, data: st.DataObject, notes: bool) -> None:
+        if self.processes:
+            self._register(data.draw(st.sampled_from(self.processes)), notes=notes)
+
+    def _register(self, process: Process, *, notes: bool) -> None:
         disk = process.disk
         request = node(
             disk.node_id,
             group=disk.group,
-            log=disk.log,
+            log=disk.group_log,
             storage=disk.storage,
             incarnation=process.incarnation,
-            last_sequence=disk.last_sequence,
+            boot=process.boot,
+            last_sequence=len(disk.records),
             last_epoch=disk.epoch,
             address=process.address,
         )
         key = (disk.group, disk.node_id)
+        is_heard = key in self.heard
+        speaks = self.speakers.get(key, process.boot) != process.boot
         try:
-            result = planned(self.registry, request, is_heard=key in self.heard)
+            result = planned(
+                self.registry, request, is_heard=is_heard, is_present=is_heard and speaks
+            )
         except RefusedError:
             return
-        if result.changes:
-            MemoryStore(self.medium).commit(result.changes)
-            self.registry.apply(result.changes)
+        self._commit(result.changes)
+        if notes:
+            self._commit(plan_end(self.registry, request))
         self.heard.add(key)
+        self.speakers[key] = process.boot
         self._check(process, result)
-        if result.role is NodeRole.MASTER:
-            disk.epoch = max(disk.epoch, result.record.epoch)
-            disk.last_sequence += 1
+        row = self.registry.nodes["c1", disk.group, disk.node_id]
+        if (row.last_epoch, row.last_sequence) == (disk.epoch, len(disk.records)):
+            self.told.kept[key] = disk.records
+        if result.role is NodeRole.MASTER and process.writes:
+            process.is_confirmed = disk.epoch == process.epoch
+            if result.record.epoch > disk.epoch:
+                # It begins it, if it does not die before that.
+                process.epoch = result.record.epoch
+
+    def _commit(self, changes: Sequence[Change]) -> None:
+        if changes:
+            MemoryStore(self.medium).commit(changes)
+            self.registry.apply(changes)
+
+    @rule(data=st.data())
+    def write(self, data: st.DataObject) -> None:
+        """Begin an epoch, or accept a message in it."""
+        if self.processes:
+            self._write(data.draw(st.sampled_from(self.processes)))
+
+    def _write(self, process: Process) -> None:
+        disk = process.disk
+        has_begun = disk.epoch == process.epoch
+        if process.writes and process.epoch and (process.is_confirmed or not has_begun):
+            disk.epoch = max(disk.epoch, process.epoch)
+            disk.records = (*disk.records, self._next())
 
     def _check(self, process: Process, result: Registered) -> None:
         disk, record = process.disk, result.record
         key = (disk.group, disk.node_id)
         assert self.told.roles.setdefault(key, result.role) is result.role, "a role changed"
         if result.role is NodeRole.MASTER:
-            who = (disk.node_id, process.incarnation, process.address)
-            first = self.told.masters.setdefault((disk.group, record.epoch), who)
-            assert first == who, "two masters of one epoch"
-            assert record.epoch > disk.epoch or process.told is not None, "an epoch used twice"
+            first = self.told.masters.setdefault((disk.group, record.epoch), process.boot)
+            assert first == process.boot, "two masters of one epoch"
+            assert record.epoch > disk.epoch or process.epoch, "an epoch used twice"
             assert record.in_sync == {disk.node_id: uuid(disk.storage)}
+            kept = self.told.kept.get(key, ())
+            assert disk.records[: len(kept)] == kept, "records are lost, and nobody said so"
         else:
             assert disk.node_id not in record.in_sync
-        process.told = (result.role, record.epoch)
         before = self.told.records.get(disk.group, (0, 0))
         assert (record.epoch, record.version) >= before, "a record went back"
         self.told.records[disk.group] = (record.epoch, record.version)
@@ -336,10 +511,34 @@ class Roles(RuleBasedStateMachine):
         if self.heard:
             self.heard.discard(data.draw(st.sampled_from(sorted(self.heard))))
 
+    @rule(data=st.data())
+    def hang_up(self, data: st.DataObject) -> None:
+        if self.speakers:
+            del self.speakers[data.draw(st.sampled_from(sorted(self.speakers)))]
+
+    @rule(data=st.data())
+    def accept_older(self, data: st.DataObject) -> None:
+        """Let an operator give up what the newest directory of a silent node has."""
+        silent = [key for key in sorted(self.told.kept) if key not in self.heard]
+        if silent:
+            group, node_id = data.draw(st.sampled_from(silent))
+            desk = Desk(
+                registry=self.registry,
+                registration=RegistrationConfig(),
+                limits=AdminConfig(),
+                actor="operator",
+                now_ms=NOW_MS,
+            )
+            self._commit(
+                accept_older_node(desk, group, node_id, is_heard=False, lose_messages=True)
+            )
+            del self.told.kept[group, node_id]
+
     @rule()
     def restart_meta_server(self) -> None:
         self.registry = Registry(MemoryStore(self.medium).load())
         self.heard = {(row.group, row.node_id) for row in self.registry.nodes.values()}
+        self.speakers.clear()
 
     @invariant()
     def uuids_are_unique_and_every_group_has_one_master(self) -> None:
@@ -363,4 +562,16 @@ def _rows(contents: Contents) -> Sequence[object]:
     return (contents.broker_groups, contents.delay_nodes, contents.delay_groups)
 
 
+class Copies(Roles):
+    """One node, and nothing but copies of its directory."""
+
+    disks_max = 1
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        self.make_disk("d1", 1, has_log=True)
+
+
 TestRoles = Roles.TestCase
+TestCopies = Copies.TestCase

@@ -34,6 +34,7 @@ from meta_server.errors import (
 )
 from meta_server.migrations import runner
 from meta_server.model import (
+    NO_BOOT,
     Audit,
     AuditEntry,
     Broker,
@@ -178,6 +179,7 @@ NODE = DelayNode(
     log_uuid=UUID(int=1),
     storage_uuid=UUID(int=2**128 - 1),
     incarnation=2**62,
+    boot_id=UUID(int=2**127 + 3),
     last_sequence=2**63 - 1,
     last_epoch=3,
     address="h:1",
@@ -1259,7 +1261,8 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
     place.open().close()
     place.open(seed=1).close()
     assert place.execute("SELECT version, name, applied_ms FROM schema_version") == [
-        (1, "m0001_first_tables", NOW_MS)
+        (1, "m0001_first_tables", NOW_MS),
+        (2, "m0002_boot_of_a_node", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
 
@@ -1278,14 +1281,36 @@ def test_a_store_of_an_older_version_is_migrated_and_keeps_its_rows(
         with closing(place.open()) as migrated:
             assert migrated.load() == ALL_OF_IT
         assert place.execute("SELECT owner FROM subject_info") == [("nobody",)]
-        assert place.execute("SELECT max(version) FROM schema_version") == [(2,)]
+        assert place.execute("SELECT max(version) FROM schema_version") == [(3,)]
         # Whoever knows only the older version does not touch it any more.
         monkeypatch.undo()
         for use in (store.load, lambda: store.commit([SaveSubject(SUBJECT)]), place.open):
             with pytest.raises(
-                NewerSchemaError, match="version 2 and this delaywheel knows up to 1"
+                NewerSchemaError, match="version 3 and this delaywheel knows up to 2"
             ):
                 use()
+
+
+def test_a_node_of_version_1_has_a_start_that_nobody_knows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = runner.MIGRATIONS[:1]
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "MIGRATIONS", first)
+        patch.setattr("meta_server.store.MIGRATIONS", first)
+        place.open().close()
+        place.execute(
+            "INSERT INTO delay_node (cluster, group_name, node_id, role, log_uuid, storage_uuid, "
+            "incarnation, last_sequence, last_epoch, address, sync_address, http_address, "
+            "software, registered_ms, version) VALUES ('c', 'g', 'n', 'master', "
+            "'00000000000000000000000000000009', '00000000000000000000000000000009', "
+            "3, 7, 2, 'h:1', '', '', '', 0, 1)"
+        )
+    with closing(place.open()) as store:
+        [row] = store.load().delay_nodes
+        assert (row.boot_id, row.incarnation, row.last_sequence) == (NO_BOOT, 3, 7)
+        store.commit([SaveDelayNode(replace(row, boot_id=UUID(int=5), version=2))])
+        assert store.load().delay_nodes[0].boot_id == UUID(int=5)
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(

@@ -289,3 +289,117 @@ def test_a_newer_start_elsewhere_fences_off_the_one_before(cluster: Cluster) -> 
                 assert "after this one" in old.process.sentence()
                 assert new.failing() == []
     assert epochs_in(moved) == [1, 2]
+
+
+def take(node: Node, *messages: str) -> None:
+    """Have a node that is ready take messages that are due much later, and stop it."""
+    node.process.wait_ready()
+    with Producer(node.process.port) as producer:
+        for message in messages:
+            assert producer.send([make_item(message, wall_ms() + 3_600_000)]) == {}
+    assert node.process.terminate() < STOP_S
+
+
+def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epoch(
+    cluster: Cluster,
+) -> None:
+    """It was made while the original was stopped, so both are started for the second time."""
+    port = closed_port()
+    quick = ("--set", "registration.node_timeout_ms=1000")
+    with cluster.meta(*quick) as meta:
+        meta.wait_ready()
+        with cluster.node("n1", "--node-id", "n1", port=port) as first:
+            take(first, "a")
+        copied = cluster.folder / "copy" / "data"
+        copied.parent.mkdir()
+        shutil.copytree(first.data, copied)
+        with cluster.node("n1", port=port) as original:
+            take(original, "b", "c")
+        # The same incarnation, the same address, and a log of its own.
+        with cluster.node("copy", port=port) as copy:
+            assert copy.process.wait(20) == ExitCode.DATA_DIRECTORY
+            assert "with the same incarnation, 2, by another start" in copy.process.sentence()
+        # Started again it has a higher incarnation, and still lacks what the original took.
+        with cluster.node("copy", port=port) as copy:
+            assert copy.process.wait(20) == ExitCode.DATA_DIRECTORY
+            assert "this directory is an older copy: n1 had record" in copy.process.log()
+            assert "accept-older default n1 --lose-messages" in copy.process.log()
+        assert epochs_in(copied) == [1]
+        with cluster.node("n1", port=port) as original:
+            original.process.wait_ready()
+            assert original.process.status()["pending"] == 3
+            assert original.process.terminate() < STOP_S
+        assert epochs_in(original.data) == [1, 2, 3]
+
+        # The original is lost: an operator gives up what only it had.
+        admin = ("admin", "--meta", f"127.0.0.1:{cluster.meta_http}")
+        older = ("delay-group", "accept-older", "default", "n1")
+        assert until(lambda: "say that messages" in run(*admin, *older).stderr, seconds=15)
+        assert run(*admin, *older, "--lose-messages").returncode == 0
+        with cluster.node("copy", port=port) as copy:
+            copy.process.wait_ready()
+            status = copy.process.status()
+            assert (status["epoch"], status["pending"]) == (4, 1)
+            assert copy.process.terminate() < STOP_S
+        shown = run(*admin, "audit", "--action", "node.accept-older", "--json")
+        assert '"target":"delaywheel/default/n1"' in shown.stdout
+        # It comes back after all, and is refused: its log and the copy's have parted.
+        with cluster.node("n1", port=port) as late:
+            assert late.process.wait(20) == ExitCode.DATA_DIRECTORY
+        with cluster.node("n1", port=port) as late:
+            assert late.process.wait(20) == ExitCode.DATA_DIRECTORY
+            assert "it lacks that epoch" in late.process.log()
+    assert epochs_in(copied) == [1, 4]
+    assert epochs_in(late.data) == [1, 2, 3]
+
+
+def test_a_node_that_is_killed_is_back_at_once(cluster: Cluster) -> None:
+    port = closed_port()
+    with cluster.meta() as meta:
+        meta.wait_ready()
+        took = []
+        for number in range(4):
+            with cluster.node("n1", "--node-id", "n1", port=port) as node:
+                node.process.wait_ready()
+                with Producer(node.process.port) as producer:
+                    assert producer.send([make_item(f"m{number}", wall_ms() + 3_600_000)]) == {}
+                node.process.kill()
+                began = time.monotonic()
+            with cluster.node("n1", port=port) as again:
+                again.process.wait_ready()
+                took.append(time.monotonic() - began)
+                assert again.process.status()["pending"] == number + 1
+                again.process.kill()
+        # Far below the lease of 5 s: the connection of the one before is closed.
+        assert min(took) < 4
+        assert meta.status()["refused"].get("NODE_REGISTER", 0) <= 2
+
+
+def test_only_who_has_the_secret_may_be_a_node(cluster: Cluster) -> None:
+    secret = cluster.folder / "secret"
+    secret.write_text("a secret that nobody else can guess")
+    secret.chmod(0o600)
+    port = closed_port()
+    with cluster.meta("--set", f"registration.secret_file={secret}") as meta:
+        meta.wait_ready()
+        own = ("--set", f"meta.secret_file={secret}")
+        with cluster.node("n1", "--node-id", "n1", *own, port=port) as node:
+            node.process.wait_ready()
+            assert node.membership()["authenticated"] is True
+            with cluster.node("n2", "--node-id", "n2") as stranger:
+                why = "delay servers have to prove the secret of this meta server"
+                assert until(lambda: why in stranger.membership().get("trouble", ""), seconds=15)
+                stranger.process.kill()
+            status = meta.status()
+            assert status["node_authentication"] == "required"
+            assert status["unauthenticated"] >= 1
+            assert [one["nodes"][0]["node_id"] for one in status["delay_groups"]] == ["n1"]
+            for process in (meta, node.process):
+                assert "nobody else can guess" not in process.log()
+            assert node.process.terminate() < STOP_S
+    secret.chmod(0o644)
+    with cluster.node("n1", *own) as open_to_all:
+        assert open_to_all.process.wait(20) == ExitCode.USAGE
+        assert "others than its owner and group may read" in open_to_all.process.sentence()
+    with cluster.meta("--set", f"registration.secret_file={secret}") as meta:
+        assert meta.wait(20) == ExitCode.USAGE

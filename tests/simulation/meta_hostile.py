@@ -37,7 +37,7 @@ from delay_protocol import (
     encode_request,
 )
 from tests.simulation.meta_peers import ENDS, META, Call, Process, SimDelayNode, changed
-from tests.simulation.meta_store import DELAY_GROUPS, GROUPS
+from tests.simulation.meta_store import DELAY_GROUPS, GROUPS, NODES
 from tests.simulation.meta_witness import MetaWitness
 from tests.simulation.network import SimNetwork
 
@@ -228,6 +228,7 @@ class SimHostile(Process):
             yield said("a copy of the directory", elsewhere)
             if trio.current_time() - node.heard_s < _HEARD_S and node.is_alive:
                 yield said("a later copy", changed(elsewhere, incarnation=incarnation + 1))
+            yield from self._starts_of_copies(node, own, said)
             yield said("a copy by another name", changed(own, node_id="copy"))
             yield said("another cluster", changed(own, cluster="c2"))
             yield said("no name", changed(own, node_id="a b"))
@@ -245,6 +246,25 @@ class SimHostile(Process):
         code = CommandCode.NODE_REGISTER
         yield Case("no msgpack", code, self.chance.randbytes(40), Expected.REFUSED)
         yield Case("40 KB", code, bytes(40_000), Expected.REFUSED)
+
+    def _starts_of_copies(
+        self, node: SimDelayNode, own: NodeRegister, said: Callable[[str, NodeRegister], Case]
+    ) -> Iterator[Case]:
+        """Yield starts on copies of a node's directory, in its place."""
+        boot_id = UUID(int=self.chance.getrandbits(128))
+        if trio.current_time() - node.heard_s < _HEARD_S and node.is_alive:
+            yield said("another start with one number", changed(own, boot_id=boot_id))
+        rows = self._witness.medium.rows
+        row = rows[NODES].get((own.cluster, own.group, own.node_id))
+        group = rows[DELAY_GROUPS].get(own.group)
+        if row is None or group is None or not row.last_epoch:
+            return
+        if group.record.in_sync.get(own.node_id) == own.storage_uuid:
+            start = changed(own, incarnation=row.incarnation + 1, boot_id=boot_id)
+            epoch = changed(start, last_epoch=row.last_epoch - 1)
+            yield said("a copy without the last epoch", epoch)
+            records = changed(start, last_sequence=row.last_sequence - 1)
+            yield said("a copy without the last record", records)
 
     # -- floods ------------------------------------------------------------------------------
 
@@ -341,6 +361,7 @@ class SimHostile(Process):
             log_uuid=UUID(int=self.chance.getrandbits(128)),
             storage_uuid=UUID(int=self.chance.getrandbits(128)),
             incarnation=1,
+            boot_id=UUID(int=self.chance.getrandbits(128)),
             last_sequence=0,
             address=f"10.66.2.1:{number + 1}",
             sync_address="",

@@ -543,12 +543,15 @@ class SimDelayNode(Process):
         self._faults = faults
         self._record: tuple[int, int] = (0, 0)
         self._life = 0
+        self.boot_id = UUID(int=0)
+        """Of this life."""
 
     async def run(self) -> None:
         """Live, die and be started again on the same directory."""
         while True:
             self._life += 1
             self.directory.incarnation += 1
+            self.boot_id = UUID(int=self.chance.getrandbits(128))
             self.role, self._record = None, (0, 0)
             self.state = BrokerState.NRW
             await self.live(self._live)
@@ -588,6 +591,7 @@ class SimDelayNode(Process):
             log_uuid=directory.log_uuid,
             storage_uuid=directory.storage_uuid,
             incarnation=directory.incarnation,
+            boot_id=self.boot_id,
             last_sequence=directory.last_sequence,
             last_epoch=directory.last_epoch,
             address=self.address,

@@ -142,7 +142,7 @@ class MetaWitness:
         """When everything stood still, and for how long."""
         self._calm_since: float | None = None
         self._ranks: dict[tuple[str, frozenset[tuple[str, int]]], tuple[str, ...]] = {}
-        self._masters: dict[tuple[str, int], tuple[str, object, int]] = {}
+        self._masters: dict[tuple[str, int], tuple[object, ...]] = {}
         self._roles: dict[tuple[str, str, str], NodeRole] = {}
         self._leases: dict[str, list[Lease]] = {}
 
@@ -387,8 +387,15 @@ class MetaWitness:
         nodes = [medium.row_at(NODES, key, number) for number in moments]
         is_kept = any(
             node is not None
-            and (node.storage_uuid, node.incarnation, node.address, node.role)
-            == (request.storage_uuid, request.incarnation, request.address, reply.role)
+            and (node.storage_uuid, node.incarnation, node.boot_id, node.address, node.role)
+            == (
+                request.storage_uuid,
+                request.incarnation,
+                request.boot_id,
+                request.address,
+                reply.role,
+            )
+            and node.last_epoch == request.last_epoch
             for node in nodes
         )
         if not is_kept:
@@ -404,7 +411,7 @@ class MetaWitness:
         record = reply.record
         name = f"{request.node_id} of {request.group}"
         master = record.master
-        who = (request.node_id, request.storage_uuid, request.incarnation)
+        who = (request.node_id, request.storage_uuid, request.incarnation, request.boot_id)
         if master is None or (master.node_id, master.incarnation) != (who[0], who[2]):
             self.complain(f"record: {name} was told that it is master, the record says {master}")
         if record.in_sync.get(request.node_id) != request.storage_uuid:
