@@ -17,12 +17,11 @@ from delay_protocol import (
     BrokerRequestType,
     BrokerRole,
     BrokerState,
-    CommandCode,
-    ResponseCode,
-    encode_broker_register,
 )
 from delay_transport import Address, Network, TransportError, format_address
+from delay_transport.backoff import Backoff
 from delay_transport.meta_address import MetaLocator
+from delay_transport.meta_requests import MetaRefusedError, register_broker
 from delay_transport.request_client import RequestConnection
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
@@ -38,8 +37,11 @@ class RegistrationTimes:
     answer_s: float = 2.0
     """For an answer."""
 
-    again_s: float = 1.0
-    """Before another try, drawn between half of it and all of it."""
+    again_s_min: float = 1.0
+    """Before another try after one that failed, at the longest; doubled with each further one."""
+
+    again_s_max: float = 4.0
+    """Before any other try, at the longest."""
 
 
 class Registration:
@@ -69,13 +71,21 @@ class Registration:
 
     async def run(self) -> None:
         """Say that it is there, again and again, until cancelled; then that it is not."""
+        backoff = Backoff(base_s=self._times.again_s_min, max_s=self._times.again_s_max)
+        failures = 0
         try:
             while True:
+                registered = self.registered
                 try:
                     await self._converse()
                 except TransportError as error:
                     _log.warning("not registered", group=self._group, reason=str(error))
-                await trio.sleep(self._times.again_s * (0.5 + 0.5 * self._chance.random()))
+                except MetaRefusedError as error:
+                    _log.error("registration refused", group=self._group, reason=str(error))
+                    # QMQ's brokers go on as well: it may be entered later.
+                    self._state = BrokerRequestType.ONLINE
+                failures = failures + 1 if self.registered == registered else 1
+                await trio.sleep(backoff.wait_s(failures, self._chance))
         finally:
             with trio.move_on_after(self._times.answer_s, shield=True):
                 await self._say_goodbye()
@@ -84,21 +94,21 @@ class Registration:
         self._state = BrokerRequestType.OFFLINE
         try:
             await self._converse()
-        except TransportError as error:
+        except (TransportError, MetaRefusedError) as error:
             _log.warning("not signed off", group=self._group, reason=str(error))
 
     async def _converse(self) -> None:
         """Connect and register until something fails, or once if that is the last word."""
         address = await self._locator.locate()
         connection = RequestConnection()
-        failure: TransportError | None = None
+        failure: TransportError | MetaRefusedError | None = None
         async with trio.open_nursery() as nursery:
             try:
                 await nursery.start(connection.run, self._network, address)
                 while await self._register(connection):
                     self._state = BrokerRequestType.HEARTBEAT
                     await trio.sleep(self._times.heartbeat_s)
-            except TransportError as error:
+            except (TransportError, MetaRefusedError) as error:
                 # Not through the nursery, which would put it into a group.
                 failure = error
             nursery.cancel_scope.cancel()
@@ -108,23 +118,13 @@ class Registration:
     async def _register(self, connection: RequestConnection) -> bool:
         """Say how it is; return whether there is more to be said."""
         is_over = self._state is BrokerRequestType.OFFLINE
-        body = encode_broker_register(
-            BrokerRegister(
-                request_type=self._state,
-                group=self._group,
-                address=format_address(self._address),
-                role=BrokerRole.MASTER,
-                state=BrokerState.NRW if is_over else BrokerState.RW,
-            )
+        request = BrokerRegister(
+            request_type=self._state,
+            group=self._group,
+            address=format_address(self._address),
+            role=BrokerRole.MASTER,
+            state=BrokerState.NRW if is_over else BrokerState.RW,
         )
-        answer = await connection.request(
-            CommandCode.BROKER_REGISTER, body, timeout_s=self._times.answer_s
-        )
-        if answer.code != ResponseCode.SUCCESS:
-            reason = answer.body.decode(errors="replace")
-            _log.error("registration refused", group=self._group, reason=reason)
-            # QMQ's brokers go on as well: it may be entered later.
-            self._state = BrokerRequestType.ONLINE
-            return False
+        await register_broker(connection, request, timeout_s=self._times.answer_s)
         self.registered += 1
         return not is_over

@@ -156,6 +156,8 @@ class Setback:
     kind: type[RetryableError]
     text: str
     server: str | None
+    word: str = ""
+    """Which server said last that it takes no messages, and why; "" if none did."""
 
 
 class Lane:

@@ -113,7 +113,7 @@ class ClientConfig:
         if timeout_s is None:
             return self.timeout_s
         if not timeout_s > 0:
-            raise ValueError(f"timeout={timeout_s!r}: give a positive number of seconds")
+            raise ValueError(f"a timeout of {timeout_s!r} s: give a positive number of seconds")
         return timeout_s
 
 

@@ -462,7 +462,7 @@ class Exchange:
 
     def _take_answer(self, link: Link, batch: Batch, code: int, body: bytes, now: float) -> None:
         if code != ResponseCode.SUCCESS:
-            setback = request_setback(code)
+            setback = request_setback(code, body.decode(errors="replace"))
             self._note_failure(link, batch, now, for_sure=code == ResponseCode.BROKER_REJECT)
             if setback is None:
                 self._settle(
@@ -567,7 +567,10 @@ class Exchange:
         hold: bool = False,
     ) -> None:
         """Let a batch whose try failed wait before the next one; `hold` it for the same group."""
-        batch.setback = Setback(kind, text, link.server)
+        word = "" if batch.setback is None else batch.setback.word
+        if kind is Unavailable:
+            word = f"{link.server} {text}"
+        batch.setback = Setback(kind, text, link.server, word)
         batch.avoid = link.server
         batch.retry_at = now + pause_s(batch.attempts - 1, self._config, self._chance)
         if hold and isinstance(self._routing, MetaRouting):
@@ -629,6 +632,8 @@ class Exchange:
         if batch.setback is not None:
             kind, server = batch.setback.kind, batch.setback.server
             text = f"not accepted in time ({batch.attempts} tries): {server} {batch.setback.text}"
+            if kind is not Unavailable and batch.setback.word:
+                text += f"; before that {batch.setback.word}"
         elif lane is not None and lane.subject is not None:
             assert isinstance(self._routing, MetaRouting)
             kind = NoRoute
@@ -734,7 +739,7 @@ def _meta_routing(
     """Return routing by the word of one of these meta servers."""
     addresses = [meta] if isinstance(meta, str) else list(meta)
     if not addresses:
-        raise ValueError("meta=[]: give the host:port of a meta server's HTTP port, or several")
+        raise ValueError("no meta server: give host:port of a meta server's HTTP port, or several")
     session = MetaSession(
         client_type=ClientType.DELAY_PRODUCER,
         client_id=client_id,
@@ -752,15 +757,16 @@ def _meta_routing(
 
 
 _ADVICE: dict[type[RetryableError], str] = {
-    Unavailable: "check that a delay server runs at these addresses, then send it again",
-    Overloaded: "send more slowly, or allow more time with timeout=",
-    TimedOut: "send it again with the same message_id, or allow more time with timeout=",
+    Unavailable: "check that a delay server that takes messages runs at these addresses, then send "
+    "it again",
+    Overloaded: "send more slowly, or with a longer timeout",
+    TimedOut: "send it again with the same message id, or with a longer timeout",
 }
 
 
 def _closed(message_id: str, *, attempts: int) -> ClientClosed:
     return ClientClosed(
-        "the client was closed before an answer came: send it again with the same message_id",
+        "the client was closed before an answer came: send it again with the same message id",
         message_id=message_id,
         attempts=attempts,
     )

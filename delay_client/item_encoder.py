@@ -122,7 +122,7 @@ def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:
         raise InvalidMessage("give either delay= or at= (delay=0 means at once)")
     due_ms = now_ms + _delay_ms(delay) if delay is not None else _at_ms(at)
     if due_ms > _DUE_MS_MAX:
-        raise DelayTooLong(f"delay={delay!r} ends after the year 9999: shorten it")
+        raise DelayTooLong(f"a delay of {delay} ends after the year 9999: shorten it")
     return due_ms
 
 
@@ -134,7 +134,7 @@ def _at_ms(at: datetime | None) -> int:
             f"at={at.isoformat()} has no time zone: use datetime.now(tz) or .astimezone()"
         )
     if at < _EPOCH:
-        raise InvalidMessage(f"at={at.isoformat()} is before 1970: give the moment of delivery")
+        raise InvalidMessage(f"{at.isoformat()} is before 1970: give the moment of delivery")
     return -((_EPOCH - at) // _MS)
 
 

@@ -33,9 +33,10 @@ class FixedRouting:
 
     def __init__(self, servers: Sequence[str], config: ClientConfig) -> None:
         if isinstance(servers, str) or not servers:
-            raise ValueError(f"servers={servers!r}: give a list of one or more host:port")
-        if len(set(servers)) < len(servers):
-            raise ValueError(f"servers={servers!r} names a server twice")
+            raise ValueError(f"{servers!r} are no servers: give a list of one or more host:port")
+        for server in servers:
+            if servers.count(server) > 1:
+                raise ValueError(f"{server!r} is named twice: give each server once")
         self.links = [Link(server, config) for server in servers]
         """All there are."""
         self.lines: Sequence[Line] = list(self.links)

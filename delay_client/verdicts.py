@@ -23,6 +23,9 @@ _REQUEST_SETBACKS: Final[dict[int, tuple[type[RetryableError], str]]] = {
     ResponseCode.BROKER_REJECT: (Unavailable, "does not take messages in its role (code 52)"),
 }
 
+_REMARK_LENGTH_MAX: Final = 500
+"""Letters of it that an error repeats."""
+
 _ITEM_SETBACKS: Final[dict[int, tuple[type[RetryableError], str]]] = {
     ItemCode.BROKER_BUSY: (Overloaded, "is busy (item code 1)"),
     ItemCode.BROKER_READ_ONLY: (Unavailable, "takes no messages at present (item code 4)"),
@@ -30,8 +33,13 @@ _ITEM_SETBACKS: Final[dict[int, tuple[type[RetryableError], str]]] = {
 }
 
 
-def request_setback(code: int) -> tuple[type[RetryableError], str] | None:
-    """Return why a whole request should be tried again, or None if that is no use."""
+def request_setback(code: int, remark: str) -> tuple[type[RetryableError], str] | None:
+    """Return why a whole request should be tried again, or None if that is no use.
+
+    `remark` is what the answer says: servers of ours tell why they take no messages at all.
+    """
+    if code == ResponseCode.BROKER_ERROR and remark:
+        return Unavailable, f"takes no messages (code 51): {remark[:_REMARK_LENGTH_MAX]!r}"
     return _REQUEST_SETBACKS.get(code)
 
 

@@ -318,14 +318,20 @@ class HttpConfig:
 
     address: str = "127.0.0.1:20811"
     """host:port; port 0 for any free one, empty for no HTTP at all. There is no authentication: the
-    default takes connections from this machine only."""
+    default takes connections from this machine only. What changes something is for callers on this
+    machine wherever it listens."""
 
     connections_max: int = 64
     """Open connections. One more is accepted and closed at once."""
 
+    header_bytes_max: int = 16 * KIB
+    """Bytes of a request's line and headers. One with more is answered 431, and its connection
+    closed."""
+
     def __post_init__(self) -> None:
         """Refuse what is no address, and a port that nobody could use."""
         require_at_least(self, 1, "connections_max")
+        require_at_least(self, 1024, "header_bytes_max")
         if self.address:
             parse_address(self.address)
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from delay_server.config import DelayServerConfig
-from delay_transport.settings_file import SettingsReader
+from delay_transport.settings_file import Override, SettingsReader
 
 _REMEDIES = {
     "brokers": "give --broker NAME=HOST:PORT or --meta HOST:PORT, or a --config file that has it",
 }
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> DelayServerConfig:
+def load_config(path: Path | None, overrides: Sequence[str | Override] = ()) -> DelayServerConfig:
     """Read a TOML file, if there is one, and lay overrides over it; raise ConfigError."""
     return SettingsReader(DelayServerConfig, remedies=_REMEDIES).load(path, overrides)

@@ -4,11 +4,15 @@ GET  /livez         200 while the loop turns
 GET  /readyz        200 when messages are taken and delivered, else 503 and what is missing
 GET  /status        JSON, what `delaywheel status` shows
 GET  /metrics       Prometheus
-POST /clock/accept  an operator vouches for the clock after a step forward
+POST /clock/accept  an operator on this machine vouches for the clock after a step forward
+
+There are no tokens: whoever reaches the port may look. What changes something is for this machine
+alone, and for no browser's page (`delay_transport/http_access.py`).
 """
 
 from typing import TYPE_CHECKING
 
+import structlog
 import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,11 +21,15 @@ from starlette.routing import Route
 
 from delay_server.metrics import ServerMetrics
 from delay_server.status import failing_checks, status_of
-from delay_transport.http import METRICS_TYPE, json_response, serve_application
+from delay_transport import parse_address
+from delay_transport.http import METRICS_TYPE, json_response, make_application, serve_application
+from delay_transport.http_access import PlaceError, check_local, check_same_site
 
 if TYPE_CHECKING:
     from delay_server.config import HttpConfig
     from delay_server.server import DelayServer
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
 def application(server: "DelayServer") -> Starlette:
@@ -42,12 +50,17 @@ def application(server: "DelayServer") -> Starlette:
         text = await trio.to_thread.run_sync(metrics.take().render)
         return Response(text, media_type=METRICS_TYPE)
 
-    async def accept_clock(_: Request) -> Response:
+    async def accept_clock(request: Request) -> Response:
+        try:
+            _check_operator(request, server.config.http)
+        except PlaceError as error:
+            _log.warning("the clock was not accepted", reason=str(error), peer=_peer_of(request))
+            return json_response({"error": {"code": error.kind, "message": str(error)}}, 403)
         server.pacer.accept()
         return json_response({"clock_held": server.clock_held})
 
-    return Starlette(
-        routes=[
+    return make_application(
+        [
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/status", status),
@@ -55,6 +68,20 @@ def application(server: "DelayServer") -> Starlette:
             Route("/clock/accept", accept_clock, methods=["POST"]),
         ]
     )
+
+
+def _check_operator(request: Request, settings: "HttpConfig") -> None:
+    """Raise PlaceError unless somebody on this machine asks, and for no page of another place."""
+    server = request.scope.get("server")
+    own_hosts = {server[0]} if server else set()
+    if settings.address:
+        own_hosts.add(parse_address(settings.address)[0].lower())
+    check_local(request.headers, _peer_of(request), own_hosts)
+    check_same_site(request.headers)
+
+
+def _peer_of(request: Request) -> str:
+    return "" if request.client is None else request.client.host
 
 
 async def serve_http(
@@ -71,5 +98,6 @@ async def serve_http(
         application(server),
         settings.address,
         connections_max=settings.connections_max,
+        header_bytes_max=settings.header_bytes_max,
         task_status=task_status,
     )

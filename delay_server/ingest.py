@@ -35,6 +35,9 @@ _TOGETHER_BYTES_MAX = 256 * 1024
 DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
 RETIRED_REMARK = "BROKER_READ_ONLY: the group was retired"
 
+_WHY_LENGTH_MAX = 500
+"""Letters of the reason that goes with code 51."""
+
 
 class IngestState(Enum):
     """What happens to a request that arrives."""
@@ -100,7 +103,9 @@ class Ingest:
 
     `commit` makes the items of an intake durable or raises StorageFullError (as `disk_full`); it is
     given by the server, so that this module knows no log. `trusted_ms` is the time at which items
-    without a due time are due: the wall's, unless that has leapt and is not believed.
+    without a due time are due: the wall's, unless that has leapt and is not believed. `why_not`
+    says why the server does not take messages, for those who were held in vain; QMQ's producers do
+    not look at the text.
     """
 
     def __init__(
@@ -111,6 +116,7 @@ class Ingest:
         clock: Clock,
         trusted_ms: Callable[[], int],
         commit: Callable[[Intake], Awaitable[bool]],
+        why_not: Callable[[], str],
     ) -> None:
         self._admission = admission
         self.limits = limits
@@ -118,6 +124,7 @@ class Ingest:
         self._clock = clock
         self._trusted_ms = trusted_ms
         self._commit = commit
+        self._why_not = why_not
         self._state = IngestState.HOLDING
         self._intake = Intake()
         self._waiting: list[_Waiting] = []
@@ -328,7 +335,8 @@ class Ingest:
             if self._held and self._held[0] is head:
                 self._held.popleft()
                 self.counts.expired += 1
-                head.connection.answer(head.frame, ResponseCode.BROKER_ERROR)
+                why = "" if self.is_serving else self._why_not()[:_WHY_LENGTH_MAX]
+                head.connection.answer(head.frame, ResponseCode.BROKER_ERROR, why.encode())
                 head.connection.done(1, len(head.frame.body))
 
     @property

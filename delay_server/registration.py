@@ -33,14 +33,11 @@ from delay_protocol import (
     Challenge,
     CommandCode,
     Direction,
-    Frame,
     MalformedMetaError,
     NodeRegister,
     Refused,
-    ResponseCode,
     decode_challenge,
     decode_node_reply,
-    encode_broker_register,
     encode_challenge,
     encode_node_register,
     printable,
@@ -63,6 +60,7 @@ from delay_transport import (
 )
 from delay_transport.backoff import Backoff
 from delay_transport.meta_address import MetaLocator
+from delay_transport.meta_requests import MetaRefusedError, register_broker, require_success
 from storage import Identity
 
 if TYPE_CHECKING:
@@ -78,10 +76,6 @@ _RENEW_S_MAX = 30.0
 _ANSWER_BYTES_MAX = 64 * 1024
 """Of one frame of a meta server; its record of a group is far smaller."""
 _OFFLINE_TRIES = 3
-
-
-class _NoUseError(Exception):
-    """The meta server answered, but nothing that could be used; the text says what."""
 
 
 class Registration:
@@ -220,7 +214,7 @@ class Registration:
                 return
             try:
                 await self._tell(connection, BrokerRequestType.OFFLINE, BrokerState.NRW, timeout_s)
-            except (TransportError, _NoUseError) as error:
+            except (TransportError, MetaRefusedError) as error:
                 _log.info("clients could not be told that the node stops", reason=str(error))
             else:
                 self.announced = BrokerState.NRW
@@ -287,7 +281,7 @@ class Registration:
                 self._take(body, connection.peer)
             except MembershipError as error:
                 return error
-            except (ConfigError, TransportError, MalformedMetaError, _NoUseError) as error:
+            except (ConfigError, TransportError, MalformedMetaError, MetaRefusedError) as error:
                 return str(error)
             self._answered_boot_ms = sent_ms
             self.is_authenticated = key is not None
@@ -319,7 +313,7 @@ class Registration:
             encode_challenge(Challenge(nonce=nonce)),
             timeout_s=self._settings.request_seconds_max,
         )
-        _require_success(answer, connection.peer)
+        require_success(answer, connection.peer)
         meta_nonce = decode_challenge(answer.body).nonce
         return session_key(secret, node_nonce=nonce, meta_nonce=meta_nonce)
 
@@ -331,12 +325,12 @@ class Registration:
         if key is not None:
             body = seal(key, Direction.REQUEST, code, number, body)
         answer = await connection.request(code, body, timeout_s=self._settings.request_seconds_max)
-        _require_success(answer, connection.peer)
+        require_success(answer, connection.peer)
         if key is None:
             return answer.body
         found = unseal([key], Direction.ANSWER, code, answer.body)
         if found is None or found[1] != number:
-            raise _NoUseError(
+            raise MetaRefusedError(
                 f"the answer of {connection.peer} does not prove that it has the secret: somebody "
                 "else may answer in its place"
             )
@@ -353,7 +347,7 @@ class Registration:
         )
         before = self.standing
         if before is not None and standing.pair < before.pair:
-            raise _NoUseError(
+            raise MetaRefusedError(
                 f"the meta server at {peer} tells epoch {standing.pair[0]}, version "
                 f"{standing.pair[1]} of {self._identity.group}, which has been at epoch "
                 f"{before.pair[0]}, version {before.pair[1]} already"
@@ -387,7 +381,7 @@ class Registration:
             except TransportError as error:
                 connection.close(str(error))
                 return
-            except _NoUseError as error:
+            except MetaRefusedError as error:
                 if str(error) != self.announce_trouble:
                     _log.warning("clients cannot be told of this node", reason=str(error))
                 self.announce_trouble = str(error)
@@ -412,10 +406,7 @@ class Registration:
             role=BrokerRole.DELAY_MASTER,
             state=state,
         )
-        answer = await connection.request(
-            CommandCode.BROKER_REGISTER, encode_broker_register(request), timeout_s=timeout_s
-        )
-        _require_success(answer, connection.peer)
+        await register_broker(connection, request, timeout_s=timeout_s)
 
     # -- what the log says -------------------------------------------------------------------
 
@@ -471,15 +462,3 @@ class Registration:
             return False
         self._reminded_at = now
         return True
-
-
-def _require_success(answer: Frame, peer: str) -> None:
-    """Raise _NoUseError for an answer that is none."""
-    if answer.code == ResponseCode.SUCCESS:
-        return
-    if answer.code == ResponseCode.UNKNOWN_CODE:
-        raise _NoUseError(f"{peer} is no meta server of delaywheel: it knows no such request")
-    reason = answer.body.decode(errors="replace")
-    if answer.code == ResponseCode.UNAUTHENTICATED:
-        raise _NoUseError(f"the meta server at {peer} does not believe this node: {reason}")
-    raise _NoUseError(f"the meta server at {peer} answered {answer.code}: {reason}")

@@ -39,6 +39,7 @@ from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer, TrustedClock
 from delay_server.registration import Registration
 from delay_server.routes import SubjectRoutes
+from delay_server.status import failing_checks
 from delay_server.wheel import Wheel
 from delay_transport import (
     AddressError,
@@ -141,6 +142,7 @@ class DelayServer:
             clock=runtime.clock,
             trusted_ms=self.pacer.trusted_ms,
             commit=self._commit,
+            why_not=lambda: "; ".join(failing_checks(self)),
         )
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=self.started_ms)
         self.lanes: Lanes

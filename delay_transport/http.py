@@ -1,14 +1,24 @@
-"""The HTTP port of a process: an ASGI application on Hypercorn's trio worker, within limits."""
+"""The HTTP port of a process: an ASGI application on Hypercorn's trio worker, within limits.
 
+HTTP/1.1 and nothing else: who asks for HTTP/2 or a WebSocket is answered as if not.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import h11
 import hypercorn.config
 import msgspec
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from delay_transport.errors import ListenError
 from delay_transport.runtime import format_address, parse_address
@@ -16,10 +26,96 @@ from delay_transport.runtime import format_address, parse_address
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The media type that Prometheus wants."""
 
+_IDLE_S: Final = 5.0
+"""Seconds for a request's line and headers to come, and between two requests."""
+
+_READ_S: Final = 10.0
+"""Seconds for a further part of a body to come."""
+
+_SEND_BYTES: Final = 64 * 1024
+"""Bytes of a part of an answer."""
+
+_SEND_S: Final = 10.0
+"""Seconds for a peer to take a part of an answer. Without an end one that takes nothing would keep
+its connection, and the process from stopping, for as long as it likes."""
+
 
 def json_response(value: object, code: int = 200) -> Response:
     """Return an answer with a value as JSON."""
     return Response(msgspec.json.encode(value), code, media_type="application/json")
+
+
+def make_application(
+    routes: Sequence[Route],
+    exception_handlers: Mapping[Any, Callable[[Request, Exception], Response]] | None = None,
+) -> Starlette:
+    """Return an application of these routes. What is not quite one of them is not found."""
+    application = Starlette(routes=routes, exception_handlers=exception_handlers)
+    # A redirect would lead to whatever host the request names.
+    application.router.redirect_slashes = False
+    return application
+
+
+class _Http1Connection(h11.Connection):
+    """HTTP/1.1 as h11 reads it, but for what it leaves to others.
+
+    h11 bounds what it gathers in want of a whole header; one that is there as a whole, with what
+    was received last, has any length.
+    """
+
+    def __init__(self, header_bytes_max: int) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=header_bytes_max)
+        self._header_bytes_max = header_bytes_max
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return what comes next; of a request no wish for another protocol."""
+        before = len(self.trailing_data[0]) if self.their_state is h11.IDLE else 0
+        event = super().next_event()
+        if not isinstance(event, h11.Request):
+            return event
+        if before - len(self.trailing_data[0]) > self._header_bytes_max:
+            raise h11.RemoteProtocolError("the headers are too long", error_status_hint=431)
+        if event.method == b"PRI":
+            raise h11.RemoteProtocolError("HTTP/2 is not spoken here", error_status_hint=505)
+        headers = [(name, value) for name, value in event.headers if name != b"upgrade"]
+        return h11.Request(
+            method=event.method,
+            headers=headers,
+            target=event.target,
+            http_version=event.http_version,
+        )
+
+
+class _Server(TCPServer):
+    """One connection of Hypercorn's, which chooses its protocol itself and has no hook for that."""
+
+    header_bytes_max: int
+
+    async def _read_data(self) -> None:
+        protocol = self.protocol.protocol
+        assert isinstance(protocol, H11Protocol)
+        protocol.connection = _Http1Connection(self.header_bytes_max)
+        await super()._read_data()
+
+
+class _PatientStream:
+    """A connection whose peer has to take what it is sent, in time."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.socket = stream.socket
+        self.receive_some = stream.receive_some
+        self.send_eof = stream.send_eof
+        self.aclose = stream.aclose
+        self._stream = stream
+
+    async def send_all(self, data: bytes) -> None:
+        """Send everything; raise BrokenResourceError if that takes too long."""
+        view = memoryview(data)
+        for start in range(0, len(data), _SEND_BYTES):
+            with trio.move_on_after(_SEND_S) as scope:
+                await self._stream.send_all(view[start : start + _SEND_BYTES])
+            if scope.cancelled_caught:
+                raise trio.BrokenResourceError("the peer does not take its answer")
 
 
 async def serve_application(
@@ -27,21 +123,20 @@ async def serve_application(
     address: str,
     *,
     connections_max: int,
-    header_bytes_max: int = 16 * 1024,
+    header_bytes_max: int,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; starts with the address that is really bound.
 
-    A request's line and headers have at most `header_bytes_max`. One connection more than
+    A request's line and headers have at most `header_bytes_max`; a longer one is answered 431, if
+    its peer waits for that, and its connection closed. One connection more than
     `connections_max` is accepted and closed at once. Raises ListenError if it cannot listen there.
     """
     config = hypercorn.config.Config()
     config.accesslog = None
     config.errorlog = None
-    config.keep_alive_timeout = 5
-    config.read_timeout = 10
-    config.h11_max_incomplete_size = header_bytes_max
-    config.h2_max_header_list_size = header_bytes_max
+    config.keep_alive_timeout = _IDLE_S
+    config.read_timeout = _READ_S  # type: ignore[assignment]
     host, port = parse_address(address)
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
@@ -59,7 +154,9 @@ async def serve_application(
             return
         open_now += 1
         try:
-            await TCPServer(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+            server = _Server(app, config, context, ConnectionState({}), _PatientStream(stream))  # type: ignore[arg-type]
+            server.header_bytes_max = header_bytes_max
+            await server
         finally:
             open_now -= 1
 

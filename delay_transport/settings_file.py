@@ -38,6 +38,16 @@ def sections(kind: type[msgspec.Struct]) -> dict[str, type]:
     }
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Override:
+    """A setting that is laid over those of the file."""
+
+    text: str
+    """section.key=value."""
+    option: str
+    """What was typed for it, for an error to name."""
+
+
 class SettingsReader(Generic[Config]):
     """Reads the settings of one kind of process."""
 
@@ -50,7 +60,7 @@ class SettingsReader(Generic[Config]):
         self._required = [field.name for field in fields if field.required]
         self._remedies = dict(remedies or {})
 
-    def load(self, path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    def load(self, path: Path | None, overrides: Sequence[str | Override] = ()) -> Config:
         """Read a TOML file, if there is one, and lay overrides (`section.key=value`) over it.
 
         An override's value is TOML where it can be read as TOML and where the setting is not a
@@ -62,9 +72,9 @@ class SettingsReader(Generic[Config]):
         if path is not None:
             tree = _read(path)
             self._refuse_unknown(tree, source=str(path))
-        for override in overrides:
-            key = self._override(tree, override)
-            sources[key] = f"--set {override}"
+        for one in overrides:
+            override = Override(one, f"--set {one}") if isinstance(one, str) else one
+            sources[self._override(tree, override)] = override.option
         return self._convert(
             tree, file=str(path) if path is not None else "settings", sources=sources
         )
@@ -102,12 +112,13 @@ class SettingsReader(Generic[Config]):
             remedy = f"there are {', '.join(names)}"
         return ConfigError(source=source, key=key, reason=f"no such {what}", remedy=remedy)
 
-    def _override(self, tree: Tree, override: str) -> str:
+    def _override(self, tree: Tree, override: Override) -> str:
         """Lay one `section.key=value` over the tree and return its key."""
-        source = f"--set {override}"
-        if not _is_text(override):
-            raise ConfigError(source=f"--set {override!a}", key="", reason="is not UTF-8")
-        key, equals, text = override.partition("=")
+        source = override.option
+        if not _is_text(override.text):
+            source = source.encode(errors="backslashreplace").decode()
+            raise ConfigError(source=source, key="", reason="is not UTF-8")
+        key, equals, text = override.text.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot or not section or not name:
             raise ConfigError(source=source, key="", reason="is not of the form section.key=value")

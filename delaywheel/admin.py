@@ -6,6 +6,7 @@ argument.
 """
 
 import itertools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -196,6 +197,7 @@ _GROUP_COLUMNS = (
     "address",
     "state",
     "since_ms",
+    "liveness",
     "heard_seconds_ago",
     "weight",
     "tag",
@@ -570,7 +572,18 @@ def set_route(
       delaywheel admin route set orders. --prefix --group broker1
     """
     body = {"groups": list(groups), "version": version}
-    _show(session, session.ask("PUT", _routes(is_prefix), name, body=body))
+    found = session.ask("PUT", _routes(is_prefix), name, body=body)
+    _show(session, found)
+    if is_prefix and found["kept"] and not session.as_json:
+        from delay_protocol import printable
+
+        click.echo(
+            f"{found['kept']:,} subjects that begin with {printable(name)} have routes of their "
+            "own and keep them: `delaywheel admin route list --prefix "
+            f"{shlex.quote(printable(name))}` names them, `delaywheel admin route remove SUBJECT` "
+            "has one follow the prefix",
+            err=True,
+        )
 
 
 @route.command("remove", short_help="Take the route of a subject or prefix away.")

@@ -3,10 +3,15 @@
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from delaywheel.failures import ExitCode, Failure, failure_of
+from delaywheel.options import spelled_out
+
+if TYPE_CHECKING:
+    from delay_transport.settings_file import Override
 
 
 @click.command("delay-server", short_help="Take delay messages and deliver them when due.")
@@ -105,18 +110,17 @@ _SHORT = {
 
 def _spelled_out(
     metas: tuple[str, ...], brokers: tuple[str, ...], short: dict[str, str | None]
-) -> Iterator[str]:
-    """Yield the short options as `section.key=value`."""
-    for option, key in _SHORT.items():
-        value = short[option]
-        if value is not None:
-            yield f"{key}={value}"
+) -> Iterator["Override"]:
+    """Yield the settings that the short options stand for."""
+    from delay_transport.settings_file import Override
+
+    yield from spelled_out(_SHORT, short)
     if metas:
-        yield f"meta.addresses={','.join(metas)}"
+        yield Override(f"meta.addresses={','.join(metas)}", f"--meta {' --meta '.join(metas)}")
     for broker in brokers:
         name, equals, address = broker.partition("=")
         if not (name and equals and address):
             raise click.BadParameter(
                 f"{broker!r} is not of the form NAME=HOST:PORT", param_hint="--broker"
             )
-        yield f"brokers.{name}={address}"
+        yield Override(f"brokers.{name}={address}", f"--broker {broker}")

@@ -1,9 +1,10 @@
 """`delaywheel meta-server`: read the configuration, set up the log, run the server."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
+
+from delaywheel.options import spelled_out
 
 
 @click.command("meta-server", short_help="Tell clients, brokers and delay servers where to go.")
@@ -47,7 +48,7 @@ def meta_server(
     from meta_server.server import run
     from storage import DataDirectoryError, make_data_directory
 
-    config = load_config(config_file, [*_spelled_out(short), *overrides])
+    config = load_config(config_file, [*spelled_out(_SHORT, short), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
     try:
         make_data_directory(config.node.data_dir)
@@ -63,11 +64,3 @@ _SHORT = {
     "tokens": "admin.token_file",
 }
 """The setting that each short option stands for."""
-
-
-def _spelled_out(short: dict[str, str | None]) -> Iterator[str]:
-    """Yield the short options as `section.key=value`."""
-    for option, key in _SHORT.items():
-        value = short[option]
-        if value is not None:
-            yield f"{key}={value}"

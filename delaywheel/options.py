@@ -1,10 +1,13 @@
 """Options that several commands have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from delay_transport.settings_file import Override
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +31,18 @@ def of_meta_server(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def spelled_out(
+    settings: Mapping[str, str], given: Mapping[str, str | None]
+) -> Iterator["Override"]:
+    """Yield the settings that short options stand for, by the options' parameters."""
+    from delay_transport.settings_file import Override
+
+    for parameter, key in settings.items():
+        value = given[parameter]
+        if value is not None:
+            yield Override(f"{key}={value}", f"--{parameter.replace('_', '-')} {value}")
 
 
 def watching(*, every_seconds: float) -> Callable[[Command], Command]:

@@ -75,7 +75,7 @@ def send(
     """Send a message that is delivered later.
 
     Ends with exit code 0 only if the server has every message on its disk; 7 if messages were
-    refused, 6 if no server could be reached or the meta server named none.
+    refused, 6 if no server could be reached, none takes messages or the meta server named none.
 
     \b
     Examples:
@@ -87,6 +87,8 @@ def send(
         raise click.UsageError("give either --meta or --server")
     if (delay is None) == (at is None):
         raise click.UsageError("give either --delay or --at")
+    if timeout is not None and not timeout:
+        raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
     if text is not None and attributes:
         raise click.UsageError("give either TEXT or --attribute")
     from delay_client import OutgoingMessage

@@ -163,21 +163,22 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
 
     warnings = [Text(printable(line), style="bold red") for line in found["failing"]]
     routes = found["routes"]
-    without = routes["without_route"]
     counts = Text(
         f"{routes['subjects']:,} subjects, {routes['routes']:,} with a route of their own, "
         f"{routes['prefixes']:,} routes of prefixes"
     )
-    lacking = (
-        [Text(f"{without:,} subjects without a route", style="bold yellow")] if without else []
-    )
+    unserved = routes["unserved"]
+    lacking = [
+        Text(f"{unserved:,} subjects whose messages no broker group takes", style="bold yellow"),
+        _table("reasons", [_unserved_row(row) for row in routes["unserved_why"]]),
+    ]
     return Group(
         *warnings,
         _table("broker groups", list(_group_rows(found))),
         _table("delay servers", list(_node_rows(found))),
         Text(""),
         counts,
-        *lacking,
+        *(lacking if unserved else ()),
     )
 
 
@@ -206,7 +207,7 @@ def _group_rows(found: Json) -> Iterator[dict[str, str]]:
             "address": group["address"] or "-",
             "state": group["state"],
             "for": _since(found["now_ms"], group["since_ms"]),
-            "heard": _ago(group["heard_seconds_ago"], never="-"),
+            "heard": _heard(group, never="-"),
             "subjects": f"{subjects.get(group['name'], 0):,}",
             "weight": str(group["weight"]),
             "notes": ", ".join(
@@ -227,7 +228,7 @@ def _node_rows(found: Json) -> Iterator[dict[str, str]]:
                 "epoch": f"{group['epoch']} {group['phase']}" if is_master else "",
                 "in sync": "yes" if node["in_sync"] else "no",
                 "address": node["address"],
-                "heard": _ago(node["heard_seconds_ago"], never="silent"),
+                "heard": _heard(node, never="silent"),
                 "pending": _figure(lag, "pending"),
                 "late": _figure(lag, "late"),
                 "lateness p99": _p99(lag),
@@ -236,12 +237,24 @@ def _node_rows(found: Json) -> Iterator[dict[str, str]]:
             }
 
 
+def _unserved_row(row: Json) -> dict[str, str]:
+    more = "" if row["subjects"] <= len(row["examples"]) else ", ..."
+    return {
+        "subjects": f"{row['subjects']:,}",
+        "why": row["why"],
+        "which": ", ".join(row["examples"]) + more,
+    }
+
+
 def _since(now_ms: int, at_ms: int) -> str:
     # Not of a group that was changed less than a second ago, by a clock that was set back.
     return format_value("_seconds", math.floor(max(0, now_ms - at_ms) / 1000)) if at_ms else "-"
 
 
-def _ago(seconds: float | None, *, never: str) -> str:
+def _heard(row: Json, *, never: str) -> str:
+    if row["liveness"] == "assumed":
+        return "not yet"
+    seconds = row["heard_seconds_ago"]
     return never if seconds is None else f"{format_value('_seconds', seconds)} ago"
 
 

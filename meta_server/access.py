@@ -1,19 +1,13 @@
 """Who may do what over HTTP: tokens, or being on this machine; and no browser for its user.
 
-Without a file of tokens every caller on this machine is an administrator. A page in a browser on
-this machine is one too, whoever wrote it; what keeps it out:
-
-* `Host` must name this machine: a page whose own name was made to lead here sends that name.
-* A change is refused if a browser says that it comes from another place (`Origin`,
-  `Sec-Fetch-Site`).
-* A change has a content type (`application/json`), a method (PATCH, PUT, DELETE) or a header
-  (`X-Api-Token`) which browsers let no page send elsewhere without asking us first; and we do not
-  answer that question.
+Without a file of tokens every caller on this machine is an administrator. What keeps out pages in a
+browser on this machine is in delay_transport/http_access.py; beside that a change has a content
+type (`application/json`), a method (PATCH, PUT, DELETE) or a header (`X-Api-Token`) which browsers
+let no page send elsewhere without asking us first; and we do not answer that question.
 
 With a file of tokens there is nothing that a browser would send by itself.
 """
 
-import ipaddress
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +16,7 @@ import structlog
 import trio
 
 from delay_transport import ConfigError, parse_address
+from delay_transport.http_access import PlaceError, check_local, check_same_site, is_loopback
 from delay_transport.leaky_bucket import LeakyBucket
 from meta_server.config import AdminConfig, MetaServerConfig
 from meta_server.tokens import LOOPBACK, Role, Tokens
@@ -47,18 +42,6 @@ class AccessError(Exception):
         """A word for programs."""
         self.retry_after_s = retry_after_s
         """Seconds after which to try again; 0: trying again does not help."""
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine for sure: a name other than localhost may be any."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def check_exposure(config: MetaServerConfig, tokens: Tokens) -> None:
@@ -109,7 +92,7 @@ class Gate:
     def __init__(self, settings: AdminConfig, tokens: Tokens, *, own_address: str) -> None:
         """`own_address` is the host:port that HTTP is served on."""
         self._tokens = tokens
-        self._own_host = parse_address(own_address)[0].lower() if own_address else ""
+        self._own_hosts = {parse_address(own_address)[0].lower()} if own_address else set()
         self._denials = LeakyBucket(
             rate=settings.denials_per_second_max,
             size=settings.denials_per_second_max * settings.denials_burst_seconds,
@@ -129,29 +112,13 @@ class Gate:
             raise
 
     def _check_place(self, headers: Mapping[str, str], peer: str, *, is_change: bool) -> None:
-        host = headers.get("host")
-        if not self._tokens.are_needed:
-            if peer and not is_loopback(peer):
-                raise AccessError(403, "peer", "without tokens this machine alone is answered")
-            if host is not None and not self._is_own(host):
-                raise AccessError(
-                    403, "host", "Host must name this machine, such as localhost or 127.0.0.1"
-                )
-        if not is_change:
-            return
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != host:
-            raise AccessError(403, "origin", "a page of another place may not change anything")
-        if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-            raise AccessError(403, "origin", "a page of another place may not change anything")
-
-    def _is_own(self, host: str) -> bool:
-        name = host.lower()
-        without_port, colon, port = name.rpartition(":")
-        if colon and port.isdigit() and (not without_port.count(":") or without_port[-1:] == "]"):
-            name = without_port
-        name = name.removeprefix("[").removesuffix("]")
-        return is_loopback(name) or name == self._own_host
+        try:
+            if not self._tokens.are_needed:
+                check_local(headers, peer, self._own_hosts)
+            if is_change:
+                check_same_site(headers)
+        except PlaceError as error:
+            raise AccessError(403, error.kind, str(error)) from error
 
     def _caller(self, headers: Mapping[str, str], peer: str, needed: Role) -> Caller:
         if not self._tokens.are_needed:

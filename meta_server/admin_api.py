@@ -90,6 +90,7 @@ from meta_server.admin_types import (
     OlderDirectory,
     PageQuery,
     PrefixPath,
+    PrefixRouteShown,
     Problem,
     ProblemDetail,
     ReadOnlyChange,
@@ -104,7 +105,6 @@ from meta_server.admin_types import (
     Routes,
     RoutesChanged,
     RouteSet,
-    RouteShown,
     RouteSummary,
     SubjectPath,
     SubjectQuery,
@@ -122,6 +122,7 @@ from meta_server.admin_views import (
     show_client,
     show_delay_group,
     show_group,
+    show_prefix,
     show_route,
     show_subject,
     show_way,
@@ -458,26 +459,26 @@ async def remove_subject_route(
 
 
 @_operation("GET", "/prefix-routes/{prefix}")
-async def show_prefix_route(call: Call[PrefixPath, NoQuery, None]) -> RouteShown:
-    """Show the route of a prefix."""
-    return _prefix_route(call.server, call.path.prefix)
+async def show_prefix_route(call: Call[PrefixPath, NoQuery, None]) -> PrefixRouteShown:
+    """Show the route of a prefix, and whom it reaches."""
+    return await _prefix_route(call.server, call.path.prefix)
 
 
-def _prefix_route(server: "MetaServer", prefix: str) -> RouteShown:
+async def _prefix_route(server: "MetaServer", prefix: str) -> PrefixRouteShown:
     route = server.registry.prefixes.get(prefix)
     if route is None:
         raise NotFoundError(f"the prefix {prefix!a} has no route of its own")
-    return show_route(route)
+    return await show_prefix(server, route)
 
 
 @_operation("PUT", "/prefix-routes/{prefix}")
-async def set_prefix_route(call: Call[PrefixPath, NoQuery, RouteSet]) -> RouteShown:
-    """Give all subjects with a prefix a route, those with one of their own excepted."""
+async def set_prefix_route(call: Call[PrefixPath, NoQuery, RouteSet]) -> PrefixRouteShown:
+    """Give all subjects with a prefix a route; those with one of their own keep it."""
     prefix = call.path.prefix
     await call.server.administration.carry_out(
         call.actor, lambda desk: set_route(desk, prefix, call.body, is_prefix=True)
     )
-    return _prefix_route(call.server, prefix)
+    return await _prefix_route(call.server, prefix)
 
 
 @_operation("DELETE", "/prefix-routes/{prefix}")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from meta_server.liveness import Sign
 from meta_server.model import EVERY
 
 PAGE_MAX = 1000
@@ -229,8 +230,11 @@ class BrokerGroupShown(Answer, frozen=True, kw_only=True):
     """What may be done with it; NRW: it is away."""
     since_ms: int
     """When its row was changed last."""
+    liveness: Sign
+    """heard: its master was, within the time-out; assumed: it has not been yet, since this meta
+    server began or the group was entered; none: nobody waits for it."""
     heard_seconds_ago: float | None
-    """Seconds since its master was heard; null if nobody waits for it."""
+    """Seconds since its master was heard; null unless it was."""
     tag: str
     """Subjects with this tag are routed to it; empty: the default tag."""
     weight: int
@@ -282,7 +286,8 @@ class BrokerGroupChange(Request, frozen=True, kw_only=True):
     version: Version | None = None
     """The version that it must have; without it whatever it has is changed."""
     address: Text | UnsetType = UNSET
-    """host:port of its (new) master. It counts until the group registers from elsewhere."""
+    """host:port of its (new) master. It counts until the group registers from elsewhere, which it
+    may once nothing is heard from there for the time-out."""
     state: State | UnsetType = UNSET
     """What may be done with it; of a static group only."""
     static: bool | UnsetType = UNSET
@@ -421,6 +426,18 @@ class RouteShown(Answer, frozen=True, kw_only=True):
     """Counts changes of its row."""
 
 
+class PrefixRouteShown(RouteShown, frozen=True, kw_only=True):
+    """The route of a prefix, and whom it reaches."""
+
+    subjects: int
+    """Subjects that it leads, as far as clients that use them are remembered."""
+    kept: int
+    """Subjects with this prefix that have a route of their own and keep it, until it is removed:
+    DELETE /routes/{subject}."""
+    kept_examples: list[str]
+    """A few of them."""
+
+
 class Routes(Answer, frozen=True, kw_only=True):
     """A page of routes."""
 
@@ -447,6 +464,8 @@ class SubjectRouteShown(Answer, frozen=True, kw_only=True):
     """The meta server chose it."""
     version: int
     """Of the subject's own route; 0 if it has none."""
+    unserved: str
+    """Why no broker group takes its messages now; empty if one does."""
 
 
 class RouteSet(Request, frozen=True, kw_only=True):
@@ -489,6 +508,17 @@ class RoutesChanged(Answer, frozen=True, kw_only=True):
     """false: time was up; ask again for the rest."""
 
 
+class UnservedShown(Answer, frozen=True, kw_only=True):
+    """Subjects whose messages no broker group takes now, for one reason."""
+
+    why: str
+    """The groups of their routes, each with what keeps messages from it."""
+    subjects: int
+    """How many there are."""
+    examples: list[str]
+    """A few of them."""
+
+
 class RouteSummary(Answer, frozen=True, kw_only=True):
     """All routes, counted."""
 
@@ -502,6 +532,10 @@ class RouteSummary(Answer, frozen=True, kw_only=True):
     """Subjects that no route leads anywhere: no broker group could take them."""
     subjects_by_group: dict[str, int]
     """How many subjects' own routes lead to each broker group."""
+    unserved: int
+    """Subjects whose messages no broker group takes now, those without a route among them."""
+    unserved_why: list[UnservedShown]
+    """Why, the reason of most subjects first; of very many reasons the first ones."""
 
 
 # Subjects
@@ -638,8 +672,11 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     """The version that it runs."""
     registered_ms: int
     """When this incarnation registered first."""
+    liveness: Sign
+    """heard: within the time-out; assumed: not yet, since this meta server began; none: silent for
+    longer than that."""
     heard_seconds_ago: float | None
-    """Seconds since it was heard; null: silent for longer than the time-out."""
+    """Seconds since it was heard; null unless it was."""
 
 
 class DelayGroupShown(Answer, frozen=True, kw_only=True):

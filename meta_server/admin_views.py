@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 import msgspec
 import trio
 
-from delay_protocol import BrokerState, ClientType, NodeRole
+from delay_protocol import BrokerState, ClientType, NodeRole, real_subject
 from delay_transport.metric_families import installed_version
 from meta_server.admin_types import (
     BrokerGroupShown,
@@ -25,12 +25,14 @@ from meta_server.admin_types import (
     DelayGroupShown,
     Kind,
     NodeShown,
+    PrefixRouteShown,
     RouteShown,
     RouteSummary,
     State,
     SubjectRouteShown,
     SubjectShown,
     Topology,
+    UnservedShown,
 )
 from meta_server.errors import BadValueError
 from meta_server.model import (
@@ -43,7 +45,7 @@ from meta_server.model import (
     Route,
     Subject,
 )
-from meta_server.routing import delay_groups_for
+from meta_server.routing import delay_groups_for, why_unserved
 from meta_server.status import NOT_IN_SYNC, failing_checks
 
 if TYPE_CHECKING:
@@ -56,6 +58,12 @@ Row = TypeVar("Row")
 
 _SLICE: Final = 500
 """Rows looked at before the clock is."""
+
+_EXAMPLES_MAX: Final = 5
+"""Subjects named of those that are not served for one reason."""
+
+_REASONS_MAX: Final = 50
+"""Reasons told of."""
 
 _SLICE_S_MAX: Final = 0.003
 """Seconds that a turn of the loop takes."""
@@ -164,6 +172,7 @@ def show_group(server: "MetaServer", group: BrokerGroup) -> BrokerGroupShown:
         address=group.master,
         state=cast("State", BrokerState(group.state).name),
         since_ms=group.updated_ms,
+        liveness=server.heard.groups.sign_of(group.name),
         heard_seconds_ago=_seconds_since(server, server.heard.groups.heard_at(group.name)),
         tag=group.tag,
         weight=group.weight,
@@ -199,6 +208,53 @@ def show_route(route: Route) -> RouteShown:
     )
 
 
+async def led_by_prefixes(server: "MetaServer") -> AsyncGenerator[list[tuple[str, Route]], None]:
+    """Yield the subjects that the route of a prefix leads, as far as they are known, with it."""
+    registry = server.registry
+
+    def led(names: list[str]) -> list[tuple[str, Route]]:
+        return [
+            (name, route)
+            for name in names
+            if name not in registry.routes and (route := registry.prefix_route(name)) is not None
+        ]
+
+    async with aclosing(slices_of(registry.subjects)) as subjects:
+        async for some in subjects:
+            yield led(some)
+    async with aclosing(slices_of(registry.client_subjects)) as subjects:
+        async for some in subjects:
+            yield led([name for name in some if name not in registry.subjects and _is_real(name)])
+
+
+def _is_real(subject: str) -> bool:
+    return real_subject(subject.encode()) == subject.encode()
+
+
+async def show_prefix(server: "MetaServer", route: Route) -> PrefixRouteShown:
+    """Return the route of a prefix; subjects that come or go meanwhile may count or not."""
+    registry, prefix = server.registry, route.name
+    led, kept = 0, 0
+    examples: list[str] = []
+    async with aclosing(slices_of(registry.routes)) as routes:
+        async for some in routes:
+            own = [name for name in some if name.startswith(prefix)]
+            kept += len(own)
+            examples += own[: _EXAMPLES_MAX - len(examples)]
+    async with aclosing(led_by_prefixes(server)) as subjects:
+        async for pairs in subjects:
+            led += sum(nearest.name == prefix for _, nearest in pairs)
+    return PrefixRouteShown(
+        name=prefix,
+        groups=list(route.groups),
+        chosen=route.is_chosen,
+        version=route.version,
+        subjects=led,
+        kept=kept,
+        kept_examples=sorted(examples),
+    )
+
+
 def show_subject(subject: Subject) -> SubjectShown:
     """Return a subject."""
     return SubjectShown(
@@ -224,6 +280,7 @@ def show_way(server: "MetaServer", subject: str) -> SubjectRouteShown:
         prefix=prefix.name if prefix is not None and own is None else "",
         chosen=own is not None and own.is_chosen,
         version=own.version if own is not None else 0,
+        unserved=why_unserved(registry, subject),
     )
 
 
@@ -265,6 +322,7 @@ def show_delay_group(server: "MetaServer", group: DelayGroup) -> DelayGroupShown
 
 def _show_node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> NodeShown:
     in_sync = group.record.in_sync.get(node.node_id) == node.storage_uuid
+    key = (node.cluster, node.group, node.node_id)
     return NodeShown(
         node_id=node.node_id,
         role=node.role.value,
@@ -277,36 +335,74 @@ def _show_node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> Node
         incarnation=node.incarnation,
         software=node.software,
         registered_ms=node.registered_ms,
-        heard_seconds_ago=_seconds_since(
-            server, server.heard.nodes.heard_at((node.cluster, node.group, node.node_id))
-        ),
+        liveness=server.heard.nodes.sign_of(key),
+        heard_seconds_ago=_seconds_since(server, server.heard.nodes.heard_at(key)),
     )
 
 
 # Everything
 
 
+class _Unserved:
+    """Gathers subjects whose messages no broker group takes."""
+
+    def __init__(self, server: "MetaServer") -> None:
+        self._registry = server.registry
+        self._subjects: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = {}
+
+    def look_at(self, subject: str) -> None:
+        """Count a subject if that is so."""
+        why = why_unserved(self._registry, subject)
+        if not why:
+            return
+        self._subjects[why] += 1
+        examples = self._examples.setdefault(why, [])
+        if len(examples) < _EXAMPLES_MAX:
+            examples.append(subject)
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return self._subjects.total()
+
+    def shown(self) -> list[UnservedShown]:
+        """Return them by their reasons."""
+        return [
+            UnservedShown(why=why, subjects=count, examples=sorted(self._examples[why]))
+            for why, count in self._subjects.most_common(_REASONS_MAX)
+        ]
+
+
 async def summary_of(server: "MetaServer") -> RouteSummary:
     """Return all routes, counted; what changes meanwhile may count or not."""
     registry = server.registry
     by_group: Counter[str] = Counter()
+    unserved = _Unserved(server)
     async with aclosing(slices_of(registry.routes.values())) as routes:
         async for some in routes:
             for route in some:
                 by_group.update(route.groups)
+                unserved.look_at(route.name)
     without = 0
     async with aclosing(slices_of(registry.subjects)) as subjects:
         async for names in subjects:
-            without += sum(
-                name not in registry.routes and registry.prefix_route(name) is None
-                for name in names
-            )
+            for name in names:
+                if name not in registry.routes and registry.prefix_route(name) is None:
+                    without += 1
+                    unserved.look_at(name)
+    async with aclosing(led_by_prefixes(server)) as led:
+        async for pairs in led:
+            for name, _ in pairs:
+                unserved.look_at(name)
     return RouteSummary(
         subjects=len(registry.subjects),
         routes=len(registry.routes),
         prefixes=len(registry.prefixes),
         without_route=without,
         subjects_by_group=dict(sorted(by_group.items())),
+        unserved=unserved.total,
+        unserved_why=unserved.shown(),
     )
 
 

@@ -158,7 +158,7 @@ class Administration:
             if after is not None and after.is_watched and before is not None:
                 moved = after.master != before.master
                 if moved or not before.is_watched:
-                    server.heard.groups.hear(name, trio.current_time())
+                    server.heard.groups.expect(name, trio.current_time())
 
         await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
 

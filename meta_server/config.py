@@ -188,11 +188,16 @@ class RegistrationConfig:
     commit_requests_max: int = 200
     """Requests whose changes are stored together at most."""
 
+    remind_seconds: float = 60.0
+    """Seconds between two lines in the log about refusals of the same address for the same reason;
+    those in between are counted."""
+
     def __post_init__(self) -> None:
         """Refuse limits under which nobody could register."""
         require_at_least(self, 1, "subject_bytes_max", "client_text_bytes_max", "subjects_max")
         require_at_least(self, 1, "groups_max", "waiting_max", "commit_requests_max")
         require_at_least(self, 0.001, "new_subjects_per_second_max", "new_subjects_burst_seconds")
+        require_at_least(self, 0, "remind_seconds")
         require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_lease_ms")
         require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
@@ -241,7 +246,7 @@ class HttpConfig:
     """Open connections. One more is accepted and closed at once."""
 
     header_bytes_max: int = 16 * KIB
-    """Bytes of a request's line and headers. One with more is answered 431, or its connection
+    """Bytes of a request's line and headers. One with more is answered 431, and its connection
     closed."""
 
     def __post_init__(self) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from delay_transport.settings_file import SettingsReader
+from delay_transport.settings_file import Override, SettingsReader
 from meta_server.config import MetaServerConfig
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> MetaServerConfig:
+def load_config(path: Path | None, overrides: Sequence[str | Override] = ()) -> MetaServerConfig:
     """Read a TOML file, if there is one, and lay overrides over it; raise ConfigError."""
     return SettingsReader(MetaServerConfig).load(path, overrides)

@@ -1,7 +1,7 @@
 """What becomes of broker groups when their masters register. Pure: what is heard, and what follows.
 
     event        what the state becomes   who may cause it
-    ONLINE       RW                       any address of the group's own (below)
+    ONLINE       RW                       the group's address; another one if that is silent or NRW
     HEARTBEAT    what the broker reports  the group's address; another one if that is silent
     OFFLINE      NRW                      the group's address
     SILENCE      NRW                      the meta server, a time-out after the last of the above
@@ -9,7 +9,10 @@
 The roles that copy (slaves, backups) say that they live, and nothing follows from it.
 
 Whose address a group has: where brokers are entered for it, those of its master; where a delay
-server of ours is its master by the group's record, that one's; else whoever goes on-line. A group
+server of ours is its master by the group's record, that one's: they go on-line whatever the address
+was before. Else it is whoever speaks first, for as long as that one is heard: whoever could take a
+living group's address away would get its messages. A broker that was moved is let in when it had
+itself taken off-line, or else by its heartbeats, a time-out after the old place spoke last. A group
 that is unknown comes into being with its first event, also with a heartbeat: brokers go on-line
 once, at their start, and a meta server whose store was lost has to find them again.
 """
@@ -89,6 +92,8 @@ class Heard:
     """What is to be stored."""
     group: str | None = None
     """The group whose time-out begins anew; None: of none."""
+    moved_from: str = ""
+    """Where the group was before; "" if it stays where it is, or was nowhere."""
 
 
 def state_after(event: GroupEvent, reported: BrokerState) -> BrokerState:
@@ -120,7 +125,7 @@ def plan_register(
     if known is None:
         if len(registry.groups) >= groups_max:
             raise RefusedError(f"there are {groups_max} broker groups, which is the limit")
-        _check_entered(registry, request)
+        _is_entered(registry, request)
         group = BrokerGroup(
             name=request.group,
             kind=kind,
@@ -136,19 +141,27 @@ def plan_register(
         )
     if known.is_retired:
         raise RefusedError(f"{known.name} was retired")
-    _check_entered(registry, request)
-    if known.master and request.address != known.master:
-        if event is GroupEvent.OFFLINE:
-            raise RefusedError(f"{known.name} is at {known.master}, which has not gone off-line")
-        if event is GroupEvent.HEARTBEAT and is_heard:
-            raise RefusedError(f"{known.name} is at {known.master}, which is heard")
+    is_entered = _is_entered(registry, request)
+    is_move = known.master not in {"", request.address}
+    if is_move and event is GroupEvent.OFFLINE:
+        raise RefusedError(f"{known.name} is at {known.master}, which has not gone off-line")
+    is_open = event is GroupEvent.ONLINE and (is_entered or known.state is BrokerState.NRW)
+    if is_move and is_heard and not is_open:
+        raise RefusedError(
+            f"{known.name} is at {known.master}, which is heard; if it was moved, its heartbeats "
+            "are taken once nothing comes from there for the time-out, or enter the new place"
+        )
     changed = replace(
         known,
         master=request.address,
         state=state_after(event, request.state),
         ext={name: value for name, value in known.ext.items() if name != STATIC},
     )
-    return Heard(changes=_saved(known, changed, now_ms), group=known.name)
+    return Heard(
+        changes=_saved(known, changed, now_ms),
+        group=known.name,
+        moved_from=known.master if is_move else "",
+    )
 
 
 def watched(registry: Registry) -> list[str]:
@@ -171,8 +184,8 @@ def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[Chang
     return (SaveBrokerGroup(replace(changed, updated_ms=now_ms, version=known.version + 1)),)
 
 
-def _check_entered(registry: Registry, request: BrokerRegister) -> None:
-    """Refuse an address that another one is entered for."""
+def _is_entered(registry: Registry, request: BrokerRegister) -> bool:
+    """Say whether the address is one that was entered; refuse it if another one was."""
     group = registry.delay_groups.get(request.group)
     if group is not None:
         node = None
@@ -183,13 +196,14 @@ def _check_entered(registry: Registry, request: BrokerRegister) -> None:
             raise RefusedError(
                 f"the master of {group.name} in epoch {group.record.epoch} is {where}"
             )
-        return
+        return True
     entered = registry.broker_with_role(request.group, request.role)
     if entered is not None and request.address not in addresses_of(entered):
         raise RefusedError(
             f"the {request.role.name} of {request.group} is entered as "
             f"{entered.hostname}:{entered.serve_port}"
         )
+    return entered is not None
 
 
 def addresses_of(broker: Broker) -> tuple[str, str]:

@@ -61,6 +61,7 @@ from meta_server.groups import Heard, acquire, plan_register, plan_silence
 from meta_server.liveness import Liveness
 from meta_server.model import Change, ClientKey, ClientSeen
 from meta_server.pushing import Pushing, Subscription, Use
+from meta_server.refusals import Refusals
 from meta_server.registry import NodeKey, Registry
 from meta_server.roles import Registered, plan_end, plan_node
 from meta_server.routing import (
@@ -171,13 +172,15 @@ class Handlers:
         """Set before the first request comes."""
         self.requests: Counter[str] = Counter()
         """Requests by command."""
-        self.refused: Counter[str] = Counter()
-        """Refusals by command."""
+        self.refusals = Refusals(remind_s=limits.remind_seconds)
+        self.moves = 0
+        """Groups whose brokers turned up at another address."""
 
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
         self._limits = limits
         self._new_subjects = _bucket(limits)
+        self.refusals.remind_s = limits.remind_seconds
 
     def dispatch(self) -> Dispatch:
         """Return what a listener hands its frames to."""
@@ -202,7 +205,7 @@ class Handlers:
                     take(connection, frame)
                 except UnauthenticatedError as error:
                     connection.fault()
-                    self._count_refusal(connection, frame, str(error))
+                    self.refusals.note(connection, frame.code, str(error))
                     connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
                 except (BodyError, RefusedError) as error:
                     connection.fault()
@@ -221,15 +224,10 @@ class Handlers:
 
     def _refuse(self, connection: Connection, frame: Frame, reason: str) -> None:
         """Answer 51; the reason goes into the log, and to the peer where it could not mislead."""
-        self._count_refusal(connection, frame, reason)
+        self.refusals.note(connection, frame.code, reason)
         would_mislead = frame.code == CommandCode.BROKER_ACQUIRE_META
         text = b"" if would_mislead else reason[:REASON_LENGTH_MAX].encode(errors="replace")
         connection.answer(frame, ResponseCode.BROKER_ERROR, text)
-
-    def _count_refusal(self, connection: Connection, frame: Frame, reason: str) -> None:
-        command = CommandCode(frame.code).name
-        self.refused[command] += 1
-        connection.warn("refused", command=command, reason=reason[:REASON_LENGTH_MAX])
 
     def _later(
         self,
@@ -338,7 +336,7 @@ class Handlers:
             routed = self._routed(request)
         except RefusedError as error:
             connection.fault()
-            self._count_refusal(connection, frame, str(error))
+            self.refusals.note(connection, frame.code, str(error))
             self._answer_client(asked, IGNORE_STATE, OnlineState.OFFLINE, ())
             return
         if (
@@ -470,17 +468,20 @@ class Handlers:
 
     def _broker_register(self, connection: Connection, frame: Frame) -> None:
         request = decode_broker_register(frame.body)
+        heard = Heard()
 
         def plan() -> Heard:
-            return plan_register(
+            nonlocal heard
+            heard = plan_register(
                 self._registry,
                 request,
                 is_heard=self._heard.groups.is_heard(request.group, trio.current_time()),
                 groups_max=self._limits.groups_max,
                 now_ms=self._clock.now_ms(),
             )
+            return heard
 
-        heard = plan()
+        plan()
         known = self._registry.groups.get(request.group)
         is_new = known is None
 
@@ -501,6 +502,15 @@ class Handlers:
 
         def answer() -> None:
             hear()
+            if heard.moved_from:
+                self.moves += 1
+                _log.warning(
+                    "a group has moved",
+                    group=request.group,
+                    before=heard.moved_from,
+                    address=request.address,
+                    what=request.request_type.name.lower(),
+                )
             _log.info(
                 "a broker has registered",
                 group=request.group,
@@ -644,6 +654,6 @@ class Handlers:
             self._refuse(connection, frame, str(error))
             return
         connection.fault()
-        self._count_refusal(connection, frame, str(error))
+        self.refusals.note(connection, frame.code, str(error))
         body = encode_node_reply(Refused(reason=str(error)[:REASON_LENGTH_MAX]))
         connection.answer(frame, ResponseCode.SUCCESS, node.seal(body))

@@ -29,7 +29,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from delay_protocol import BrokerRole, ClientType
-from delay_transport.http import METRICS_TYPE, json_response, serve_application
+from delay_transport.http import METRICS_TYPE, json_response, make_application, serve_application
 from meta_server.access import AccessError
 from meta_server.admin_api import (
     OPERATIONS,
@@ -80,8 +80,8 @@ def application(server: "MetaServer") -> Starlette:
         text = await trio.to_thread.run_sync(take(server).render)
         return Response(text, media_type=METRICS_TYPE)
 
-    return Starlette(
-        routes=[
+    return make_application(
+        [
             Route("/meta/address", _when_ready(server, address)),
             Route("/livez", livez),
             Route("/readyz", readyz),
@@ -92,7 +92,7 @@ def application(server: "MetaServer") -> Starlette:
             Route(f"{PREFIX}/openapi.json", _openapi),
             *_operations(server),
         ],
-        exception_handlers={HTTPException: _stray},
+        {HTTPException: _stray},
     )
 
 

@@ -8,9 +8,13 @@ was stored of it (a restart flaps nobody, and one that died meanwhile is noticed
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
+
+Sign = Literal["heard", "assumed", "none"]
+"""What is known of somebody: was heard within the time-out; only counts as heard, since we began or
+it was entered; is not waited for, as one that is silent is not."""
 
 
 class Liveness(Generic[Name]):
@@ -20,21 +24,30 @@ class Liveness(Generic[Name]):
         self._timeout_s = timeout_s
         # In the order in which they were heard: all have the same time-out.
         self._heard: OrderedDict[Name, float] = OrderedDict()
+        self._assumed: set[Name] = set()
+        """Those of them that only count as heard."""
 
     def start(self, names: Iterable[Name], now: float) -> None:
         """Count all of these as heard now, unless they were heard already."""
         for name in names:
             if name not in self._heard:
-                self.hear(name, now)
+                self.expect(name, now)
+
+    def expect(self, name: Name, now: float) -> None:
+        """Count one as heard now that was not: it has a time-out to be."""
+        self.hear(name, now)
+        self._assumed.add(name)
 
     def hear(self, name: Name, now: float) -> None:
         """Note that one was heard; `now` never decreases from call to call."""
         self._heard[name] = now
         self._heard.move_to_end(name)
+        self._assumed.discard(name)
 
     def forget(self, name: Name) -> None:
         """Wait for this one no longer."""
         self._heard.pop(name, None)
+        self._assumed.discard(name)
 
     def forgive(self, seconds: float, now: float) -> None:
         """Not count so many seconds, just past, as silence: nobody could be heard in them."""
@@ -47,8 +60,14 @@ class Liveness(Generic[Name]):
         return heard is not None and now - heard < self._timeout_s
 
     def heard_at(self, name: Name) -> float | None:
-        """Return when one was heard last, None if it is not waited for."""
-        return self._heard.get(name)
+        """Return when one was heard last; None if it is not waited for, or was not heard yet."""
+        return None if name in self._assumed else self._heard.get(name)
+
+    def sign_of(self, name: Name) -> Sign:
+        """Return what is known of one."""
+        if name in self._assumed:
+            return "assumed"
+        return "heard" if name in self._heard else "none"
 
     def next_silence(self) -> float | None:
         """Return when the next one is silent for too long; None if none is waited for."""
@@ -64,5 +83,5 @@ class Liveness(Generic[Name]):
                 break
             silent.append(name)
         for name in silent:
-            del self._heard[name]
+            self.forget(name)
         return silent

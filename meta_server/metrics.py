@@ -49,7 +49,7 @@ def _labelled(name: str, text: str, label: str, counts: Mapping[str, int]) -> Me
 def _requests(server: "MetaServer") -> Iterator[Metric]:
     handlers, pushing = server.handlers, server.pushing
     yield _labelled("requests", "Requests.", "command", handlers.requests)
-    yield _labelled("requests_refused", "Refusals.", "command", handlers.refused)
+    yield _labelled("requests_refused", "Refusals.", "command", handlers.refusals.by_command)
     credentials = server.credentials
     yield counter("meta_nodes_authenticated", "Proved the secret.", credentials.authenticated)
     yield counter("meta_nodes_unauthenticated", "Did not.", credentials.unauthenticated)
@@ -71,6 +71,7 @@ def _known(server: "MetaServer") -> Iterator[Metric]:
     yield gauge("meta_routes", "Routes of single subjects.", len(registry.routes))
     yield gauge("meta_clients", "Clients remembered.", len(registry.clients))
     yield counter("meta_clients_unkept", "Clients not remembered.", server.clients.unkept)
+    yield counter("meta_group_moves", "Groups that came from elsewhere.", server.handlers.moves)
     yield gauge("meta_delay_nodes", "Delay nodes.", len(registry.nodes))
     states = Counter(BrokerState(group.state).name for group in registry.groups.values())
     family = GaugeMetricFamily("delaywheel_meta_groups", "Groups, by state.", labels=["state"])

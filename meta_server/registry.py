@@ -5,7 +5,7 @@ a restart. It checks the same conditions as a store does; that one of them fails
 store accepted it, means that somebody else writes to the store.
 """
 
-from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 from delay_protocol import BrokerRole
@@ -150,6 +150,14 @@ class Registry:
     def clients_of(self, subject: str) -> tuple[ClientSeen, ...]:
         """Return who used a subject."""
         return tuple(self.clients[key] for key in self._clients_of.get(subject, ()))
+
+    @property
+    def client_subjects(self) -> Collection[str]:
+        """The subjects that clients used, as they registered them: retry subjects are among them.
+
+        One that is led by a prefix has no row of its own.
+        """
+        return self._clients_of.keys()
 
     def prefix_route(self, subject: str) -> Route | None:
         """Return the route of the longest prefix of a subject that has one."""

@@ -35,7 +35,16 @@ from delay_protocol import (
     subject_fault,
 )
 from meta_server.errors import RefusedError
-from meta_server.model import BrokerGroup, Change, GroupKind, Route, SaveRoute, SaveSubject, Subject
+from meta_server.model import (
+    EVERY,
+    BrokerGroup,
+    Change,
+    GroupKind,
+    Route,
+    SaveRoute,
+    SaveSubject,
+    Subject,
+)
 from meta_server.registry import Registry
 
 WRITABLE = frozenset({BrokerState.RW, BrokerState.W})
@@ -134,6 +143,36 @@ def route_of(registry: Registry, subject: str) -> tuple[str, ...] | None:
     """Return the names of the groups that a real subject is routed to, None if there are none."""
     route = registry.routes.get(subject) or registry.prefix_route(subject)
     return None if route is None else route.groups
+
+
+def why_unserved(registry: Registry, subject: str) -> str:
+    """Return why no broker group takes messages of a real subject now; "" if one does."""
+    names = route_of(registry, subject)
+    if names is None:
+        return "it has no route: no broker group could be given to it"
+    reasons = []
+    for name in names:
+        reason = _why_closed(registry, subject, name)
+        if reason is None:
+            return ""
+        reasons.append(f"{name} {reason}")
+    return ", ".join(reasons)
+
+
+def _why_closed(registry: Registry, subject: str, name: str) -> str | None:
+    """Return why a producer of a subject cannot use a group of its route; None if it can."""
+    group = registry.groups.get(name)
+    if group is None:
+        return "is not there"
+    if group.is_retired:
+        return "is retired"
+    if group.is_read_only or registry.is_read_only(EVERY, name):
+        return "is read-only"
+    if registry.is_read_only(subject, name):
+        return "is read-only for it"
+    if group.state is BrokerState.NRW:
+        return "is away"
+    return None if group.state in WRITABLE else "says that it takes no messages"
 
 
 def delay_groups_for(

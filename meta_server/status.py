@@ -49,7 +49,7 @@ def status_of(server: "MetaServer") -> dict[str, Any]:
         "subscriptions": server.pushing.subscriptions,
         "pushes": server.pushing.counts.pushes,
         "requests": dict(server.handlers.requests),
-        "refused": dict(server.handlers.refused),
+        "refused": dict(server.handlers.refusals.by_command),
         "node_authentication": server.credentials.policy,
         "unauthenticated": server.credentials.unauthenticated,
         "store_failures": server.committing.failures,
@@ -91,6 +91,7 @@ def _group(server: "MetaServer", name: str) -> dict[str, Any]:
         "retired": group.is_retired,
         "static": STATIC in group.ext,
         "updated_ms": group.updated_ms,
+        "liveness": server.heard.groups.sign_of(name),
         "heard_seconds_ago": _silent_s(server, server.heard.groups.heard_at(name)),
     }
 
@@ -129,6 +130,7 @@ def _node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> dict[str,
         "incarnation": node.incarnation,
         "software": node.software,
         "registered_ms": node.registered_ms,
+        "liveness": server.heard.nodes.sign_of(key),
         "heard_seconds_ago": _silent_s(server, server.heard.nodes.heard_at(key)),
     }
 

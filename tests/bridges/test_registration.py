@@ -109,7 +109,7 @@ async def test_a_meta_server_that_comes_late_or_goes_is_looked_for() -> None:
         scope.cancel()
         await trio.sleep(30)
         await nursery.start(lambda task_status: rig.serve(task_status=task_status))
-        await trio.sleep(3)
+        await trio.sleep(5)
         assert rig.kinds == [ONLINE, HEARTBEAT, HEARTBEAT]
         nursery.cancel_scope.cancel()
 
@@ -121,8 +121,9 @@ async def test_a_refusal_is_no_end() -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: rig.serve(task_status=task_status))
         nursery.start_soon(rig.registration.run)
-        await trio.sleep(10)
-        assert len(rig.heard) > 5
+        await trio.sleep(40)
+        # Ever less often: without that there would be about 50.
+        assert 12 <= len(rig.heard) <= 18
         assert rig.registration.registered == 0
         rig.code = 0
         await trio.sleep(12)

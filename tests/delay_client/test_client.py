@@ -698,7 +698,7 @@ def test_many_calls_pause_and_go_on_without_a_group_for_a_while(
 def test_servers_and_meta_together_are_refused() -> None:
     with pytest.raises(ValueError, match="either servers or meta="):
         Client(["127.0.0.1:20801"], meta="127.0.0.1:8080")
-    with pytest.raises(ValueError, match=r"meta=\[\]"):
+    with pytest.raises(ValueError, match="no meta server"):
         Client(meta=[])
     with pytest.raises(ValueError, match="is not an address"):
         Client(meta="http://127.0.0.1:8080")

@@ -547,7 +547,23 @@ def test_out_of_time_in_flight_is_timed_out_and_may_have_been_kept() -> None:
     assert isinstance(error, TimeoutError)
     assert error.maybe_kept
     assert (error.message_id, error.attempts, error.server) == ("m1", 1, "a:1")
-    assert "same message_id" in str(error)
+    assert "same message id" in str(error)
+
+
+def test_what_a_server_said_is_told_also_if_it_answers_no_more() -> None:
+    world = World()
+    collection = world.submit("m1", timeout_s=6.0)
+    (wire,) = world.wires
+    wire.connect(0.0)
+    (request,) = wire.requests()
+    wire.answer(request, 0.5, code=51, body=b"this node is a slave")
+    world.run(5.9)
+    assert wire.requests()
+    world.run(6.0)
+    error = error_of(collection.outcomes()[0])
+    assert isinstance(error, TimedOut)
+    assert "a:1 did not answer in time" in str(error)
+    assert "a:1 takes no messages (code 51): 'this node is a slave'" in str(error)
 
 
 def test_out_of_time_without_a_server_is_unavailable_and_was_not_kept() -> None:

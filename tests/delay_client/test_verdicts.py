@@ -22,8 +22,16 @@ from delay_client.verdicts import item_refusal, item_setback, request_refusal, r
 def test_a_request_is_tried_again_after_51_and_52_only(
     code: int, kind: type[RetryableError] | None
 ) -> None:
-    setback = request_setback(code)
+    setback = request_setback(code, "")
     assert (setback[0] if setback else None) is kind
+
+
+def test_a_server_that_says_why_it_takes_nothing_is_repeated() -> None:
+    kind, text = request_setback(51, "this node is a slave\x1b[2J" + "x" * 5000) or (None, "")
+    assert kind is Unavailable
+    assert "this node is a slave" in text
+    assert "\x1b" not in text
+    assert len(text) < 600
 
 
 @pytest.mark.parametrize(

@@ -167,4 +167,4 @@ def test_an_override_that_no_reader_can_take_apart_is_refused(value: str) -> Non
 
 def test_an_override_that_is_no_text_is_refused_with_its_bytes() -> None:
     error = refusal(None, *ENOUGH, "log.level=\udc98")
-    assert str(error) == "--set 'log.level=\\udc98': is not UTF-8"
+    assert str(error) == "--set log.level=\\udc98: is not UTF-8"

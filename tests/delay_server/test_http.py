@@ -14,8 +14,17 @@ from delay_transport import ListenError, parse_address
 from tests.delay_server.server_rig import World, make_config, make_item, until
 
 
-async def ask(app: Starlette, method: str, path: str) -> tuple[int, str, bytes]:
+async def ask(
+    app: Starlette,
+    method: str,
+    path: str,
+    *,
+    headers: dict[str, str] | None = None,
+    peer: str = "127.0.0.1",
+    server: str = "127.0.0.1",
+) -> tuple[int, str, bytes]:
     """Return code, content type and body of an answer."""
+    lines = {"host": "localhost:20811", **(headers or {})}
     sent: list[Any] = []
 
     async def receive() -> dict[str, object]:
@@ -34,14 +43,16 @@ async def ask(app: Starlette, method: str, path: str) -> tuple[int, str, bytes]:
         "path": path,
         "raw_path": path.encode(),
         "query_string": b"",
-        "headers": [],
+        "headers": [(name.encode(), value.encode()) for name, value in lines.items()],
         "root_path": "",
         "scheme": "http",
+        "client": (peer, 12345),
+        "server": (server, 20811),
     }
     await app(scope, receive, send)
-    headers = dict(sent[0]["headers"])
+    answered = dict(sent[0]["headers"])
     body = b"".join(message.get("body", b"") for message in sent[1:])
-    return sent[0]["status"], headers[b"content-type"].decode(), body
+    return sent[0]["status"], answered[b"content-type"].decode(), body
 
 
 async def get(app: Starlette, path: str) -> tuple[int, Any]:
@@ -103,9 +114,58 @@ async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> N
         assert (await get(app, "/readyz"))[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "peer", "server", "is_let_in"),
+    [
+        ({}, "127.0.0.1", "127.0.0.1", True),
+        ({"host": "127.0.0.1:20811"}, "127.0.0.1", "127.0.0.1", True),
+        # It listens on one address of the network, and the operator is on the machine.
+        ({"host": "10.0.0.5:20811"}, "10.0.0.5", "10.0.0.5", True),
+        ({"host": "delay1.example"}, "127.0.0.1", "127.0.0.1", True),
+        # Another machine.
+        ({"host": "10.0.0.5:20811"}, "10.0.0.9", "10.0.0.5", False),
+        # A page whose own name was made to lead here.
+        (
+            {"host": "evil.example:20811", "origin": "http://evil.example:20811"},
+            "127.0.0.1",
+            "127.0.0.1",
+            False,
+        ),
+        # A page of another place, a form of it, and one without a place.
+        ({"origin": "http://evil.example"}, "127.0.0.1", "127.0.0.1", False),
+        ({"sec-fetch-site": "cross-site"}, "127.0.0.1", "127.0.0.1", False),
+        ({"origin": "null"}, "127.0.0.1", "127.0.0.1", False),
+        ({"origin": "http://localhost:8000"}, "127.0.0.1", "127.0.0.1", False),
+    ],
+)
+async def test_nobody_but_an_operator_on_the_machine_vouches_for_the_clock(
+    headers: dict[str, str], peer: str, server: str, *, is_let_in: bool
+) -> None:
+    world = World()
+    world.clock.is_synchronised = False
+    config = make_config(http=HttpConfig(address="delay1.example:20811"))
+    async with world.serving(config) as running:
+        await trio.sleep(5)
+        world.clock.step(3_600_000)
+        await until(lambda: running.clock_held, seconds=200)
+        code, _, body = await ask(
+            application(running),
+            "POST",
+            "/clock/accept",
+            headers=headers,
+            peer=peer,
+            server=server,
+        )
+        assert code == (200 if is_let_in else 403), body
+        assert running.clock_held is not is_let_in
+        # To look is for whoever reaches the port.
+        assert (await ask(application(running), "GET", "/status", headers=headers))[0] == 200
+
+
 async def test_what_nobody_serves_is_not_found() -> None:
     app = application(World().server(make_config()))
     assert (await ask(app, "GET", "/"))[0] == 404
+    assert (await ask(app, "GET", "/status/"))[0] == 404
 
 
 def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:

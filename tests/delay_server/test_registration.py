@@ -34,6 +34,7 @@ from tests.delay_server.server_rig import (
     HOST,
     PORT,
     PROMPT,
+    Producer,
     World,
     make_config,
     make_item,
@@ -83,7 +84,8 @@ async def held_until_51(world: World) -> None:
     producer = await world.connect()
     began = trio.current_time()
     answer = await producer.answer(await producer.post(make_item("held", world.now_ms + 1)))
-    assert (answer.code, answer.body) == (51, b"")
+    assert answer.code == 51
+    assert answer.body
     assert 4 <= trio.current_time() - began < 4.2
 
 
@@ -733,6 +735,10 @@ async def test_a_second_node_is_a_slave_of_the_first() -> None:
             assert failing_checks(slave) == [
                 f"this node is a slave: the master of default in epoch 1 is {first}"
             ]
+            # A producer that was sent here learns why nothing comes of it.
+            producer = Producer(await world.network.node("lost").connect(HOST, 20802))
+            answer = await producer.answer(await producer.post(make_item("m1", world.now_ms)))
+            assert (answer.code, answer.body.decode()) == (51, failing_checks(slave)[0])
             assert slave.store.message_log.next_sequence == 1
             assert list(meta.registry.delay_groups["default"].record.in_sync) == [first]
             assert meta.registry.groups["default"].master == f"{HOST}:{PORT}"

@@ -76,7 +76,7 @@ def test_with_a_meta_server_no_broker_is_needed(
 def test_a_meta_server_without_a_port_is_refused(server: RecordingServer) -> None:
     result = run("--data", "d", "--meta", "127.0.0.1")
     assert result.exit_code == ExitCode.USAGE
-    assert "--set meta.addresses=127.0.0.1: meta: addresses: '127.0.0.1'" in result.stderr
+    assert "Error: --meta 127.0.0.1: meta: addresses: '127.0.0.1'" in result.stderr
     assert server.configs == []
 
 

@@ -50,6 +50,14 @@ def test_the_short_form_needs_no_file(server: RecordingServer, tmp_path: Path) -
     assert (config.listener.address, config.http.address) == ("127.0.0.1:1", "127.0.0.1:2")
 
 
+def test_an_error_names_the_option_that_was_typed(server: RecordingServer, tmp_path: Path) -> None:
+    for option in ("--listen", "--http"):
+        result = run("--data", str(tmp_path), option, "nowhere")
+        assert result.exit_code == ExitCode.USAGE
+        assert result.stderr.startswith(f"Error: {option} nowhere: ")
+    assert server.configs == []
+
+
 def test_options_win_over_the_file_and_set_over_both(
     server: RecordingServer, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_some_of_many_refused_is_refused(client: type[RecordingClient]) -> None:
         ("--delay", "soon"),
         ("--delay", "1", "--server", "nowhere"),
         ("--delay", "1", "--count", "0"),
+        ("--delay", "1", "--timeout", "0s"),
     ],
 )
 def test_what_cannot_be_sent_is_a_wrong_option(arguments: tuple[str, ...]) -> None:

@@ -35,6 +35,7 @@ def node(node_id: str, http_address: str, **more: object) -> dict[str, object]:
         "note": "" if node_id == "n1" else "has no copy",
         "address": "10.0.0.1:20801",
         "http_address": http_address,
+        "liveness": "heard" if node_id == "n1" else "none",
         "heard_seconds_ago": 1.25 if node_id == "n1" else None,
         **more,
     }
@@ -53,6 +54,7 @@ def cluster(*nodes: dict[str, object]) -> dict[str, Any]:
                 "address": "10.0.0.9:20881",
                 "state": "RW",
                 "since_ms": 1_700_000_000_000,
+                "liveness": "heard",
                 "heard_seconds_ago": 3.0,
                 "weight": 100,
                 "static": False,
@@ -75,6 +77,11 @@ def cluster(*nodes: dict[str, object]) -> dict[str, Any]:
             "prefixes": 1,
             "without_route": 2,
             "subjects_by_group": {"g1": 7},
+            "unserved": 1002,
+            "unserved_why": [
+                {"why": "g9 is retired", "subjects": 1000, "examples": ["a.b", "c\x1b[2J"]},
+                {"why": "it has no route", "subjects": 2, "examples": ["x", "y"]},
+            ],
         },
     }
 
@@ -175,19 +182,33 @@ def test_it_is_shown_for_people() -> None:
         "2.5 s",
         "silent",
         "does not answer",
-        "2 subjects without a route",
+        "1,002 subjects whose messages no broker group takes",
+        "g9 is retired",
+        "a.b, ",
+        "x, y",
     ):
         assert words in text
     assert "\x1b[2J" not in text
 
 
+def test_who_was_not_heard_since_the_meta_server_began_is_shown_so() -> None:
+    found = cluster(node("n1", "x", lag={}, liveness="assumed", heard_seconds_ago=None))
+    found["broker_groups"] = []
+    out = io.StringIO()
+    Console(file=out, width=220).print(render(found))
+    assert "not yet" in out.getvalue()
+    assert "silent" not in out.getvalue()
+
+
 def test_nothing_there_yet_is_said() -> None:
     found = cluster()
+    found["routes"] |= {"unserved": 0, "unserved_why": []}
     found["broker_groups"] = found["delay_groups"] = []
     out = io.StringIO()
     Console(file=out, width=220).print(render(found))
     assert "no broker groups" in out.getvalue()
     assert "no delay servers" in out.getvalue()
+    assert "no broker group takes" not in out.getvalue()
 
 
 def test_a_meta_server_that_is_away_is_one_sentence() -> None:

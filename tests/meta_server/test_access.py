@@ -7,14 +7,8 @@ import trio
 from structlog.testing import capture_logs
 
 from delay_transport import ConfigError
-from meta_server.access import (
-    AccessError,
-    Caller,
-    Gate,
-    check_exposure,
-    is_loopback,
-    warn_of_exposure,
-)
+from delay_transport.http_access import is_loopback
+from meta_server.access import AccessError, Caller, Gate, check_exposure, warn_of_exposure
 from meta_server.config import AdminConfig, HttpConfig, ListenerConfig, RegistrationConfig
 from meta_server.tokens import LOOPBACK, Role, Token, Tokens, digest_of
 from tests.meta_server.meta_rig import make_config

@@ -12,6 +12,7 @@ import trio
 from delay_protocol import BrokerRequestType, BrokerState, ClientType, OnlineState
 from meta_server.config import AdminConfig, RegistrationConfig
 from meta_server.model import BrokerGroup, Contents, GroupKind, Route, Subject
+from meta_server.server import MetaServer
 from meta_server.tokens import Role, Token, digest_of, encode_tokens
 from tests.meta_server.http_rig import JSON, Http
 from tests.meta_server.memory_store import Fault, Medium
@@ -158,6 +159,27 @@ async def test_a_prefix_route_reaches_those_without_a_route_of_their_own() -> No
         assert (await http.get("/routes/a.b"))["source"] == "prefix"
         await http.change("DELETE", "/prefix-routes/a.")
         assert names((await peer.pushed()).groups) == []
+
+
+async def test_the_route_of_a_prefix_tells_whom_it_reaches_and_who_keeps_its_own() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        await add_groups(http, "g1", "g2")
+        for number in range(8):
+            await peer.register(f"a.{number}")
+        await peer.register("b")
+        shown = await http.change("PUT", "/prefix-routes/a.", {"groups": ["g1"]})
+        assert (shown["subjects"], shown["kept"], len(shown["kept_examples"])) == (0, 8, 5)
+        await http.change("DELETE", "/routes/a.3")
+        await http.change("DELETE", "/routes/a.5")
+        await peer.register("a.new")
+        await trio.sleep(1)
+        longer = await http.change("PUT", "/prefix-routes/a.3", {"groups": ["g2"]})
+        assert (longer["subjects"], longer["kept"], longer["kept_examples"]) == (1, 0, [])
+        shown = await http.get("/prefix-routes/a.")
+        assert (shown["subjects"], shown["kept"]) == (2, 6)
 
 
 @pytest.mark.parametrize("subject", ["*", "a.b"])
@@ -461,8 +483,97 @@ async def test_everything_is_there_at_a_glance() -> None:
             "prefixes": 0,
             "without_route": 1,
             "subjects_by_group": {"g1": 1},
+            "unserved": 1,
+            "unserved_why": [
+                {
+                    "why": "it has no route: no broker group could be given to it",
+                    "subjects": 1,
+                    "examples": ["tagged"],
+                }
+            ],
         }
         assert (found["ready"], found["failing"]) == (True, [])
+
+
+async def test_subjects_that_no_group_takes_messages_of_are_shown_with_the_reason() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        await add_groups(http, "g1", "g2", "g3")
+        for number in range(7):
+            await http.change("PUT", f"/routes/s{number}", {"groups": ["g1"]})
+        await http.change("PUT", "/routes/both", {"groups": ["g1", "g2"]})
+        await http.change("PUT", "/routes/other", {"groups": ["g3"]})
+        await http.change("PUT", "/prefix-routes/p.", {"groups": ["g2"]})
+        await peer.register("p.a")
+        await peer.register("%RETRY%p.a%group1", ClientType.CONSUMER, consumer_group="group1")
+        await trio.sleep(1)
+        assert (await http.get("/route-summary"))["unserved_why"] == []
+        assert (await http.get("/routes/s1"))["unserved"] == ""
+        await http.change("POST", "/broker-groups/g1/retire", {"lose_messages": True})
+        found = await http.get("/route-summary")
+        [retired] = found["unserved_why"]
+        assert (retired["why"], retired["subjects"]) == ("g1 is retired", 7)
+        assert (len(retired["examples"]), found["unserved"], found["without_route"]) == (5, 7, 0)
+        await http.change("PUT", "/broker-groups/g2/read-only", {"read_only": True})
+        only = {"read_only": True, "subject": "other"}
+        await http.change("PUT", "/broker-groups/g3/read-only", only)
+        found = await http.get("/topology")
+        assert {row["why"]: row["examples"] for row in found["routes"]["unserved_why"]} == {
+            "g1 is retired": retired["examples"],
+            "g1 is retired, g2 is read-only": ["both"],
+            "g2 is read-only": ["p.a"],
+            "g3 is read-only for it": ["other"],
+        }
+        why = {
+            name: (await http.get(f"/routes/{name}"))["unserved"] for name in ("s1", "p.a", "other")
+        }
+        assert why == {
+            "s1": "g1 is retired",
+            "p.a": "g2 is read-only",
+            "other": "g3 is read-only for it",
+        }
+
+
+async def test_who_was_not_heard_since_a_restart_is_not_said_to_have_been() -> None:
+    world = World()
+    request = node()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker("g1"))
+        await peer.broker(broker("g2"))
+        await peer.node(request)
+        await trio.sleep(3)
+        assert await _liveness(server) == [("heard", 3), ("heard", 3)]
+    await trio.sleep(1000)
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker("g2", what=BrokerRequestType.HEARTBEAT))
+        await trio.sleep(3)
+        assert await _liveness(server) == [("assumed", None), ("heard", 3)]
+        [group] = (await Http(server).get("/topology"))["delay_groups"]
+        [seen] = group["nodes"]
+        assert (seen["liveness"], seen["heard_seconds_ago"]) == ("assumed", None)
+        await trio.sleep(31)
+        assert await _liveness(server) == [("none", None), ("none", None)]
+
+
+async def _liveness(server: MetaServer) -> list[tuple[str, int | None]]:
+    found = await Http(server).get("/topology")
+    status = (await Http(server).ask("GET", "/status")).json
+    rows = [
+        {
+            row["name"]: (
+                row["liveness"],
+                None if row["heard_seconds_ago"] is None else int(row["heard_seconds_ago"]),
+            )
+            for row in several
+        }
+        for several in (found["broker_groups"], status["groups"])
+    ]
+    assert rows[0] == rows[1]
+    return [rows[0]["g1"], rows[0]["g2"]]
 
 
 async def test_many_routes_are_changed_in_one_request_and_each_is_in_the_audit() -> None:

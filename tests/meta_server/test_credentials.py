@@ -110,7 +110,7 @@ async def test_whoever_has_it_not_changes_nothing(secret: Path) -> None:
         assert is_refused(await wrong.peer.ask(REGISTER, b""), "the files differ")
         assert server.registry.nodes == {}
         assert status_of(server)["unauthenticated"] == 4
-        assert server.handlers.refused["NODE_REGISTER"] == 4
+        assert server.handlers.refusals.by_command["NODE_REGISTER"] == 4
 
 
 async def test_a_recording_is_worth_nothing_here_and_elsewhere(secret: Path) -> None:

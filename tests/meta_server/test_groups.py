@@ -31,10 +31,12 @@ from meta_server.model import (
     BrokerGroup,
     Contents,
     GroupKind,
+    SaveBroker,
     SaveBrokerGroup,
 )
 from meta_server.registry import Registry
-from tests.meta_server.meta_rig import broker
+from meta_server.roles import plan_node
+from tests.meta_server.meta_rig import broker, node
 
 ONLINE, HEARTBEAT, OFFLINE = (
     BrokerRequestType.ONLINE,
@@ -105,19 +107,59 @@ def test_the_row_is_written_only_when_something_changes() -> None:
     assert heard == Heard(changes=(), group="g1")
 
 
-def test_a_broker_that_goes_online_elsewhere_is_followed() -> None:
+@pytest.mark.parametrize("what", [ONLINE, HEARTBEAT, OFFLINE])
+def test_nobody_takes_a_living_groups_address_away(what: BrokerRequestType) -> None:
     registry = Registry(Contents())
     apply(registry, broker())
-    assert apply(registry, broker(address="10.0.0.2:20881")).master == "10.0.0.2:20881"
+    with pytest.raises(RefusedError, match=r"g1 is at 10\.0\.0\.1:20881"):
+        plan(registry, broker(what=what, address="10.0.0.2:20881"))
 
 
-def test_a_heartbeat_from_elsewhere_counts_once_the_master_is_silent() -> None:
+@pytest.mark.parametrize("what", [ONLINE, HEARTBEAT])
+def test_a_broker_that_was_moved_is_followed_once_the_old_place_is_silent(
+    what: BrokerRequestType,
+) -> None:
     registry = Registry(Contents())
     apply(registry, broker())
-    other = broker(what=HEARTBEAT, address="10.0.0.2:20881")
-    with pytest.raises(RefusedError, match="which is heard"):
-        plan(registry, other)
+    other = broker(what=what, address="10.0.0.2:20881")
+    assert plan(registry, other, is_heard=False).moved_from == "10.0.0.1:20881"
     assert apply(registry, other, is_heard=False).master == "10.0.0.2:20881"
+    assert plan(registry, other).moved_from == ""
+
+
+def test_a_broker_that_went_off_line_before_it_was_moved_is_followed_at_once() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    apply(registry, broker(what=OFFLINE))
+    other = broker(address="10.0.0.2:20881")
+    with pytest.raises(RefusedError, match="which is heard"):
+        plan(registry, replace(other, request_type=HEARTBEAT))
+    assert apply(registry, other).master == "10.0.0.2:20881"
+
+
+def test_a_broker_that_an_operator_entered_goes_online_at_once_whoever_is_heard() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    registry.apply((SaveBroker(entered(BrokerRole.MASTER, host="h2", port=20881)),))
+    assert apply(registry, broker(address="h2:20881")).master == "h2:20881"
+
+
+def test_the_master_by_the_groups_record_goes_online_at_once_wherever_it_was_before() -> None:
+    registry = Registry(Contents())
+
+    def register(address: str, incarnation: int) -> None:
+        request = node("n1", group="g1", address=address, incarnation=incarnation)
+        registered = plan_node(
+            registry, request, is_heard=False, is_present=False, groups_max=10, now_ms=5
+        )
+        registry.apply(registered.changes)
+
+    for incarnation, address in enumerate(("10.0.0.5:20801", "10.0.0.6:20801"), start=1):
+        register(address, incarnation)
+        online = broker(role=BrokerRole.DELAY_MASTER, address=address)
+        assert apply(registry, online).master == address
+    with pytest.raises(RefusedError, match=r"is n1 at 10\.0\.0\.6:20801"):
+        plan(registry, broker(role=BrokerRole.DELAY_MASTER, address="10.0.0.7:20801"))
 
 
 def test_where_brokers_are_entered_only_their_addresses_count() -> None:
@@ -224,7 +266,7 @@ class Groups(RuleBasedStateMachine):
         counts = (
             known is None
             or known[0] == address
-            or what is ONLINE
+            or (what is ONLINE and (is_silent or known[1] is BrokerState.NRW))
             or (what is HEARTBEAT and is_silent)
         )
         try:

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import structlog
 import trio
 
 from delay_protocol import (
@@ -41,6 +42,7 @@ from meta_server.model import (
     SetOffline,
     Subject,
 )
+from meta_server.refusals import KINDS_MAX
 from meta_server.registry import Registry
 from tests.meta_server.memory_store import Fault, Medium
 from tests.meta_server.meta_rig import (
@@ -338,7 +340,7 @@ async def test_trap_6_a_broker_is_answered_within_2_s_however_slow_the_store_is(
         assert (await peer.broker(broker("g1", what=HEARTBEAT))).code == 0
         await trio.sleep(25)
         assert state_of(server, "g1") is BrokerState.RW
-        assert server.handlers.refused["BROKER_REGISTER"] == 2
+        assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 2
 
 
 async def test_a_broker_goes_online_and_clients_see_it() -> None:
@@ -383,7 +385,7 @@ async def test_wrong_roles_groups_and_addresses_are_refused_with_the_reason() ->
             answer = await peer.broker(request)
             assert answer.code == 51
             assert reason in answer.body
-        assert server.handlers.refused["BROKER_REGISTER"] == 8
+        assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 8
     assert world.medium.contents.broker_groups == (group("g1"),)
 
 
@@ -431,6 +433,67 @@ async def test_a_broker_that_has_moved_takes_its_group_over_by_a_heartbeat_once_
         await trio.sleep(10)
         late = await peer.broker(broker(what=HEARTBEAT))
         assert late.code == 51
+
+
+async def test_who_goes_online_elsewhere_takes_no_living_group_and_gets_it_once_it_is_silent() -> (
+    None
+):
+    world = World()
+    old, new = broker(what=HEARTBEAT), broker(what=HEARTBEAT, address="10.0.0.9:20881")
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving() as server:
+            peer, client = await world.connect(), await world.connect()
+            await peer.broker(broker(what=ONLINE))
+            before = await client.register("a.b")
+            refused = await peer.broker(broker(what=ONLINE, address=new.address))
+            assert refused.code == 51
+            assert b"g1 is at 10.0.0.1:20881, which is heard" in refused.body
+            assert (await peer.broker(old)).code == 0
+            assert (await client.register("a.b")).groups == before.groups
+            assert server.handlers.moves == 0
+            # As QMQ's does: on-line once, then a heartbeat every 10 s, whatever it was answered.
+            codes = []
+            for _ in range(4):
+                await trio.sleep(10)
+                codes.append((await peer.broker(new)).code)
+            assert codes == [51, 51, 0, 0]
+            assert server.registry.groups["g1"].master == new.address
+            assert state_of(server, "g1") is BrokerState.RW
+            assert server.handlers.moves == 1
+    [moved] = [line for line in lines if line["event"] == "a group has moved"]
+    assert (moved["log_level"], moved["group"]) == ("warning", "g1")
+    assert (moved["before"], moved["address"]) == (old.address, new.address)
+
+
+async def test_a_broker_that_is_refused_again_and_again_has_one_line_in_the_log_a_minute() -> None:
+    retired = group("g1", is_retired=True)
+    world = world_with(broker_groups=(retired,))
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving() as server:
+            for _ in range(100):
+                # As ours: it connects anew each time.
+                peer = await world.connect()
+                assert (await peer.broker(broker(what=ONLINE))).code == 51
+                await peer.stream.aclose()
+                await trio.sleep(1)
+            peer = await world.connect()
+            assert (await peer.broker(broker("g2", role=BrokerRole.STANDBY))).code == 51
+            assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 101
+    refused = [
+        (line["reason"], line.get("repeated")) for line in lines if line["event"] == "refused"
+    ]
+    other = "a broker with the role STANDBY serves nobody"
+    assert refused == [("g1 was retired", None), ("g1 was retired", 59), (other, None)]
+
+
+async def test_refusals_without_end_for_ever_other_reasons_take_no_memory() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        for number in range(KINDS_MAX + 50):
+            request = broker(f"g{number}", role=BrokerRole.MASTER, address=f"x{number}")
+            assert (await peer.broker(request)).code == 51
+        assert len(server.handlers.refusals) == KINDS_MAX
 
 
 async def test_heartbeats_keep_a_broker_alive_and_tell_its_state() -> None:
@@ -561,7 +624,7 @@ async def test_a_node_that_claims_anothers_identity_is_refused_with_the_reason()
             reply = await peer.node(request)
             assert isinstance(reply, Refused), request
             assert reason in reply.reason
-        assert server.handlers.refused["NODE_REGISTER"] == 6
+        assert server.handlers.refusals.by_command["NODE_REGISTER"] == 6
 
 
 async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks() -> None:

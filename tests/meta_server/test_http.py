@@ -110,6 +110,13 @@ async def test_readiness_says_that_the_store_is_away() -> None:
         assert "known routes are served" in body["failing"][0]
 
 
+async def test_what_is_nearly_a_path_leads_nowhere() -> None:
+    world = World()
+    async with world.serving() as server:
+        for path in ("/status/", "/meta/address/", "/api/v1/", "/api/v1/broker-groups/"):
+            assert (await ask(application(server), path))[0] == 404
+
+
 async def test_the_status_says_who_is_alive_and_who_accepts_nothing() -> None:
     world = World()
     async with world.serving() as server:

@@ -20,9 +20,23 @@ def test_silence_is_noticed_at_the_time_out_and_once() -> None:
 def test_who_was_known_before_counts_as_heard_at_the_start_and_not_later() -> None:
     liveness: Liveness[str] = Liveness(timeout_s=30)
     liveness.start(["a", "b"], 100)
-    assert liveness.heard_at("a") == 100
     liveness.start(["a", "c"], 110)
-    assert (liveness.heard_at("a"), liveness.heard_at("c")) == (100, 110)
+    assert liveness.take_silent(130) == ["a", "b"]
+    assert liveness.take_silent(140) == ["c"]
+
+
+def test_who_only_counts_as_heard_is_not_said_to_have_been() -> None:
+    liveness: Liveness[str] = Liveness(timeout_s=30)
+    liveness.start(["a", "b"], 100)
+    liveness.hear("b", 101)
+    liveness.expect("c", 102)
+    liveness.hear("c", 103)
+    liveness.expect("c", 104)
+    assert [liveness.sign_of(name) for name in "abcd"] == ["assumed", "heard", "assumed", "none"]
+    assert [liveness.heard_at(name) for name in "abcd"] == [None, 101, None, None]
+    assert [liveness.is_heard(name, 105) for name in "abcd"] == [True, True, True, False]
+    liveness.take_silent(131)
+    assert [liveness.sign_of(name) for name in "abc"] == ["none", "none", "assumed"]
 
 
 def test_who_is_forgotten_is_not_waited_for() -> None:

@@ -9,6 +9,7 @@ import trio
 
 from delay_protocol import (
     BrokerGroupInfo,
+    BrokerRequestType,
     BrokerState,
     ClientRegisterReply,
     ClientType,
@@ -256,6 +257,9 @@ async def test_trap_3_a_new_master_reaches_connected_clients_at_once() -> None:
         for client in clients:
             await client.register("a.b")
         began = trio.current_time()
+        await peer.broker(broker(what=BrokerRequestType.OFFLINE))
+        for client in clients:
+            assert (await client.pushed()).groups == ()
         await peer.broker(broker(address="10.0.0.2:20881"))
         for client in clients:
             pushed = await client.pushed()
@@ -276,8 +280,11 @@ async def test_a_client_that_never_reads_is_bounded_and_delays_nobody() -> None:
             await deaf.register(f"s{number}." + "x" * 100)
         await client.register("a.b")
         for _ in range(50):
-            for state in ("10.0.0.2:1", "10.0.0.3:1"):
-                await peer.broker(broker(address=state))
-                assert [info.master for info in (await client.pushed()).groups] == [state]
+            for what, told in (
+                (BrokerRequestType.OFFLINE, []),
+                (BrokerRequestType.ONLINE, ["10.0.0.1:20881"]),
+            ):
+                await peer.broker(broker(what=what))
+                assert [info.master for info in (await client.pushed()).groups] == told
         assert server.listener is not None
         assert server.listener.held_bytes < 50_000

@@ -65,7 +65,9 @@ def test_changes_reach_a_connected_client_at_once_and_outlive_kill_9(tmp_path: P
             assert set(pushed(client)) == {"broker1", "broker2"}
             done(meta, "route", "set", "orders", "--group", "broker2")
             assert set(pushed(client)) == {"broker2"}
-            done(meta, "route", "set", "or", "--prefix", "--group", "broker1")
+            said = done(meta, "route", "set", "or", "--prefix", "--group", "broker1")
+            assert "1 subjects that begin with or have routes of their own and keep them" in said
+            assert "`delaywheel admin route list --prefix or`" in said
             done(meta, "route", "remove", "orders")
             assert set(pushed(client)) == {"broker1"}
             done(meta, "broker-group", "read-only", "broker1", "on", "--subject", "orders")

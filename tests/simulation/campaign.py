@@ -8,21 +8,29 @@ Its failed seeds stay in it as they were then: what was done about them is told 
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from tests.simulation.ledger import (
+    Account,
+    LedgerEntry,
+    added,
+    campaign_table,
+    counts_line,
+    fault_table,
+    read_entries,
+    sum_table,
+    table,
+)
 from tests.simulation.meta_campaign import (
     META_BEGIN,
     META_END,
     META_LEDGER,
-    MetaEntry,
+    meta_tables,
     read_meta_ledger,
-    sums,
 )
 from tests.simulation.world import NAMED_POINTS, WorldResult
 
@@ -35,11 +43,9 @@ _SPANS = ("minute", "hour", "day")
 
 
 @dataclass(slots=True)
-class Campaign:
+class Campaign(Account[WorldResult]):
     """What the seeds of a campaign came to, added up."""
 
-    seeds: int = 0
-    failed: list[WorldResult] = field(default_factory=list)
     messages: int = 0
     messages_min: int | None = None
     segments: Counter[str] = field(default_factory=Counter)
@@ -49,16 +55,8 @@ class Campaign:
     crashes: int = 0
     twice: int = 0
     points: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    cpu_s: float = 0.0
 
-    def add(self, result: WorldResult, cpu_s: float = 0.0) -> None:
-        """Enter one seed."""
-        self.seeds += 1
-        self.cpu_s += cpu_s
-        if result.violations:
-            self.failed.append(result)
-            return
+    def _count(self, result: WorldResult) -> None:
         segments = result.segments.total()
         self.messages += result.messages
         self.messages_min = min(self.messages_min or result.messages, result.messages)
@@ -69,7 +67,6 @@ class Campaign:
         self.crashes += result.crashes
         self.twice += result.twice
         self.points.update(result.points)
-        self.faults.update(result.faults)
 
     @property
     def points_missed(self) -> list[str]:
@@ -85,112 +82,54 @@ class Campaign:
         )
         spans = ", ".join(f"{self.segments[name]} {name}" for name in _SPANS)
         yield f"segments: {spans} (at least {self.segments_min} a seed)"
-        yield "faults: " + _counts(self.faults)
-        yield "crash points: " + _counts(self.points)
+        yield "faults: " + counts_line(self.faults)
+        yield "crash points: " + counts_line(self.points)
         if self.points_missed:
             yield "crash points never hit: " + ", ".join(self.points_missed)
 
     def entry(self, *, date: str, commit: str, first: int, seconds: float) -> "Entry":
         """Return the line of the ledger for this campaign."""
         return Entry(
-            date=date,
-            commit=commit,
-            first=first,
-            seeds=self.seeds,
-            failed=[result.seed for result in self.failed],
+            **self.common(date=date, commit=commit, first=first, seconds=seconds),
             messages=self.messages,
             crashes=self.crashes,
             twice=self.twice,
-            faults=dict(sorted(self.faults.items())),
             points=dict(sorted(self.points.items())),
-            seconds=round(seconds, 1),
-            cpu_s=round(self.cpu_s, 1),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One campaign in the ledger; what its failed seeds saw is not counted."""
+class Entry(LedgerEntry):
+    """One campaign in the ledger."""
 
-    date: str
-    commit: str
-    """Abbreviated; with a + if the tree was not as committed."""
-    first: int
-    """The first seed."""
-    seeds: int
-    failed: list[int]
     messages: int
     crashes: int
     twice: int
-    faults: dict[str, int]
     points: dict[str, int]
-    seconds: float
-    cpu_s: float
-
-    def append_to(self, path: Path) -> None:
-        """Add this to a ledger."""
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(self)) + "\n")
 
 
 def read_ledger(path: Path) -> list[Entry]:
     """Return the campaigns of a ledger, oldest first; raise ValueError or TypeError at nonsense."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [Entry(**json.loads(line)) for line in lines]
+    return read_entries(path, Entry)
 
 
 def tables(entries: Iterable[Entry]) -> str:
     """Return the sum of campaigns as it stands in docs/reliability.md."""
     campaigns = list(entries)
-    faults: Counter[str] = Counter()
-    points: Counter[str] = Counter()
-    for entry in campaigns:
-        faults.update(entry.faults)
-        points.update(entry.points)
-    seeds = sum(entry.seeds for entry in campaigns)
+    points = added(entry.points for entry in campaigns)
     cpu_s = sum(entry.cpu_s for entry in campaigns)
-    rows: list[tuple[str, object]] = [
-        ("campaigns", len(campaigns)),
-        ("seeds", seeds),
-        ("of them failed", sum(len(entry.failed) for entry in campaigns)),
+    counts = (
         ("acknowledged messages", sum(entry.messages for entry in campaigns)),
         ("crashes", sum(entry.crashes for entry in campaigns)),
         ("delivered twice inside the window", sum(entry.twice for entry in campaigns)),
         ("CPU hours", f"{cpu_s / 3600:.1f}"),
-        ("CPU seconds a seed", f"{cpu_s / seeds:.2f}" if seeds else "-"),
-    ]
-    return "\n\n".join(
-        (
-            _table(("all campaigns", "sum"), rows),
-            _table(("fault", "how often"), sorted(faults.items())),
-            _table(("crashed at", "how often"), sorted(points.items())),
-            _table(
-                ("campaign", "commit", "seeds", "failed", "seeds a second"),
-                [
-                    (
-                        entry.date,
-                        entry.commit,
-                        f"{entry.first} to {entry.first + entry.seeds - 1}",
-                        ", ".join(map(str, entry.failed)) or "none",
-                        f"{entry.seeds / entry.seconds:.1f}" if entry.seconds else "-",
-                    )
-                    for entry in campaigns
-                ],
-            ),
-        )
     )
-
-
-def meta_tables(entries: Iterable[MetaEntry]) -> str:
-    """Return the sum of the meta server's campaigns as it stands in docs/reliability.md."""
-    seen, faults, each = sums(entries)
     return "\n\n".join(
         (
-            _table(("all campaigns", "sum"), seen),
-            _table(("fault", "how often"), faults),
-            _table(("campaign", "commit", "seeds", "failed", "seeds a second"), each),
+            sum_table(campaigns, counts),
+            fault_table(campaigns),
+            table(("crashed at", "how often"), sorted(points.items())),
+            campaign_table(campaigns),
         )
     )
 
@@ -203,19 +142,6 @@ def page_with(page: str, content: str, *, marks: tuple[str, str] = (BEGIN, END))
     if not begin or not end:
         raise ValueError(f"{PAGE} has no {begins} or no {ends}")
     return f"{before}{begins}\n\n{content}\n\n{ends}{after}"
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-
-
-def _cell(value: Any) -> str:  # noqa: ANN401 (numbers get their thousands apart)
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counter.items())) or "none"
 
 
 def main() -> int:

@@ -127,8 +127,8 @@ _ALIVE = (
         "a restart",
         (
             _LIVENESS,
-            "                self.hear(name, now)",
-            "                self.hear(name, now - self._timeout_s + 5)",
+            "                self.expect(name, now)",
+            "                self.expect(name, now - self._timeout_s + 5)",
         ),
     ),
     _rule(
@@ -401,6 +401,18 @@ _NODES = (
 )
 
 _BOUNDED = (
+    _rule(
+        "whoever goes on-line",
+        "brokers",
+        "A group that is heard keeps its address, whoever else goes on-line for it.",
+        "a broker that comes back elsewhere soon",
+        (
+            _GROUPS,
+            "    if is_move and is_heard and not is_open:",
+            "    if is_move and is_heard and not is_open and event is not GroupEvent.ONLINE:",
+        ),
+        seeds=40,
+    ),
     _rule(
         "any address",
         "brokers",

@@ -444,6 +444,7 @@ class MetaWitness:
         self._judge_records()
         self._judge_routes()
         self._judge_silence()
+        self._judge_moves()
         self._judge_deaths()
         self._judge_new_subjects()
 
@@ -540,6 +541,34 @@ class MetaWitness:
                 self.complain(
                     f"alive: {name} was taken off at {at_s:.3f} s, {silent_s:.3f} s after it was "
                     "heard of or the meta server began"
+                )
+
+    def _judge_moves(self) -> None:
+        """No group that is spoken for from its address gets another one.
+
+        But by its record, which says where its master is.
+        """
+        for number, at_s, change in self._own_changes():
+            if not isinstance(change, SaveBrokerGroup):
+                continue
+            name, now = change.group.name, change.group
+            before = self.medium.row_at(GROUPS, name, number - 1)
+            if before is None or name in self.medium.rows[DELAY_GROUPS]:
+                continue
+            if before.master == now.master or before.state is BrokerState.NRW:
+                continue
+            heard_s = max(
+                (
+                    one.sent_s
+                    for one in self.said.get(name, ())
+                    if one.address == before.master and one.acknowledged_s < at_s - _WAITED_S
+                ),
+                default=-math.inf,
+            )
+            if at_s - heard_s < self.rules.broker_timeout_s:
+                self.complain(
+                    f"alive: {name} went from {before.master} to {now.master} at {at_s:.3f} s, "
+                    f"{at_s - heard_s:.3f} s after the former was heard of"
                 )
 
     def _judge_deaths(self) -> None:

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from tests.simulation.campaign import Campaign, Entry
-from tests.simulation.meta_campaign import MetaCampaign, MetaEntry
+from tests.simulation.campaign import Campaign
+from tests.simulation.ledger import Account
+from tests.simulation.meta_campaign import MetaCampaign
 from tests.simulation.meta_world import MetaResult, run_meta_world
 from tests.simulation.world import WorldResult, run_world
 
@@ -71,20 +72,6 @@ def main() -> int:
     if options.world == "meta":
         return _run_campaign(options, MetaCampaign(), run_meta_world)
     return _run_campaign(options, Campaign(), run_world)
-
-
-class Account(Protocol[Result]):
-    """A campaign's account: Campaign, or MetaCampaign."""
-
-    @property
-    def seeds(self) -> int: ...
-    @property
-    def failed(self) -> list[Result]: ...
-    @property
-    def cpu_s(self) -> float: ...
-    def add(self, result: Result, cpu_s: float = 0.0) -> None: ...
-    def lines(self) -> Iterator[str]: ...
-    def entry(self, *, date: str, commit: str, first: int, seconds: float) -> Entry | MetaEntry: ...
 
 
 def _run_campaign(

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.campaign import PAGE, meta_tables, page_with
+from tests.simulation.campaign import PAGE, page_with
 from tests.simulation.meta_campaign import (
     META_BEGIN,
     META_END,
     META_LEDGER,
     MetaCampaign,
+    meta_tables,
     read_meta_ledger,
 )
 from tests.simulation.meta_world import MetaResult

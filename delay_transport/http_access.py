@@ -1,0 +1,63 @@
+"""Keeps others from doing over HTTP what only somebody on this machine may, without a token.
+
+A page in a browser on this machine is on it too, whoever wrote it; what keeps it out:
+
+* `Host` must name this machine, or the address that was connected to: a page whose own name was
+  made to lead here sends that name.
+* A change is refused if a browser says that it comes from another place (`Origin`,
+  `Sec-Fetch-Site`).
+"""
+
+import ipaddress
+from collections.abc import Collection, Mapping
+
+
+class PlaceError(Exception):
+    """A request comes from where nobody may ask that; HTTP's code for it is 403."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """A word for programs: peer, host or origin."""
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine for sure: a name other than localhost may be any."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def check_local(headers: Mapping[str, str], peer: str, own_hosts: Collection[str]) -> None:
+    """Raise PlaceError unless somebody on this machine asks; names of headers are in lower case.
+
+    `own_hosts` are what this machine is called beside localhost, in lower case: the host of the
+    setting, and the address that was connected to. A peer with that one is this machine too.
+    """
+    if peer and not is_loopback(peer) and peer not in own_hosts:
+        raise PlaceError("peer", "without tokens this machine alone is answered")
+    host = headers.get("host")
+    if host is not None and not _names_one_of(host, own_hosts):
+        raise PlaceError("host", "Host must name this machine, such as localhost or 127.0.0.1")
+
+
+def check_same_site(headers: Mapping[str, str]) -> None:
+    """Raise PlaceError if a browser asks for a page of another place."""
+    origin = headers.get("origin")
+    is_other = origin is not None and origin.partition("://")[2] != headers.get("host")
+    if is_other or headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+        raise PlaceError("origin", "a page of another place may not change anything")
+
+
+def _names_one_of(host: str, own_hosts: Collection[str]) -> bool:
+    name = host.lower()
+    without_port, colon, port = name.rpartition(":")
+    if colon and port.isdigit() and (not without_port.count(":") or without_port[-1:] == "]"):
+        name = without_port
+    name = name.removeprefix("[").removesuffix("]")
+    return is_loopback(name) or name in own_hosts
