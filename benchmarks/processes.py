@@ -102,11 +102,12 @@ class MetaServer(Process):
 
     def __init__(self, directory: Path, data: Path) -> None:
         self.port = free_port()
+        self.http_port = free_port()
         super().__init__(
             "delaywheel", "meta-server",
             "--data", str(data),
             "--listen", f"127.0.0.1:{self.port}",
-            "--http", "127.0.0.1:0",
+            "--http", f"127.0.0.1:{self.http_port}",
             "--set", "registration.broker_timeout_ms=600000",
             log=directory / "meta-server.log",
         )  # fmt: skip

@@ -48,8 +48,8 @@ def check_local(headers: Mapping[str, str], peer: str, own_hosts: Collection[str
 
 def check_same_site(headers: Mapping[str, str]) -> None:
     """Raise PlaceError if a browser asks for a page of another place."""
-    origin = headers.get("origin")
-    is_other = origin is not None and origin.partition("://")[2] != headers.get("host")
+    origin, host = headers.get("origin"), headers.get("host")
+    is_other = origin is not None and (not host or origin.partition("://")[2] != host)
     if is_other or headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
         raise PlaceError("origin", "a page of another place may not change anything")
 

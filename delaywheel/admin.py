@@ -872,13 +872,16 @@ def accept_older(session: Session, *, name: str, node_id: str, **body: object) -
 
 @admin.group(short_help="Limits that may change while the server runs.")
 def limit() -> None:
-    """Limits that may be changed while the server runs; a restart sets them back."""
+    """Limits that may be changed while the server runs.
+
+    What is set here is stored, and goes before the settings until it is reset.
+    """
 
 
 @limit.command("show", short_help="Show limits.")
 @_json_option
 def show_limits(session: Session) -> None:
-    """Show the limits in force, and those of the settings.
+    """Show the limits in force, those that were set, and those of the settings.
 
     \b
     Examples:
@@ -887,14 +890,14 @@ def show_limits(session: Session) -> None:
     _show_limits(session, session.ask("GET", "limits"))
 
 
-@limit.command("change", short_help="Change limits until the next restart.")
+@limit.command("change", short_help="Set limits, for restarts too.")
 @click.option("--subjects-max", type=click.IntRange(min=1))
 @click.option("--groups-max", type=click.IntRange(min=1))
 @click.option("--clients-max", type=click.IntRange(min=0))
 @click.option("--new-subjects-per-second-max", type=click.FloatRange(min=0.001))
 @_json_option
 def change_limits(session: Session, **body: object) -> None:
-    """Change limits until the meta server is restarted: to keep them, set them in its settings.
+    """Set limits: at once, and after restarts, whatever the settings say.
 
     \b
     Examples:
@@ -903,12 +906,38 @@ def change_limits(session: Session, **body: object) -> None:
     _show_limits(session, session.ask("PATCH", "limits", body=body))
 
 
+@limit.command("reset", short_help="Have the settings say limits again.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@_json_option
+def reset_limits(session: Session, *, names: tuple[str, ...], everything: bool) -> None:
+    """Take limits that were set away: what the settings say counts again, at once.
+
+    \b
+    Examples:
+      delaywheel admin limit reset subjects_max
+      delaywheel admin limit reset --all
+    """
+    if bool(names) is everything:
+        raise click.UsageError("name the limits, or say --all")
+    if everything:
+        names = tuple(session.ask("GET", "limits")["in_force"])
+    # As JSON's null: what is None is left out of a body.
+    body = dict.fromkeys(names, msgspec.Raw(b"null"))
+    _show_limits(session, session.ask("PATCH", "limits", body=body))
+
+
 def _show_limits(session: Session, answer: Json) -> None:
     if session.as_json:
         _show(session, answer)
         return
     rows = [
-        {"limit": name, "in force": value, "in the settings": answer["configured"][name]}
+        {
+            "limit": name,
+            "in force": value,
+            "set": answer["stored"].get(name),
+            "in the settings": answer["configured"][name],
+        }
         for name, value in answer["in_force"].items()
     ]
     wide_console().print(_table(rows))

@@ -106,6 +106,7 @@ from meta_server.admin_types import (
     RoutesChanged,
     RouteSet,
     RouteSummary,
+    StoredLimits,
     SubjectPath,
     SubjectQuery,
     SubjectRouteShown,
@@ -117,6 +118,7 @@ from meta_server.admin_types import (
 )
 from meta_server.admin_views import (
     names_of,
+    page_in_order,
     page_of,
     show_broker,
     show_client,
@@ -142,7 +144,8 @@ from meta_server.errors import (
     StoreRefusedError,
 )
 from meta_server.handlers import NEW_GROUP
-from meta_server.model import EVERY, AuditRow, Change, ClientSeen, Route
+from meta_server.limits import LIMIT_NAMES
+from meta_server.model import EVERY, AuditRow, Change, ClientSeen
 from meta_server.tokens import Role
 
 if TYPE_CHECKING:
@@ -396,18 +399,23 @@ async def take_broker_away(call: Call[BrokerPath, VersionQuery, None]) -> Done:
 @_operation("GET", "/routes")
 async def list_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
     """List routes of single subjects."""
-    return await _page_of_routes(call.server.registry.routes.values(), call.query)
+    query = call.query
+    rows, more = await page_in_order(
+        call.server.registry.routes,
+        after=query.after,
+        limit=query.limit,
+        prefix=query.prefix,
+        wanted=lambda route: not query.group or query.group in route.groups,
+    )
+    return Routes(items=list(map(show_route, rows)), next=more)
 
 
 @_operation("GET", "/prefix-routes")
 async def list_prefix_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
     """List routes of prefixes."""
-    return await _page_of_routes(call.server.registry.prefixes.values(), call.query)
-
-
-async def _page_of_routes(routes: Collection[Route], query: RouteQuery) -> Routes:
+    query = call.query
     rows, more = await page_of(
-        routes,
+        call.server.registry.prefixes.values(),
         lambda route: (route.name,),
         after=query.after,
         limit=query.limit,
@@ -527,14 +535,12 @@ async def _change_routes(
 async def list_subjects(call: Call[NoPath, SubjectQuery, None]) -> Subjects:
     """List subjects that were used, or entered."""
     query = call.query
-    rows, more = await page_of(
-        call.server.registry.subjects.values(),
-        lambda subject: (subject.name,),
+    rows, more = await page_in_order(
+        call.server.registry.subjects,
         after=query.after,
         limit=query.limit,
-        wanted=lambda subject: (
-            subject.name.startswith(query.prefix) and query.tag in {None, subject.tag}
-        ),
+        prefix=query.prefix,
+        wanted=lambda subject: query.tag in {None, subject.tag},
     )
     return Subjects(items=list(map(show_subject, rows)), next=more)
 
@@ -647,7 +653,7 @@ async def show_limits(call: Call[NoPath, NoQuery, None]) -> LimitsShown:
 
 @_operation("PATCH", "/limits")
 async def change_limits(call: Call[NoPath, NoQuery, LimitsChange]) -> LimitsShown:
-    """Change limits until the server is restarted."""
+    """Set limits, from now on and after restarts; null gives the settings' value back."""
     wanted = {
         name: value
         for name in call.body.__struct_fields__
@@ -659,9 +665,16 @@ async def change_limits(call: Call[NoPath, NoQuery, LimitsChange]) -> LimitsShow
 
 def _limits(server: "MetaServer") -> LimitsShown:
     def take(limits: RegistrationConfig) -> Limits:
-        return Limits(**{name: getattr(limits, name) for name in Limits.__struct_fields__})
+        return Limits(**{name: getattr(limits, name) for name in LIMIT_NAMES})
 
-    return LimitsShown(in_force=take(server.limits), configured=take(server.config.registration))
+    stored = server.registry.limits
+    return LimitsShown(
+        in_force=take(server.limits),
+        stored=StoredLimits(
+            **{name: stored[name].value for name in LIMIT_NAMES if name in stored}  # type: ignore[arg-type]
+        ),
+        configured=take(server.config.registration),
+    )
 
 
 # Delay servers

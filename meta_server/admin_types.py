@@ -622,25 +622,40 @@ class Limits(Answer, frozen=True, kw_only=True):
     """Subjects a second that may be used for the first time."""
 
 
+class StoredLimits(Answer, frozen=True, kw_only=True):
+    """Limits that were set while the server ran; null where the settings count."""
+
+    subjects_max: int | None = None
+    """Subjects there may be."""
+    groups_max: int | None = None
+    """Broker groups there may be."""
+    clients_max: int | None = None
+    """Uses of a subject by a client that are remembered."""
+    new_subjects_per_second_max: float | None = None
+    """Subjects a second that may be used for the first time."""
+
+
 class LimitsShown(Answer, frozen=True, kw_only=True):
-    """Limits as they are, and as the settings say."""
+    """Limits as they are, and why."""
 
     in_force: Limits
-    """As they are now."""
+    """As they are now, and after a restart: what is stored, else what the settings say."""
+    stored: StoredLimits
+    """As they were set."""
     configured: Limits
-    """As they are after a restart: to keep a change, write it into the settings."""
+    """As the settings say."""
 
 
 class LimitsChange(Request, frozen=True, kw_only=True):
-    """Limits that are to change until the server is restarted; what is left out stays."""
+    """Limits that are to be set; null: as the settings say; what is left out stays."""
 
-    subjects_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] | UnsetType = UNSET
+    subjects_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] | UnsetType | None = UNSET
     """Subjects there may be; 600 bytes of memory each."""
-    groups_max: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    groups_max: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType | None = UNSET
     """Broker groups there may be."""
-    clients_max: Annotated[int, Meta(ge=0, le=1_000_000_000)] | UnsetType = UNSET
+    clients_max: Annotated[int, Meta(ge=0, le=1_000_000_000)] | UnsetType | None = UNSET
     """Uses of a subject by a client that are remembered."""
-    new_subjects_per_second_max: Annotated[float, Meta(ge=0.001, le=1e9)] | UnsetType = UNSET
+    new_subjects_per_second_max: Annotated[float, Meta(ge=0.001, le=1e9)] | UnsetType | None = UNSET
     """Subjects a second that may be used for the first time."""
 
 

@@ -1,7 +1,8 @@
 """Rows as administrators are shown them, and pages of lists that may be long.
 
 A list is in the order of its rows' keys, and a page begins behind the key that the page before
-ended with: so rows that come and go meanwhile move no others. Finding a page takes a look at every
+ended with: so rows that come and go meanwhile move no others. Of subjects and routes, of which
+there may be a million, the order is kept. To find a page of anything else takes a look at every
 row, some in each turn of the loop.
 """
 
@@ -46,6 +47,7 @@ from meta_server.model import (
     Subject,
 )
 from meta_server.routing import delay_groups_for, why_unserved
+from meta_server.sorted_table import SortedTable
 from meta_server.status import NOT_IN_SYNC, failing_checks
 
 if TYPE_CHECKING:
@@ -85,8 +87,8 @@ class Turns:
 async def slices_of(rows: Collection[Row]) -> AsyncGenerator[list[Row], None]:
     """Yield all rows there are now, a slice in a turn of the loop, in no order.
 
-    Copying a million at once, or letting go of the copy, would take tens of milliseconds; it is
-    copied at once only if rows come or go meanwhile.
+    Copying many at once, or letting go of the copy, would take long; they are copied at once only
+    if rows come or go meanwhile: a hundred thousand take a millisecond.
     """
     turns = Turns()
     copied: list[list[Row]] = []
@@ -103,13 +105,52 @@ async def slices_of(rows: Collection[Row]) -> AsyncGenerator[list[Row], None]:
         await turns.pause()
 
 
-async def names_of(rows: Collection[str]) -> list[str]:
+async def slices_in_order(
+    table: SortedTable[Row], *, after: str | None = None, prefix: str = ""
+) -> AsyncGenerator[list[str], None]:
+    """Yield the names behind `after` that have a prefix, a slice in a turn of the loop, in order.
+
+    Those of a slice are there; what comes or goes between two slices may be told or not.
+    """
+    turns = Turns()
+    name, behind = (prefix, False) if after is None or after < prefix else (after, True)
+    while some := table.names_from(name, _SLICE, behind=behind):
+        if prefix and not some[-1].startswith(prefix):
+            yield list(itertools.takewhile(lambda one: one.startswith(prefix), some))
+            return
+        yield some
+        name, behind = some[-1], True
+        await turns.pause()
+
+
+async def names_of(table: SortedTable[Any]) -> list[str]:
     """Return all names there are now."""
     names: list[str] = []
-    async with aclosing(slices_of(rows)) as slices:
+    async with aclosing(slices_in_order(table)) as slices:
         async for some in slices:
             names += some
     return names
+
+
+async def page_in_order(
+    table: SortedTable[Row],
+    *,
+    after: str,
+    limit: int,
+    prefix: str = "",
+    wanted: Callable[[Row], bool] = lambda _: True,
+) -> tuple[list[Row], str | None]:
+    """Return a page of those rows of a table that have a prefix and are wanted, as `page_of`."""
+    begin = str(_decode_cursor(after, tuple[str])[0]) if after else None
+    found: list[tuple[str, Row]] = []
+    async with aclosing(slices_in_order(table, after=begin, prefix=prefix)) as slices:
+        async for some in slices:
+            found += [(name, table[name]) for name in some if wanted(table[name])]
+            if len(found) > limit:
+                break
+    page = found[:limit]
+    more = _encode_cursor((page[-1][0],)) if len(found) > limit else None
+    return [row for _, row in page], more
 
 
 async def page_of(
@@ -219,7 +260,7 @@ async def led_by_prefixes(server: "MetaServer") -> AsyncGenerator[list[tuple[str
             if name not in registry.routes and (route := registry.prefix_route(name)) is not None
         ]
 
-    async with aclosing(slices_of(registry.subjects)) as subjects:
+    async with aclosing(slices_in_order(registry.subjects)) as subjects:
         async for some in subjects:
             yield led(some)
     async with aclosing(slices_of(registry.client_subjects)) as subjects:
@@ -236,9 +277,8 @@ async def show_prefix(server: "MetaServer", route: Route) -> PrefixRouteShown:
     registry, prefix = server.registry, route.name
     led, kept = 0, 0
     examples: list[str] = []
-    async with aclosing(slices_of(registry.routes)) as routes:
-        async for some in routes:
-            own = [name for name in some if name.startswith(prefix)]
+    async with aclosing(slices_in_order(registry.routes, prefix=prefix)) as routes:
+        async for own in routes:
             kept += len(own)
             examples += own[: _EXAMPLES_MAX - len(examples)]
     async with aclosing(led_by_prefixes(server)) as subjects:
@@ -251,7 +291,7 @@ async def show_prefix(server: "MetaServer", route: Route) -> PrefixRouteShown:
         version=route.version,
         subjects=led,
         kept=kept,
-        kept_examples=sorted(examples),
+        kept_examples=examples,
     )
 
 
@@ -379,13 +419,13 @@ async def summary_of(server: "MetaServer") -> RouteSummary:
     registry = server.registry
     by_group: Counter[str] = Counter()
     unserved = _Unserved(server)
-    async with aclosing(slices_of(registry.routes.values())) as routes:
-        async for some in routes:
-            for route in some:
-                by_group.update(route.groups)
-                unserved.look_at(route.name)
+    async with aclosing(slices_in_order(registry.routes)) as routes:
+        async for names in routes:
+            for name in names:
+                by_group.update(registry.routes[name].groups)
+                unserved.look_at(name)
     without = 0
-    async with aclosing(slices_of(registry.subjects)) as subjects:
+    async with aclosing(slices_in_order(registry.subjects)) as subjects:
         async for names in subjects:
             for name in names:
                 if name not in registry.routes and registry.prefix_route(name) is None:

@@ -5,27 +5,26 @@ Whoever changes something here goes through the same queue as registrations
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 import trio
 
 from meta_server.access import AccessError, Gate
-from meta_server.admin_plans import Desk
+from meta_server.admin_plans import Desk, set_limits
 from meta_server.admin_types import RoutesChanged
 from meta_server.committing import STORE_LANE, Intent
 from meta_server.errors import MetaServerError, NotFoundError, StateError, StoreUnavailableError
 from meta_server.handlers import NEW_GROUP, NODES
-from meta_server.model import Audit, AuditRow, Change
+from meta_server.model import Audit, AuditAge, AuditCounts, AuditRow, Change
 from meta_server.registry import NodeKey
 from meta_server.tokens import Tokens
 
 if TYPE_CHECKING:
-    from meta_server.config import MetaServerConfig, RegistrationConfig
+    from meta_server.config import MetaServerConfig
     from meta_server.server import MetaServer
 
 _ADMINISTRATION: Final = "administration"
@@ -38,6 +37,9 @@ _ROUTES_AT_ONCE: Final = 200
 """Routes that one commit changes, and one turn of the loop plans."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+T = TypeVar("T")
 
 
 class OutcomeUnknownError(MetaServerError):
@@ -202,30 +204,9 @@ class Administration:
             left += refused
         return RoutesChanged(changed=changed, left=left, complete=True)
 
-    async def change_limits(self, actor: str, wanted: dict[str, float]) -> None:
-        """Put limits of registration in force until the next start; the audit has them."""
-        server = self._server
-        before: RegistrationConfig = server.limits
-
-        def plan(desk: Desk) -> Sequence[Change]:
-            nonlocal before
-            before = server.limits
-            changed = {
-                name: value for name, value in wanted.items() if getattr(before, name) != value
-            }
-            if not changed:
-                return ()
-            return desk.noted(
-                "limits.change",
-                "limits",
-                before={name: getattr(before, name) for name in changed},
-                after=changed,
-            )
-
-        def stored() -> None:
-            server.set_limits(replace(before, **wanted))  # type: ignore[arg-type]
-
-        await self.carry_out(actor, plan, stored=stored)
+    async def change_limits(self, actor: str, wanted: Mapping[str, float | None]) -> None:
+        """Set limits of registration; None takes what was set away, the settings count again."""
+        await self.carry_out(actor, lambda desk: set_limits(desk, wanted))
 
     async def change_dead_node(
         self,
@@ -257,11 +238,20 @@ class Administration:
 
     async def read_audit(self, *, before: int | None, limit: int) -> tuple[AuditRow, ...]:
         """Return entries of the audit, newest first; raise StoreUnavailableError."""
+        return await self._read(lambda: self._server.store.read_audit(before=before, limit=limit))
+
+    async def count_audit(self) -> AuditCounts:
+        """Return how many entries the audit has; raise StoreUnavailableError."""
+        return await self._read(self._server.store.count_audit)
+
+    async def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
+        """Return the oldest entries of one kind; raise StoreUnavailableError."""
+        return await self._read(
+            lambda: self._server.store.oldest_audit(by_node=by_node, limit=limit)
+        )
+
+    async def _read(self, read: Callable[[], T]) -> T:
         server = self._server
         if server.committing.is_stale:
             raise StoreUnavailableError("the store is away, and the audit is read from it")
-
-        def read() -> tuple[AuditRow, ...]:
-            return server.store.read_audit(before=before, limit=limit)
-
         return await server.runtime.executor.run(STORE_LANE, read)

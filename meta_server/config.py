@@ -315,6 +315,31 @@ class AdminConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """How long it is kept who changed what. Whatever bound is reached first counts."""
+
+    keep_ms: int = 400 * 24 * 3_600_000
+    """Milliseconds for which an entry is kept. A clock that is set ahead while the server runs
+    makes no entry older."""
+
+    entries_max: int = 1_000_000
+    """Entries of what somebody asked for; a change of a route has 500 bytes on disk."""
+
+    node_entries_max: int = 100_000
+    """Entries of delay servers that registered, counted by themselves: servers that start again
+    and again take no place from what people did. 2 KiB on disk each."""
+
+    look_ms: int = 60_000
+    """Milliseconds between two looks at whether there are entries to forget."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would keep nothing, or look all the time."""
+        require_at_least(self, 3_600_000, "keep_ms")
+        require_at_least(self, 100, "entries_max", "node_entries_max")
+        require_at_least(self, 1000, "look_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig(RoutingLimits):
     """Which broker groups a subject gets."""
 
@@ -345,6 +370,9 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """Who may administer."""
+
+    audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
+    """How long it is kept who changed what."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """What the process says."""

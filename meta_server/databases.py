@@ -34,6 +34,10 @@ _ADVISORY_LOCK: Final = 0x64656C6179  # "delay"
 
 _READS: Final = "delaywheel_reads"
 
+_LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes that the write-ahead log of a file keeps when all of it is in the file: somebody who reads
+for long (a backup) makes it longer, and it would stay so."""
+
 _LOG_ATTEMPTS: Final = 100
 """How often the write-ahead log of a file is turned on again while others are at it."""
 
@@ -130,7 +134,11 @@ class Database(ABC):
         kind = self._kind_of(cause)
         if kind is ConflictError:
             return ConflictError(what="commit", expected="no other writer", found=_text_of(cause))
-        return (kind or StoreUnavailableError)(_text_of(cause))
+        return (kind or StoreUnavailableError)(self._explain(cause, kind))
+
+    def _explain(self, error: BaseException, kind: type[StoreError] | None) -> str:  # noqa: ARG002 (others do)
+        """Return what an error says, and what is to be done about it."""
+        return _text_of(error)
 
 
 def open_database(settings: DatabaseSettings) -> Database:
@@ -187,6 +195,7 @@ class SqliteDatabase(Database):
         try:
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
             journal = _turn_on_log(connection)
         except BaseException:
             connection.close()
@@ -235,6 +244,15 @@ class SqliteDatabase(Database):
         code = getattr(error, "sqlite_errorcode", None)
         return None if code is None else _SQLITE_FAULTS.get(code & 0xFF)
 
+    def _explain(self, error: BaseException, kind: type[StoreError] | None) -> str:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _SQLITE_DAMAGED:
+            return super()._explain(error, kind)
+        return (
+            f"{self._path} is damaged, or no store: {_text_of(error)}. Move it and its -wal "
+            'away, keep them, and put a copy that `sqlite3 meta.db ".backup copy.db"` made in its '
+            "place; operating.md says what follows, and what to do without a copy"
+        )
+
 
 def _turn_on_log(connection: sqlite3.Connection) -> str:
     """Return the journal mode, WAL if the file can have it.
@@ -250,6 +268,9 @@ def _turn_on_log(connection: sqlite3.Connection) -> str:
         connection.execute("COMMIT")
     return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
 
+
+_SQLITE_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Primary result codes of a file that cannot be read as a database."""
 
 _SQLITE_FAULTS: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_CONSTRAINT: ConflictError,

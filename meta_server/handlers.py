@@ -65,9 +65,9 @@ from meta_server.refusals import Refusals
 from meta_server.registry import NodeKey, Registry
 from meta_server.roles import Registered, plan_end, plan_node
 from meta_server.routing import (
+    Answers,
     RoutingLimits,
     answer_of,
-    groups_for,
     plan_route,
     route_of,
     routed_subject,
@@ -290,9 +290,19 @@ class Handlers:
         Where a route is missing, or wants more groups, that is set going. So this is only to be
         asked for subjects that were admitted.
         """
-        found = groups_for(
-            self._registry, subject, client_type, self._routing, now_ms=self._clock.now_ms()
-        )
+        return self._groups_of(self._answers_now(), subject, client_type)
+
+    def answers(self) -> Callable[[str, int], tuple[BrokerGroupInfo, ...] | None]:
+        """Return `groups_of` for many subjects: quicker, and good until something changes."""
+        return partial(self._groups_of, self._answers_now())
+
+    def _answers_now(self) -> Answers:
+        return Answers(self._registry, self._routing, now_ms=self._clock.now_ms())
+
+    def _groups_of(
+        self, answers: Answers, subject: str, client_type: int
+    ) -> tuple[BrokerGroupInfo, ...] | None:
+        found = answers.groups_for(subject, client_type)
         if found is not None:
             return found
         changes = self._plan_route(subject)

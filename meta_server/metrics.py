@@ -98,4 +98,11 @@ def _store(server: "MetaServer") -> Iterator[Metric]:
     yield counter("meta_store_failures", "Failures of the store.", committing.failures)
     yield counter("meta_store_conflicts", "Commits somebody was before.", committing.conflicts)
     yield gauge("meta_store_up", "1 unless the store failed.", int(not committing.is_stale))
+    entries = GaugeMetricFamily(
+        "delaywheel_meta_audit_entries", "Entries of the audit at the last look.", labels=["of"]
+    )
+    entries.add_metric(["administration"], server.audit.counts.asked)
+    entries.add_metric(["nodes"], server.audit.counts.by_node)
+    yield entries
+    yield counter("meta_audit_forgotten", "Old entries forgotten.", server.audit.forgotten)
     yield counter("meta_stalls", "Times the process was not running.", server.stalls)

@@ -241,6 +241,19 @@ class AuditEntry:
     """The row before, as JSON; "" if there was none."""
     after: str = ""
     """The row after, as JSON; "" if there is none."""
+    by_node: bool = False
+    """Whether a delay server caused it by registering; False: somebody asked for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSetting:
+    """A limit that an operator set while the server ran. Key: name.
+
+    It goes before the configuration file until it is taken away.
+    """
+
+    name: str
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +269,7 @@ class Contents:
     clients: tuple[ClientSeen, ...] = ()
     delay_nodes: tuple[DelayNode, ...] = ()
     delay_groups: tuple[DelayGroup, ...] = ()
+    limits: tuple[LimitSetting, ...] = ()
     timestamp_ms: int = 0
     """No answer ever carried a later time than this one."""
 
@@ -384,6 +398,27 @@ class Audit:
     entry: AuditEntry
 
 
+@dataclass(frozen=True, slots=True)
+class ForgetAudit:
+    """Forget an entry of the audit, if it is there."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimit:
+    """Set a limit, in place of what was set before."""
+
+    setting: LimitSetting
+
+
+@dataclass(frozen=True, slots=True)
+class UnsetLimit:
+    """Take a limit that was set away: that of the configuration file counts."""
+
+    name: str
+
+
 Change = (
     SaveBrokerGroup
     | SaveBroker
@@ -402,6 +437,9 @@ Change = (
     | SaveDelayGroup
     | RaiseTimestamp
     | Audit
+    | ForgetAudit
+    | SetLimit
+    | UnsetLimit
 )
 """Everything that may happen to what is known."""
 
@@ -416,6 +454,24 @@ class AuditRow:
     number: int
     """Goes up from entry to entry, not necessarily by one."""
     entry: AuditEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditCounts:
+    """How many entries the audit has."""
+
+    asked: int
+    """Of what somebody asked for."""
+    by_node: int
+    """Of delay servers that registered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditAge:
+    """When an entry of the audit was made."""
+
+    number: int
+    at_ms: int
 
 
 class Store(Protocol):
@@ -437,6 +493,12 @@ class Store(Protocol):
 
     def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
         """Return up to `limit` entries, newest first, those with a lower number than `before`."""
+
+    def count_audit(self) -> AuditCounts:
+        """Return how many entries there are."""
+
+    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
+        """Return up to `limit` entries of one kind, oldest first."""
 
     def close(self) -> None:
         """Let go of the store; nothing else is called afterwards."""

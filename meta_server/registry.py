@@ -21,7 +21,9 @@ from meta_server.model import (
     Contents,
     DelayGroup,
     DelayNode,
+    ForgetAudit,
     ForgetClient,
+    LimitSetting,
     NoteClient,
     OfflineState,
     RaiseTimestamp,
@@ -36,12 +38,15 @@ from meta_server.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
+    SetLimit,
     SetOffline,
     SetReadOnly,
     Subject,
+    UnsetLimit,
     UnsetOffline,
     UnsetReadOnly,
 )
+from meta_server.sorted_table import SortedTable
 
 BrokerKey = tuple[str, int]
 """Hostname and serve port."""
@@ -64,8 +69,8 @@ class Registry:
     def __init__(self, contents: Contents) -> None:
         self.groups: dict[str, BrokerGroup] = {}
         self.brokers: dict[BrokerKey, Broker] = {}
-        self.subjects: dict[str, Subject] = {}
-        self.routes: dict[str, Route] = {}
+        self.subjects: SortedTable[Subject] = SortedTable({})
+        self.routes: SortedTable[Route] = SortedTable({})
         """Routes of single subjects."""
         self.prefixes: dict[str, Route] = {}
         """Routes of prefixes."""
@@ -74,6 +79,8 @@ class Registry:
         self.clients: dict[ClientKey, ClientSeen] = {}
         self.nodes: dict[NodeKey, DelayNode] = {}
         self.delay_groups: dict[str, DelayGroup] = {}
+        self.limits: dict[str, LimitSetting] = {}
+        """Limits that operators set."""
         self.timestamp_ms = 0
         # Other ways to find rows.
         self._brokers_in: dict[str, dict[BrokerKey, None]] = {}
@@ -104,14 +111,17 @@ class Registry:
     def _take_over(self, contents: Contents) -> None:
         self.groups = {group.name: group for group in contents.broker_groups}
         self.brokers = {(row.hostname, row.serve_port): row for row in contents.brokers}
-        self.subjects = {subject.name: subject for subject in contents.subjects}
-        self.routes = {route.name: route for route in contents.routes if not route.is_prefix}
+        self.subjects = SortedTable({subject.name: subject for subject in contents.subjects})
+        self.routes = SortedTable(
+            {route.name: route for route in contents.routes if not route.is_prefix}
+        )
         self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
         self.offline = dict.fromkeys(contents.offline)
         self.read_only = dict.fromkeys(contents.read_only)
         self.clients = {client.key: client for client in contents.clients}
         self.nodes = {_node_key(node): node for node in contents.delay_nodes}
         self.delay_groups = {group.name: group for group in contents.delay_groups}
+        self.limits = {setting.name: setting for setting in contents.limits}
         self.timestamp_ms = contents.timestamp_ms
         self._brokers_in = _index(self.brokers, lambda row: row.group)
         self._nodes_in = _index(self.nodes, lambda row: (row.cluster, row.group))
@@ -130,6 +140,7 @@ class Registry:
             clients=tuple(self.clients.values()),
             delay_nodes=tuple(self.nodes.values()),
             delay_groups=tuple(self.delay_groups.values()),
+            limits=tuple(self.limits.values()),
             timestamp_ms=self.timestamp_ms,
         )
 
@@ -259,7 +270,11 @@ class Registry:
                 before = self.timestamp_ms
                 self.timestamp_ms = max(before, timestamp_ms)
                 yield lambda: setattr(self, "timestamp_ms", before)
-            case Audit():
+            case SetLimit(limit):
+                yield _put(self.limits, limit.name, limit)
+            case UnsetLimit(name):
+                yield _take(self.limits, name)
+            case Audit() | ForgetAudit():
                 pass
 
     def _check_role(self, broker: Broker) -> None:

@@ -24,6 +24,7 @@ If no group takes messages it gets those that it would get if they did, called R
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
@@ -51,6 +52,9 @@ WRITABLE = frozenset({BrokerState.RW, BrokerState.W})
 """States in which QMQ's producers use a group."""
 
 _HASH_SPAN = 2.0**64
+
+_ALIKE_MAX = 10_000
+"""Different answers that are kept to be shared; beyond it they are gathered anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +120,82 @@ def groups_for(
     registry: Registry, subject: str, client_type: int, limits: RoutingLimits, *, now_ms: int
 ) -> tuple[BrokerGroupInfo, ...] | None:
     """Return what a client gets for a real subject; None if its route has to be chosen first."""
-    if client_type == ClientType.DELAY_PRODUCER:
-        return delay_groups_for(registry, subject, limits)
-    names = route_of(registry, subject)
-    if names is None or _wants_more(registry, subject, names, limits, now_ms):
-        return None
-    return answer_of(registry, subject, client_type, names)
+    return Answers(registry, limits, now_ms=now_ms).groups_for(subject, client_type)
+
+
+class Answers:
+    """What clients get as things are now, for many subjects: those that are routed alike share it.
+
+    Good for one state of the registry: whoever changes that makes another one.
+    """
+
+    __slots__ = ("_alike", "_delay", "_limits", "_now_ms", "_registry", "_short")
+
+    def __init__(self, registry: Registry, limits: RoutingLimits, *, now_ms: int) -> None:
+        self._registry = registry
+        self._limits = limits
+        self._now_ms = now_ms
+        self._alike: dict[tuple[object, ...], tuple[BrokerGroupInfo, ...]] = {}
+        self._short: dict[tuple[str, ...], bool] = {}
+        self._delay: tuple[list[BrokerGroup], bool] | None = None
+
+    def groups_for(self, subject: str, client_type: int) -> tuple[BrokerGroupInfo, ...] | None:
+        """Return what a client gets for a real subject; None if its route has to be chosen first.
+
+        Equal answers are mostly one object.
+        """
+        registry = self._registry
+        if client_type == ClientType.DELAY_PRODUCER:
+            return self._delay_groups_for(subject)
+        own = registry.routes.get(subject)
+        route = own or registry.prefix_route(subject)
+        if route is None:
+            return None
+        names = route.groups
+        if own is not None and own.is_chosen and self._is_short(names):
+            known = registry.subjects.get(subject)
+            if _candidates(registry, known.tag if known else "", names):
+                return None
+        is_producer = client_type == ClientType.PRODUCER
+        taken: tuple[bool, ...] = ()
+        if is_producer and registry.read_only:
+            taken = tuple(registry.is_read_only(subject, name) for name in names)
+        key = (names, is_producer, taken)
+        found = self._alike.get(key)
+        if found is None:
+            self._make_room(self._alike)
+            found = self._alike[key] = answer_of(registry, subject, client_type, names)
+        return found
+
+    def _is_short(self, names: tuple[str, ...]) -> bool:
+        short = self._short.get(names)
+        if short is None:
+            self._make_room(self._short)
+            short = self._short[names] = _is_short(
+                self._registry, names, self._limits, self._now_ms
+            )
+        return short
+
+    def _delay_groups_for(self, subject: str) -> tuple[BrokerGroupInfo, ...]:
+        registry, limits = self._registry, self._limits
+        if registry.read_only:
+            # Each subject may have others.
+            return delay_groups_for(registry, subject, limits)
+        if self._delay is None:
+            self._delay = _delay_groups(registry, "")
+        groups, taking = self._delay
+        first = ranked(subject, groups)[: limits.delay_groups_per_subject]
+        key = ("delay", *(group.name for group in first))
+        found = self._alike.get(key)
+        if found is None:
+            self._make_room(self._alike)
+            found = self._alike[key] = _delay_infos(first, taking=taking)
+        return found
+
+    @staticmethod
+    def _make_room(memory: dict[Any, Any]) -> None:
+        if len(memory) >= _ALIKE_MAX:
+            memory.clear()
 
 
 def answer_of(
@@ -179,6 +253,13 @@ def delay_groups_for(
     registry: Registry, subject: str, limits: RoutingLimits
 ) -> tuple[BrokerGroupInfo, ...]:
     """Return the delay groups of a subject: never none while there is one that is not retired."""
+    groups, taking = _delay_groups(registry, subject)
+    first = ranked(subject, groups)[: limits.delay_groups_per_subject]
+    return _delay_infos(first, taking=taking)
+
+
+def _delay_groups(registry: Registry, subject: str) -> tuple[list[BrokerGroup], bool]:
+    """Return the delay groups that a subject chooses from, and whether they take messages."""
     known = [
         group
         for group in registry.groups.values()
@@ -186,8 +267,11 @@ def delay_groups_for(
     ]
     open_to_it = [group for group in known if not _is_read_only(registry, subject, group)]
     taking = [group for group in open_to_it if group.state in WRITABLE]
-    first = ranked(subject, taking or open_to_it or known)[: limits.delay_groups_per_subject]
-    return tuple(_info(group, group.state if taking else BrokerState.RW) for group in first)
+    return taking or open_to_it or known, bool(taking)
+
+
+def _delay_infos(groups: Iterable[BrokerGroup], *, taking: bool) -> tuple[BrokerGroupInfo, ...]:
+    return tuple(_info(group, group.state if taking else BrokerState.RW) for group in groups)
 
 
 def plan_route(
@@ -230,14 +314,21 @@ def _wants_more(
     Routes that an operator gave are left as they are.
     """
     route = registry.routes.get(subject)
-    if route is None or not route.is_chosen or len(names) >= limits.groups_per_subject_max:
-        return False
-    if len(names) >= limits.groups_per_subject and not all(
-        _stays_away(registry.groups.get(name), limits, now_ms) for name in names
-    ):
+    if route is None or not route.is_chosen or not _is_short(registry, names, limits, now_ms):
         return False
     known = registry.subjects.get(subject)
     return bool(_candidates(registry, known.tag if known else "", names))
+
+
+def _is_short(
+    registry: Registry, names: tuple[str, ...], limits: RoutingLimits, now_ms: int
+) -> bool:
+    """Say whether these are fewer groups than a subject is to have, or none of them works."""
+    if len(names) >= limits.groups_per_subject_max:
+        return False
+    return len(names) < limits.groups_per_subject or all(
+        _stays_away(registry.groups.get(name), limits, now_ms) for name in names
+    )
 
 
 def _stays_away(group: BrokerGroup | None, limits: RoutingLimits, now_ms: int) -> bool:

@@ -28,18 +28,21 @@ from delay_transport.process import allow_open_files, stop_on_signals
 from delay_transport.shared_secret import SharedSecret
 from meta_server.access import check_exposure, warn_of_exposure
 from meta_server.administration import Administration
+from meta_server.audit_keeping import AuditKeeping
 from meta_server.clients import SeenClients
 from meta_server.committing import STORE_LANE, Committing, Intent
-from meta_server.config import MetaServerConfig, RegistrationConfig
+from meta_server.config import MetaServerConfig
 from meta_server.credentials import Credentials
 from meta_server.errors import MetaServerError
 from meta_server.groups import watched
 from meta_server.handlers import Handlers, Liveliness
 from meta_server.http import serve_http
+from meta_server.limits import limits_in_force
 from meta_server.liveness import Liveness
 from meta_server.model import (
     Audit,
     Change,
+    ForgetAudit,
     ForgetClient,
     NoteClient,
     RaiseTimestamp,
@@ -51,7 +54,9 @@ from meta_server.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
+    SetLimit,
     Store,
+    UnsetLimit,
 )
 from meta_server.openapi import document_json, page
 from meta_server.pushing import Pushing
@@ -76,6 +81,7 @@ _OTHER_FILES = 256
 
 _ROUTES_NOBODY = (
     Audit,
+    ForgetAudit,
     ForgetClient,
     NoteClient,
     RaiseTimestamp,
@@ -85,6 +91,8 @@ _ROUTES_NOBODY = (
     SaveDelayGroup,
     SaveDelayNode,
     SaveSubject,
+    SetLimit,
+    UnsetLimit,
 )
 """Changes after which every client would still get what it got."""
 
@@ -108,7 +116,7 @@ class MetaServer:
         """How often this process was not running for a while."""
         self.load_seconds = 0.0
         self.limits = config.registration
-        """Of what may be registered, as they are in force."""
+        """Of what may be registered, as they are in force: what is stored goes before the file."""
         self.administration = Administration(self, config)
         self.secret = secret_of(config)
         self.credentials = Credentials(
@@ -127,16 +135,17 @@ class MetaServer:
         self.handlers: Handlers
         self.pushing: Pushing
         self.clients: SeenClients
+        self.audit: AuditKeeping
 
     async def open(self) -> None:
         """Open the store, load everything, and wire what stands on it."""
         config, runtime = self.config, self.runtime
-        limits = self.limits
         began = trio.current_time()
         await self.administration.read_tokens()
         await self._read_secret()
         self.store, self.registry = await runtime.executor.run(STORE_LANE, self._load)
         self.load_seconds = trio.current_time() - began
+        self.limits = limits = limits_in_force(config.registration, self.registry.limits)
         _log.info(
             "loaded",
             subjects=len(self.registry.subjects),
@@ -175,7 +184,7 @@ class MetaServer:
             credentials=self.credentials,
         )
         self.pushing = Pushing(
-            groups_of=self.handlers.groups_of,
+            answers=self.handlers.answers,
             online_state=self.handlers.online_state,
             timestamp=self.handlers.timestamp,
             gather_s=config.push.gather_ms / 1000,
@@ -185,6 +194,9 @@ class MetaServer:
             per_connection_max=config.push.subscriptions_per_connection_max,
         )
         self.handlers.pushing = self.pushing
+        self.audit = AuditKeeping(
+            config.audit, clock=runtime.clock, reading=self.administration, commit=self._commit
+        )
 
     def _load(self) -> tuple[Store, Registry]:
         store = self._open_store()
@@ -205,6 +217,8 @@ class MetaServer:
     def _changed(self, changes: Sequence[Change]) -> None:
         """Push what follows from changes that are stored."""
         self.clients.stored(changes)
+        if any(isinstance(change, SetLimit | UnsetLimit) for change in changes):
+            self._put_limits_in_force()
         for change in changes:
             if isinstance(change, RaiseTimestamp):
                 self.timestamps.raise_ceiling(change.timestamp_ms)
@@ -225,8 +239,17 @@ class MetaServer:
 
     def _loaded_anew(self) -> None:
         self.timestamps.raise_ceiling(self.registry.timestamp_ms)
+        self._put_limits_in_force()
         self._wait_for_all()
         self.pushing.changed()
+
+    def _put_limits_in_force(self) -> None:
+        """Have everybody hold to the limits that are stored now."""
+        limits = limits_in_force(self.config.registration, self.registry.limits)
+        if limits != self.limits:
+            self.limits = limits
+            self.handlers.set_limits(limits)
+            self.clients.set_limits(limits)
 
     # -- tasks -------------------------------------------------------------------------------
 
@@ -332,12 +355,6 @@ class MetaServer:
         self.listener.stop()
         return trio.current_time() + self.config.node.stop_ms_max / 1000
 
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Put other limits of registration in force: those that count what there is."""
-        self.limits = limits
-        self.handlers.set_limits(limits)
-        self.clients.set_limits(limits)
-
     # -- what can be seen --------------------------------------------------------------------
 
     @staticmethod
@@ -389,6 +406,7 @@ async def serve(
             # Tell who is connected, note who is, notice who is not.
             nursery.start_soon(server.pushing.run)
             nursery.start_soon(server.keep_clients)
+            nursery.start_soon(server.audit.run)
             nursery.start_soon(server.administration.keep_tokens)
             nursery.start_soon(server.keep_secret)
             nursery.start_soon(server.watch_silence)

@@ -35,6 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import NoResultFound
+from sqlalchemy.sql import func
 
 from delay_protocol import BrokerRole, BrokerState, GroupRecord, Master, NodeRole, Phase
 from meta_server.databases import Database, DatabaseSettings, open_database
@@ -42,6 +43,8 @@ from meta_server.errors import ConflictError, NewerSchemaError, StoreUnusableErr
 from meta_server.migrations.runner import MIGRATIONS, known_state, migrate_one
 from meta_server.model import (
     Audit,
+    AuditAge,
+    AuditCounts,
     AuditEntry,
     AuditRow,
     Broker,
@@ -52,8 +55,10 @@ from meta_server.model import (
     Contents,
     DelayGroup,
     DelayNode,
+    ForgetAudit,
     ForgetClient,
     GroupKind,
+    LimitSetting,
     NoteClient,
     OfflineState,
     RaiseTimestamp,
@@ -68,9 +73,11 @@ from meta_server.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
+    SetLimit,
     SetOffline,
     SetReadOnly,
     Subject,
+    UnsetLimit,
     UnsetOffline,
     UnsetReadOnly,
 )
@@ -84,6 +91,7 @@ from meta_server.tables import (
     DELAY_GROUP_IN_SYNC,
     DELAY_NODE,
     LAST_TIMESTAMP,
+    LIMIT_SETTING,
     READONLY_BROKER_GROUP_SETTING,
     SUBJECT_INFO,
     SUBJECT_ROUTE,
@@ -142,6 +150,7 @@ class SqlStore:
                     delay_groups=tuple(
                         _delay_group(row, in_sync.get(row.id, {})) for row in rows(DELAY_GROUP)
                     ),
+                    limits=tuple(map(_limit, rows(LIMIT_SETTING))),
                     timestamp_ms=connection.execute(
                         select(LAST_TIMESTAMP.c.timestamp_ms)
                     ).scalar_one(),
@@ -178,10 +187,26 @@ class SqlStore:
                         target=row.target,
                         before=row.before_json,
                         after=row.after_json,
+                        by_node=row.by_node,
                     ),
                 )
                 for row in connection.execute(query)
             )
+
+    def count_audit(self) -> AuditCounts:
+        """Return how many entries there are."""
+        with self._begin(reads=True) as connection:
+            asked, by_node = (
+                connection.execute(_COUNT_AUDIT, {"key_by_node": kind}).scalar_one()
+                for kind in (False, True)
+            )
+        return AuditCounts(asked=asked, by_node=by_node)
+
+    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
+        """Return up to `limit` entries of one kind, oldest first."""
+        with self._begin(reads=True) as connection:
+            found = connection.execute(_OLDEST_AUDIT.limit(limit), {"key_by_node": by_node})
+            return tuple(AuditAge(number=row.number, at_ms=row.at_ms) for row in found)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -483,6 +508,17 @@ def _read_only(row: Row[Any]) -> ReadOnlySetting:
     return ReadOnlySetting(subject=row.subject, group=row.broker_group)
 
 
+def _values_of_limit(setting: LimitSetting) -> Values:
+    return {"name": setting.name, "value_json": json.dumps(setting.value)}
+
+
+def _limit(row: Row[Any]) -> LimitSetting:
+    value = json.loads(row.value_json)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"the limit {row.name} is {row.value_json}, which is no number")
+    return LimitSetting(name=row.name, value=value)
+
+
 def _hash_of(key: ClientKey) -> bytes:
     parts = [key.subject, int(key.client_type), key.consumer_group, key.client_id]
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).digest()
@@ -695,7 +731,27 @@ _AUDIT: Final = _Step(
         "target": entry.target,
         "before_json": entry.before,
         "after_json": entry.after,
+        "by_node": entry.by_node,
     },
+)
+_FORGET_AUDIT: Final = _Step(
+    table=AUDIT,
+    statements=_same(delete(AUDIT).where(_named(AUDIT, "number"))),
+    values=lambda number: {"key_number": number},
+)
+_COUNT_AUDIT: Final = select(func.count()).select_from(AUDIT).where(_named(AUDIT, "by_node"))
+_OLDEST_AUDIT: Final = (
+    select(AUDIT.c.number, AUDIT.c.at_ms)
+    .where(_named(AUDIT, "by_node"))
+    .order_by(AUDIT.c.at_ms, AUDIT.c.number)
+)
+_SET_LIMIT: Final = _Step(
+    table=LIMIT_SETTING, statements=_put(LIMIT_SETTING, "name"), values=_values_of_limit
+)
+_UNSET_LIMIT: Final = _Step(
+    table=LIMIT_SETTING,
+    statements=_same(delete(LIMIT_SETTING).where(_named(LIMIT_SETTING, "name"))),
+    values=lambda name: {"key_name": name},
 )
 
 
@@ -738,3 +794,9 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _RAISE_TIMESTAMP, timestamp_ms
         case Audit(entry):
             return _AUDIT, entry
+        case ForgetAudit(number):
+            return _FORGET_AUDIT, number
+        case SetLimit(setting):
+            return _SET_LIMIT, setting
+        case UnsetLimit(name):
+            return _UNSET_LIMIT, name

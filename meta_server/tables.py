@@ -3,8 +3,8 @@
 Names are those of QMQ's meta server where a table says the same as there; whole numbers have 64
 bits, times are wall clock in ms, and a `version` is what compare-and-set looks at. Tables without a
 counterpart in QMQ: delay_node, delay_group, delay_group_in_sync, last_timestamp, audit,
-store_identity, schema_version. What is left out of QMQ's: dates of rows that nobody reads, and of
-client_offline_state the state, since only what is off-line is kept.
+limit_setting, store_identity, schema_version. What is left out of QMQ's: dates of rows that nobody
+reads, and of client_offline_state the state, since only what is off-line is kept.
 """
 
 import re
@@ -246,5 +246,15 @@ AUDIT = Table(
     _text("target"),
     _text("before_json"),
     _text("after_json"),
+    Column("by_node", Boolean, nullable=False),
+    Index("audit_age", "by_node", "at_ms", "number"),
     sqlite_autoincrement=True,
 )
+
+LIMIT_SETTING = Table(
+    "limit_setting",
+    TABLES,
+    Column("name", ExactText, primary_key=True),
+    Column("value_json", Text, nullable=False),
+)
+"""Limits that go before those of the configuration file."""

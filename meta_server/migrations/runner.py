@@ -18,10 +18,18 @@ from sqlalchemy import Connection, insert, inspect, select
 from sqlalchemy.sql import func
 
 from meta_server.errors import NewerSchemaError, StoreUnusableError
-from meta_server.migrations import m0001_first_tables, m0002_boot_of_a_node
+from meta_server.migrations import (
+    m0001_first_tables,
+    m0002_boot_of_a_node,
+    m0003_audit_by_age_and_limits,
+)
 from meta_server.tables import SCHEMA_VERSION, STORE_IDENTITY
 
-MIGRATIONS: Final[tuple[ModuleType, ...]] = (m0001_first_tables, m0002_boot_of_a_node)
+MIGRATIONS: Final[tuple[ModuleType, ...]] = (
+    m0001_first_tables,
+    m0002_boot_of_a_node,
+    m0003_audit_by_age_and_limits,
+)
 """In order; the version of each is its place, from 1."""
 
 _WORDS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -41,6 +41,7 @@ ADMIN = (
     ("delay-group", "list"),
     ("delay-group", "show"),
     ("limit", "change"),
+    ("limit", "reset"),
     ("limit", "show"),
     ("route", "extend"),
     ("route", "list"),

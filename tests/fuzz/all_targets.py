@@ -4,11 +4,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.fuzz.disk_targets import DISK_TARGETS
+from tests.fuzz.meta_server_targets import META_SERVER_TARGETS
 from tests.fuzz.meta_targets import META_TARGETS
 from tests.fuzz.target import Target
 from tests.fuzz.text_targets import TEXT_TARGETS
 from tests.fuzz.wire_targets import WIRE_TARGETS
 
 TARGETS: Final[Mapping[str, Target]] = {
-    target.name: target for target in (*WIRE_TARGETS, *META_TARGETS, *DISK_TARGETS, *TEXT_TARGETS)
+    target.name: target
+    for target in (
+        *(*WIRE_TARGETS, *META_TARGETS, *META_SERVER_TARGETS),
+        *(*DISK_TARGETS, *TEXT_TARGETS),
+    )
 }

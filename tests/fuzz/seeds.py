@@ -1,14 +1,20 @@
 """What a fuzzer begins with: well-formed inputs of every target, made by our own encoders."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from delay_protocol import (
+    AcquireMeta,
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
     Challenge,
+    ClientRegister,
     GroupRecord,
     Hello,
     Item,
@@ -16,15 +22,21 @@ from delay_protocol import (
     NodeRegister,
     NodeRegistered,
     Refused,
+    encode_acquire_meta,
     encode_attributes,
+    encode_broker_register,
+    encode_client_register,
     encode_hello,
     encode_item,
+    encode_node_register,
     encode_request,
     encode_response,
     encode_send_reply,
 )
 from delay_protocol.frames import Frame
 from delay_server.config import sections
+from meta_server.admin_api import OPERATIONS
+from meta_server.qmq_management import ACTIONS
 from storage.batches import Codec, encode_batch
 from storage.checkpoint import Checkpoint, RetiredFile, SegmentState
 from storage.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
@@ -62,6 +74,100 @@ def _answers() -> list[bytes]:
         encode_response(requests[1], code=0, body=b"\0"),
         encode_request(code=100, opaque=1, body=b"") + FRAMES[1],
     ]
+
+
+def _peer_requests() -> list[bytes]:
+    client = ClientRegister(subject="s1", client_type=1, client_id="h@@1", app_code="a")
+    online = BrokerRegister(
+        request_type=BrokerRequestType.ONLINE,
+        group="g1",
+        address="h:1",
+        role=BrokerRole.MASTER,
+        state=BrokerState.RW,
+    )
+    node = node_register()
+    requests = [
+        *(
+            (0, encode_client_register(replace(client, subject=subject, client_type=kind)))
+            for subject in ("s1", "p.x", "%RETRY%s2%g", "new", "a b")
+            for kind in (1, 2, 4)
+        ),
+        *(
+            (1, encode_broker_register(replace(online, **changed)))
+            for changed in (
+                {},
+                {"request_type": BrokerRequestType.HEARTBEAT, "state": BrokerState.R},
+                {"request_type": BrokerRequestType.OFFLINE},
+                {"group": "g9", "role": BrokerRole.DELAY_MASTER, "address": "h:9"},
+            )
+        ),
+        *(
+            (2, encode_node_register(one))
+            for one in (
+                node,
+                msgspec.structs.replace(node, incarnation=4),
+                msgspec.structs.replace(node, node_id="n2", storage_uuid=OTHER_UUID),
+                msgspec.structs.replace(node, group="g2"),
+            )
+        ),
+        (3, encode_acquire_meta(AcquireMeta(hostname="h", serve_port=1))),
+    ]
+    framed = [bytes([code]) + len(body).to_bytes(2, "big") + body for code, body in requests]
+    return [*framed, b"".join(framed[:6]), b"".join(framed[-6:])]
+
+
+def _admin_requests() -> list[bytes]:
+    bodies: dict[str, tuple[bytes, ...]] = {
+        "add_broker_group": (b'{"name":"g3","address":"h:3","kind":"delay","ext":{"a":"b"}}',),
+        "change_broker_group": (b'{"weight":7,"tag":"t","version":1}', b'{"address":"h:7"}'),
+        "retire_broker_group": (b'{"lose_messages":true}',),
+        "restore_broker_group": (b"{}",),
+        "set_broker_group_read_only": (b'{"read_only":true}', b'{"read_only":true,"subject":"s1"}'),
+        "enter_broker": (
+            b'{"group":"g2","role":"MASTER","hostname":"k","ip":"1.1.1.1","serve_port":5}',
+        ),
+        "put_broker_in_place": (b'{"hostname":"k","ip":"1.1.1.1","serve_port":5}',),
+        "set_subject_route": (b'{"groups":["g1"]}',),
+        "set_prefix_route": (b'{"groups":["g2","g1"]}',),
+        "extend_routes": (b'{"group":"g1","new_group":"g2"}',),
+        "reduce_routes": (b'{"group":"g1"}',),
+        "set_subject_tag": (b'{"tag":"t"}',),
+        "take_consumers_offline": (b'{"subject":"s1","consumer_group":"c"}',),
+        "bring_consumers_online": (b'{"subject":"s1","consumer_group":"c","client_id":"x"}',),
+        "change_limits": (b'{"subjects_max":5,"groups_max":null}',),
+    }
+    parts = {"role": b"MASTER", "subject": b"s1", "prefix": b"p.", "node_id": b"n1"}
+    found = []
+    for number, operation in enumerate(OPERATIONS):
+        path = b"\0".join(parts.get(name, b"g1") for name in operation.path_type.__struct_fields__)
+        query = b"limit\x005" if "limit" in operation.query_type.__struct_fields__ else b""
+        found += [
+            bytes([number]) + path + b"\0\0" + query + b"\0\0" + body
+            for body in bodies.get(operation.name, (b"",))
+        ]
+    return found
+
+
+_MANAGEMENT: Final = [
+    b"\x00action\0" + action + b"\0\0" + form
+    for action, form in (
+        (b"AddBroker", b"brokerGroup=g7&role=0&hostname=h1&ip=10.0.0.1&servePort=1&syncPort=2"),
+        (b"ReplaceBroker", b"brokerGroup=g1&role=0&hostname=h1&ip=10.0.0.1&servePort=1&syncPort=2"),
+        (b"ListBrokers", b"brokerGroup=g1"),
+        (b"ListBrokerGroups", b""),
+        (b"ListSubjectRoutes", b"subject=s1"),
+        (b"AddNewSubject", b"subject=s9&tag=t"),
+        (b"AddSubjectBrokerGroup", b"subject=s1&brokerGroup=g2"),
+        (b"RemoveSubjectBrokerGroup", b"subject=s1&targetBrokerGroup=g2"),
+        (b"ExtendSubjectRoute", b"subject=s1&relatedBrokerGroup=g1&newBrokerGroup=g2"),
+        (b"MarkReadonlyBrokerGroup", b"subject=*&brokerGroup=g1"),
+    )
+] + [
+    b"\x01operation\0update\0clientId\0c\0subject\0s1\0consumerGroup\0g\0state\0OFF",
+    b"\x01operation\0query\0clientId\0c\0subject\0s1\0consumerGroup\0g",
+    b"\x02subject\0s1",
+    b"\x03groupName\0g1",
+]
 
 
 def batch_of(
@@ -344,7 +450,26 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
             )
         )
     ],
-    "config_file": list(_TOML),
+    "config_file": [*_TOML, b'[node]\ndata_dir = "d"\n[audit]\nkeep_ms = 3600000\n[push]\n'],
+    "meta_peers": _peer_requests(),
+    "meta_admin": _admin_requests(),
+    "meta_management": _MANAGEMENT,
+    "discovery": [
+        b"\x00HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n127.0.0.1:20880",
+        b"\x00HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n[::1]:5\r\n0\r\n\r\n",
+        b"\x03HTTP/1.0 200 OK\n\nmeta.example:1\n",
+        b"\x00HTTP/1.1 503 no\r\ncontent-length: 0\r\n\r\n",
+    ],
+    "http_access": [
+        b"localhost:8080\0http://localhost:8080\0same-origin",
+        b"[::1]:80\0http://evil.example\0cross-site",
+        b"10.0.0.5\0null",
+        b"rebound.example:8080",
+    ],
+    "tokens": [
+        b'{"tokens":[{"name":"alice","role":"admin","sha256":"' + b"0a" * 32 + b'"}]}',
+        b"{}",
+    ],
     "overrides": [
         b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",
         b"delay_transport.backoff_ms_max=inf",
@@ -387,6 +512,23 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
         b"\\ud800",
     ],
     "meta_client": [b"subject", b"clientTypeCode", b"requestType", b"clientLDC", b"\0", b"\x80\0"],
+    "meta_peers": [b"subject", b"clientTypeCode", b"\0\1\0\2", b"\x80\0"],
+    "meta_admin": [
+        *(
+            f'"{name}":'.encode()
+            for operation in OPERATIONS
+            if operation.body_type is not None
+            for name in operation.body_type.__struct_fields__
+        ),
+        *(b"null", b"true", b"[]", b"{}", b"9223372036854775807", b"1e999", b"\\ud800", b"after"),
+    ],
+    "meta_management": [
+        *(name.encode() for name in ACTIONS),
+        *(b"action", b"brokerGroup", b"subject", b"role", b"servePort", b"clientId", b"state"),
+        *(b"operation", b"consumerGroup", b"%00", b"&", b"="),
+    ],
+    "discovery": [b"content-length", b"transfer-encoding: chunked", b"\r\n\r\n", b"[::1]:1"],
+    "tokens": [b'"name":', b'"role":', b'"sha256":', b'"created":', b'"read"'],
     "nodes": [
         *(
             msgspec.msgpack.encode(name)

@@ -1,14 +1,19 @@
 """The corpus holds: every input ever found keeps every promise, without atheris."""
 
+import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import CodeType, FrameType
 
 import pytest
 
+from tests.fuzz import run as run_module
 from tests.fuzz.all_targets import TARGETS
 from tests.fuzz.corpus import FOLDER, Entry, parse, path_of, read_corpus, render
+from tests.fuzz.run import ROOT
 from tests.fuzz.seeds import seeds
-from tests.fuzz.target import Target, execute
+from tests.fuzz.target import Target, TooLargeError, execute
 
 INPUTS_MAX = 400
 BYTES_MAX = 500 * 1024
@@ -18,22 +23,72 @@ def inputs_of(target: Target) -> list[bytes]:
     return [*(entry.data for entry in read_corpus(target.name)), *seeds(target.name)]
 
 
+def check(target: Target, data: bytes, folder: Path) -> None:
+    """Run an input with its memory counted.
+
+    A peak counts whatever else goes on in the process, and other tests leave things going on: for
+    an input that took too much a process of its own decides.
+    """
+    try:
+        execute(target, data, measure_memory=True)
+    except TooLargeError:
+        path = folder / f"{target.name}-input"
+        path.write_bytes(data)
+        alone = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.run", "--show", path],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert alone.returncode == 0, alone.stderr
+
+
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_input_keeps_every_promise(name: str) -> None:
+def test_every_input_keeps_every_promise(name: str, tmp_path: Path) -> None:
     for data in inputs_of(TARGETS[name]):
-        execute(TARGETS[name], data, measure_memory=True)
+        check(TARGETS[name], data, tmp_path)
+
+
+def test_what_takes_too_much_only_beside_other_things_is_let_off_by_a_process_of_its_own(
+    tmp_path: Path,
+) -> None:
+    hoard: list[bytes] = []
+
+    def run(data: bytes) -> None:
+        TARGETS["addresses"].run(data)
+        # As a thread of another test would.
+        hoard.append(bytes(4 << 20))
+
+    check(replace(TARGETS["addresses"], run=run), b"127.0.0.1:1", tmp_path)
+    assert hoard
+
+
+def test_what_takes_too_much_by_itself_breaks_in_a_process_of_its_own_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: bytes) -> None:
+        assert bytes(4 << 20)
+
+    greedy = replace(TARGETS["addresses"], name="greedy", run=run)
+    with pytest.raises(AssertionError, match="KeyError: 'greedy'"):
+        check(greedy, b"127.0.0.1:1", tmp_path)
+    path = tmp_path / "greedy-input"
+    monkeypatch.setattr(run_module, "TARGETS", {"greedy": greedy})
+    with pytest.raises(TooLargeError):
+        run_module.show(path)
 
 
 LONG = 128 * 1024
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_time_and_memory_grow_with_the_input_and_no_faster(name: str) -> None:
+def test_time_and_memory_grow_with_the_input_and_no_faster(name: str, tmp_path: Path) -> None:
     # What is repeated is the most work: the first bytes choose, the rest is the input proper.
     for data in sorted(inputs_of(TARGETS[name]), key=len)[-3:]:
         choice, body = data[:1], data[1:] or b"\0"
         long = choice + (body * (LONG // len(body) + 1))[:LONG]
-        execute(TARGETS[name], long, measure_memory=True)
+        check(TARGETS[name], long, tmp_path)
 
 
 @pytest.mark.parametrize("name", TARGETS)

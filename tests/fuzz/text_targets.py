@@ -12,6 +12,7 @@ from delay_client.config import parse_server
 from delay_server.config_file import load_config
 from delay_transport import AddressError, ConfigError, format_address, parse_address
 from delaywheel.parameters import DELAY, MOMENT, PAIR
+from meta_server.config_file import load_config as load_meta_config
 from tests.fuzz.target import Target, attempt, byte_at, fault_of
 
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - for speed only
@@ -36,6 +37,9 @@ def config_file(data: bytes) -> None:
     fault = fault_of(ConfigError, load_config, path)
     assert fault is None or (fault.source == str(path) and fault.reason)
     attempt(ConfigError, load_config, path, _NEEDED)
+    meta_fault = fault_of(ConfigError, load_meta_config, path)
+    assert meta_fault is None or (meta_fault.source == str(path) and meta_fault.reason)
+    attempt(ConfigError, load_meta_config, path, _NEEDED[:1])
 
 
 def overrides(data: bytes) -> None:
@@ -48,7 +52,7 @@ def overrides(data: bytes) -> None:
 
 def _sources(texts: list[str]) -> set[str]:
     given = {f"--set {text}" for text in (*_NEEDED, *texts)}
-    return {"settings", *given, *(f"--set {text!a}" for text in texts)}
+    return {"settings", *(one.encode(errors="backslashreplace").decode() for one in given)}
 
 
 def addresses(data: bytes) -> None:
@@ -89,8 +93,11 @@ TEXT_TARGETS = (
     Target(
         name="config_file",
         run=config_file,
-        decoders=(load_config,),
-        packages=("delay_transport.settings_file", "delay_server.config", "tomllib"),
+        decoders=(load_config, load_meta_config),
+        packages=(
+            *("delay_transport.settings_file", "delay_server.config", "meta_server.config"),
+            "tomllib",
+        ),
         memory_per_byte=2000,
         memory_base=_SETTINGS_MEMORY,
     ),

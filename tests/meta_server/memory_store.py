@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from enum import Enum
 
 from meta_server.errors import StoreRefusedError, StoreUnavailableError
-from meta_server.model import Audit, AuditRow, Change, Contents, Store
+from meta_server.model import (
+    Audit,
+    AuditAge,
+    AuditCounts,
+    AuditRow,
+    Change,
+    Contents,
+    ForgetAudit,
+    Store,
+)
 from meta_server.registry import Registry
 
 
@@ -28,6 +37,7 @@ class Medium:
     def __init__(self, contents: Contents | None = None) -> None:
         self.tables = Registry(contents or Contents())
         self.audit: list[AuditRow] = []
+        self.audit_numbers = 0
         self.is_down = False
         """Whether every call fails."""
         self.next_faults: list[Fault] = []
@@ -68,7 +78,10 @@ class MemoryStore:
         medium.commits.append(tuple(changes))
         for change in changes:
             if isinstance(change, Audit):
-                medium.audit.append(AuditRow(number=len(medium.audit) + 1, entry=change.entry))
+                medium.audit_numbers += 1
+                medium.audit.append(AuditRow(number=medium.audit_numbers, entry=change.entry))
+        gone = {change.number for change in changes if isinstance(change, ForgetAudit)}
+        medium.audit = [row for row in medium.audit if row.number not in gone]
         if fault is Fault.KEPT:
             raise StoreUnavailableError("told to say that it is lost")
 
@@ -77,6 +90,19 @@ class MemoryStore:
         self._check_up()
         rows = [row for row in self._medium.audit if before is None or row.number < before]
         return tuple(reversed(rows[-limit:]))
+
+    def count_audit(self) -> AuditCounts:
+        """Return how many entries there are."""
+        self._check_up()
+        by_node = sum(row.entry.by_node for row in self._medium.audit)
+        return AuditCounts(asked=len(self._medium.audit) - by_node, by_node=by_node)
+
+    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
+        """Return the oldest entries of one kind."""
+        self._check_up()
+        rows = [row for row in self._medium.audit if row.entry.by_node is by_node]
+        rows.sort(key=lambda row: (row.entry.at_ms, row.number))
+        return tuple(AuditAge(number=row.number, at_ms=row.entry.at_ms) for row in rows[:limit])
 
     def close(self) -> None:
         """Let go."""

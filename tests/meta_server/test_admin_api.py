@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 import trio
 
 from delay_protocol import BrokerRequestType, BrokerState, ClientType, OnlineState
 from meta_server.config import AdminConfig, RegistrationConfig
-from meta_server.model import BrokerGroup, Contents, GroupKind, Route, Subject
+from meta_server.model import BrokerGroup, Contents, GroupKind, LimitSetting, Route, Subject
 from meta_server.server import MetaServer
 from meta_server.tokens import Role, Token, digest_of, encode_tokens
 from tests.meta_server.http_rig import JSON, Http
@@ -312,7 +313,7 @@ async def test_a_dead_delay_server_is_given_up_and_a_living_one_is_not() -> None
 # Limits
 
 
-async def test_limits_change_until_the_next_start_and_the_audit_says_so() -> None:
+async def test_a_limit_that_is_set_goes_before_the_settings_also_after_a_restart() -> None:
     world = World()
     config = make_config(registration=RegistrationConfig(groups_max=1))
     async with world.serving(config) as server:
@@ -331,8 +332,67 @@ async def test_limits_change_until_the_next_start_and_the_audit_says_so() -> Non
         code, error = await http.refused("POST", "/broker-groups", {"name": "g3"})
         assert (code, "limit" in error["message"]) == (409, True)
     assert len(world.medium.audit) == 1
+    other = make_config(registration=RegistrationConfig(groups_max=77))
+    for started in (config, other):
+        async with world.serving(started) as server:
+            shown = await Http(server).get("/limits")
+            assert shown["in_force"]["groups_max"] == 2
+            assert shown["stored"] == {
+                "subjects_max": None,
+                "groups_max": 2,
+                "clients_max": None,
+                "new_subjects_per_second_max": None,
+            }
+            assert shown["configured"]["groups_max"] == started.registration.groups_max
+            peer = await world.connect()
+            assert (await peer.broker(broker("g3", address="h:3"))).code == 51
     async with world.serving(config) as server:
-        assert (await Http(server).get("/limits"))["in_force"]["groups_max"] == 1
+        http = Http(server)
+        for _ in range(2):
+            shown = await http.change("PATCH", "/limits", {"groups_max": None})
+            assert (shown["in_force"]["groups_max"], shown["stored"]["groups_max"]) == (1, None)
+        entry = (await http.get("/audit"))["items"][0]
+        assert (entry["before"], entry["after"]) == ({"groups_max": 2}, {"groups_max": None})
+    assert len(world.medium.audit) == 2
+    async with world.serving(other) as server:
+        assert (await Http(server).get("/limits"))["in_force"]["groups_max"] == 77
+
+
+async def test_a_limit_that_is_set_to_what_the_settings_say_stays_when_they_change() -> None:
+    world = World()
+    async with world.serving(make_config(registration=RegistrationConfig(groups_max=5))) as server:
+        await Http(server).change("PATCH", "/limits", {"groups_max": 5})
+    async with world.serving(make_config(registration=RegistrationConfig(groups_max=6))) as server:
+        assert (await Http(server).get("/limits"))["in_force"]["groups_max"] == 5
+
+
+async def test_a_limit_that_the_store_did_not_take_is_not_in_force() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        world.medium.next_faults = [Fault.LOST, Fault.KEPT]
+        for value, in_force in ((7, server.limits.groups_max), (8, 8)):
+            code, _ = await http.refused("PATCH", "/limits", {"groups_max": value})
+            assert code == 503
+            await until(lambda: not server.committing.is_stale)
+            assert server.limits.groups_max == in_force
+            assert (await http.get("/limits"))["in_force"]["groups_max"] == in_force
+
+
+async def test_a_stored_limit_that_cannot_be_is_left_out_and_named_in_the_log() -> None:
+    limits = (
+        LimitSetting(name="groups_max", value=-1),
+        LimitSetting(name="subjects_max", value=1.5),
+        LimitSetting(name="clients_max", value=3),
+        LimitSetting(name="of_another_version", value=1),
+    )
+    world = World(medium=Medium(Contents(limits=limits)))
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving() as server:
+            assert (server.limits.clients_max, server.limits.groups_max) == (3, 2000)
+            assert (await Http(server).get("/limits"))["stored"]["groups_max"] == -1
+    named = {line["limit"] for line in lines if "not in force" in line["event"]}
+    assert named == {"groups_max", "subjects_max", "of_another_version"}
 
 
 async def test_new_subjects_are_admitted_by_the_limit_in_force() -> None:

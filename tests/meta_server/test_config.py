@@ -84,5 +84,6 @@ def test_all_sections_but_none_else_are_listed() -> None:
         "push",
         "http",
         "admin",
+        "audit",
         "log",
     ]

@@ -19,7 +19,7 @@ from delay_protocol import (
 )
 from meta_server.config import ListenerConfig, PushConfig
 from meta_server.pushing import Pushing, Subscription, Use
-from tests.meta_server.meta_rig import World, broker, make_config, names
+from tests.meta_server.meta_rig import World, broker, make_config, names, until
 
 
 @dataclass(eq=False)
@@ -29,10 +29,18 @@ class FakeConnection:
     unsent_bytes: int = 0
     is_closed: bool = False
     data: bytearray = field(default_factory=bytearray)
+    takes: int = 0
+    """Bytes that are taken every 50 ms; 0: all at once."""
 
     def reply(self, data: bytes) -> None:
         assert not self.is_closed
         self.data += data
+        self.unsent_bytes += len(data) if self.takes else 0
+
+    async def take(self) -> None:
+        while True:
+            await trio.sleep(0.05)
+            self.unsent_bytes = max(self.unsent_bytes - self.takes, 0)
 
     def taken(self) -> list[ClientRegisterReply]:
         decoder = FrameDecoder(frame_bytes_max=1 << 24)
@@ -49,7 +57,7 @@ class Rig:
         self.offline: set[str] = set()
         self.asked: list[str] = []
         self.pushing = Pushing(
-            groups_of=self._groups_of,
+            answers=lambda: self._groups_of,
             online_state=lambda _, sub, __: OnlineState(sub.client_id in self.offline),
             timestamp=lambda: 77,
             gather_s=0.05,
@@ -200,6 +208,58 @@ async def test_while_one_client_is_deaf_nobody_else_is_looked_at_again_and_again
         deaf.unsent_bytes = 0
         await trio.sleep(2)
         assert len(deaf.taken()) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_takes_a_little_at_a_time_is_told_all_of_it_without_beginning_anew() -> None:
+    rig = Rig(unsent_bytes_max=1000)
+    slow = FakeConnection(takes=1000)
+    subjects = [f"s{number}" for number in range(1000)]
+    for subject in subjects:
+        rig.subscribe(slow, subject)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(slow.take)
+        rig.routes = dict.fromkeys(
+            subjects,
+            (BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),),
+        )
+        rig.pushing.changed()
+        began = trio.current_time()
+        await until(lambda: rig.pushing.counts.pushes == 1000)
+        # Some fourteen go at a time, with no long wait for who is taking.
+        assert trio.current_time() - began < 75 * 0.1
+        assert rig.pushing.counts.delayed > 30
+        # Each is looked at about once, also those that come after many.
+        assert len(rig.asked) < 1200
+        # One that was told already, and changes in the middle, is not missed.
+        rig.routes["s0"] = ()
+        rig.pushing.changed(["s0"])
+        await trio.sleep(5)
+        told = slow.taken()
+        assert [reply.subject for reply in told] == [*subjects, "s0"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_deaf_client_is_kept_in_mind_once_however_often_things_change() -> None:
+    rig = Rig()
+    deaf = FakeConnection(unsent_bytes=100)
+    for number in range(50):
+        rig.subscribe(deaf, f"s{number}")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        for number in range(500):
+            rig.route(f"s{number % 50}", f"g{number}")
+            rig.pushing.changed()
+            await trio.sleep(0.1)
+            rig.pushing.changed([f"s{number % 7}", f"s{number % 50}"])
+            await trio.sleep(0.1)
+        [left] = rig.pushing._due.late.values()
+        assert len(left) <= 50
+        deaf.unsent_bytes = 0
+        await trio.sleep(3)
+        told = {reply.subject: names(reply.groups) for reply in deaf.taken()}
+        assert told == {f"s{number % 50}": [f"g{number}"] for number in range(450, 500)}
         nursery.cancel_scope.cancel()
 
 

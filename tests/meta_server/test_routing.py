@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay_protocol import BrokerState, ClientType
+from delay_protocol import BrokerGroupInfo, BrokerState, ClientType
 from meta_server.errors import RefusedError
 from meta_server.model import (
     BrokerGroup,
@@ -21,11 +21,14 @@ from meta_server.model import (
 )
 from meta_server.registry import Registry
 from meta_server.routing import (
+    Answers,
     RoutingLimits,
+    answer_of,
     delay_groups_for,
     groups_for,
     plan_route,
     ranked,
+    route_of,
     routed_subject,
 )
 from tests.meta_server.meta_rig import names
@@ -304,3 +307,72 @@ def test_whoever_is_no_producer_sees_read_only_groups_too(client_type: int) -> N
 def test_limits_that_leave_subjects_without_a_group_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RoutingLimits(**wrong)
+
+
+@given(st.data())
+def test_an_answer_that_is_shared_is_the_one_that_each_subject_would_get(
+    data: st.DataObject,
+) -> None:
+    group_names = ["g1", "g2", "d1", "d2", "d3"]
+    groups = [
+        (delay if name.startswith("d") else group)(
+            name,
+            data.draw(st.sampled_from([RW, R, W, NRW])),
+            tag=data.draw(st.sampled_from(["", "t"])) if name == "g2" else "",
+            is_retired=data.draw(st.integers(0, 4)) == 0,
+            is_read_only=data.draw(st.integers(0, 4)) == 0,
+        )
+        for name in group_names
+    ]
+    subjects = [f"a.{number}" for number in range(6)]
+    some_names = st.lists(st.sampled_from([*group_names, "gone"]), min_size=1, unique=True)
+    registry = registry_of(
+        *groups,
+        subjects=tuple(
+            Subject(name=name, tag=data.draw(st.sampled_from(["", "t"]))) for name in subjects[:4]
+        ),
+        routes=(
+            *(
+                Route(
+                    name=name,
+                    groups=tuple(data.draw(some_names)),
+                    is_chosen=data.draw(st.booleans()),
+                )
+                for name in data.draw(st.sets(st.sampled_from(subjects)))
+            ),
+            *(
+                Route(name=name, groups=tuple(data.draw(some_names)), is_prefix=True)
+                for name in data.draw(st.sets(st.sampled_from(["a.", "a.1", "b"])))
+            ),
+        ),
+        read_only=tuple(
+            ReadOnlySetting(subject=subject, group=name)
+            for subject, name in data.draw(
+                st.sets(
+                    st.tuples(st.sampled_from([*subjects, "*"]), st.sampled_from(group_names)),
+                    max_size=3,
+                )
+            )
+        ),
+    )
+    shared = Answers(registry, LIMITS, now_ms=HOUR_MS)
+    for _ in range(2):
+        for subject in subjects:
+            for kind in (PRODUCER, CONSUMER, DELAY_PRODUCER, OTHER):
+                found = shared.groups_for(subject, kind)
+                assert found == expected_groups(registry, subject, kind)
+
+
+def expected_groups(
+    registry: Registry, subject: str, kind: int
+) -> tuple[BrokerGroupInfo, ...] | None:
+    """Return the answer to one client, worked out without anything shared."""
+    if kind == DELAY_PRODUCER:
+        return delay_groups_for(registry, subject, LIMITS)
+    names = route_of(registry, subject)
+    if names is None or any(
+        isinstance(change, SaveRoute)
+        for change in plan_route(registry, subject, LIMITS, now_ms=HOUR_MS)
+    ):
+        return None
+    return answer_of(registry, subject, kind, names)

@@ -36,6 +36,7 @@ from meta_server.migrations import runner
 from meta_server.model import (
     NO_BOOT,
     Audit,
+    AuditCounts,
     AuditEntry,
     Broker,
     BrokerGroup,
@@ -45,8 +46,10 @@ from meta_server.model import (
     Contents,
     DelayGroup,
     DelayNode,
+    ForgetAudit,
     ForgetClient,
     GroupKind,
+    LimitSetting,
     NoteClient,
     OfflineState,
     RaiseTimestamp,
@@ -61,15 +64,17 @@ from meta_server.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
+    SetLimit,
     SetOffline,
     SetReadOnly,
     Store,
     Subject,
+    UnsetLimit,
     UnsetOffline,
     UnsetReadOnly,
 )
 from meta_server.store import SqlStore, open_store
-from meta_server.tables import TABLES
+from meta_server.tables import LIMIT_SETTING, TABLES
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.meta_server.private_postgresql import PrivatePostgresql, binaries, private_postgresql
 
@@ -200,6 +205,7 @@ DELAY_GROUP = DelayGroup(name="dg", cluster="c", log_uuid=UUID(int=1), record=RE
 ENTRY = AuditEntry(
     at_ms=NOW_MS, actor="ops", action="route.set", target="boarding", before="", after='{"a":1}'
 )
+LIMIT = LimitSetting(name="subjects_max", value=2_000_000)
 
 EVERYTHING: Final[tuple[Change, ...]] = (
     SaveBrokerGroup(GROUP),
@@ -213,6 +219,7 @@ EVERYTHING: Final[tuple[Change, ...]] = (
     SaveDelayNode(NODE),
     SaveDelayGroup(DELAY_GROUP, expected=None),
     RaiseTimestamp(NOW_MS),
+    SetLimit(LIMIT),
     Audit(ENTRY),
 )
 
@@ -226,6 +233,7 @@ ALL_OF_IT: Final = Contents(
     clients=(CLIENT,),
     delay_nodes=(NODE,),
     delay_groups=(DELAY_GROUP,),
+    limits=(LIMIT,),
     timestamp_ms=NOW_MS,
 )
 
@@ -584,6 +592,59 @@ def test_the_audit_is_read_newest_first_and_page_by_page(store: SqlStore) -> Non
     assert found == list(range(24, -1, -1))
 
 
+def test_the_oldest_entries_of_each_kind_are_found_and_those_named_are_forgotten(
+    store: SqlStore,
+) -> None:
+    def entry(at_ms: int, by_node: bool) -> Audit:
+        return Audit(replace(ENTRY, at_ms=at_ms, by_node=by_node))
+
+    store.commit([entry(at_ms, at_ms % 3 == 0) for at_ms in (5, 3, 9, 4, 8, 6, 7)])
+    assert store.count_audit() == AuditCounts(asked=4, by_node=3)
+    asked = store.oldest_audit(by_node=False, limit=3)
+    by_node = store.oldest_audit(by_node=True, limit=9)
+    assert [one.at_ms for one in asked] == [4, 5, 7]
+    assert [one.at_ms for one in by_node] == [3, 6, 9]
+    store.commit([ForgetAudit(one.number) for one in (*asked, *by_node[:2])])
+    store.commit([ForgetAudit(asked[0].number), ForgetAudit(999)])
+    assert sorted(row.at_ms for row in entries_of(store)) == [8, 9]
+    assert store.count_audit() == AuditCounts(asked=1, by_node=1)
+    # A number is given out once.
+    numbers = {row.number for row in store.read_audit(limit=9)}
+    store.commit([ForgetAudit(number) for number in numbers])
+    store.commit([Audit(ENTRY)])
+    [row] = store.read_audit(limit=9)
+    assert row.number > max(numbers)
+
+
+def test_a_look_for_old_entries_goes_by_the_index(store: SqlStore, place: Place) -> None:
+    store.commit([Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in range(2000)])
+    for query in (
+        "SELECT number, at_ms FROM audit WHERE by_node = FALSE ORDER BY at_ms, number LIMIT 5",
+        "SELECT count(*) FROM audit WHERE by_node = TRUE",
+    ):
+        if place.kind == "sqlite":
+            plan = str(place.execute(f"EXPLAIN QUERY PLAN {query}"))
+            assert "COVERING INDEX audit_age" in plan
+            assert "TEMP B-TREE" not in plan
+        else:
+            place.execute("ANALYZE audit")
+            assert "audit_age" in str(place.execute(f"EXPLAIN {query}"))
+
+
+def test_a_limit_is_set_anew_and_taken_away_and_must_be_a_number(store: SqlStore) -> None:
+    store.commit([SetLimit(LIMIT), SetLimit(replace(LIMIT, name="rate", value=0.25))])
+    store.commit([SetLimit(replace(LIMIT, value=7))])
+    limits = {limit.name: limit.value for limit in store.load().limits}
+    assert limits == {"subjects_max": 7, "rate": 0.25}
+    store.commit([UnsetLimit("rate"), UnsetLimit("unknown")])
+    assert store.load().limits == (replace(LIMIT, value=7),)
+    for text_of in ("true", '"7"', "null"):
+        with store._begin() as connection:
+            connection.execute(LIMIT_SETTING.update().values(value_json=text_of))
+        with pytest.raises(StoreUnusableError, match="no number"):
+            store.load()
+
+
 def test_the_audit_of_a_commit_that_fails_is_not_kept(store: SqlStore) -> None:
     with pytest.raises(ConflictError):
         store.commit([Audit(ENTRY), SaveSubject(replace(SUBJECT, version=2)), Audit(ENTRY)])
@@ -643,6 +704,12 @@ changes = st.one_of(
     ),
     st.sampled_from([SetOffline(OFFLINE), UnsetOffline(OFFLINE), SetReadOnly(READ_ONLY)]),
     st.sampled_from([NoteClient(CLIENT), ForgetClient(CLIENT.key), RaiseTimestamp(7)]),
+    st.builds(
+        lambda name, value: SetLimit(LimitSetting(name=name, value=value)),
+        names,
+        st.integers(0, 3) | st.floats(0, 1),
+    ),
+    st.builds(UnsetLimit, names),
 )
 
 
@@ -928,8 +995,10 @@ def test_a_folder_that_is_not_there_is_a_store_that_cannot_be_reached(tmp_path: 
 
 def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(file_place: Place) -> None:
     file_place.path.write_bytes(b"minutes of a meeting\n" * 400)
-    with pytest.raises(StoreUnusableError, match="not a database"):
+    with pytest.raises(StoreUnusableError, match="not a database") as caught:
         file_place.open()
+    assert str(file_place.path) in str(caught.value)
+    assert ".backup" in str(caught.value)
     assert file_place.path.read_bytes() == b"minutes of a meeting\n" * 400
 
 
@@ -941,8 +1010,60 @@ def test_a_file_with_bytes_gone_bad_is_unusable(file_place: Place) -> None:
         for at in range(4096, size, 4096):
             file.seek(at)
             file.write(b"\xff" * 100)
-    with pytest.raises(StoreUnusableError):
+    with pytest.raises(StoreUnusableError, match=r"is damaged.*put a copy"):
         file_place.open()
+
+
+def test_a_copy_made_while_the_server_writes_is_a_store_of_one_moment(
+    file_place: Place, tmp_path: Path
+) -> None:
+    copy = _file_place(tmp_path / "copy")
+    copy.path.parent.mkdir()
+    with closing(file_place.open()) as store:
+        for number in range(50):
+            store.commit([SaveSubject(Subject(name=f"s{number}")), Audit(ENTRY)])
+            if number == 30:
+                with (
+                    closing(sqlite3.connect(file_place.path)) as source,
+                    closing(sqlite3.connect(copy.path)) as target,
+                ):
+                    source.backup(target)
+    with closing(copy.open(seed=9)) as store:
+        assert len(store.load().subjects) == len(entries_of(store)) == 31
+        store.commit([SaveSubject(Subject(name="more"))])
+
+
+def test_the_log_of_a_file_is_cut_when_a_long_reader_is_gone(file_place: Place) -> None:
+    log = file_place.path.with_name("meta.db-wal")
+    with closing(file_place.open()) as store:
+        with closing(sqlite3.connect(file_place.path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM audit").fetchone()
+            big = Audit(replace(ENTRY, after="x" * 1_000_000))
+            for _ in range(30):
+                store.commit([big])
+            assert log.stat().st_size > 25_000_000
+        # Once all of it is in the file, the log begins anew, at what it may keep.
+        for _ in range(3):
+            store.commit([Audit(ENTRY)])
+        assert log.stat().st_size <= 17_000_000
+        # Without readers it stays small, however much is written.
+        for _ in range(40):
+            store.commit([big])
+        assert log.stat().st_size <= 17_000_000
+
+
+def test_what_is_forgotten_makes_room_for_what_comes(file_place: Place) -> None:
+    with closing(file_place.open()) as store:
+        sizes = []
+        for _ in range(8):
+            store.commit([Audit(replace(ENTRY, after="x" * 2000)) for _ in range(1000)])
+            oldest = store.oldest_audit(by_node=False, limit=10_000)[:-1000]
+            store.commit([ForgetAudit(one.number) for one in oldest])
+            store._database._engine.dispose()
+            sizes.append(file_place.path.stat().st_size)
+        # The file has room for twice as many, at the most, and does not grow any more.
+        assert sizes[-1] < sizes[2] * 1.05
 
 
 @contextmanager
@@ -1263,8 +1384,29 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
     assert place.execute("SELECT version, name, applied_ms FROM schema_version") == [
         (1, "m0001_first_tables", NOW_MS),
         (2, "m0002_boot_of_a_node", NOW_MS),
+        (3, "m0003_audit_by_age_and_limits", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
+
+
+def test_entries_of_the_first_version_are_told_apart_by_what_they_say(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "MIGRATIONS", runner.MIGRATIONS[:1])
+        patch.setattr("meta_server.store.MIGRATIONS", runner.MIGRATIONS)
+        place.open().close()
+    place.execute(
+        "INSERT INTO audit (at_ms, actor, action, target, before_json, after_json) VALUES"
+        " (1, 'a', 'route.set', 't', '', ''), (1, 'a', 'node.register', 't', '', ''),"
+        " (1, 'a', 'node.give-up', 't', '', '')"
+    )
+    with closing(place.open()) as store:
+        assert {row.action: row.by_node for row in entries_of(store)} == {
+            "route.set": False,
+            "node.register": True,
+            "node.give-up": False,
+        }
 
 
 def test_a_store_of_an_older_version_is_migrated_and_keeps_its_rows(
@@ -1281,12 +1423,14 @@ def test_a_store_of_an_older_version_is_migrated_and_keeps_its_rows(
         with closing(place.open()) as migrated:
             assert migrated.load() == ALL_OF_IT
         assert place.execute("SELECT owner FROM subject_info") == [("nobody",)]
-        assert place.execute("SELECT max(version) FROM schema_version") == [(3,)]
+        newest = len(runner.MIGRATIONS)
+        assert place.execute("SELECT max(version) FROM schema_version") == [(newest,)]
         # Whoever knows only the older version does not touch it any more.
         monkeypatch.undo()
         for use in (store.load, lambda: store.commit([SaveSubject(SUBJECT)]), place.open):
             with pytest.raises(
-                NewerSchemaError, match="version 3 and this delaywheel knows up to 2"
+                NewerSchemaError,
+                match=f"version {newest} and this delaywheel knows up to {newest - 1}",
             ):
                 use()
 

@@ -184,8 +184,8 @@ _ROUTED = (
         "delay groups that are all away",
         (
             _ROUTING,
-            "ranked(subject, taking or open_to_it or known)",
-            "ranked(subject, taking)",
+            "return taking or open_to_it or known, bool(taking)",
+            "return taking, bool(taking)",
         ),
         seeds=40,
     ),
@@ -196,8 +196,8 @@ _ROUTED = (
         "a broker that is away for a while",
         (
             _ROUTING,
-            "and not all(\n        _stays_away",
-            "and not any(\n        _stays_away",
+            "or all(\n        _stays_away",
+            "or any(\n        _stays_away",
         ),
         seeds=60,
     ),

@@ -23,11 +23,14 @@ import trio
 from meta_server.errors import ConflictError, StoreRefusedError, StoreUnavailableError
 from meta_server.model import (
     Audit,
+    AuditAge,
+    AuditCounts,
     AuditRow,
     Broker,
     Change,
     Contents,
     DelayGroup,
+    ForgetAudit,
     ForgetClient,
     NoteClient,
     RaiseTimestamp,
@@ -40,9 +43,11 @@ from meta_server.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
+    SetLimit,
     SetOffline,
     SetReadOnly,
     Store,
+    UnsetLimit,
     UnsetOffline,
     UnsetReadOnly,
 )
@@ -59,6 +64,7 @@ READ_ONLY = "read_only"
 CLIENTS = "clients"
 NODES = "delay_nodes"
 DELAY_GROUPS = "delay_groups"
+LIMITS = "limits"
 TABLES = (
     GROUPS,
     BROKERS,
@@ -69,6 +75,7 @@ TABLES = (
     CLIENTS,
     NODES,
     DELAY_GROUPS,
+    LIMITS,
 )
 
 _LAG_S = 0.01
@@ -120,6 +127,10 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(CLIENTS, client_key, None)
         case SaveDelayGroup(delay_group):
             return _Row(DELAY_GROUPS, delay_group.name, delay_group)
+        case SetLimit(limit):
+            return _Row(LIMITS, limit.name, limit)
+        case UnsetLimit(name):
+            return _Row(LIMITS, name, None)
     return None
 
 
@@ -146,6 +157,7 @@ class Medium:
         self.rows: dict[str, Rows] = {table: {} for table in TABLES}
         self.timestamp_ms = 0
         self.audit: list[AuditRow] = []
+        self._audit_numbers = 0
         self.commits: list[Commit] = []
         self._times: list[float] = []
         # Of each row: numbers of the commits that changed it, and what it was afterwards.
@@ -165,13 +177,17 @@ class Medium:
         before: dict[str, Rows] = {}
         changed: dict[tuple[str, Key], None] = {}
         timestamp_ms = self.timestamp_ms
-        audit = len(self.audit)
+        audit, audit_numbers = self.audit, self._audit_numbers
         try:
             for change in changes:
                 if isinstance(change, RaiseTimestamp):
                     self.timestamp_ms = max(self.timestamp_ms, change.timestamp_ms)
                 elif isinstance(change, Audit):
-                    self.audit.append(AuditRow(number=len(self.audit) + 1, entry=change.entry))
+                    self._audit_numbers += 1
+                    row_of_audit = AuditRow(number=self._audit_numbers, entry=change.entry)
+                    self.audit = [*self.audit, row_of_audit]
+                elif isinstance(change, ForgetAudit):
+                    self.audit = [one for one in self.audit if one.number != change.number]
                 elif (row := _rows_of(change)) is not None:
                     if row.table not in before:
                         before[row.table] = dict(self.rows[row.table])
@@ -180,7 +196,7 @@ class Medium:
         except ConflictError:
             self.rows |= before
             self.timestamp_ms = timestamp_ms
-            del self.audit[audit:]
+            self.audit, self._audit_numbers = audit, audit_numbers
             raise
         number = len(self.commits) + 1
         self.commits.append(Commit(number, self._now(), tuple(changes), foreign))
@@ -362,6 +378,22 @@ class SimStore:
         self._check_up()
         rows = [row for row in self._medium.audit if before is None or row.number < before]
         return tuple(reversed(rows[-limit:] if limit else []))
+
+    def count_audit(self) -> AuditCounts:
+        """Return how many entries there are."""
+        self._check_up()
+        by_node = [row.entry.by_node for row in self._medium.audit]
+        return AuditCounts(asked=by_node.count(False), by_node=by_node.count(True))
+
+    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
+        """Return the oldest entries of one kind."""
+        self._check_up()
+        ages = sorted(
+            (row.entry.at_ms, row.number)
+            for row in self._medium.audit
+            if row.entry.by_node is by_node
+        )
+        return tuple(AuditAge(number=number, at_ms=at_ms) for at_ms, number in ages[:limit])
 
     def close(self) -> None:
         """Let go."""
