@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …]`: the figures of docs/performance.md, one run each.
 
 ingest     durable ingest, 100-byte bodies, 20 a request, due within an hour and within a year
-delivery   500,000 messages due in one second
+delivery   1,000,000 messages due in half a second, to one broker group and to four
 lateness   1,000 messages a second
 restart    SIGKILL with 2,000,000 messages pending
 neighbours a good producer beside thousands of bad peers
@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import burst, registrations
 from benchmarks import neighbours as bad
-from benchmarks import registrations
 from benchmarks.load import Load, build_load, codec_seconds, send_load
 from benchmarks.processes import DelayServer, Receiver
 from benchmarks.receiver import HOT
@@ -71,31 +71,13 @@ def ingest(directory: Path, scale: float) -> None:
 
 
 def delivery(directory: Path, scale: float) -> None:
-    """Measure a burst."""
-    messages = int(500_000 * scale)
-    lead_ms = int(15_000 + 15_000 * scale)
-    due_ms = now_ms() + lead_ms
-    load = build_load(messages, per_request=100, due_from_ms=due_ms, spread_ms=1000)
-    receiver = Receiver(directory)
-    server = DelayServer(directory, broker_port=receiver.port)
-    send_load(server.address, load, connections=2)
-    if now_ms() > due_ms - 3000:
-        raise SystemExit("the machine is too slow for this lead time, use a smaller --scale")
-    time.sleep((due_ms - 500 - now_ms()) / 1000)
-    before = server.cpu_seconds()
-    while server.status()["pending"]:
-        time.sleep(0.1)
-    cpu = (server.cpu_seconds() - before) / messages
-    time.sleep(0.5)
-    server.stop()
-    counted = receiver.summary()
-    seconds = (counted["last_ms"] - due_ms) / 1000
-    say(f"delivery of {messages:,} due in one second", f"{messages / seconds:,.0f} messages/s")
-    say("  until the last had arrived", f"{seconds:.2f} s")
-    say("  server CPU", f"{cpu * 1e6:.2f} us a message")
-    say("  receiver CPU", f"{counted['cpu_seconds'] / messages * 1e6:.2f} us a message")
-    say("  received, early", f"{counted['received']:,}, {counted['early']}")
-    say("  lateness, ms", counted["lateness_ms"])
+    """Measure a burst, to one broker group and to four."""
+    for groups in (1, 4):
+        where = directory / f"delivery-{groups}"
+        where.mkdir()
+        for name, value in burst.measure(where, scale, groups=groups):
+            say(name, value)
+        shutil.rmtree(where)
 
 
 def lateness(directory: Path, scale: float) -> None:

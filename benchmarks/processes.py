@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,20 +68,26 @@ class Process:
 
 
 class DelayServer(Process):
-    """A delay server in a directory, delivering to one port."""
+    """A delay server in a directory, delivering to one port, or to a group at each of several."""
 
     def __init__(
-        self, directory: Path, *, broker_port: int, settings: tuple[str, ...] = ()
+        self,
+        directory: Path,
+        *,
+        broker_port: int | Sequence[int],
+        settings: tuple[str, ...] = (),
     ) -> None:
         self.port = free_port()
         self._http = free_port()
+        ports = [broker_port] if isinstance(broker_port, int) else broker_port
         extra = [part for setting in settings for part in ("--set", setting)]
+        for number, port in enumerate(ports):
+            extra += ["--broker", f"bench{number}=127.0.0.1:{port}"]
         super().__init__(
             "delaywheel", "delay-server",
             "--data", str(directory / "data"),
             "--listen", f"127.0.0.1:{self.port}",
             "--http", f"127.0.0.1:{self._http}",
-            "--broker", f"bench=127.0.0.1:{broker_port}",
             *extra,
             log=directory / "delay-server.log",
         )  # fmt: skip
@@ -128,6 +135,20 @@ class Receiver(Process):
 
     def summary(self) -> dict[str, Any]:
         """Stop it and return what it counted."""
+        summary: dict[str, Any] = json.loads(self.stop())
+        return summary
+
+
+class Collector(Process):
+    """Several brokers in one process that do next to nothing while a burst runs."""
+
+    def __init__(self, directory: Path, *, groups: int, size: int) -> None:
+        self.ports = [free_port() for _ in range(groups)]
+        arguments = [str(size), *map(str, self.ports)]
+        super().__init__("benchmarks.collector", *arguments, log=directory / "collector.log")
+
+    def summary(self) -> dict[str, Any]:
+        """Stop it and return what it received."""
         summary: dict[str, Any] = json.loads(self.stop())
         return summary
 

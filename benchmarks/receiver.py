@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import trio
 
+from benchmarks.quantiles import quantiles
 from delay_protocol import CommandCode, Frame, ItemScan, ResponseCode, scan_items
 from delay_transport import (
     CloseReason,
@@ -90,19 +91,10 @@ class Counting:
             "early": int((lateness < 0).sum()),
             "first_ms": self.first_ms,
             "last_ms": self.last_ms,
-            "lateness_ms": _quantiles(lateness),
-            "lateness_of_others_ms": _quantiles(lateness[~is_hot]),
+            "lateness_ms": quantiles(lateness),
+            "lateness_of_others_ms": quantiles(lateness[~is_hot]),
             "cpu_seconds": time.process_time(),
         }
-
-
-def _quantiles(values: np.ndarray) -> dict[str, int]:
-    shares = (0.5, 0.9, 0.99, 0.999, 1.0)
-    return {
-        f"p{share * 100:g}": int(np.quantile(values, share, method="higher"))
-        for share in shares
-        if len(values)
-    }
 
 
 async def main(port: int, rate: float) -> None:

@@ -72,25 +72,24 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 def encode_frame(frame: Frame) -> bytes:
     """Return the bytes of one frame."""
+    return _with_header(
+        frame.body, frame.code, frame.version, frame.opaque, frame.flag, frame.request_code
+    )
+
+
+def _with_header(body: bytes | memoryview, *fields: int) -> bytes:
     try:
-        header = _HEADER.pack(
-            _TOTAL_MIN + len(frame.body),
-            HEADER_SIZE,
-            MAGIC,
-            frame.code,
-            frame.version,
-            frame.opaque,
-            frame.flag,
-            frame.request_code,
-        )
+        header = _HEADER.pack(_TOTAL_MIN + len(body), HEADER_SIZE, MAGIC, *fields)
     except struct.error as error:
         raise LocalProtocolError(f"a header field does not fit: {error}") from error
-    return header + frame.body
+    return header + body
 
 
-def encode_request(*, code: int, opaque: int, body: bytes, version: int = VERSION) -> bytes:
+def encode_request(
+    *, code: int, opaque: int, body: bytes | memoryview, version: int = VERSION
+) -> bytes:
     """Return the bytes of a request; its request code repeats the code."""
-    return encode_frame(Frame(code, version, opaque, 0, code, body))
+    return _with_header(body, code, version, opaque, 0, code)
 
 
 def encode_response(request: Frame, *, code: int, body: bytes = b"") -> bytes:

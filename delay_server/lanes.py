@@ -20,6 +20,7 @@ What is parked is kept by number: a few bytes each, however many messages it has
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Final, Protocol
 
 import numpy as np
@@ -249,19 +250,16 @@ class Lanes:
 
     def _admit(self, entries: Entries, subjects: Subjects, room: int) -> list[tuple[int, Entries]]:
         self._place(subjects)
-        lanes = self._lane_of[subjects]
         offers: list[tuple[int, Entries]] = []
-        for lane in np.unique(lanes).tolist():
-            places = np.flatnonzero(lanes == lane)
-            taken = self._admitted(lane, len(places), room)
-            if taken < len(places):
-                late = entries[places[taken:]]
+        for lane, part in _by_lane(entries, self._lane_of[subjects]):
+            taken = self._admitted(lane, len(part), room)
+            if taken < len(part):
+                late = part[taken:]
                 self._park(np.unique(late["subject"]).astype(np.intp), lane)
                 self._drop(late)
             if taken:
-                part = entries if taken == len(entries) else entries[places[:taken]]
-                self._hold(part["subject"], lane)
-                offers.append((lane, part))
+                self._hold(part["subject"][:taken], lane)
+                offers.append((lane, part[:taken]))
         return offers
 
     def _admitted(self, lane: int, count: int, room: int) -> int:
@@ -281,11 +279,7 @@ class Lanes:
         # They come in the order in which they are due.
         np.maximum.at(self._oldest, subjects, entries["due_ms"])
         self._place(subjects)
-        lanes = self._lane_of[subjects]
-        present = np.unique(lanes).tolist()
-        offers = [(present[0], entries)]
-        if len(present) > 1:
-            offers = [(lane, entries[lanes == lane]) for lane in present]
+        offers = _by_lane(entries, self._lane_of[subjects])
         for lane, part in offers:
             self._hold(part["subject"], lane)
         return offers
@@ -488,6 +482,26 @@ class Lanes:
             self._lane_of = np.concatenate([self._lane_of, np.zeros(more, np.int32)])
             self._dropped = np.concatenate([self._dropped, np.zeros(more, np.int64)])
             self._oldest = np.concatenate([self._oldest, np.full(more, _NEVER, np.int64)])
+
+
+def _by_lane(entries: Entries, lanes: npt.NDArray[np.int32]) -> list[tuple[int, Entries]]:
+    """Return the entries of each lane, in their order; the lanes ascend."""
+    first, last = int(lanes.min()), int(lanes.max())
+    if first == last:
+        return [(first, entries)]
+    # Numbers of 16 bits are sorted in linear time.
+    places = lanes - first
+    order = np.argsort(
+        places.astype(np.uint16) if last - first < 1 << 16 else places, kind="stable"
+    )
+    # As plain bytes: numpy copies structured rows field by field, some seven times slower.
+    rows = entries.view(f"V{entries.dtype.itemsize}")
+    ends = np.flatnonzero(np.diff(lanes[order])) + 1
+    edges = [0, *ends.tolist(), len(order)]
+    present = lanes[order[edges[:-1]]].tolist()
+    # Each is an array of its own: a lane that does not leave must not keep what the others had.
+    parts = [rows[order[a:b]].view(entries.dtype) for a, b in pairwise(edges)]
+    return list(zip(present, parts, strict=True))
 
 
 def _as_array(subjects: set[int]) -> npt.NDArray[np.intp]:

@@ -32,13 +32,18 @@ class SenderConfig:
     backoff alone.
     """
 
-    batch_items: int = 256
-    """Most items of one request."""
+    batch_items: int = 1024
+    """Most items of one request: more cost less each, and more are sent twice when a broker takes
+    a request whose answer is lost."""
+
+    turn_items: int = 256
+    """Entries of one lane after which it is the next one's turn; a request may be of several turns,
+    a turn is never more than a request."""
 
     batch_bytes: int = 256 * 1024
     """Most bytes of the items of one request; a larger item goes alone."""
 
-    in_flight_requests_max: int = 8
+    in_flight_requests_max: int = 4
     """Requests that may be unanswered on one connection."""
 
     in_flight_bytes_max: int = 4 * 1024 * 1024
@@ -49,7 +54,7 @@ class SenderConfig:
     what a group that becomes slow can keep from the others."""
 
     queue_lane_batches_min: int = 2
-    """Batches of each lane that may wait for one group even while other lanes fill its queue, or it
+    """Turns of each lane that may wait for one group even while other lanes fill its queue, or it
     would get no turns there. With one only, a lane can miss a turn while more of it is fetched."""
 
     entries_max: int = 1_000_000
@@ -98,6 +103,11 @@ class SenderConfig:
 
     clock_check_s: float = 1.0
     """While entries wait because the clock was set back: how often it is read again."""
+
+    @property
+    def lane_turn_items(self) -> int:
+        """Entries of a lane's turn."""
+        return min(self.turn_items, self.batch_items)
 
     def __post_init__(self) -> None:
         for field in fields(self):

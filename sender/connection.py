@@ -5,10 +5,12 @@ that the source takes and the first byte on the socket lies no queue. That is wh
 not use an out-buffer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from enum import Enum
 from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import trio
 
 from delay_protocol import CommandCode, Frame, FrameDecoder, RemoteProtocolError, encode_request
@@ -44,15 +46,30 @@ class End(Enum):
     """We closed it with nothing in flight."""
 
 
+class Items(Protocol):
+    """The items of some entries, as they were read."""
+
+    @property
+    def joined(self) -> bytes | memoryview:
+        """All of them, one after the other."""
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The bytes of each; 0 for one that is damaged."""
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        """Return one after the other; those that are damaged are empty."""
+
+
 class Request:
-    """A request in flight. Its bytes are not kept: a retry reads them anew."""
+    """A request in flight. What it was sent with is kept for its answer: a retry reads it anew."""
 
     __slots__ = ("batch", "deadline", "items", "size")
 
-    def __init__(self, batch: Batch, items: Sequence[bytes | memoryview], size: int) -> None:
+    def __init__(self, batch: Batch, items: Items, size: int) -> None:
         self.batch = batch
         self.items = items
-        """As sent, to find out whom an answer means."""
+        """As read, to find out whom an answer means; those of the batch are not empty."""
         self.size = size
         """Bytes of the items."""
         self.deadline = 0.0
@@ -62,7 +79,7 @@ class Request:
 class RequestSource(Protocol):
     """Where requests come from and answers go. All calls are synchronous."""
 
-    def next_request(self) -> tuple[Request, bytes] | None:
+    def next_request(self) -> tuple[Request, bytes | memoryview] | None:
         """Return a request and its body, to be written now; None if there is none."""
 
     def answered(self, request: Request, answer: Frame) -> None:
@@ -159,7 +176,9 @@ class BrokerConnection:
             if is_idle:
                 await self._write(None, CommandCode.HEARTBEAT, b"")
 
-    async def _write(self, request: Request | None, code: CommandCode, body: bytes) -> None:
+    async def _write(
+        self, request: Request | None, code: CommandCode, body: bytes | memoryview
+    ) -> None:
         opaque = self._next_opaque()
         deadline = trio.current_time() + self._request_timeout_s
         if request is None:

@@ -8,9 +8,9 @@ states are drawn in group_status.py.
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import compress
 from typing import Protocol
 
+import numpy as np
 import structlog
 import trio
 
@@ -27,7 +27,7 @@ from delay_transport import Clock, Network, TransportError
 from delay_transport.backoff import Backoff
 from sender.answers import UNTOLD, Codes, is_broker_sick, item_codes
 from sender.config import BrokerGroup, SenderConfig
-from sender.connection import BrokerConnection, End, Request
+from sender.connection import BrokerConnection, End, Items, Request
 from sender.errors import ItemBytesError
 from sender.group_status import MOVES, GroupCounts, GroupState, GroupStatus
 from sender.lanes import LaneQueue
@@ -37,10 +37,10 @@ from sender.routing import LaneView
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
-ReadItems = Callable[[Entries], tuple[Sequence[bytes | memoryview], Mask | None]]
+ReadItems = Callable[[Entries], tuple[Items, Mask | None]]
 """Returns the item of each entry, checked, and which of them are damaged (None if none is).
 
-A damaged item has its place in the list too, whatever stands there.
+A damaged item has its place among them too, and no bytes.
 """
 
 
@@ -113,9 +113,9 @@ class Group:
         self._read_items = read_items
         self._exchange = exchange
         self._reconnect = Backoff(base_s=config.reconnect_base_s, max_s=config.reconnect_max_s)
-        self._queue = LaneQueue(turn_items=config.batch_items)
+        self._queue = LaneQueue(turn_items=config.lane_turn_items)
         self._lane_items_min = min(
-            config.queue_lane_batches_min * config.batch_items, config.queue_items_max
+            config.queue_lane_batches_min * config.lane_turn_items, config.queue_items_max
         )
         self._in_flight_bytes = 0
         self._connection: BrokerConnection | None = None
@@ -341,7 +341,7 @@ class Group:
 
     # What the connection asks for, and tells.
 
-    def next_request(self) -> tuple[Request, bytes] | None:
+    def next_request(self) -> tuple[Request, bytes | memoryview] | None:
         """Return the next batch as a request and its body; None if there is none for now.
 
         A connection asks when it begins and after every answer: so this is also where the exchange
@@ -406,7 +406,7 @@ class Group:
             return not requests
         return self.state is GroupState.UP and requests < self._config.in_flight_requests_max
 
-    def _build(self, batch: Batch) -> tuple[Request, bytes] | None:
+    def _build(self, batch: Batch) -> tuple[Request, bytes | memoryview] | None:
         """Read the items of a batch anew and make a request of those that may be sent.
 
         None if there are none: an empty request would be answered with success.
@@ -418,20 +418,19 @@ class Group:
             if not len(batch):
                 return None
         items, damaged = self._read_items(batch.entries)
+        sizes, body = items.sizes, items.joined
         if damaged is not None and damaged.any():
             self._exchange.damaged(batch.where(damaged).entries)
             batch = batch.where(~damaged)
-            items = list(compress(items, (~damaged).tolist()))
+            sizes = sizes[~damaged]
             if not len(batch):
                 return None
-        body = b"".join(items)
-        sizes = list(map(len, items))
-        expected: list[int] = batch.entries["size"].tolist()
-        if sizes != expected or 0 in sizes:
+        expected = batch.entries["size"]
+        if not (np.array_equal(sizes, expected) and sizes.all() and len(body) == sizes.sum()):
             raise ItemBytesError(
                 entries=len(batch),
-                items=len(items),
-                expected_bytes=sum(expected),
+                items=len(sizes),
+                expected_bytes=int(expected.sum()),
                 bytes_read=len(body),
             )
         self.in_flight += len(batch)
@@ -443,7 +442,7 @@ class Group:
         """Look up what an answer that lists failures says about each item."""
         batch = request.batch
         try:
-            codes = item_codes(request.items, answer)
+            codes = item_codes([item for item in request.items if len(item)], answer)
         except MalformedReplyError as error:
             self._doubtful(batch)
             self._retire(End.GARBAGE, str(error))

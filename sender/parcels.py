@@ -187,7 +187,7 @@ class ParcelQueue:
         while self._parcels and items_max > 0:
             head = self._parcels[0]
             ends = head.entries["size"][:items_max].cumsum(dtype=np.int64)
-            fitting = int(np.searchsorted(ends, bytes_max, side="right"))
+            fitting = int(ends.searchsorted(bytes_max, side="right"))
             if not fitting and any_size and not taken:
                 fitting = 1
             if not fitting:

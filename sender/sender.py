@@ -137,7 +137,7 @@ class Sender:
         self._nursery: trio.Nursery | None = None
         for target in targets:
             self._add_group(target)
-        self._waiting = LaneQueue(turn_items=config.batch_items)
+        self._waiting = LaneQueue(turn_items=config.lane_turn_items)
         # Times are trio's in the one and the wall's (ms) in the other.
         self._retries = Shelf()
         self._early = Shelf()
@@ -255,7 +255,7 @@ class Sender:
     def offer(self, entries: Entries, *, lane: int = 0) -> None:
         """Take due entries, in the order in which they should be sent. The array is not copied.
 
-        The order holds within a lane (any number); lanes take turns of `batch_items` entries, so
+        The order holds within a lane (any number); lanes take turns of `turn_items` entries, so
         that however many wait in one, none stands before those of another. Whoever offers says
         what a lane is; a number that is used again is the same lane.
 

@@ -18,7 +18,7 @@ from storage.errors import (
 )
 from storage.facts import FactBlock, Outcome
 from storage.identity import Identity
-from storage.item_reader import ItemReader
+from storage.item_reader import ItemReader, Items
 from storage.loading import CloseJob, DrainJob, Job, Key, LoadJob, NumberSet, not_after
 from storage.message_log import Append, MessageLog
 from storage.provision import Provision
@@ -46,6 +46,7 @@ __all__ = [
     "File",
     "Identity",
     "ItemReader",
+    "Items",
     "Job",
     "Key",
     "LoadJob",

@@ -8,11 +8,25 @@ and the tags alike, and the body behind its size (u32).
 
 import struct
 import zlib
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 QMQ_ITEM = 1
 _QMQ_HEAD = struct.Struct(">qBqq")
 QMQ_ITEM_SIZE_MIN = _QMQ_HEAD.size
 """Shorter bytes are no item."""
+_HEAD_FIELDS: Final = np.dtype(
+    [("crc", ">i8"), ("flag", "u1"), ("create_ms", ">i8"), ("due_ms", ">i8")]
+)
+assert _HEAD_FIELDS.itemsize == _QMQ_HEAD.size
+_ROWS_PER_SIZE_MIN: Final = 24
+"""With fewer items of each size on the average they are copied one by one."""
 _HAS_DUE_TIME = 2
 _HAS_TAGS = 4
 
@@ -29,24 +43,69 @@ def qmq_item_fault(item: bytes | memoryview, due_ms: int) -> str | None:
     return None
 
 
-def cut_qmq_items(
-    view: memoryview, positions: list[int], sizes: list[int], due_ms: list[int]
-) -> tuple[list[memoryview], list[int]]:
-    """Return the items at these positions, and which of them qmq_item_fault() would not pass.
+def join_qmq_items(
+    view: memoryview, positions: Int64s, sizes: Int64s, due_ms: Int64s
+) -> tuple[memoryview, Mask]:
+    """Return a copy of the items at these positions, one after the other, and the suspects.
 
-    The one loop per message on the way out. All items must lie in the view and have at least
-    QMQ_ITEM_SIZE_MIN bytes.
+    Suspects are those that qmq_item_fault() would not pass: what is checked is the copy. All items
+    must lie in the view and have at least QMQ_ITEM_SIZE_MIN bytes; there must be one at least.
+
+    The one loop per message on the way out. Where items are of few sizes, those of one size are
+    copied by numpy, which takes a third of the time.
     """
-    unpack, crc32 = _QMQ_HEAD.unpack_from, zlib.crc32
-    items: list[memoryview] = []
-    suspects: list[int] = []
-    for position, size, due in zip(positions, sizes, due_ms, strict=True):
-        item = view[position : position + size]
-        crc, flag, _create_ms, item_due_ms = unpack(item)
-        if crc32(item[8:]) != crc or (item_due_ms != due and flag & _HAS_DUE_TIME):
-            suspects.append(len(items))
-        items.append(item)
-    return items, suspects
+    size = int(sizes[0])
+    if (sizes == size).all():
+        rows, suspects = _rows_of_one_size(view, positions, size, due_ms)
+        return rows.view(np.uint8).data, suspects
+    starts = np.cumsum(sizes) - sizes
+    by_size = np.argsort(sizes, kind="stable")
+    edges = [0, *(np.flatnonzero(np.diff(sizes[by_size])) + 1).tolist(), len(sizes)]
+    if (len(edges) - 1) * _ROWS_PER_SIZE_MIN > len(sizes):
+        return _joined_one_by_one(view, positions, sizes, due_ms, starts)
+    joined = np.empty(int(sizes.sum()), np.uint8)
+    suspects = np.zeros(len(sizes), np.bool_)
+    for begin, end in pairwise(edges):
+        places = by_size[begin:end]
+        size = int(sizes[places[0]])
+        rows, suspects[places] = _rows_of_one_size(view, positions[places], size, due_ms[places])
+        # Wherever in the copy an item of this size could begin.
+        np.ndarray(len(joined) - size + 1, rows.dtype, joined, 0, (1,))[starts[places]] = rows
+    return joined.data, suspects
+
+
+def _rows_of_one_size(
+    view: memoryview, positions: Int64s, size: int, due_ms: Int64s
+) -> tuple[npt.NDArray[np.void], Mask]:
+    """Return items of one size as rows of so many bytes each, and the suspects among them."""
+    # Wherever in the view an item of this size could begin.
+    anywhere: npt.NDArray[np.void] = np.ndarray(len(view) - size + 1, f"V{size}", view, 0, (1,))
+    rows = anywhere[positions]
+    heads: npt.NDArray[np.void] = np.ndarray(len(rows), _HEAD_FIELDS, rows, 0, (size,))
+    behind_crc: npt.NDArray[np.void] = np.ndarray(len(rows), f"V{size - 8}", rows, 8, (size,))
+    crcs = np.fromiter(map(zlib.crc32, behind_crc.tolist()), np.int64, len(rows))
+    return rows, _suspects(heads, crcs, due_ms)
+
+
+def _joined_one_by_one(
+    view: memoryview, positions: Int64s, sizes: Int64s, due_ms: Int64s, starts: Int64s
+) -> tuple[memoryview, Mask]:
+    ends = (positions + sizes).tolist()
+    joined = b"".join([view[a:b] for a, b in zip(positions.tolist(), ends, strict=True)])
+    crc32 = zlib.crc32
+    behind_crc = zip((starts + 8).tolist(), (starts + sizes).tolist(), strict=True)
+    crcs = np.fromiter([crc32(joined[a:b]) for a, b in behind_crc], np.int64, len(sizes))
+    anywhere: npt.NDArray[np.void] = np.ndarray(
+        len(joined) - _QMQ_HEAD.size + 1, _HEAD_FIELDS, joined, 0, (1,)
+    )
+    return memoryview(joined), _suspects(anywhere[starts], crcs, due_ms)
+
+
+def _suspects(heads: npt.NDArray[np.void], crcs: Int64s, due_ms: Int64s) -> Mask:
+    """Say of which items the head does not fit to the CRC of what follows, or to the due time."""
+    suspects: Mask = heads["crc"] != crcs
+    suspects |= (heads["due_ms"] != due_ms) & (heads["flag"] & _HAS_DUE_TIME != 0)
+    return suspects
 
 
 def qmq_message_id(item: bytes | memoryview) -> bytes:

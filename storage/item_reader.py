@@ -7,8 +7,10 @@ cannot, touching it would end the process.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import pairwise
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +18,12 @@ import numpy.typing as npt
 from storage.batches import Damage
 from storage.disk import Disk, can_be_read
 from storage.entries import Entries
-from storage.item_formats import QMQ_ITEM_SIZE_MIN, cut_qmq_items, qmq_item_fault
+from storage.item_formats import QMQ_ITEM_SIZE_MIN, Int64s, join_qmq_items, qmq_item_fault
 from storage.spans import SegmentKey, Span
 
 _PAGE_BITS = 12
+_PAGES_AT_ONCE = 32
+"""Pages asked for in one call, as long as all of them can be read."""
 _SEGMENTS_MAX = 64
 """Segments mapped at a time; the least recently used is let go."""
 
@@ -43,14 +47,54 @@ class _Mapping:
         for place in np.flatnonzero(~(self._known[first] & self._known[last])).tolist():
             for page in range(int(first[place]), int(last[place]) + 1):
                 if not self._known[page]:
-                    self._known[page] = True
-                    begin = page << _PAGE_BITS
-                    size = min(1 << _PAGE_BITS, len(self.view) - begin)
-                    self._bad[page] = not can_be_read(self.view, begin, size)
+                    self._look_around(page)
         if not self._bad.any():
             return np.ones(len(positions), np.bool_)
         spans = zip(first.tolist(), last.tolist(), strict=True)
         return np.array([not self._bad[begin : end + 1].any() for begin, end in spans], np.bool_)
+
+    def _look_around(self, page: int) -> None:
+        """Find out about a page, and its neighbours: others of the same minute are there."""
+        begin = page - page % _PAGES_AT_ONCE
+        end = min(begin + _PAGES_AT_ONCE, len(self._known))
+        if self._can_be_read(begin, end):
+            self._known[begin:end] = True
+            return
+        self._known[page] = True
+        self._bad[page] = not self._can_be_read(page, page + 1)
+
+    def _can_be_read(self, begin: int, end: int) -> bool:
+        position = begin << _PAGE_BITS
+        return can_be_read(self.view, position, min(end << _PAGE_BITS, len(self.view)) - position)
+
+
+class Items(Sequence[memoryview]):
+    """Some items in a row. What damaged ones had is left out: they are empty."""
+
+    def __init__(self, joined: memoryview, sizes: Int64s) -> None:
+        self.joined = joined
+        """All of them, one after the other."""
+        self.sizes = sizes
+        """Bytes of each."""
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, place: int) -> memoryview: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[memoryview]: ...
+
+    def __getitem__(self, place: int | slice) -> memoryview | Sequence[memoryview]:
+        """Return one of the items, or some."""
+        return self._cut[place]
+
+    @cached_property
+    def _cut(self) -> list[memoryview]:
+        ends = np.cumsum(self.sizes).tolist()
+        return [self.joined[begin:end] for begin, end in pairwise([0, *ends])]
 
 
 class ItemReader:
@@ -61,56 +105,55 @@ class ItemReader:
         self._on_damage = on_damage
         self._views: OrderedDict[int, _Mapping] = OrderedDict()
 
-    def read(self, entries: Entries) -> tuple[list[memoryview], npt.NDArray[np.bool_] | None]:
+    def read(self, entries: Entries) -> tuple[Items, npt.NDArray[np.bool_] | None]:
         """Return the item of each entry, and which are damaged (None if none is).
 
-        A damaged item's place in the list is an empty view; it was reported to `on_damage`.
+        A damaged item has no bytes; it was reported to `on_damage`.
         """
+        sizes = entries["size"].astype(np.int64)
         minutes = entries["minute"]
-        edges = [0, *(np.flatnonzero(np.diff(minutes)) + 1).tolist(), len(entries)]
-        items: list[memoryview] = []
-        damaged: list[int] = []
+        edges = [0, *(np.flatnonzero(minutes[1:] != minutes[:-1]) + 1).tolist(), len(entries)]
+        joined: list[memoryview] = []
+        damaged = np.zeros(len(entries), np.bool_)
         for begin, end in pairwise(edges):
-            found, bad = self._read_segment(entries[begin:end])
-            damaged += [len(items) + place for place in bad]
-            items += found
-        if not damaged:
-            return items, None
-        mask = np.zeros(len(items), np.bool_)
-        mask[damaged] = True
-        return items, mask
+            joined += self._read_segment(entries[begin:end], sizes[begin:end], damaged[begin:end])
+        sizes[damaged] = 0
+        items = Items(joined[0] if len(joined) == 1 else memoryview(b"".join(joined)), sizes)
+        return items, damaged if damaged.any() else None
 
-    def _read_segment(self, entries: Entries) -> tuple[list[memoryview], list[int]]:
-        """Return the items of entries of one minute, and the places of those that are damaged."""
+    def _read_segment(
+        self, entries: Entries, sizes: Int64s, damaged: npt.NDArray[np.bool_]
+    ) -> list[memoryview]:
+        """Return the joined items of entries of one minute; mark those that are damaged."""
         if not len(entries):
-            return [], []
+            return []
         minute = int(entries["minute"][0])
         positions, due_ms = entries["position"], entries["due_ms"]
-        ends = positions + entries["size"]
+        ends = positions + sizes
         mapping = self._mapping(minute, int(ends.max()))
-        view = mapping.view
-        legible = (ends <= len(view)) & (entries["size"] >= QMQ_ITEM_SIZE_MIN)
-        if legible.all():
-            legible = mapping.readable(positions, ends)
-        if legible.all():
-            items, suspects = cut_qmq_items(
-                view, positions.tolist(), entries["size"].tolist(), due_ms.tolist()
-            )
-        else:
-            items = [view[:0]] * len(entries)
-            suspects = list(range(len(entries)))
-        bad = []
-        for place in suspects:
-            position, size = int(positions[place]), int(entries["size"][place])
-            fault = _fault(mapping, position, size, int(due_ms[place]))
-            if fault is None:
-                items[place] = view[position : position + size]
+        legible = (ends <= len(mapping.view)) & (sizes >= QMQ_ITEM_SIZE_MIN)
+        if legible.all() and mapping.readable(positions, ends).all():
+            joined, suspects = join_qmq_items(mapping.view, positions, sizes, due_ms)
+            if not suspects.any():
+                return [joined]
+        return self._read_one_by_one(mapping, entries, damaged)
+
+    def _read_one_by_one(
+        self, mapping: _Mapping, entries: Entries, damaged: npt.NDArray[np.bool_]
+    ) -> list[memoryview]:
+        """Return those items that are good: something is wrong with one of them at least."""
+        items: list[memoryview] = []
+        path = SegmentKey(int(entries["minute"][0]), Span.MINUTE).path
+        for place, (position, size, due_ms) in enumerate(
+            entries[["position", "size", "due_ms"]].tolist()
+        ):
+            item = _good_item(mapping, position, size, due_ms)
+            if isinstance(item, memoryview):
+                items.append(item)
                 continue
-            path = SegmentKey(minute, Span.MINUTE).path
-            self._on_damage(Damage(path=path, position=position, size=size, reason=fault))
-            items[place] = view[:0]
-            bad.append(place)
-        return items, bad
+            self._on_damage(Damage(path=path, position=position, size=size, reason=item))
+            damaged[place] = True
+        return items
 
     def _mapping(self, minute: int, end: int) -> _Mapping:
         mapping = self._views.get(minute)
@@ -131,12 +174,13 @@ class ItemReader:
         return mapping
 
 
-def _fault(mapping: _Mapping, position: int, size: int, due_ms: int) -> str | None:
-    """Say why there is no item at a position that is the one due then, or None if there is."""
-    item = mapping.view[position : position + size]
-    if len(item) < size:
+def _good_item(mapping: _Mapping, position: int, size: int, due_ms: int) -> memoryview | str:
+    """Return a copy of the item at a position if it is the one due then; if not, say why."""
+    view = mapping.view[position : position + size]
+    if len(view) < size:
         return "the segment ends before the item does"
     place = np.array([position], np.int64)
     if not mapping.readable(place, place + size)[0]:
         return "the disk cannot read it"
-    return qmq_item_fault(item, due_ms)
+    item = bytes(view)
+    return qmq_item_fault(item, due_ms) or memoryview(item)

@@ -6,10 +6,13 @@ A part of the campaign of `python -m tests.damage.run`, and what shows that its 
 import random
 from unittest import mock
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from storage import chained_file, item_reader
 from storage.inspect import verify_disk
+from storage.item_formats import Int64s
 from tests.damage.directory import populated
 from tests.damage.injections import Injection, Kind, draw
 from tests.damage.judgement import Judge, ViolationError
@@ -103,16 +106,18 @@ def test_the_judge_passes_a_flipped_item_and_notices_when_it_is_delivered() -> N
     verdict = judge.judge(injection, full=True)
     assert (verdict.named, verdict.lost) == (True, 1)
     with (
-        mock.patch.object(item_reader, "cut_qmq_items", _cut_unchecked),
+        mock.patch.object(item_reader, "join_qmq_items", _join_unchecked),
         pytest.raises(ViolationError, match="handed out other bytes"),
     ):
         judge.judge(injection, full=True)
 
 
-def _cut_unchecked(
-    view: memoryview, positions: list[int], sizes: list[int], _due_ms: list[int]
-) -> tuple[list[memoryview], list[int]]:
-    return [view[at : at + size] for at, size in zip(positions, sizes, strict=True)], []
+def _join_unchecked(
+    view: memoryview, positions: Int64s, sizes: Int64s, _due_ms: Int64s
+) -> tuple[memoryview, npt.NDArray[np.bool_]]:
+    places = zip(positions.tolist(), sizes.tolist(), strict=True)
+    joined = b"".join([view[at : at + size] for at, size in places])
+    return memoryview(joined), np.zeros(len(sizes), np.bool_)
 
 
 def broken_by(kind: Kind, match: str) -> bool:

@@ -68,7 +68,7 @@ from storage.file_header import (
 )
 from storage.identity import IDENTITY_PATH, decode_identity, encode_identity, read_identity
 from storage.inspect import dump_records, read_vouchers, verify_disk, verify_files, verify_path
-from storage.item_formats import QMQ_ITEM_SIZE_MIN, cut_qmq_items, qmq_item_fault
+from storage.item_formats import QMQ_ITEM_SIZE_MIN, join_qmq_items, qmq_item_fault
 from storage.item_reader import ItemReader
 from storage.log_walk import list_log_files
 from storage.message_log import MESSAGE_LOG_DIRECTORY, Append, MessageLog
@@ -631,8 +631,10 @@ def item_reader(data: bytes) -> None:
         assert (damaged is None or not damaged[place]) is is_good
         assert bytes(found[place]) == (item if is_good else b"")
         if len(item) == size >= QMQ_ITEM_SIZE_MIN:
-            _, suspects = cut_qmq_items(memoryview(bytes(whole)), [position], [size], [0])
-            assert bool(suspects) is not is_good
+            at, of, due = (np.array([value], np.int64) for value in (position, size, 0))
+            joined, suspects = join_qmq_items(memoryview(bytes(whole)), at, of, due)
+            assert joined == item
+            assert suspects.tolist() == [not is_good]
     assert len(told) == (0 if damaged is None else int(damaged.sum()))
 
 
@@ -807,7 +809,7 @@ DISK_TARGETS = (
     Target(
         name="item_reader",
         run=item_reader,
-        decoders=(ItemReader.read, cut_qmq_items),
+        decoders=(ItemReader.read, join_qmq_items),
         packages=STORAGE,
         size_max=512,
     ),

@@ -6,7 +6,7 @@ whenever the broker is to behave differently.
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -73,8 +73,10 @@ class Wall:
         return True
 
     def step(self, ms: int) -> None:
-        self._stepped = (trio.current_time(), max(0, -ms))
+        latest_ms = self.latest_ms()
         self._offset_ms += ms
+        # It may be set more than once in a moment.
+        self._stepped = (trio.current_time(), max(0, latest_ms - self.now_ms()))
 
     def latest_ms(self) -> int:
         """The latest time the clock has shown at this moment: before it was set back, if it was."""
@@ -345,7 +347,7 @@ class ItemStore:
             entries[row] = (sequence, due_ms, sequence, len(item), due_ms // 60_000, 0)
         return entries
 
-    def read(self, entries: Entries) -> tuple[list[bytes | memoryview], Mask | None]:
+    def read(self, entries: Entries) -> tuple["ReadItems", Mask | None]:
         self.reads += 1
         sequences = entries["sequence"].tolist()
         bad = np.array([sequence in self.damaged for sequence in sequences], np.bool_)
@@ -353,7 +355,19 @@ class ItemStore:
             memoryview(b"" if is_bad else self.items[sequence])
             for sequence, is_bad in zip(sequences, bad, strict=True)
         ]
-        return items, bad if bad.any() else None
+        return ReadItems(items), bad if bad.any() else None
+
+
+class ReadItems:
+    """The items of some entries."""
+
+    def __init__(self, items: Sequence[bytes | memoryview]) -> None:
+        self.joined = b"".join(items)
+        self.sizes = np.array([len(item) for item in items], np.int64)
+        self._items = items
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        return iter(self._items)
 
 
 @dataclass

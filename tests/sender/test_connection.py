@@ -8,7 +8,7 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair
 from delay_protocol import Frame, FrameDecoder, encode_request, encode_response
 from sender.connection import BrokerConnection, End, Request
 from sender.parcels import first_try, joined
-from tests.sender.broker_rig import ENTRY
+from tests.sender.broker_rig import ENTRY, ReadItems
 
 
 class Source:
@@ -24,7 +24,7 @@ class Source:
         if not self.left:
             return None
         self.left -= 1
-        return Request(joined([first_try(np.zeros(1, ENTRY))]), [b"x"], 1), b"x"
+        return Request(joined([first_try(np.zeros(1, ENTRY))]), ReadItems([b"x"]), 1), b"x"
 
     def answered(self, request: Request, answer: Frame) -> None:
         assert len(request.batch) == 1

@@ -274,15 +274,16 @@ async def test_a_request_in_flight_when_its_connection_dies_is_a_possible_duplic
         rig.brokers[0].script = stay_silent
 
     async with rig_of(config=QUICK, setup=setup) as rig:
-        rig.offer(300)
+        rig.offer(QUICK.batch_items + 44)
         await trio.sleep(0.1)
         await rig.brokers[0].hang_up()
         rig.brokers[0].script = take_all
         await trio.sleep(10)
         counts = rig.sender.status()[0].counts
         assert counts.requests_lost == 2
-        assert counts.possible_duplicates == 300
-        assert sorted(rig.brokers[0].ids) == sorted([f"m{n}".encode() for n in range(300)] * 2)
+        assert counts.possible_duplicates == QUICK.batch_items + 44
+        sent = [f"m{number}".encode() for number in range(QUICK.batch_items + 44)]
+        assert sorted(rig.brokers[0].ids) == sorted(sent * 2)
         rig.assert_all_settled()
 
 

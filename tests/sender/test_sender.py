@@ -590,7 +590,7 @@ async def test_what_is_left_of_an_offer_does_not_keep_its_array_alive(lanes: int
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = script
 
-    config = SenderConfig(retry_base_s=40, retry_max_s=40)
+    config = SenderConfig(batch_items=256, retry_base_s=40, retry_max_s=40)
     async with rig_of(config=config, setup=setup) as rig:
         await trio.sleep(10)
         arrays: list[weakref.ref[Entries]] = [

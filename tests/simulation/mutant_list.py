@@ -872,8 +872,8 @@ _DELIVERED = (
         edits=(
             Edit(
                 _ITEMS,
-                "        if crc32(item[8:]) != crc or (item_due_ms",
-                "        if (item_due_ms",
+                '    suspects: Mask = heads["crc"] != crcs\n',
+                "    suspects: Mask = np.zeros(len(crcs), np.bool_)\n",
             ),
         ),
         needs="a bit flipped in the blob of a minute segment",
