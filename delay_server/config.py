@@ -7,6 +7,7 @@ Nothing below this reads files, environment or globals.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -470,7 +471,8 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     brokers: dict[str, str] = msgspec.field(default_factory=dict)
     """Name and host:port of each real-time broker group to deliver to; needed where there is no
     meta server, and in the place of what it says. A name goes into the dispatch_log: it should not
-    come to mean another group."""
+    come to mean another group. With `host:port,weight=3` a group gets three times as much as one
+    without, as long as both are well."""
 
     meta: MetaConfig = msgspec.field(default_factory=MetaConfig)
     """The meta server."""
@@ -535,11 +537,14 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         groups = []
         for name, address in self.brokers.items():
             require_name("the name of a broker group", name)
+            place, *more = address.split(",")
             try:
-                host, port = parse_address(address)
+                host, port = parse_address(place)
             except AddressError as error:
                 raise ValueError(f"the address of broker {name!r}: {error}") from error
-            groups.append(BrokerGroup(name=name, host=host, port=port))
+            groups.append(
+                BrokerGroup(name=name, host=host, port=port, weight=_weight_of(name, more))
+            )
         return tuple(groups)
 
     def fitted_to(self, total_bytes: int) -> Self:
@@ -629,6 +634,22 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             checkpoint_interval_ms=self.storage.checkpoint_interval_ms,
             checkpoint_bytes=self.storage.checkpoint_bytes,
         )
+
+
+def _weight_of(name: str, more: Sequence[str]) -> float:
+    """Return the weight that follows the address of a broker group; 1 if none does."""
+    if not more:
+        return 1.0
+    key, equals, text = more[0].partition("=")
+    if len(more) > 1 or key.strip() != "weight" or not equals:
+        raise ValueError(
+            f"broker {name!r}: after host:port there may be ,weight=NUMBER, "
+            f"and not {','.join(more)!r}"
+        )
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"the weight of broker {name!r} is no number: {text!r}") from error
 
 
 def sections() -> dict[str, type]:

@@ -26,6 +26,7 @@ from delay_transport.metric_families import (
     installed_version,
     listener_families,
 )
+from sender import CircuitState
 
 if TYPE_CHECKING:
     from delay_server.server import DelayServer
@@ -179,10 +180,18 @@ class ServerMetrics:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, kind, text in _SENDER_METRICS:
             families[name] = kind(f"delaywheel_sender_{name}", text, labels=["target"])
+        circuits = GaugeMetricFamily(
+            "delaywheel_sender_circuit",
+            "1 for the state of its circuit: closed, open, half-open.",
+            labels=["target", "state"],
+        )
         for target, values in server.sender_numbers().items():
             for name, family in families.items():
-                family.add_metric([target], float(values.get(name, 0)))
+                family.add_metric([target], float(values[name] or 0))
+            for state in CircuitState:
+                circuits.add_metric([target, state.value], values["circuit"] == state.value)
         yield from families.values()
+        yield circuits
 
     def _routes(self, routes: SubjectRoutes) -> Iterator[Metric]:
         server, counts = self._server, routes.session.counts
@@ -211,7 +220,16 @@ _SENDER_METRICS = (
     ("in_flight", GaugeMetricFamily, "Messages sent to it and not answered."),
     ("queued", GaugeMetricFamily, "Messages that wait for it."),
     ("failures", GaugeMetricFamily, "Failures in a row; 0 while it delivers."),
-    ("up", GaugeMetricFamily, "1 while it is connected and takes messages."),
+    ("up", GaugeMetricFamily, "1 while it is connected and its circuit is closed."),
+    ("circuit_openings", CounterMetricFamily, "Times it was given up."),
+    ("weight", GaugeMetricFamily, "As configured."),
+    ("effective_weight", GaugeMetricFamily, "By which it has its share now; 0 if it has none."),
+    ("slow", GaugeMetricFamily, "1 while its answers take too long to wait for beside others."),
+    ("answer_seconds", GaugeMetricFamily, "Time that an answer takes, of late."),
+    ("window_requests", GaugeMetricFamily, "Requests that may be unanswered."),
+    ("refused_lanes", GaugeMetricFamily, "Lanes of which it takes nothing."),
+    ("paused", GaugeMetricFamily, "1 while an operator has paused it."),
+    ("rate_limit", GaugeMetricFamily, "Messages a second that it may get; 0 is no limit."),
 )
 
 

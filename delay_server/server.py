@@ -57,8 +57,8 @@ from delay_transport.meta_routes import MetaRoutes
 from delay_transport.metric_families import installed_version
 from delay_transport.process import allow_open_files, stop_on_signals
 from delay_transport.shared_secret import SharedSecret
+from sender import CircuitState, GroupState, Sender
 from sender import Outcome as SenderOutcome
-from sender import Sender
 from storage import (
     MINUTE_MS,
     Damage,
@@ -603,14 +603,26 @@ class DelayServer:
         overdue = sum(segment.pending for segment in segments if segment.key.end <= minute)
         return max(self.sender.unsent().total + self.undeliverable, overdue)
 
-    def sender_numbers(self) -> dict[str, dict[str, int | str]]:
+    def sender_numbers(self) -> dict[str, dict[str, int | float | str | None]]:
         """Return what is known of each broker group."""
         return {
             group.name: {
                 "address": group.address,
                 "source": group.source,
                 "state": group.state.value,
-                "up": int(group.state.value == "up"),
+                "up": int(group.state is GroupState.UP and group.circuit is CircuitState.CLOSED),
+                "circuit": group.circuit.value,
+                "circuit_reason": group.circuit_reason,
+                "circuit_openings": group.counts.changes[CircuitState.OPEN],
+                "weight": group.weight,
+                "effective_weight": round(group.effective_weight, 4),
+                "slow": int(group.is_slow),
+                "answer_seconds": round(group.answer_s, 6),
+                "window_requests": group.window_requests,
+                "queue_items_max": group.queue_items,
+                "refused_lanes": group.refused_lanes,
+                "paused": int(group.gate.paused),
+                "rate_limit": group.gate.rate_per_s,
                 "queued": group.queued,
                 "in_flight": group.in_flight,
                 "tries": group.counts.requests,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     "--broker",
     "brokers",
     multiple=True,
-    metavar="NAME=HOST:PORT",
+    metavar="NAME=HOST:PORT[,weight=N]",
     help="A real-time broker group to deliver to (brokers). Repeatable.",
 )
 @click.option("--http", metavar="HOST:PORT", help="Metrics, health and status (http.address).")
@@ -121,6 +121,6 @@ def _spelled_out(
         name, equals, address = broker.partition("=")
         if not (name and equals and address):
             raise click.BadParameter(
-                f"{broker!r} is not of the form NAME=HOST:PORT", param_hint="--broker"
+                f"{broker!r} is not of the form NAME=HOST:PORT[,weight=N]", param_hint="--broker"
             )
         yield Override(f"brokers.{name}={address}", f"--broker {broker}")

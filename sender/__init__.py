@@ -1,22 +1,25 @@
 """Delivers due messages to broker groups: batches, retries, and nobody waits for a dead broker."""
 
+from sender.circuit import CircuitState
 from sender.config import BrokerGroup, SenderConfig
 from sender.errors import ItemBytesError, SenderError, SettingError
+from sender.gates import GroupGate
 from sender.group_status import GroupCounts, GroupState, GroupStatus
 from sender.outcomes import Outcome
-from sender.routing import LATER, GroupView, LaneRoutes, LeastLoaded, Routing
+from sender.routing import LATER, GroupView, LaneRoutes, Routing, Weighted
 from sender.sender import Sender, Unsent
 
 __all__ = [
     "LATER",
     "BrokerGroup",
+    "CircuitState",
     "GroupCounts",
+    "GroupGate",
     "GroupState",
     "GroupStatus",
     "GroupView",
     "ItemBytesError",
     "LaneRoutes",
-    "LeastLoaded",
     "Outcome",
     "Routing",
     "Sender",
@@ -24,4 +27,5 @@ __all__ = [
     "SenderError",
     "SettingError",
     "Unsent",
+    "Weighted",
 ]

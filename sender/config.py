@@ -1,5 +1,6 @@
 """The sender's settings, each with its unit and consequence."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -22,6 +23,16 @@ class BrokerGroup:
     source: str = "settings"
     """Who says so, for people."""
 
+    weight: float = 1.0
+    """Its share of what several groups may take is in proportion to this while all are well."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise SettingError(
+                f"the weight of broker group {self.name!r} must be a positive number, got "
+                f"{self.weight}; a group that is to get nothing is paused"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
@@ -43,24 +54,32 @@ class SenderConfig:
     batch_bytes: int = 256 * 1024
     """Most bytes of the items of one request; a larger item goes alone."""
 
+    in_flight_requests_start: int = 1
+    """Requests that may be unanswered on a new connection; more with each quick answer."""
+
     in_flight_requests_max: int = 4
-    """Requests that may be unanswered on one connection."""
+    """Requests that may be unanswered on one connection at the most."""
 
     in_flight_bytes_max: int = 4 * 1024 * 1024
-    """Bytes of items that may be unanswered on one connection."""
+    """Bytes of items that may be unanswered on one connection; a part of them while fewer requests
+    may be."""
+
+    queue_s: float = 0.1
+    """As many entries wait for one group as it answers in this long, by its pace of late. The rest
+    waits for whichever group has room next."""
 
     queue_items_max: int = 8192
-    """Entries that wait for one group. The rest waits for whichever group has room next, so this is
-    what a group that becomes slow can keep from the others."""
+    """Entries that wait for one group at the most."""
 
     queue_lane_batches_min: int = 2
     """Turns of each lane that may wait for one group even while other lanes fill its queue, or it
-    would get no turns there. With one only, a lane can miss a turn while more of it is fetched."""
+    would get no turns there. With one only, a lane can miss a turn while more of it is fetched.
+    However slow a group is, as many may wait for it."""
 
     entries_max: int = 1_000_000
     """Entries that the sender should hold in all; `Sender.room` counts down from here."""
 
-    connect_timeout_s: float = 5.0
+    connect_timeout_s: float = 2.0
     """To connect, and again to be answered to the HELLO."""
 
     request_timeout_s: float = 5.0
@@ -69,6 +88,30 @@ class SenderConfig:
 
     heartbeat_s: float = 15.0
     """A connection that is idle this long is asked whether it still lives."""
+
+    quick_s: float = 0.02
+    """Answers within this are quick, and so are those within twice the time of the quickest of
+    late, up to `usual_s_max`. If the answers of a group take twice as long its share is a quarter,
+    and so on."""
+
+    usual_s_max: float = 0.1
+    """Answers that take longer than this, and more than twice as long as the quickest of late, let
+    fewer requests be in flight."""
+
+    slow_s: float = 0.25
+    """A group whose answers take longer than this is slow: beside others that are not it gets
+    `trial_items` at a time, and what waits for it goes to them."""
+
+    success_fade_s: float = 5.0
+    """Time in which the refusals of a group, by which it has a smaller share, are forgotten to a
+    third."""
+
+    ramp_s: float = 2.0
+    """Time in which the share of a group that had failed grows back to its weight."""
+
+    weight_floor: float = 0.01
+    """However badly a group does, its share is that of this part of its weight, or it would never
+    be known when it does well again."""
 
     answer_bytes_max: int = 16 * 1024 * 1024
     """A broker whose answer is a larger frame is not one; its connection is closed."""
@@ -86,16 +129,36 @@ class SenderConfig:
     """As retry_max_s, for those items."""
 
     reconnect_base_s: float = 0.1
-    """Wait before a group that failed is tried again; doubles until it takes a message."""
+    """Wait before a group that failed is tried again: the time for which its circuit is open.
+    Doubles with each opening, until the circuit has stayed closed for `ramp_s`."""
 
-    reconnect_max_s: float = 10.0
+    reconnect_max_s: float = 2.0
     """Longest wait before a group that failed is tried again."""
 
     refusals_max: int = 3
-    """Requests refused one after another before the group counts as failing."""
+    """Requests refused one after another that open the circuit of a group. No answer in time, a
+    connection that is lost or cannot be made, and code 52 open it at once."""
+
+    refused_share: float = 0.5
+    """Share of refused requests that opens the circuit of a group as well …"""
+
+    refused_share_s: float = 10.0
+    """… among the requests of this long …"""
+
+    refused_share_requests_min: int = 20
+    """… if there were so many."""
+
+    lane_refusals_max: int = 16
+    """Items refused for good one after another (codes 3 and 5), after which a group gets no more of
+    their lane as long as another group takes it: one item now and then."""
 
     trial_items: int = 1
-    """Items risked at a time on a group that failed, until it takes one."""
+    """Items risked at a time on a group that failed, until it takes one, and on one that is slow,
+    as long as others are not."""
+
+    rate_burst_s: float = 0.05
+    """A group with a rate gets what it is allowed in this long at once, and no more: it is a part
+    of a second."""
 
     groups_max: int = 256
     """Broker groups at a time, where they are named at run time. What has none of them in its route
@@ -117,9 +180,15 @@ class SenderConfig:
             ("retry_base_s", "retry_max_s"),
             ("refused_base_s", "refused_max_s"),
             ("reconnect_base_s", "reconnect_max_s"),
+            ("in_flight_requests_start", "in_flight_requests_max"),
+            ("quick_s", "usual_s_max"),
+            ("usual_s_max", "slow_s"),
         ):
             if getattr(self, base) > getattr(self, most):
                 raise SettingError(f"sender.{base} must not exceed sender.{most}")
+        for share in ("refused_share", "weight_floor"):
+            if getattr(self, share) > 1:
+                raise SettingError(f"sender.{share} is a part of one: it must not exceed 1")
 
 
 def check_groups(groups: Sequence[BrokerGroup]) -> None:

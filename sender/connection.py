@@ -5,6 +5,7 @@ that the source takes and the first byte on the socket lies no queue. That is wh
 not use an out-buffer.
 """
 
+import math
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final, Protocol
@@ -64,7 +65,7 @@ class Items(Protocol):
 class Request:
     """A request in flight. What it was sent with is kept for its answer: a retry reads it anew."""
 
-    __slots__ = ("batch", "deadline", "items", "size")
+    __slots__ = ("batch", "items", "sent_at", "size")
 
     def __init__(self, batch: Batch, items: Items, size: int) -> None:
         self.batch = batch
@@ -72,12 +73,16 @@ class Request:
         """As read, to find out whom an answer means; those of the batch are not empty."""
         self.size = size
         """Bytes of the items."""
-        self.deadline = 0.0
-        """In trio's time; set when the first byte goes out."""
+        self.sent_at = 0.0
+        """When the first byte went out, in trio's time."""
 
 
 class RequestSource(Protocol):
     """Where requests come from and answers go. All calls are synchronous."""
+
+    @property
+    def send_at(self) -> float:
+        """When to ask for the next request, in trio's time, if nobody wakes the connection."""
 
     def next_request(self) -> tuple[Request, bytes | memoryview] | None:
         """Return a request and its body, to be written now; None if there is none."""
@@ -89,6 +94,12 @@ class RequestSource(Protocol):
         """Take the news that a request (None: a heartbeat) was not answered in time.
 
         An answer that still comes is dropped.
+        """
+
+    def stalled(self) -> None:
+        """Take the news that what was sent `stall_s` ago is not answered; once for each request.
+
+        It is told of the one that waits longest.
         """
 
 
@@ -106,6 +117,7 @@ class BrokerConnection:
         *,
         answer_bytes_max: int,
         request_timeout_s: float,
+        stall_s: float,
         heartbeat_s: float,
     ) -> None:
         self.in_flight: dict[int, Request | None] = {}
@@ -116,14 +128,23 @@ class BrokerConnection:
         self._source = source
         self._decoder = FrameDecoder(frame_bytes_max=answer_bytes_max)
         self._request_timeout_s = request_timeout_s
+        self._stall_s = stall_s
         self._heartbeat_s = heartbeat_s
         self._opaque = 0
         self._work = trio.Event()
         self._sent = trio.Event()
-        self._heartbeat_deadline = 0.0
+        self._heartbeat_sent_at = 0.0
+        self._stalled_until = -math.inf
+        """It has been told of what was sent up to then that it is not answered."""
         self._scope = trio.CancelScope()
         self._retiring: tuple[End, str] | None = None
         self._end: tuple[End, str] | None = None
+
+    def waits_since(self) -> float | None:
+        """Return when what waits longest for its answer was sent; None if nothing waits."""
+        for oldest in self.in_flight.values():
+            return self._heartbeat_sent_at if oldest is None else oldest.sent_at
+        return None
 
     def wake(self) -> None:
         """Say that the source may have a request now."""
@@ -169,9 +190,10 @@ class BrokerConnection:
             if ready is not None:
                 await self._write(ready[0], CommandCode.SEND_MESSAGE, ready[1])
                 continue
-            with trio.move_on_after(self._heartbeat_s):
+            idle_at = trio.current_time() + self._heartbeat_s
+            with trio.move_on_at(min(idle_at, self._source.send_at)):
                 await self._work.wait()
-            is_idle = not self._work.is_set() and not self.in_flight
+            is_idle = not (self._work.is_set() or self.in_flight) and trio.current_time() >= idle_at
             self._work = trio.Event()
             if is_idle:
                 await self._write(None, CommandCode.HEARTBEAT, b"")
@@ -180,11 +202,11 @@ class BrokerConnection:
         self, request: Request | None, code: CommandCode, body: bytes | memoryview
     ) -> None:
         opaque = self._next_opaque()
-        deadline = trio.current_time() + self._request_timeout_s
+        now = trio.current_time()
         if request is None:
-            self._heartbeat_deadline = deadline
+            self._heartbeat_sent_at = now
         else:
-            request.deadline = deadline
+            request.sent_at = now
         self.in_flight[opaque] = request
         self._sent.set()
         frame = encode_request(code=code, opaque=opaque, body=body, version=SEND_VERSION)
@@ -230,21 +252,28 @@ class BrokerConnection:
         self._work.set()
 
     async def _watch(self) -> None:
-        """Give up requests whose time has run out. Sleeps through those answered in time."""
+        """Tell of requests that wait long, and give up those whose time has run out.
+
+        Sleeps through those answered in time.
+        """
         while True:
-            while not self.in_flight:
+            # Times ascend in the order of sending.
+            while (since := self.waits_since()) is None:
                 self._sent = trio.Event()
                 await self._sent.wait()
-            await trio.sleep_until(self._oldest_deadline())
+            is_told = since <= self._stalled_until
+            # What is told of may be answered any time, and then others are what waits longest.
+            look_at = (trio.current_time() if is_told else since) + self._stall_s
+            await trio.sleep_until(min(look_at, since + self._request_timeout_s))
             now = trio.current_time()
-            while self.in_flight and self._oldest_deadline() <= now:
+            while (since := self.waits_since()) is not None:
+                if since + self._request_timeout_s > now:
+                    break
                 self._source.timed_out(self.in_flight.pop(next(iter(self.in_flight))))
+            if since is not None and self._stalled_until < since and since + self._stall_s <= now:
+                self._stalled_until = since
+                self._source.stalled()
             self._end_if_retired()
-
-    def _oldest_deadline(self) -> float:
-        # Deadlines ascend in the order of sending.
-        oldest = next(iter(self.in_flight.values()))
-        return self._heartbeat_deadline if oldest is None else oldest.deadline
 
     def _next_opaque(self) -> int:
         self._opaque = self._opaque % _OPAQUE_MAX + 1

@@ -5,10 +5,11 @@ queued for it; what is in flight gets the rest of its time, since its answers ma
 states are drawn in group_status.py.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import structlog
@@ -25,15 +26,20 @@ from delay_protocol import (
 )
 from delay_transport import Clock, Network, TransportError
 from delay_transport.backoff import Backoff
-from sender.answers import UNTOLD, Codes, is_broker_sick, item_codes
+from sender.answers import UNTOLD, Codes, is_broker_sick, item_codes, permanent
+from sender.circuit import Change, Circuit, CircuitLimits, CircuitState, Failure
 from sender.config import BrokerGroup, SenderConfig
 from sender.connection import BrokerConnection, End, Items, Request
 from sender.errors import ItemBytesError
+from sender.gates import OPEN_GATE, GroupGate, TokenBucket
 from sender.group_status import MOVES, GroupCounts, GroupState, GroupStatus
 from sender.lanes import LaneQueue
 from sender.outcomes import Outcome
 from sender.parcels import Batch, Entries, Mask, Parcel
+from sender.refused_lanes import RefusedLanes
 from sender.routing import LaneView
+from sender.weight import Weight
+from sender.window import Window, WindowLimits
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
@@ -42,6 +48,29 @@ ReadItems = Callable[[Entries], tuple[Items, Mask | None]]
 
 A damaged item has its place among them too, and no bytes.
 """
+
+_FAILURES: Final = {
+    End.UNREACHABLE: Failure.UNREACHABLE,
+    End.HELLO: Failure.HELLO,
+    End.LOST: Failure.LOST,
+    End.TIMEOUT: Failure.TIMEOUT,
+    End.GARBAGE: Failure.GARBAGE,
+    End.REFUSING: Failure.REFUSED,
+}
+"""What the end of a connection says about the group; what is missing says nothing."""
+
+_HAIR_S: Final = 1e-6
+
+_USELESS: Final = 0
+_ON_TRIAL: Final = 1
+_WELL: Final = 2
+"""How far entries should rather go to a group than wait: less, while it is slow or takes none."""
+
+_ENDS: Final = {
+    Failure.TIMEOUT: End.TIMEOUT,
+    Failure.GARBAGE: End.GARBAGE,
+}
+"""How a connection is said to have ended on a failure; all others are refusals."""
 
 
 class Exchange(Protocol):
@@ -71,6 +100,12 @@ class Exchange(Protocol):
     def group_failed(self, group: str) -> None:
         """Hear that a group could not be reached, or that its connection ended badly."""
 
+    def groups_changed(self) -> None:
+        """Hear that a group takes less than before, so that others may be asked."""
+
+    def group_is_better(self, number: int) -> None:
+        """Hear that the group of this number takes more: what waits for slow ones may go there."""
+
     def room_changed(self, number: int) -> None:
         """Hear that the group of this number has room for more of any lane."""
 
@@ -82,7 +117,8 @@ class Group:
     """The queue, the connection and the health of one broker group.
 
     Invariants: `in_flight` and `in_flight_bytes` are the sums over the requests in flight; only in
-    the states UP and TRIAL is anything queued or sent.
+    the state UP is anything queued or sent, while the circuit is HALF_OPEN one probe at a time, and
+    while it is OPEN nothing.
     """
 
     def __init__(
@@ -97,6 +133,7 @@ class Group:
         chance: random.Random,
         read_items: ReadItems,
         exchange: Exchange,
+        gate: GroupGate = OPEN_GATE,
     ) -> None:
         self.name = target.name
         self.number = number
@@ -112,15 +149,53 @@ class Group:
         self._chance = chance
         self._read_items = read_items
         self._exchange = exchange
-        self._reconnect = Backoff(base_s=config.reconnect_base_s, max_s=config.reconnect_max_s)
-        self._queue = LaneQueue(turn_items=config.lane_turn_items)
-        self._lane_items_min = min(
-            config.queue_lane_batches_min * config.lane_turn_items, config.queue_items_max
+        wait = Backoff(base_s=config.reconnect_base_s, max_s=config.reconnect_max_s)
+        self._circuit = Circuit(
+            CircuitLimits(
+                failures=config.refusals_max,
+                share=config.refused_share,
+                share_s=config.refused_share_s,
+                requests_min=config.refused_share_requests_min,
+                wait=wait,
+                calm_s=config.ramp_s,
+            ),
+            chance=chance,
+            on_change=self._circuit_changed,
         )
+        self._circuit_reason = ""
+        self._queue = LaneQueue(turn_items=config.lane_turn_items)
+        self._window_limits = WindowLimits(
+            requests_start=config.in_flight_requests_start,
+            requests_max=config.in_flight_requests_max,
+            queue_items_min=min(
+                config.queue_lane_batches_min * config.lane_turn_items, config.queue_items_max
+            ),
+            queue_items_max=config.queue_items_max,
+            queue_s=config.queue_s,
+            quick_s=config.quick_s,
+            usual_s_max=config.usual_s_max,
+        )
+        self._window = Window(self._window_limits)
+        self._queue_items = self._lane_items_min = self._window_limits.queue_items_min
+        """Entries that may wait: in all, and of each lane whatever others have here."""
+        self._weight = Weight(
+            target.weight,
+            ramp_s=config.ramp_s,
+            fade_s=config.success_fade_s,
+            floor=config.weight_floor,
+        )
+        self._refused_lanes = RefusedLanes(
+            items_max=config.lane_refusals_max, wait=wait, chance=chance
+        )
+        self._health = _USELESS
+        """When it was looked at last, for whoever waits for a change."""
+        # Rounding must not hide it when the connection tells of a request that waits for so long.
+        self._slow_s = config.slow_s - _HAIR_S
+        self._slow_since = math.inf
+        self._gate = gate
+        self._bucket: TokenBucket | None = None
         self._in_flight_bytes = 0
         self._connection: BrokerConnection | None = None
-        self._failures = 0
-        self._refusals = 0
         self._counts = GroupCounts()
         self._last_end = ""
         self._stopping = False
@@ -129,6 +204,7 @@ class Group:
         self._scope = trio.CancelScope()
         self._attempt = trio.CancelScope()
         """Of connecting, or of waiting before it: a new address ends either."""
+        self._fit_gate()
 
     @property
     def address(self) -> str:
@@ -153,28 +229,76 @@ class Group:
     @property
     def is_open(self) -> bool:
         """Whether there is room for a lane of which nothing is queued here."""
-        if self.state is GroupState.TRIAL:
-            return self.load < self._config.trial_items
-        return self.state is GroupState.UP
+        if self._is_trial:
+            return self._takes and self.load < self._config.trial_items
+        return self._takes
+
+    @property
+    def _takes(self) -> bool:
+        """Whether entries may be queued here at all."""
+        return (
+            self.state is GroupState.UP
+            and self._circuit.state is not CircuitState.OPEN
+            and not self._gate.paused
+        )
+
+    @property
+    def _is_trial(self) -> bool:
+        return self._circuit.state is not CircuitState.CLOSED
 
     def room(self, lane: int) -> int:
         """Return how many entries of a lane may be queued for this group now."""
-        if self.state is GroupState.UP:
-            free = self._config.queue_items_max - self._queue.count
-            if free < self._lane_items_min:
-                # However much the other lanes have here: with nothing queued it had no turns.
-                free = max(free, self._lane_items_min - self._queue.count_of(lane))
-            return max(0, free)
-        if self.state is GroupState.TRIAL:
+        if not self._takes:
+            return 0
+        if self._is_trial:
             return max(0, self._config.trial_items - self.load)
-        return 0
+        free = self._queue_items - self._queue.count
+        if free < self._lane_items_min:
+            # However much the other lanes have here: with nothing queued it had no turns.
+            free = max(free, self._lane_items_min - self._queue.count_of(lane))
+        return max(0, free)
 
-    def seen_by(self, lane: int) -> LaneView:
-        """Return the group as entries of this lane find it now."""
-        return LaneView(self.name, self.room(lane), self._queue.count + self.in_flight)
+    def answer_s(self, now: float) -> float:
+        """Return how long its answers take: as they did of late, or as one keeps us waiting now."""
+        since = None if self._connection is None else self._connection.waits_since()
+        return self._window.answer_s if since is None else max(self._window.answer_s, now - since)
+
+    def is_slow(self, now: float) -> bool:
+        """Return whether others had better get what it could be given."""
+        return self.answer_s(now) >= self._slow_s
+
+    def seen_by(self, lane: int, now: float) -> LaneView:
+        """Return the group as entries of this lane find it now (trio's time)."""
+        if not self._takes:
+            return LaneView(
+                name=self.name, room=0, is_well=False, room_beside=0, weight=self._weight.configured
+            )
+        room = beside = self.room(lane)
+        answer_s = self.answer_s(now)
+        # What has a rate may have no room for long: nobody is to wait for it.
+        is_well = not self._is_trial and self._bucket is None
+        if answer_s >= self._slow_s:
+            is_well = False
+            beside = min(room, max(0, self._config.trial_items - self.load))
+        if self._refused_lanes and lane in self._refused_lanes:
+            is_well = False
+            risks = self._refused_lanes.may_risk(lane, now)
+            beside = min(beside, self._config.trial_items) if risks else 0
+        return LaneView(
+            name=self.name,
+            room=room,
+            is_well=is_well,
+            room_beside=beside,
+            weight=self._effective(now, answer_s),
+        )
+
+    def _effective(self, now: float, answer_s: float) -> float:
+        return self._weight.effective(now, answer_s=answer_s, quick_s=self._window.quick_s)
 
     def status(self) -> GroupStatus:
         """Return a look at the group as it is now."""
+        now = trio.current_time()
+        answer_s = self.answer_s(now)
         return GroupStatus(
             name=self.name,
             address=self.address,
@@ -183,9 +307,21 @@ class Group:
             queued=self.queued,
             in_flight=self.in_flight,
             in_flight_bytes=self._in_flight_bytes,
-            failures=self._failures,
+            failures=self._circuit.failures,
             last_end=self._last_end,
-            counts=replace(self._counts, ends=dict(self._counts.ends)),
+            circuit=self._circuit.state,
+            circuit_reason=self._circuit_reason,
+            gate=self._gate,
+            weight=self._weight.configured,
+            effective_weight=self._effective(now, answer_s) if self._takes else 0.0,
+            window_requests=self._window.requests,
+            queue_items=self._queue_items,
+            answer_s=answer_s,
+            is_slow=answer_s >= self._slow_s,
+            refused_lanes=len(self._refused_lanes),
+            counts=replace(
+                self._counts, ends=dict(self._counts.ends), changes=dict(self._counts.changes)
+            ),
         )
 
     def held(self) -> Iterator[Entries]:
@@ -201,6 +337,8 @@ class Group:
         """Queue entries for this group; it must have room for them."""
         room = self.room(parcel.lane)
         assert len(parcel) <= room, f"{self.name}: {len(parcel)} entries, room {room}"
+        if self._refused_lanes:
+            self._refused_lanes.risked(parcel.lane, trio.current_time())
         self._queue.append(parcel)
         self.wake()
 
@@ -211,16 +349,52 @@ class Group:
 
     def move(self, target: BrokerGroup) -> None:
         """Deliver to another address from now on; what is in flight is answered at the old one."""
+        self._weight.configured = target.weight
         if (target.host, target.port) == (self._target.host, self._target.port):
             self._target = target
             return
         before, self._target = self.address, target
         _log.info("broker group moved", group=self.name, before=before, address=self.address)
-        self._failures = 0
+        self._circuit.moved(trio.current_time())
         if self._connection is None:
             self._attempt.cancel()
         else:
             self._retire(End.MOVED, f"to {self.address}")
+
+    def set_gate(self, gate: GroupGate) -> None:
+        """Do as an operator allows, from now on; what is in flight is answered."""
+        if gate == self._gate:
+            return
+        self._gate = gate
+        _log.info(
+            "broker group's gate changed",
+            group=self.name,
+            paused=gate.paused,
+            rate_per_s=gate.rate_per_s,
+        )
+        self._fit_gate()
+        if gate.paused:
+            self._give_back()
+        self.wake()
+        self._exchange.groups_changed()
+
+    def _fit_gate(self) -> None:
+        rate, burst_s = self._gate.rate_per_s, self._config.rate_burst_s
+        if rate is None:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(rate_per_s=rate, burst_s=burst_s, now=trio.current_time())
+        else:
+            self._bucket.change(rate, burst_s, trio.current_time())
+        self._fit_queue()
+
+    def _fit_queue(self) -> None:
+        """Let as much wait as is answered soon."""
+        self._queue_items = self._window.queue_items
+        if self._gate.rate_per_s is not None:
+            soon = math.ceil(self._gate.rate_per_s * self._config.queue_s)
+            self._queue_items = min(self._queue_items, soon)
+        self._lane_items_min = min(self._window_limits.queue_items_min, self._queue_items)
 
     def stop(self) -> None:
         """Send nothing more; run() returns once what is in flight is answered."""
@@ -246,10 +420,8 @@ class Group:
         with self._scope:
             while not self._stopping:
                 self._move(GroupState.CONNECTING)
+                address = self.address
                 end, detail = await self._converse()
-                if end is End.MOVED:
-                    # Whatever befell the connection meanwhile says nothing about the new address.
-                    self._failures = 0
                 self._counts.ends[end] += 1
                 self._last_end = f"{end.value}: {detail}"
                 if end is End.FENCED:
@@ -258,23 +430,18 @@ class Group:
                     return
                 self._move(GroupState.DOWN)
                 self._give_back()
-                if end is not End.MOVED and not self._stopping:
-                    await self._wait_after_failure(end, detail)
+                # Whatever befell the connection to an old address says nothing about the new one.
+                is_moved = address != self.address
+                if end in _FAILURES and not (is_moved or self._stopping):
+                    # Unless what ended it was heard of before, and the circuit is open already.
+                    self._circuit.failed(trio.current_time(), _FAILURES[end], detail)
+                    await self._wait_after_failure()
 
-    async def _wait_after_failure(self, end: End, detail: str) -> None:
-        self._failures += 1
-        wait_s = self._reconnect.wait_s(self._failures, self._chance)
-        _log.warning(
-            "broker group failed",
-            group=self.name,
-            reason=end.value,
-            detail=detail,
-            failures=self._failures,
-            again_in_s=round(wait_s, 3),
-        )
+    async def _wait_after_failure(self) -> None:
         self._exchange.group_failed(self.name)
         with trio.CancelScope() as self._attempt:
-            await trio.sleep(wait_s)
+            await trio.sleep_until(self._circuit.until)
+        self._circuit.waited(trio.current_time())
 
     async def _converse(self) -> tuple[End, str]:
         """Connect, say HELLO, deliver until the connection ends; return why it did."""
@@ -297,6 +464,7 @@ class Group:
                 self,
                 answer_bytes_max=self._config.answer_bytes_max,
                 request_timeout_s=self._config.request_timeout_s,
+                stall_s=self._config.slow_s,
                 heartbeat_s=self._config.heartbeat_s,
             )
             obstacle: tuple[End, str] | None = None
@@ -306,8 +474,11 @@ class Group:
                 obstacle = End.MOVED, f"to {self.address}"
             if obstacle is not None:
                 return obstacle
-            self._move(GroupState.TRIAL if self._failures else GroupState.UP)
+            self._window = Window(self._window_limits)
+            self._fit_queue()
             self._connection = connection
+            self._move(GroupState.UP)
+            self._look_at_health()
             end = await connection.run()
             self._connection = None
             self._take_back(connection)
@@ -341,6 +512,16 @@ class Group:
 
     # What the connection asks for, and tells.
 
+    @property
+    def send_at(self) -> float:
+        """When there is something to send that has to wait for its time: that of a rate."""
+        if self._bucket is None or not self._could_send():
+            return math.inf
+        now = trio.current_time()
+        at = self._bucket.ready_at(min(self._queue.count, self._bucket.step), now)
+        # If it is now, it is not the rate that keeps it back, and an answer will wake us.
+        return at if at > now else math.inf
+
     def next_request(self) -> tuple[Request, bytes | memoryview] | None:
         """Return the next batch as a request and its body; None if there is none for now.
 
@@ -351,20 +532,30 @@ class Group:
         ready = None
         while ready is None and self._may_send():
             batch = self._queue.take(
-                items_max=config.batch_items,
-                bytes_max=min(
-                    config.batch_bytes, config.in_flight_bytes_max - self._in_flight_bytes
-                ),
+                items_max=self._items_allowed(),
+                bytes_max=min(config.batch_bytes, self._bytes_max() - self._in_flight_bytes),
                 any_size=not self.in_flight,
             )
             if batch is None:
                 break
-            if self._queue.count > config.queue_items_max // 2:
+            if self._queue.count > self._queue_items // 2:
                 self._tell_lanes_of_room(batch)
             ready = self._build(batch)
-        if self._queue.count <= config.queue_items_max // 2:
+        if self._queue.count <= self._queue_items // 2:
             self._exchange.room_changed(self.number)
         return ready
+
+    def _items_allowed(self) -> int:
+        """Return how many items the next request may have."""
+        if self._bucket is None:
+            return self._config.batch_items
+        return min(self._config.batch_items, self._bucket.available(trio.current_time()))
+
+    def _bytes_max(self) -> int:
+        """Return how many bytes may be in flight: the same part of the most as of requests."""
+        config = self._config
+        part = config.in_flight_bytes_max * self._window.requests // config.in_flight_requests_max
+        return max(part, min(config.batch_bytes, config.in_flight_bytes_max))
 
     def _tell_lanes_of_room(self, batch: Batch) -> None:
         """Ask for more of the lanes of which little is left in a queue that others fill."""
@@ -375,20 +566,38 @@ class Group:
     def answered(self, request: Request, answer: Frame) -> None:
         """Take an answer: settle what was taken, hand on what was not."""
         self._landed(request)
+        now = trio.current_time()
         if answer.code != ResponseCode.SUCCESS:
             self._counts.requests_refused += 1
             self._counts.refused += len(request.batch)
             self._exchange.retry(request.batch, avoid=self.number)
-            self._refusal(
+            self._window.shrink(now=now, sent_at=request.sent_at)
+            self._weight.answered(now, 0.0)
+            is_final = answer.code == ResponseCode.BROKER_REJECT
+            self._failed(
+                Failure.REJECTED if is_final else Failure.REFUSED,
                 f"answered with code {answer.code}",
-                is_final=answer.code == ResponseCode.BROKER_REJECT,
             )
-        elif not answer.body:
-            self._counts.delivered += len(request.batch)
-            self._exchange.settled(request.batch.entries, Outcome.DELIVERED, self.name)
-            self._success()
         else:
-            self._answered_in_part(request, answer.body)
+            assert self._connection is not None
+            self._window.answered(
+                now=now,
+                sent_at=request.sent_at,
+                items=len(request.batch),
+                was_full=len(self._connection.in_flight) + 1 >= self._window.requests,
+            )
+            if answer.body:
+                self._answered_in_part(request, answer.body, now)
+            else:
+                self._counts.delivered += len(request.batch)
+                self._exchange.settled(request.batch.entries, Outcome.DELIVERED, self.name)
+                self._weight.answered(now, 1.0)
+                if self._refused_lanes:
+                    for lane, _ in request.batch.lanes:
+                        self._refused_lanes.taken(lane)
+                self._success(now)
+        self._fit_queue()
+        self._look_at_health()
 
     def timed_out(self, request: Request | None) -> None:
         """Take the news that there was no answer in time, which says something about the group."""
@@ -396,15 +605,29 @@ class Group:
             self._landed(request)
             self._counts.requests_timed_out += 1
             self._doubtful(request.batch)
-        self._retire(End.TIMEOUT, f"no answer within {self._config.request_timeout_s:g} s")
+        self._failed(Failure.TIMEOUT, f"no answer within {self._config.request_timeout_s:g} s")
+
+    def stalled(self) -> None:
+        """Take the news that an answer takes so long that others had better be asked."""
+        self._look_at_health()
 
     def _may_send(self) -> bool:
+        if not self._could_send():
+            return False
+        if self._bucket is None:
+            return True
+        # Not for each single item that the rate allows.
+        count = min(self._queue.count, self._bucket.step)
+        return self._bucket.available(trio.current_time()) >= count
+
+    def _could_send(self) -> bool:
+        """Say whether anything but a rate keeps the next request back."""
         if self._exchange.is_paused or not self._queue.count or self._connection is None:
             return False
         requests = len(self._connection.in_flight)
-        if self.state is GroupState.TRIAL:
-            return not requests
-        return self.state is GroupState.UP and requests < self._config.in_flight_requests_max
+        if self._is_trial:
+            return self._takes and not requests
+        return self._takes and requests < self._window.requests
 
     def _build(self, batch: Batch) -> tuple[Request, bytes | memoryview] | None:
         """Read the items of a batch anew and make a request of those that may be sent.
@@ -433,24 +656,27 @@ class Group:
                 expected_bytes=int(expected.sum()),
                 bytes_read=len(body),
             )
+        if self._bucket is not None:
+            self._bucket.take(len(batch), trio.current_time())
         self.in_flight += len(batch)
         self._in_flight_bytes += len(body)
         self._counts.requests += 1
         return Request(batch, items, len(body)), body
 
-    def _answered_in_part(self, request: Request, answer: bytes) -> None:
+    def _answered_in_part(self, request: Request, answer: bytes, now: float) -> None:
         """Look up what an answer that lists failures says about each item."""
         batch = request.batch
         try:
             codes = item_codes([item for item in request.items if len(item)], answer)
         except MalformedReplyError as error:
             self._doubtful(batch)
-            self._retire(End.GARBAGE, str(error))
+            self._failed(Failure.GARBAGE, str(error))
             return
         delivered = codes == ItemCode.SUCCESS
         known = codes == ItemCode.MESSAGE_DUPLICATE
         untold = codes == UNTOLD
         refused = ~(delivered | known | untold)
+        hopeless = permanent(codes)
         self._counts.delivered += int(delivered.sum())
         self._counts.known += int(known.sum())
         self._counts.refused += int(refused.sum())
@@ -461,10 +687,28 @@ class Group:
             self._exchange.refused(batch.where(refused), codes[refused], avoid=self.number)
         if untold.any():
             self._doubtful(batch.where(untold))
+        taken = delivered | known
+        judged = len(codes) - int(hopeless.sum())
+        if judged:
+            self._weight.answered(now, int(taken.sum()) / judged)
+        self._note_refused_lanes(batch, taken, hopeless, now)
         if is_broker_sick(codes):
-            self._refusal(f"refused every item, the first with code {codes[0]}", is_final=False)
-        elif delivered.any() or known.any():
-            self._success()
+            self._failed(Failure.SICK, f"refused every item, the first with code {codes[0]}")
+        elif taken.any():
+            self._success(now)
+
+    def _note_refused_lanes(self, batch: Batch, taken: Mask, hopeless: Mask, now: float) -> None:
+        """Learn of which lanes the group takes nothing, and leave those to others."""
+        start = 0
+        for lane, count in batch.lanes:
+            part = slice(start, start + count)
+            start += count
+            if taken[part].any():
+                self._refused_lanes.taken(lane)
+            elif hopeless[part].all() and self._refused_lanes.refused(lane, count, now):
+                _log.warning("broker group refuses a lane", group=self.name, lane=lane)
+                self._exchange.give_back(self._queue.take_lane(lane))
+                self._exchange.lane_room_changed(lane)
 
     def _landed(self, request: Request) -> None:
         self.in_flight -= len(request.batch)
@@ -475,19 +719,64 @@ class Group:
         self._counts.possible_duplicates += len(batch)
         self._exchange.retry(batch, avoid=self.number)
 
-    def _success(self) -> None:
-        self._refusals = 0
+    def _success(self, now: float) -> None:
         # Good answers of a connection that is being given up do not make up for why it is.
-        if self.state is not GroupState.RETIRING:
-            self._failures = 0
-        if self.state is GroupState.TRIAL:
-            self._move(GroupState.UP)
+        if self.state is GroupState.UP:
+            self._circuit.taken(now)
 
-    def _refusal(self, detail: str, *, is_final: bool) -> None:
-        self._refusals += 1
-        is_trial = self.state is GroupState.TRIAL
-        if is_final or is_trial or self._refusals >= self._config.refusals_max:
-            self._retire(End.REFUSING, detail)
+    def _failed(self, failure: Failure, detail: str) -> None:
+        """Hear of a failure on the connection, which is given up if it opens the circuit."""
+        if self.state is GroupState.UP:
+            self._circuit.failed(trio.current_time(), failure, detail)
+        if self._circuit.state is CircuitState.OPEN:
+            self._retire(_ENDS.get(failure, End.REFUSING), detail)
+
+    def _circuit_changed(self, change: Change) -> None:
+        """Log and count a change of the circuit, and let those who depend on it know."""
+        self._counts.changes[change.after] += 1
+        self._circuit_reason = change.reason
+        log = _log.bind(
+            group=self.name,
+            before=change.before.value,
+            after=change.after.value,
+            reason=change.reason,
+        )
+        if change.after is CircuitState.OPEN:
+            log.warning(
+                "broker group failed",
+                failures=self._circuit.failures,
+                again_in_s=round(self._circuit.until - change.at, 3),
+            )
+        else:
+            log.info("broker group's circuit changed")
+        if change.after is CircuitState.CLOSED:
+            self._weight.recovered(change.at)
+
+    def _look_at_health(self) -> None:
+        """Have entries handed out anew if the group has become well, or slow, or worse."""
+        health, now = _WELL, trio.current_time()
+        if self._takes and self.is_slow(now):
+            self._slow_since = min(self._slow_since, now)
+            health = _USELESS
+        elif not self._takes:
+            health = _USELESS
+        elif self._is_trial:
+            health = _ON_TRIAL
+        before, self._health = self._health, health
+        if health is _WELL:
+            if now - self._slow_since >= self._config.ramp_s:
+                self._weight.recovered(now)
+            self._slow_since = math.inf
+        if health > before:
+            self._exchange.group_is_better(self.number)
+        elif health < before:
+            self._give_back()
+            self._exchange.groups_changed()
+
+    def yield_queue(self) -> None:
+        """Give back what is queued, if the group is slow: another one takes more than before."""
+        if self._queue.count and self.is_slow(trio.current_time()):
+            self._give_back()
 
     def _retire(self, end: End, detail: str) -> None:
         """Send no more on this connection, and close it once nothing is in flight."""
@@ -495,12 +784,12 @@ class Group:
         if self.state is not GroupState.RETIRING:
             self._move(GroupState.RETIRING)
             self._give_back()
+            self._look_at_health()
         self._connection.retire(end, detail)
 
     def _take_back(self, connection: BrokerConnection) -> None:
         """Try again what was in flight when the connection ended: it may have arrived or not."""
         self._counts.answers_unmatched += connection.answers_unmatched
-        self._refusals = 0
         for request in connection.in_flight.values():
             if request is not None:
                 self._landed(request)
@@ -515,6 +804,8 @@ class Group:
     def _move(self, state: GroupState) -> None:
         assert state in MOVES[self.state], f"{self.name}: {self.state} -> {state}"
         self.state = state
+        if state is GroupState.DOWN:
+            self._look_at_health()
 
     def _who(self) -> dict[str, object]:
         return {"address": self.address, "epoch": self._hello.epoch}

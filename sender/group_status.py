@@ -1,27 +1,29 @@
-"""How a broker group is doing: its states, what follows what, and what it has done so far.
+"""How a broker group's connection stands, what follows what, and what the group has done so far.
 
-DOWN --> CONNECTING --> UP -----------> RETIRING --> DOWN    a failure: the others take over
-             |   |      ^                  ^
-             |   +--> TRIAL ---------------+                 after one a single item goes first
-             +------> FENCED                                 for good: our epoch is over there
+DOWN --> CONNECTING --> UP --> RETIRING --> DOWN    a failure: the others take over
+             |
+             +------> FENCED                        for good: our epoch is over there
+
+Whether it is trusted with messages is another question, see circuit.py: nothing is sent unless the
+connection is UP, and what is sent then is up to the circuit.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from sender.circuit import CircuitState
 from sender.connection import End
+from sender.gates import GroupGate
 
 
 class GroupState(Enum):
-    """How a group is doing."""
+    """How the connection of a group stands."""
 
     DOWN = "down"
     """Not connected; tried again after a while."""
     CONNECTING = "connecting"
     """Until the HELLO is answered."""
-    TRIAL = "trial"
-    """Connected again after a failure; gets a single item until it takes one."""
     UP = "up"
     RETIRING = "retiring"
     """Gets nothing more; waits for the answers to what is in flight, then closes."""
@@ -33,11 +35,9 @@ MOVES: Final = {
     GroupState.DOWN: {GroupState.CONNECTING},
     GroupState.CONNECTING: {
         GroupState.UP,
-        GroupState.TRIAL,
         GroupState.DOWN,
         GroupState.FENCED,
     },
-    GroupState.TRIAL: {GroupState.UP, GroupState.RETIRING, GroupState.DOWN},
     GroupState.UP: {GroupState.RETIRING, GroupState.DOWN},
     GroupState.RETIRING: {GroupState.DOWN},
     GroupState.FENCED: set[GroupState](),
@@ -67,6 +67,8 @@ class GroupCounts:
     """Frames that answered nothing in flight: late answers, most likely."""
     ends: dict[End, int] = field(default_factory=lambda: dict.fromkeys(End, 0))
     """Connections (or attempts at one) by why they ended."""
+    changes: dict[CircuitState, int] = field(default_factory=lambda: dict.fromkeys(CircuitState, 0))
+    """Changes of the circuit by what it changed to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,4 +90,23 @@ class GroupStatus:
     """Failures in a row; 0 while it delivers."""
     last_end: str
     """Why its last connection ended, for people."""
+    circuit: CircuitState
+    circuit_reason: str
+    """Why the circuit changed last, for people; empty if it never did."""
+    gate: GroupGate
+    """What an operator allows."""
+    weight: float
+    """As configured."""
+    effective_weight: float
+    """What a turn of it is worth now; 0 while it gets nothing."""
+    window_requests: int
+    """Requests that may be unanswered."""
+    queue_items: int
+    """Entries that may wait for it."""
+    answer_s: float
+    """Time that an answer takes, of late; 0 before the first."""
+    is_slow: bool
+    """Whether others get what it could be given."""
+    refused_lanes: int
+    """Lanes of which it refused the latest items for good."""
     counts: GroupCounts

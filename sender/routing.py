@@ -1,8 +1,8 @@
 """Which broker group takes which entries: the one place where a choice between groups is made.
 
-The sender asks for a choice whenever entries wait and a group has room, with the entries' subjects
-and the groups' load before it. Weights, success rates and routes per subject are further forms of
-Routing; a circuit is a reason for a group to have no room.
+The sender asks for a choice whenever entries wait and a group has room, with the groups as they are
+found by entries of that lane: what room they have, and what a turn of theirs is worth. How a group
+is doing is no business of a Routing; what the doing of one means for another is (`is_well`).
 
 Where groups differ by subject a lane has one set of groups, told by LaneRoutes, and a Routing is
 shown those alone: so nothing is looked up for a message.
@@ -21,7 +21,7 @@ LATER: Final = -1
 """The choice for an entry that no group can take now. It keeps its place at the front."""
 
 _SETS_KEPT_MAX: Final = 10_000
-"""Sets of groups come and go; beyond it their turns begin anew."""
+"""Sets of groups come and go; beyond it what each group has to its credit is forgotten."""
 
 Choices = npt.NDArray[np.int16]
 """For each entry the position of its group among those offered, or LATER."""
@@ -36,11 +36,19 @@ class GroupView(Protocol):
 
     @property
     def room(self) -> int:
-        """How many of these entries it takes now; 0 while it is not healthy."""
+        """How many of these entries it can be given now; 0 while it can be sent nothing."""
 
     @property
-    def load(self) -> int:
-        """Entries queued for it and in flight to it."""
+    def is_well(self) -> bool:
+        """Whether it takes these entries, in good time, if perhaps not now."""
+
+    @property
+    def room_beside(self) -> int:
+        """How many it should be given beside groups that are well; never more than `room`."""
+
+    @property
+    def weight(self) -> float:
+        """What a turn of it is worth now; more than 0."""
 
 
 @dataclass(slots=True)
@@ -49,7 +57,9 @@ class LaneView:
 
     name: str
     room: int
-    load: int
+    is_well: bool
+    room_beside: int
+    weight: float
 
 
 class Routing(Protocol):
@@ -84,42 +94,63 @@ class LaneRoutes(Protocol):
         """Hear that a group could not be reached, or that its connection ended badly."""
 
 
-class LeastLoaded:
-    """Batch by batch to the group with the least queued and in flight; equals take turns.
+class Weighted:
+    """Smooth weighted round robin, batch by batch, over the groups that have room.
 
-    The group to avoid is taken only where no other one has room: a broker that does not answer
+    Each group that has room is credited its part, by weight, of whatever is given to any; whoever
+    has most to its credit is next and pays for what it gets. So shares are exact to a batch however
+    many entries come at a time, and nobody gets many batches in a row. A group without room earns
+    nothing: it has nothing to catch up on when it is back.
+
+    Entries that a group which is well can take soon are not given to one which is not, but for a
+    few. The group to avoid is taken only where no other one has room: a broker that does not answer
     must not keep entries from the only one that does.
     """
 
     def __init__(self, *, batch_items: int) -> None:
         self._batch_items = batch_items
-        self._turns: dict[tuple[str, ...], int] = {}
-        """Whose turn it is, for each set of groups to choose from: with one for all of them, lanes
-        whose sets overlap would always come upon the same group."""
+        self._credits: dict[tuple[str, ...], list[float]] = {}
+        """For each set of groups to choose from what they have to their credit, in entries: with
+        one for all of them, what a lane of one group gets there would be missing in other lanes."""
 
     def choose(self, entries: Entries, *, avoid: int, groups: Sequence[GroupView]) -> Choices:
         """Return the group of each entry."""
         choices = np.full(len(entries), LATER, np.int16)
-        rooms = [group.room for group in groups]
-        loads = [group.load for group in groups]
-        names = tuple([group.name for group in groups])
-        turn = self._turns.get(names, 0)
+        if any(group.is_well for group in groups):
+            rooms = [group.room_beside for group in groups]
+        else:
+            rooms = [group.room for group in groups]
+        weights = [group.weight for group in groups]
+        credit = self._credits_of(groups)
         start = 0
         while start < len(entries):
             able = [number for number, room in enumerate(rooms) if room > 0]
             able = [number for number in able if number != avoid] or able
             if not able:
                 break
-            first = turn
-            chosen = min(able, key=lambda number: (loads[number], (number - first) % len(groups)))
-            count = min(self._batch_items, rooms[chosen], len(entries) - start)
+            count = min(self._batch_items, len(entries) - start)
+            if len(able) == 1:
+                # There is no choice, so nobody owes anything for it.
+                chosen = able[0]
+                count = min(count, rooms[chosen])
+            else:
+                of_one = 1.0 / sum([weights[number] for number in able])
+                # Rounded, or equals would not take turns.
+                chosen = max(able, key=lambda n: round(credit[n] + count * weights[n] * of_one, 6))
+                count = min(count, rooms[chosen])
+                for number in able:
+                    credit[number] += count * weights[number] * of_one
+                credit[chosen] -= count
             choices[start : start + count] = chosen
             rooms[chosen] -= count
-            loads[chosen] += count
             start += count
-            # Among equals whoever comes after this one is next.
-            turn = chosen + 1
-        if len(self._turns) >= _SETS_KEPT_MAX:
-            self._turns.clear()
-        self._turns[names] = turn
         return choices
+
+    def _credits_of(self, groups: Sequence[GroupView]) -> list[float]:
+        names = tuple([group.name for group in groups])
+        found = self._credits.get(names)
+        if found is None:
+            if len(self._credits) >= _SETS_KEPT_MAX:
+                self._credits.clear()
+            found = self._credits[names] = [0.0] * len(groups)
+        return found

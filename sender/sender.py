@@ -14,7 +14,7 @@ group gets what is decided by a Routing, how a group is doing by group.py.
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -28,12 +28,13 @@ from delay_transport import Clock, Network
 from delay_transport.backoff import Backoff
 from sender.answers import Codes, misrouted, permanent
 from sender.config import BrokerGroup, SenderConfig, check_groups
+from sender.gates import OPEN_GATE, GroupGate
 from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus
 from sender.lanes import LaneQueue
 from sender.outcomes import Outcome
 from sender.parcels import NOBODY, Batch, Entries, Parcel, Shelf, first_try
-from sender.routing import LATER, LaneRoutes, LeastLoaded, Routing
+from sender.routing import LATER, LaneRoutes, Routing, Weighted
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
@@ -109,7 +110,7 @@ class Sender:
         self._subject_name = subject_name
         self._on_outcome = on_outcome
         self._on_damaged = on_damaged
-        self._routing = routing or LeastLoaded(batch_items=config.batch_items)
+        self._routing = routing or Weighted(batch_items=config.batch_items)
         self._routes = routes
         self._make_group = partial(
             Group,
@@ -121,6 +122,8 @@ class Sender:
             read_items=read_items,
             exchange=self,
         )
+        self._gates: dict[str, GroupGate] = {}
+        """What operators allow, by the group's name; also of groups that are not there."""
         self._groups: list[Group] = []
         """Those that entries may go to, in the order in which they came."""
         self._leaving: list[Group] = []
@@ -223,9 +226,16 @@ class Sender:
             elif not self._is_draining:
                 self._add_group(target)
         self._of_lane.clear()
-        self._blocked.clear()
-        self._waiting.bring_back_all()
-        self._tend_now.set()
+        self.groups_changed()
+
+    def set_gates(self, gates: Mapping[str, GroupGate]) -> None:
+        """Send each group what its gate allows from now on; a group that has none gets all.
+
+        A gate holds for the group of its name whenever there is one.
+        """
+        self._gates = dict(gates)
+        for group in self._groups + self._leaving:
+            group.set_gate(self._gates.get(group.name, OPEN_GATE))
 
     def routes_changed(self, lanes: Iterable[int]) -> None:
         """Look up anew which groups these lanes may use, and whether their entries belong there."""
@@ -235,7 +245,8 @@ class Sender:
         self._tend_now.set()
 
     def _add_group(self, target: BrokerGroup) -> None:
-        group = self._make_group(self._made, target)
+        gate = self._gates.get(target.name, OPEN_GATE)
+        group = self._make_group(self._made, target, gate=gate)
         self._made += 1
         self._groups.append(group)
         self._by_number[group.number] = group
@@ -353,6 +364,19 @@ class Sender:
             self._put_back(batch.where(hopeless), self._retry_refused, avoid=avoid)
         if not hopeless.all():
             self._put_back(batch.where(~hopeless), self._retry, avoid=avoid)
+
+    def groups_changed(self) -> None:
+        """Hand out anew what waits: groups take more than before, or others have to."""
+        self._blocked.clear()
+        self._waiting.bring_back_all()
+        self._tend_now.set()
+
+    def group_is_better(self, number: int) -> None:
+        """Hand out anew what waits, for slow groups as well."""
+        for group in self._groups:
+            if group.number != number:
+                group.yield_queue()
+        self.groups_changed()
 
     def room_changed(self, number: int) -> None:
         """Hand out what waits for room in a group, if anything does."""
@@ -485,7 +509,8 @@ class Sender:
             if lane is None:
                 return False
             groups = self._groups_of(lane)
-            views = [group.seen_by(lane) for group in groups]
+            now = trio.current_time()
+            views = [group.seen_by(lane, now) for group in groups]
             if not any(view.room for view in views):
                 if not any(group.is_open for group in self._groups):
                     return False

@@ -19,7 +19,16 @@ NOT_OURS = {".git", ".venv", "__pycache__", "build", "dist"}
 
 SAYS_NOTHING = {"base", "common", "facade", "helper", "helpers", "manager", "misc", "util", "utils"}
 
-SCENARIOS = {"crash", "damage", "fuzz", "golden", "processes", "qmq_java", "simulation"}
+SCENARIOS = {
+    "crash",
+    "damage",
+    "delivery",
+    "fuzz",
+    "golden",
+    "processes",
+    "qmq_java",
+    "simulation",
+}
 """Folders of tests that run the whole and so mirror no single module."""
 
 SILENT = ".addHandler(logging.NullHandler())"

@@ -37,6 +37,12 @@ def test_a_directory_and_a_broker_are_all_that_has_to_be_said() -> None:
     assert config.broker_groups() == (BrokerGroup(name="g1", host="127.0.0.1", port=20881),)
 
 
+def test_a_broker_may_have_a_weight() -> None:
+    config = DelayServerConfig(node=NODE, brokers={"g1": "127.0.0.1:20881,weight=2.5"})
+    (group,) = config.broker_groups()
+    assert (group.host, group.port, group.weight) == ("127.0.0.1", 20881, 2.5)
+
+
 def test_a_configuration_does_not_change() -> None:
     config = DelayServerConfig(node=NODE, brokers=BROKERS)
     with pytest.raises(AttributeError):
@@ -151,6 +157,13 @@ def test_nonsense_is_refused_with_a_sentence(
         ({}, "brokers must name at least one"),
         ({"g1": "127.0.0.1"}, "the port is missing"),
         ({"g 1": "127.0.0.1:1"}, "the name of a broker group must have no blanks"),
+        ({"g1": "127.0.0.1:1,weight=0"}, "the weight of broker group 'g1' must be a positive"),
+        ({"g1": "127.0.0.1:1,weight=nan"}, "the weight of broker group 'g1' must be a positive"),
+        ({"g1": "127.0.0.1:1,weight=-3"}, "the weight of broker group 'g1' must be a positive"),
+        ({"g1": "127.0.0.1:1,weight=much"}, "the weight of broker 'g1' is no number: 'much'"),
+        ({"g1": "127.0.0.1:1,wait=3"}, "after host:port there may be ,weight=NUMBER"),
+        ({"g1": "127.0.0.1:1,weight=3,4"}, "after host:port there may be ,weight=NUMBER"),
+        ({"g1": "127.0.0.1:1,"}, "after host:port there may be ,weight=NUMBER"),
     ],
 )
 def test_brokers_that_cannot_be_reached_are_refused(brokers: dict[str, str], sentence: str) -> None:

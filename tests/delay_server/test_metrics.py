@@ -38,6 +38,9 @@ NAMES = """
     undeliverable_messages messages_dispatched_total delivery_lateness_seconds
     sender_tries_total sender_retries_total sender_possible_duplicates_total
     sender_in_flight sender_queued sender_failures sender_up
+    sender_circuit sender_circuit_openings_total sender_weight sender_effective_weight sender_slow
+    sender_answer_seconds sender_window_requests sender_refused_lanes sender_paused
+    sender_rate_limit
 """
 
 
@@ -122,7 +125,7 @@ async def test_a_member_of_a_group_shows_what_it_is_and_whether_anybody_can_be_a
         assert roles == [1, 0, 0]
         assert (values["accepts"], values["epoch"], values["in_sync"]) == (1, 1, 1)
         assert (values["meta_connected"], values["meta_away_seconds"]) == (1, 0)
-        assert values["meta_answers_total"] == 1
+        assert values["meta_answers_total"] == 2
         meta.kill()
         await trio.sleep(30)
         values = figures_of(server)

@@ -230,6 +230,20 @@ async def test_a_broker_that_is_away_loses_nothing_and_what_waited_is_late() -> 
             nursery.cancel_scope.cancel()
 
 
+async def test_what_a_broker_left_many_hours_ago_is_delivered_after_a_restart() -> None:
+    world = World()
+    async with world.serving(has_broker=False):
+        producer = await world.connect()
+        now_ms = world.now_ms
+        await producer.send(*(make_item(f"m{n}", now_ms + 600_000 * n) for n in range(24)))
+        # Of four hours, in none of which anything was delivered.
+        await trio.sleep(14_400)
+    await trio.sleep(600)
+    async with world.serving():
+        await until(lambda: len(world.broker.ids) >= 24, seconds=60)
+        assert Counter(world.broker.ids) == Counter(f"m{n}" for n in range(24))
+
+
 async def test_items_that_a_broker_refuses_are_tried_again_and_their_neighbours_are_not() -> None:
     world = World()
     tries: Counter[bytes] = Counter()

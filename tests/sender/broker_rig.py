@@ -390,20 +390,25 @@ class Rig:
         config: SenderConfig,
         wall: Wall,
         routes: LaneRoutes | None = None,
+        *,
+        weights: Sequence[float] = (),
+        seed: int = 7,
     ) -> None:
         self.wall = wall
         self.brokers = brokers
         self.store = ItemStore()
         self.facts: list[Fact] = []
         self.damages: list[int] = []
-        self.offered = 0
+        self.dues_ms: list[int] = []
+        """When each message offered is due."""
+        self._weights = weights
         self.sender = Sender(
             [self.group(number) for number in range(len(brokers))],
             hello=HELLO,
             config=config,
             clock=wall,
             network=MemoryNetwork(brokers, nursery),
-            chance=random.Random(7),
+            chance=random.Random(seed),
             read_items=self.store.read,
             subject_name=lambda _number: b"a.b",
             on_outcome=self._on_outcome,
@@ -414,7 +419,13 @@ class Rig:
     def group(self, number: int, *, at: int | None = None) -> BrokerGroup:
         """Return the group of a broker, maybe at the address of another one."""
         host = self.brokers[number if at is None else at].name
-        return BrokerGroup(name=f"g-b{number}", host=host, port=20881)
+        weight = self._weights[number] if self._weights else 1.0
+        return BrokerGroup(name=f"g-b{number}", host=host, port=20881, weight=weight)
+
+    @property
+    def offered(self) -> int:
+        """How many messages were offered."""
+        return len(self.dues_ms)
 
     def _on_outcome(self, entries: Entries, at_ms: int, group: str, outcome: Outcome) -> None:
         assert at_ms == self.wall.now_ms()
@@ -422,8 +433,12 @@ class Rig:
 
     def offer(self, count: int, *, in_ms: int = 0, size: int = 20, lane: int = 0) -> Entries:
         """Offer messages that became due `in_ms` from now."""
-        entries = self.store.add([self.wall.now_ms() + in_ms] * count, size=size)
-        self.offered += count
+        return self.offer_due([self.wall.now_ms() + in_ms] * count, size=size, lane=lane)
+
+    def offer_due(self, dues_ms: Sequence[int], *, size: int = 20, lane: int = 0) -> Entries:
+        """Offer messages due at these times."""
+        entries = self.store.add(dues_ms, size=size)
+        self.dues_ms += dues_ms
         self.sender.offer(entries, lane=lane)
         return entries
 
@@ -445,12 +460,16 @@ async def rig_of(
     config: SenderConfig | None = None,
     setup: Callable[[Rig], None] | None = None,
     routes: LaneRoutes | None = None,
+    weights: Sequence[float] = (),
+    seed: int = 7,
 ) -> AsyncIterator[Rig]:
     """Run a sender in front of this many brokers; `setup` is called before it starts."""
     wall = Wall()
     async with trio.open_nursery() as nursery:
         fakes = [FakeBroker(f"b{number}", wall) for number in range(brokers)]
-        rig = Rig(fakes, nursery, config or SenderConfig(), wall, routes)
+        rig = Rig(
+            fakes, nursery, config or SenderConfig(), wall, routes, weights=weights, seed=seed
+        )
         if setup is not None:
             setup(rig)
         await nursery.start(lambda task_status: rig.sender.run(task_status=task_status))

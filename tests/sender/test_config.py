@@ -26,6 +26,28 @@ def test_a_first_wait_longer_than_the_longest_is_refused() -> None:
         SenderConfig(retry_base_s=50)
 
 
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"quick_s": 0.2}, "sender.quick_s must not exceed sender.usual_s_max"),
+        ({"usual_s_max": 3.0}, "sender.usual_s_max must not exceed sender.slow_s"),
+        ({"refused_share": 1.5}, "sender.refused_share is a part of one"),
+        ({"weight_floor": 2.0}, "sender.weight_floor is a part of one"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    setting: dict[str, float], sentence: str
+) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        SenderConfig(**setting)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_none_is_refused(weight: float) -> None:
+    with pytest.raises(SettingError, match="the weight of broker group 'g1' must be a positive"):
+        BrokerGroup(name="g1", host="h", port=1, weight=weight)
+
+
 def test_groups_need_a_name_each() -> None:
     one = BrokerGroup(name="g1", host="h", port=1)
     check_groups([one, BrokerGroup(name="g2", host="h", port=1)])

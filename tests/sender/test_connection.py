@@ -1,11 +1,13 @@
 """A connection ends in bounded time whatever the peer does, and forgets no request that is out."""
 
+import math
+
 import numpy as np
 import pytest
 import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair
 
-from delay_protocol import Frame, FrameDecoder, encode_request, encode_response
+from delay_protocol import CommandCode, Frame, FrameDecoder, encode_request, encode_response
 from sender.connection import BrokerConnection, End, Request
 from sender.parcels import first_try, joined
 from tests.sender.broker_rig import ENTRY, ReadItems
@@ -18,9 +20,15 @@ class Source:
         self.left = requests
         self.answers: list[Frame] = []
         self.timed_outs: list[Request | None] = []
+        self.stalls: list[float] = []
+        self.send_at = math.inf
+        self.asked: list[float] = []
         self.connection: BrokerConnection | None = None
 
     def next_request(self) -> tuple[Request, bytes] | None:
+        self.asked.append(trio.current_time())
+        if self.asked[-1] >= self.send_at:
+            self.send_at = math.inf
         if not self.left:
             return None
         self.left -= 1
@@ -35,10 +43,13 @@ class Source:
         assert self.connection is not None
         self.connection.retire(End.TIMEOUT, "")
 
+    def stalled(self) -> None:
+        self.stalls.append(trio.current_time())
+
 
 def connect(stream: trio.abc.Stream, source: Source) -> BrokerConnection:
     connection = BrokerConnection(
-        stream, source, answer_bytes_max=1000, request_timeout_s=5, heartbeat_s=15
+        stream, source, answer_bytes_max=1000, request_timeout_s=5, stall_s=0.25, heartbeat_s=15
     )
     source.connection = connection
     return connection
@@ -51,6 +62,51 @@ async def frames_of(stream: trio.abc.Stream, count: int) -> list[Frame]:
         decoder.feed(await stream.receive_some())
         frames += decoder.frames()
     return frames
+
+
+async def test_what_waits_long_is_told_of_once_and_what_comes_after_it_anew() -> None:
+    ours, theirs = memory_stream_pair()
+    source = Source(requests=1)
+    connection = connect(ours, source)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        (first,) = await frames_of(theirs, 1)
+        assert connection.waits_since() == 0
+        await trio.sleep(0.5)
+        source.left = 1
+        connection.wake()
+        (second,) = await frames_of(theirs, 1)
+        await trio.sleep(0.2)
+        assert source.stalls == [0.25]
+        await theirs.send_all(encode_response(first, code=0))
+        await trio.sleep(0.01)
+        assert connection.waits_since() == 0.5
+        # The second waits longer than that as well, which is seen at the next look.
+        await trio.sleep(0.29)
+        assert len(source.stalls) == 2
+        await theirs.send_all(encode_response(second, code=0))
+        await trio.sleep(10)
+        assert connection.waits_since() is None
+        assert len(source.stalls) == 2
+        assert source.timed_outs == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_source_that_has_to_wait_for_its_time_is_asked_then_and_heartbeats_go_on() -> None:
+    ours, theirs = memory_stream_pair()
+    source = Source()
+    connection = connect(ours, source)
+    async with trio.open_nursery() as nursery:
+        source.send_at = 7.0
+        nursery.start_soon(connection.run)
+        await trio.sleep(6.9)
+        assert source.asked == [0]
+        await trio.sleep(0.2)
+        assert source.asked[1] == 7.0
+        await trio.sleep(15)
+        (heartbeat,) = await frames_of(theirs, 1)
+        assert heartbeat.code == CommandCode.HEARTBEAT
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_write_that_never_ends_is_given_up_with_its_request() -> None:

@@ -1,13 +1,14 @@
 """A group that fails harms nobody else and loses nothing; one that is well gets whole batches."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import trio
 
 from delay_protocol import ResponseCode
-from sender import GroupState, ItemBytesError, Outcome, SenderConfig
+from sender import CircuitState, GroupState, ItemBytesError, Outcome, SenderConfig
 from tests.sender.broker_rig import (
     EPOCH_MS,
     FAULTS,
@@ -116,7 +117,8 @@ async def test_small_offers_are_gathered_while_requests_are_in_flight() -> None:
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = lambda _request: Reply(delay_s=1)
 
-    async with rig_of(config=SenderConfig(in_flight_requests_max=2), setup=setup) as rig:
+    config = SenderConfig(in_flight_requests_start=2, in_flight_requests_max=2)
+    async with rig_of(config=config, setup=setup) as rig:
         await trio.sleep(0.1)
         for _ in range(10):
             rig.offer(1)
@@ -130,7 +132,12 @@ async def test_requests_and_bytes_in_flight_are_bounded() -> None:
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = lambda _request: Reply(delay_s=1)
 
-    config = SenderConfig(batch_items=1, in_flight_requests_max=5, in_flight_bytes_max=1000)
+    config = SenderConfig(
+        batch_items=1,
+        in_flight_requests_start=5,
+        in_flight_requests_max=5,
+        in_flight_bytes_max=1000,
+    )
     async with rig_of(config=config, setup=setup) as rig:
         rig.offer(20, size=10)
         await trio.sleep(0.5)
@@ -206,7 +213,7 @@ async def test_nothing_spins_while_all_groups_are_down(
         for broker in rig.brokers:
             make_bad(broker)
 
-    async with rig_of(2, setup=setup) as rig:
+    async with rig_of(2, config=SenderConfig(reconnect_max_s=10), setup=setup) as rig:
         rig.offer(5000)
         await trio.sleep(60)
         start = trio.current_time()
@@ -239,7 +246,7 @@ async def test_what_is_queued_for_a_group_that_fails_moves_to_another_at_once() 
         await trio.sleep(0.1)
         status = rig.sender.status()
         assert status[0].in_flight == 10
-        assert status[0].queued == 40
+        assert status[0].queued == 20
         await rig.brokers[0].hang_up()
         await trio.sleep(0.05)
         # All but the ten that may have been taken.
@@ -248,41 +255,74 @@ async def test_what_is_queued_for_a_group_that_fails_moves_to_another_at_once() 
         rig.assert_all_settled()
 
 
-async def test_the_first_time_out_moves_what_is_queued_and_waits_for_no_other() -> None:
+@pytest.mark.parametrize("well_again_s", [3.0, 4.98])
+async def test_what_waits_for_a_stalled_group_goes_to_one_that_is_well_again_at_once(
+    well_again_s: float,
+) -> None:
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = stay_silent
         rig.brokers[1].is_refusing = True
 
-    config = SenderConfig(batch_items=1, in_flight_requests_max=2, reconnect_max_s=0.1)
+    config = SenderConfig(
+        batch_items=1,
+        in_flight_requests_start=2,
+        queue_lane_batches_min=20,
+        reconnect_base_s=0.02,
+        reconnect_max_s=0.02,
+    )
     async with rig_of(2, config=config, setup=setup) as rig:
-        await trio.sleep(0.1)
         rig.offer(1)
         await trio.sleep(2)
         rig.offer(11)
-        await trio.sleep(2)
-        rig.brokers[1].is_refusing = False
-        await trio.sleep(0.99)
+        await trio.sleep(well_again_s - 2)
         status = rig.sender.status()
         assert (status[0].in_flight, status[0].queued) == (2, 10)
-        await trio.sleep(0.05)
+        rig.brokers[1].is_refusing = False
+        await trio.sleep(0.1)
+        assert set(rig.delivered()) >= set(range(2, 12))
+        # The first time-out waits for no other.
+        await trio.sleep_until(5.05)
         assert states(rig) == [GroupState.RETIRING, GroupState.UP]
-        assert sorted(rig.delivered()) == list(range(2, 12))
+
+
+async def test_what_waited_for_a_group_that_stalls_goes_to_a_slow_one_if_there_is_no_other() -> (
+    None
+):
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=4)
+
+    async with rig_of(2, config=SenderConfig(batch_items=10), setup=setup) as rig:
+        await trio.sleep(0.1)
+        rig.offer(200)
+        await trio.sleep(1)
+        assert rig.sender.status()[0].is_slow
+        came = len(rig.brokers[0].ids)
+        rig.brokers[1].script = stay_silent
+        rig.offer(500)
+        await trio.sleep(0.2)
+        # All but what is in flight to it waits for the one that is well.
+        assert rig.sender.status()[0].queued == 0
+        assert len(rig.brokers[0].ids) == came
+        await trio.sleep(0.1)
+        assert [status.is_slow for status in rig.sender.status()] == [True, True]
+        assert rig.sender.status()[0].queued > 0
 
 
 async def test_a_request_in_flight_when_its_connection_dies_is_a_possible_duplicate() -> None:
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = stay_silent
 
-    async with rig_of(config=QUICK, setup=setup) as rig:
-        rig.offer(QUICK.batch_items + 44)
+    config = replace(QUICK, batch_items=256, in_flight_requests_start=2)
+    async with rig_of(config=config, setup=setup) as rig:
+        rig.offer(300)
         await trio.sleep(0.1)
         await rig.brokers[0].hang_up()
         rig.brokers[0].script = take_all
         await trio.sleep(10)
         counts = rig.sender.status()[0].counts
         assert counts.requests_lost == 2
-        assert counts.possible_duplicates == QUICK.batch_items + 44
-        sent = [f"m{number}".encode() for number in range(QUICK.batch_items + 44)]
+        assert counts.possible_duplicates == 300
+        sent = [f"m{number}".encode() for number in range(300)]
         assert sorted(rig.brokers[0].ids) == sorted(sent * 2)
         rig.assert_all_settled()
 
@@ -337,7 +377,8 @@ async def test_a_time_out_retires_the_connection_but_other_answers_still_count()
             Reply(times=0) if b"m0" in request.ids else Reply(delay_s=4.9)
         )
 
-    async with rig_of(config=SenderConfig(batch_items=1), setup=setup) as rig:
+    config = SenderConfig(batch_items=1, in_flight_requests_start=2)
+    async with rig_of(config=config, setup=setup) as rig:
         rig.offer(1)
         await trio.sleep(2)
         rig.offer(1)
@@ -365,7 +406,7 @@ async def test_the_wait_between_two_attempts_at_a_dead_group_grows_to_its_ceilin
     def setup(rig: Rig) -> None:
         make_refusing(rig.brokers[0])
 
-    async with rig_of(setup=setup) as rig:
+    async with rig_of(config=SenderConfig(reconnect_max_s=10), setup=setup) as rig:
         await trio.sleep(300)
         gaps = np.diff(rig.brokers[0].connects)
         assert 0.05 <= gaps[0] <= 0.11
@@ -378,7 +419,7 @@ async def test_a_broker_that_dies_without_a_word_is_found_out_while_idle() -> No
         await trio.sleep(1)
         rig.brokers[0].script = stay_silent
         await trio.sleep(21)
-        assert states(rig)[0] is not GroupState.UP
+        assert rig.sender.status()[0].circuit is not CircuitState.CLOSED
         rig.offer(500)
         await trio.sleep(0.1)
         # One item may have been risked on it.

@@ -1,6 +1,8 @@
-"""A choice never overfills a group, uses whoever has room, and spreads what it can."""
+"""A choice never overfills a group, keeps to the weights to a batch, and spares who is not well."""
 
+import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sender.parcels import NOBODY
-from sender.routing import LATER, LeastLoaded
+from sender.routing import LATER, Weighted
 from tests.sender.broker_rig import ENTRY
 
 
@@ -17,8 +19,14 @@ class View:
     """A group as a routing sees it."""
 
     room: int
-    load: int = 0
+    weight: float = 1.0
+    is_well: bool = True
+    beside: int | None = None
     name: str = "g"
+
+    @property
+    def room_beside(self) -> int:
+        return self.room if self.beside is None else min(self.room, self.beside)
 
 
 def named(*groups: View) -> list[View]:
@@ -29,18 +37,29 @@ def named(*groups: View) -> list[View]:
 
 def choose(count: int, *groups: View, avoid: int = NOBODY, batch_items: int = 10) -> list[int]:
     named(*groups)
-    routing = LeastLoaded(batch_items=batch_items)
+    routing = Weighted(batch_items=batch_items)
     choices = routing.choose(np.zeros(count, ENTRY), avoid=avoid, groups=groups)
     found: list[int] = choices.tolist()
     return found
 
 
+def shares(routing: Weighted, groups: Sequence[View], counts: Sequence[int]) -> Counter[int]:
+    """Choose for so many entries each time; return what each group got."""
+    got: Counter[int] = Counter()
+    for count in counts:
+        got.update(routing.choose(np.zeros(count, ENTRY), avoid=NOBODY, groups=groups).tolist())
+    return got
+
+
 def test_equal_groups_take_turns_batch_by_batch() -> None:
-    assert choose(30, View(99), View(99), View(99)) == [0] * 10 + [1] * 10 + [2] * 10
+    choices = choose(60, View(99), View(99), View(99))
+    assert [choices[start : start + 10] for start in range(0, 60, 10)] == [
+        [group] * 10 for group in (0, 1, 2, 0, 1, 2)
+    ]
 
 
 def test_equal_groups_take_turns_over_several_choices_too() -> None:
-    routing = LeastLoaded(batch_items=10)
+    routing = Weighted(batch_items=10)
     entry = np.zeros(1, ENTRY)
     views = named(View(99), View(99), View(99))
     chosen = [routing.choose(entry, avoid=NOBODY, groups=views).tolist()[0] for _ in range(6)]
@@ -48,7 +67,7 @@ def test_equal_groups_take_turns_over_several_choices_too() -> None:
 
 
 def test_equal_groups_take_turns_however_lanes_with_others_come_in_between() -> None:
-    routing = LeastLoaded(batch_items=10)
+    routing = Weighted(batch_items=10)
     entry = np.zeros(1, ENTRY)
     first, second, third = named(View(99), View(99), View(99))
     found: Counter[str] = Counter()
@@ -59,12 +78,41 @@ def test_equal_groups_take_turns_however_lanes_with_others_come_in_between() -> 
     assert found == {"g0": 50, "g1": 50}
 
 
-def test_the_least_loaded_is_filled_first() -> None:
-    assert Counter(choose(40, View(99, load=30), View(99), batch_items=10)) == {1: 30, 0: 10}
+def test_a_heavy_group_does_not_get_all_its_turns_in_a_row() -> None:
+    routing = Weighted(batch_items=1)
+    views = named(View(99, weight=5), View(99), View(99))
+    choices = routing.choose(np.zeros(14, ENTRY), avoid=NOBODY, groups=views).tolist()
+    assert choices == [0, 0, 1, 0, 2, 0, 0] * 2
 
 
-def test_a_group_without_room_gets_nothing_however_little_it_has() -> None:
-    assert set(choose(10, View(0), View(99, load=500))) == {1}
+@given(
+    st.lists(st.floats(0.1, 50), min_size=1, max_size=6),
+    st.lists(st.integers(1, 700), min_size=1, max_size=60),
+    st.integers(1, 300),
+)
+def test_shares_are_those_of_the_weights_to_a_batch_however_many_come_at_a_time(
+    weights: list[float], counts: list[int], batch_items: int
+) -> None:
+    views = named(*(View(10_000, weight=weight) for weight in weights))
+    got = shares(Weighted(batch_items=batch_items), views, counts)
+    for number, weight in enumerate(weights):
+        due = sum(counts) * weight / sum(weights)
+        # What a group has to its credit is less than a batch of each other one.
+        assert abs(got[number] - due) <= batch_items * len(weights)
+    assert got[LATER] == 0
+
+
+def test_a_group_that_had_no_room_has_nothing_to_catch_up_on() -> None:
+    routing = Weighted(batch_items=10)
+    full, free = named(View(0), View(99))
+    assert shares(routing, [full, free], [50] * 100) == {1: 5000}
+    full.room = 99
+    got = shares(routing, [full, free], [50])
+    assert abs(got[0] - got[1]) <= 10
+
+
+def test_a_group_without_room_gets_nothing_whatever_its_weight() -> None:
+    assert set(choose(10, View(0, weight=1000), View(99))) == {1}
 
 
 def test_what_no_group_can_take_is_for_later() -> None:
@@ -73,13 +121,36 @@ def test_what_no_group_can_take_is_for_later() -> None:
 
 
 def test_the_group_to_avoid_is_the_last_resort() -> None:
-    assert set(choose(10, View(99), View(99, load=500), avoid=0)) == {1}
+    assert set(choose(10, View(99, weight=1000), View(99), avoid=0)) == {1}
     assert set(choose(10, View(99), View(0), avoid=0)) == {0}
+
+
+def test_beside_a_group_that_is_well_others_get_no_more_than_is_set_aside_for_them() -> None:
+    slow = View(99, is_well=False, beside=1)
+    assert Counter(choose(40, View(99), slow)) == {0: 39, 1: 1}
+    # What the one that is well can take soon waits for it.
+    assert Counter(choose(40, View(20), slow)) == {0: 20, 1: 1, LATER: 19}
+    assert Counter(choose(40, View(0), slow)) == {1: 1, LATER: 39}
+
+
+def test_where_no_group_is_well_all_take_what_they_can() -> None:
+    slow = View(99, is_well=False, beside=0)
+    assert Counter(choose(40, View(99, is_well=False, beside=1), slow)) == {0: 20, 1: 20}
 
 
 @given(
     st.integers(0, 60),
-    st.lists(st.builds(View, st.integers(0, 30), st.integers(0, 50)), min_size=1, max_size=5),
+    st.lists(
+        st.builds(
+            View,
+            st.integers(0, 30),
+            st.floats(0.01, 50),
+            st.booleans(),
+            st.none() | st.integers(0, 5),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
     st.integers(-1, 4),
     st.integers(1, 20),
 )
@@ -87,6 +158,24 @@ def test_room_is_used_up_before_anything_is_for_later_and_never_exceeded(
     count: int, groups: list[View], avoid: int, batch_items: int
 ) -> None:
     choices = Counter(choose(count, *groups, avoid=avoid, batch_items=batch_items))
-    for number, group in enumerate(groups):
-        assert choices[number] <= group.room
-    assert choices[LATER] == max(0, count - sum(group.room for group in groups))
+    anyone_is_well = any(group.is_well for group in groups)
+    rooms = [group.room_beside if anyone_is_well else group.room for group in groups]
+    for number, room in enumerate(rooms):
+        assert choices[number] <= room
+    assert choices[LATER] == max(0, count - sum(rooms))
+
+
+@given(st.randoms(use_true_random=False))
+def test_whatever_comes_and_goes_no_group_that_has_room_starves(chance: random.Random) -> None:
+    routing = Weighted(batch_items=8)
+    views = named(*(View(10**6, weight=chance.choice([0.01, 1, 3])) for _ in range(4)))
+    for _ in range(chance.randrange(60)):
+        for view in views:
+            view.room = chance.choice([0, 10**6])
+            view.weight = chance.choice([0.01, 1, 3])
+        shares(routing, views, [chance.randrange(1, 40)])
+    for view in views:
+        view.room, view.weight = 10**6, 1.0
+    got = shares(routing, views, [8] * 100)
+    # 100 batches: each group gets its quarter, but for what others had to their credit.
+    assert all(got[number] >= 8 * 10 for number in range(4)), got

@@ -10,7 +10,7 @@ import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -112,8 +112,7 @@ async def test_a_retry_is_held_too_when_the_clock_was_set_back() -> None:
 async def test_early_entries_of_a_batch_do_not_hold_its_due_ones() -> None:
     async with rig_of() as rig:
         now = rig.wall.now_ms()
-        rig.sender.offer(rig.store.add([now, now + 500, now, now + 1500, now]))
-        rig.offered = 5
+        rig.offer_due([now, now + 500, now, now + 1500, now])
         await trio.sleep(0.1)
         assert rig.delivered() == [0, 2, 4]
         await trio.sleep(0.5)
@@ -274,7 +273,7 @@ async def test_drain_waits_for_what_is_in_flight_and_sends_nothing_more() -> Non
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = lambda _request: Reply(delay_s=2)
 
-    config = SenderConfig(batch_items=10, in_flight_requests_max=2)
+    config = SenderConfig(batch_items=10, in_flight_requests_start=2, in_flight_requests_max=2)
     async with rig_of(config=config, setup=setup) as rig:
         rig.offer(100)
         await trio.sleep(0.5)
@@ -350,7 +349,13 @@ def numbers_of(ids: Sequence[bytes]) -> list[int]:
     return [int(message_id[1:]) for message_id in ids]
 
 
-SLOW = SenderConfig(batch_items=16, in_flight_requests_max=2, queue_items_max=256)
+SLOW = SenderConfig(
+    batch_items=16,
+    in_flight_requests_start=2,
+    in_flight_requests_max=2,
+    queue_items_max=256,
+    queue_s=10,
+)
 """With a broker that takes 0.1 s for each answer: 320 messages a second and group."""
 
 
@@ -429,11 +434,12 @@ async def test_a_lane_keeps_its_order() -> None:
 
 
 async def test_a_lane_that_came_late_finds_room_in_a_full_queue_and_fills_no_more_of_it() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = stay_silent
-
-    async with rig_of(config=SLOW, setup=setup) as rig:
+    async with rig_of(config=replace(SLOW, slow_s=60), setup=make_slow) as rig:
         await trio.sleep(0.1)
+        # Its pace is known by then, and with it how much may wait.
+        rig.offer(64, lane=1)
+        await trio.sleep(1)
+        rig.brokers[0].script = stay_silent
         for lane in range(1, 4):
             rig.offer(1_000, lane=lane)
             await trio.sleep(0.1)
@@ -512,10 +518,12 @@ async def test_a_lane_of_poison_takes_no_turns_from_others_when_it_is_tried_agai
 
     config = SenderConfig(
         batch_items=16,
+        in_flight_requests_start=2,
         in_flight_requests_max=2,
         queue_items_max=256,
         retry_max_s=0.1,
         refusals_max=10**9,
+        refused_share_requests_min=10**9,
     )
     async with rig_of(config=config, setup=setup) as rig:
         await trio.sleep(0.1)
@@ -599,9 +607,7 @@ async def test_what_is_left_of_an_offer_does_not_keep_its_array_alive(lanes: int
         tracemalloc.start()
         # Held for being early: once as it came, once as what is left after the first are due.
         now = rig.wall.now_ms()
-        early = rig.store.add([now + (3_000 if n % 100 else 5_000) for n in range(2_000)])
-        rig.offered += 2_000
-        rig.sender.offer(early, lane=1)
+        early = rig.offer_due([now + (3_000 if n % 100 else 5_000) for n in range(2_000)], lane=1)
         arrays.append(weakref.ref(early))
         del early
         await trio.sleep(0.1)
@@ -885,7 +891,7 @@ async def test_a_group_that_comes_is_used_and_one_that_goes_gives_back_what_it_h
         rig.brokers[0].script = lambda _request: Reply(delay_s=2)
 
     routes = TableRoutes({0: ["g-b0", "g-b1"]})
-    config = SenderConfig(batch_items=10, in_flight_requests_max=2)
+    config = SenderConfig(batch_items=10, in_flight_requests_start=2, in_flight_requests_max=2)
     async with rig_of(2, config=config, setup=setup, routes=routes) as rig:
         rig.sender.set_groups([rig.group(0)])
         await trio.sleep(1)
@@ -912,7 +918,7 @@ async def test_a_group_that_moves_is_reached_at_its_new_address_at_once() -> Non
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = lambda _request: Reply(delay_s=1)
 
-    config = SenderConfig(batch_items=10, in_flight_requests_max=2)
+    config = SenderConfig(batch_items=10, in_flight_requests_start=2, in_flight_requests_max=2)
     routes = TableRoutes({0: ["g-b0"]})
     async with rig_of(2, config=config, setup=setup, routes=routes) as rig:
         rig.sender.set_groups([rig.group(0)])

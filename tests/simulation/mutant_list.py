@@ -1035,6 +1035,38 @@ _DELIVERED = (
     ),
     Mutant(
         section="6 sender",
+        name="queued for a failed group, forgotten",
+        rule="What is queued for a group that is given up goes to another, or waits.",
+        edits=(
+            Edit(
+                _GROUP,
+                (
+                    "        parcels = self._queue.clear()\n"
+                    "        if parcels:\n"
+                    "            self._exchange.give_back(parcels)\n"
+                ),
+                "        self._queue.clear()\n",
+            ),
+        ),
+        needs="a broker that fails while messages are queued for it",
+        scenario=_SICK_GROUP,
+    ),
+    Mutant(
+        section="6 sender",
+        name="an open circuit stays open",
+        rule="Every opening of a circuit ends in probes, and a probe that is taken closes it.",
+        edits=(
+            Edit(
+                "sender/circuit.py",
+                "    (_OPEN, Event.WAITED): _HALF_OPEN,\n",
+                "    (_OPEN, Event.WAITED): _OPEN,\n",
+            ),
+        ),
+        needs="a broker that fails and recovers",
+        scenario=_SICK_GROUP,
+    ),
+    Mutant(
+        section="6 sender",
         name="refused requests forgotten",
         rule="A request that was refused is tried again elsewhere.",
         edits=(
