@@ -137,7 +137,7 @@ async def test_a_rate_that_allows_what_the_bytes_in_flight_do_not_waits_for_an_a
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = lambda _request: Reply(delay_s=1)
 
-    config = SenderConfig(in_flight_bytes_max=1000, batch_bytes=1000, in_flight_requests_start=8)
+    config = SenderConfig(in_flight_bytes_max=1000, batch_bytes=1000, in_flight_requests_start=4)
     async with rig_of(config=config, setup=setup) as rig:
         rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=1000)})
         await trio.sleep(1)
