@@ -1,12 +1,20 @@
 """Makes intakes durable: one write and one fsync of the message_log for all of them."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 import structlog
 
 from delay_server.disk_budget import DiskBudget
-from delay_server.filing import Committed, CommittedBatch, CommittedControl, Filing
+from delay_server.filing import (
+    Committed,
+    CommittedBatch,
+    CommittedControl,
+    CommittedNaming,
+    Filing,
+)
 from delay_server.intake import Intake, MessageBatch
 from delay_server.pace import Pacer
 from delay_transport import Executor
@@ -16,6 +24,20 @@ from storage.spans import MINUTE_MS
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 MESSAGE_LANE = "message_log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamingDraft:
+    """Records of one kind that name older sequences, to be appended as one batch.
+
+    names, arrays: as storage/columns.py has them for the kind; items: one for each record, or none.
+    """
+
+    kind: RecordKind
+    count: int
+    names: Sequence[bytes]
+    arrays: Mapping[str, npt.NDArray[Any]]
+    items: Sequence[bytes | memoryview] = ()
 
 
 class Committing:
@@ -87,6 +109,47 @@ class Committing:
             )
             for header, batch, columns in zip(headers, batches, arrays, strict=True)
         ]
+
+    async def commit_naming(self, draft: NamingDraft) -> bool:
+        """Make DEAD, MOVE or CANCEL records durable; False if there was no space for them.
+
+        Records without items pass the floor of free disk; those with items take space as messages
+        do, and have to leave as much of it.
+        """
+        await self._filing.wait_for_room()
+        try:
+            now_ms = self._pacer.now_ms()
+            committed = await self._executor.run(
+                MESSAGE_LANE, self._append_naming, draft, self._next_floor(now_ms), now_ms
+            )
+        except StorageFullError as error:
+            _log.error("no space for records", kind=draft.kind.name, error=str(error))
+            return False
+        self.commits += 1
+        self._filing.submit([committed])
+        return True
+
+    def _append_naming(self, draft: NamingDraft, floor: int, now_ms: int) -> CommittedNaming:
+        if draft.items:
+            self._budget.require(draft.count, sum(map(len, draft.items)))
+        append = Append(
+            kind=draft.kind,
+            floor_minute=floor,
+            names=draft.names,
+            arrays=draft.arrays,
+            blob=draft.items,
+            count=draft.count,
+        )
+        (header,) = self._message_log.append([append], append_ms=now_ms)
+        return CommittedNaming(
+            kind=draft.kind,
+            base_sequence=header.base_sequence,
+            floor_minute=floor,
+            epoch=header.epoch,
+            columns=Columns(names=list(draft.names), arrays=dict(draft.arrays)),
+            blob=b"".join(draft.items),
+            append_ms=now_ms,
+        )
 
     def _next_floor(self, now_ms: int) -> int:
         if self._pacer.runs():

@@ -16,6 +16,7 @@ import msgspec
 
 from delay_protocol.meta_session import MetaSessionConfig
 from delay_server.admission import DAY_MS, AdmissionLimits
+from delay_server.dead_letters import DeadConfig
 from delay_server.filing import FilingLimits
 from delay_server.ingest import IngestLimits
 from delay_server.lanes import LaneLimits
@@ -482,6 +483,9 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
     """How messages are delivered."""
+
+    dead: DeadConfig = msgspec.field(default_factory=DeadConfig)
+    """Dead letters: messages that brokers refuse for good."""
 
     listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
     """Where producers connect."""

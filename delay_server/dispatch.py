@@ -155,6 +155,13 @@ class CrossingOff:
         )
         self._more.wake()
 
+    def add(self, facts: FactBlock) -> None:
+        """Take facts that records of the message_log make."""
+        for outcome, count in Counter(facts.outcome.tolist()).items():
+            self.outcomes[Outcome(outcome)] += count
+        self._waiting.append(facts)
+        self._more.wake()
+
     @property
     def waiting(self) -> int:
         """Facts that are not durable yet."""

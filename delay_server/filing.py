@@ -30,7 +30,16 @@ from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from delay_transport import Executor, Wakeup
-from storage import Columns, Entries, FactBlock, LoadJob, SplitJob, StorageFullError, Store
+from storage import (
+    Columns,
+    Entries,
+    FactBlock,
+    LoadJob,
+    RecordKind,
+    SplitJob,
+    StorageFullError,
+    Store,
+)
 from storage.spans import MINUTE_MS
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -101,7 +110,20 @@ class CommittedControl:
     epoch: int
 
 
-Committed = CommittedBatch | CommittedControl
+@dataclass(frozen=True, slots=True)
+class CommittedNaming:
+    """A batch of DEAD, MOVE or CANCEL, which name older sequences, durable in the message_log."""
+
+    kind: RecordKind
+    base_sequence: int
+    floor_minute: int
+    epoch: int
+    columns: Columns
+    blob: bytes
+    append_ms: int
+
+
+Committed = CommittedBatch | CommittedControl | CommittedNaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +142,15 @@ class _Filed:
     batches: int
     """How many of them were filed, the first ones."""
     entries: list[Entries]
+    facts: list[FactBlock]
+    """What the records among them say about older sequences."""
     next_load_ms: int | None
     full: bool
+
+
+def _rows_of(batch: CommittedBatch | CommittedNaming) -> int:
+    """Return how many rows a batch makes."""
+    return len(batch.columns.arrays.get("due_ms", ()))
 
 
 class Filing:
@@ -139,7 +168,10 @@ class Filing:
         out_of_wheel: OutOfWheel,
         on_wheel_grown: Callable[[], None],
         append_floor: Callable[[int], Awaitable[None]],
+        on_facts: Callable[[FactBlock], None],
     ) -> None:
+        """`on_facts` is told what becomes of messages by records that were filed."""
+        self._on_facts = on_facts
         self._store = store
         self._wheel = wheel
         self._limits = limits
@@ -187,9 +219,9 @@ class Filing:
         """Take over what has been committed, in order."""
         self._backlog.extend(batches)
         for batch in batches:
-            if isinstance(batch, CommittedBatch):
+            if not isinstance(batch, CommittedControl):
                 self.backlog_bytes += len(batch.blob)
-                self.backlog_rows += len(batch.columns.arrays["due_ms"])
+                self.backlog_rows += _rows_of(batch)
         self._more.wake()
 
     async def wait_for_room(self) -> None:
@@ -200,7 +232,8 @@ class Filing:
     async def run_filing(self) -> None:
         """File what is committed."""
         while True:
-            if not self._backlog and not self._store.schedule.full:
+            schedule = self._store.schedule
+            if not self._backlog and not schedule.full and not schedule.dead.full:
                 await self._more.sleep()
                 continue
             async with self.taking:
@@ -208,6 +241,8 @@ class Filing:
                 for _ in range(found.batches):
                     self._forget(self._backlog.popleft())
                 self._room.set()
+                for facts in found.facts:
+                    self._on_facts(facts)
                 await self.take(found.entries)
             due_ms = found.next_load_ms
             if due_ms is not None and due_ms - self._limits.load_ahead_ms < self._wake_load_at_ms:
@@ -222,15 +257,16 @@ class Filing:
 
     def _forget(self, batch: Committed) -> None:
         """Count a batch as filed."""
-        if isinstance(batch, CommittedBatch):
+        if not isinstance(batch, CommittedControl):
             self.backlog_bytes -= len(batch.blob)
-            self.backlog_rows -= len(batch.columns.arrays["due_ms"])
+            self.backlog_rows -= _rows_of(batch)
             self._filed_bytes += len(batch.blob)
 
     def _file(self, batches: list[Committed]) -> "_Filed":
         """File batches until about a step's worth of entries has to go into the wheel."""
         schedule, now_ms = self._store.schedule, self._pacer.now_ms()
         found: list[Entries] = []
+        facts: list[FactBlock] = []
         count = filed = 0
         for batch in batches:
             if count >= self._limits.load_step_rows or (filed and self._subjects.is_full):
@@ -247,6 +283,19 @@ class Filing:
                 )
                 found.append(entries)
                 count += len(entries)
+            elif isinstance(batch, CommittedNaming):
+                entries, told = schedule.file_naming(
+                    kind=batch.kind,
+                    base_sequence=batch.base_sequence,
+                    floor_minute=batch.floor_minute,
+                    epoch=batch.epoch,
+                    columns=batch.columns,
+                    blob=batch.blob,
+                    append_ms=batch.append_ms,
+                )
+                found.append(entries)
+                facts.append(told)
+                count += len(entries)
             else:
                 schedule.file_control(
                     sequence=batch.base_sequence,
@@ -254,14 +303,14 @@ class Filing:
                     epoch=batch.epoch,
                     now_ms=now_ms,
                 )
-        if schedule.full:
+        if schedule.full or schedule.dead.full:
             # Rows of loaded minutes found no space before; they are tried again.
             found.append(schedule.flush_near(now_ms))
         # Before the flush, which forgets it: rows that are written have to be loaded all the same.
         earliest_ms = schedule.pile_earliest_ms
         if schedule.pile_is_full:
             schedule.flush(now_ms)
-        return _Filed(filed, found, earliest_ms, schedule.full)
+        return _Filed(filed, found, facts, earliest_ms, schedule.full or schedule.dead.full)
 
     async def note_facts(self, facts: FactBlock, last_number: int) -> None:
         """Cross off what the facts, durable by now, tell of."""

@@ -5,9 +5,10 @@ GET  /readyz        200 when messages are taken and delivered, else 503 and what
 GET  /status        JSON, what `delaywheel status` shows
 GET  /metrics       Prometheus
 POST /clock/accept  an operator on this machine vouches for the clock after a step forward
+/dead …             dead letters: see dead_http.py
 
-There are no tokens: whoever reaches the port may look. What changes something is for this machine
-alone, and for no browser's page (`delay_transport/http_access.py`).
+There are no tokens: whoever reaches the port may look. What changes something, and what shows the
+bodies of messages, is for this machine alone, and for no browser's page (local_access.py).
 """
 
 from typing import TYPE_CHECKING
@@ -19,11 +20,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from delay_server.dead_http import dead_routes
+from delay_server.local_access import ThisMachine, peer_of
 from delay_server.metrics import ServerMetrics
 from delay_server.status import failing_checks, status_of
-from delay_transport import parse_address
 from delay_transport.http import METRICS_TYPE, json_response, make_application, serve_application
-from delay_transport.http_access import PlaceError, check_local, check_same_site
+from delay_transport.http_access import PlaceError
 
 if TYPE_CHECKING:
     from delay_server.config import HttpConfig
@@ -35,6 +37,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 def application(server: "DelayServer") -> Starlette:
     """Return the ASGI application of one server."""
     metrics = ServerMetrics(server)
+    access = ThisMachine(server.config.http)
 
     async def livez(_: Request) -> Response:
         return json_response({"live": True})
@@ -52,9 +55,9 @@ def application(server: "DelayServer") -> Starlette:
 
     async def accept_clock(request: Request) -> Response:
         try:
-            _check_operator(request, server.config.http)
+            access.check_operator(request)
         except PlaceError as error:
-            _log.warning("the clock was not accepted", reason=str(error), peer=_peer_of(request))
+            _log.warning("the clock was not accepted", reason=str(error), peer=peer_of(request))
             return json_response({"error": {"code": error.kind, "message": str(error)}}, 403)
         server.pacer.accept()
         return json_response({"clock_held": server.clock_held})
@@ -66,22 +69,9 @@ def application(server: "DelayServer") -> Starlette:
             Route("/status", status),
             Route("/metrics", render),
             Route("/clock/accept", accept_clock, methods=["POST"]),
+            *dead_routes(server, access),
         ]
     )
-
-
-def _check_operator(request: Request, settings: "HttpConfig") -> None:
-    """Raise PlaceError unless somebody on this machine asks, and for no page of another place."""
-    server = request.scope.get("server")
-    own_hosts = {server[0]} if server else set()
-    if settings.address:
-        own_hosts.add(parse_address(settings.address)[0].lower())
-    check_local(request.headers, _peer_of(request), own_hosts)
-    check_same_site(request.headers)
-
-
-def _peer_of(request: Request) -> str:
-    return "" if request.client is None else request.client.host
 
 
 async def serve_http(

@@ -99,6 +99,7 @@ class ServerMetrics:
         if self._server.is_wired:
             yield from self._storage()
             yield from self._delivery()
+            yield from self._dead_letters()
 
     def _intake(self) -> Iterator[Metric]:
         server = self._server
@@ -144,6 +145,20 @@ class ServerMetrics:
         yield gauge("disk_bytes", "Size of the disk.", server.budget.total)
         yield gauge("disk_full", "1 while messages are refused.", int(server.ingest.disk_full))
         yield gauge("clock_held", "1 while the clock is not trusted.", int(server.clock_held))
+
+    def _dead_letters(self) -> Iterator[Metric]:
+        server, letters = self._server, self._server.dead_letters
+        yield gauge("dead_letters", "Given up, neither requeued nor dropped.", letters.pending)
+        now_ms = server.runtime.clock.now_ms()
+        oldest_ms = now_ms if letters.oldest_ms is None else letters.oldest_ms
+        age_s = max(now_ms - oldest_ms, 0) / 1000 if letters.pending else 0
+        yield gauge("dead_letters_oldest_seconds", "How old the first of them is.", age_s)
+        yield gauge(
+            "dead_letters_max", "With so many nothing is given up.", letters.config.pending_max
+        )
+        yield gauge("burying_messages", "Given up, not recorded yet.", server.burying.count)
+        yield counter("dead_letters_requeued", "Sent once more by request.", letters.requeued)
+        yield counter("dead_letters_dropped", "Dropped by request.", letters.dropped)
 
     def _delivery(self) -> Iterator[Metric]:
         server = self._server

@@ -12,7 +12,9 @@ import gc
 import random
 import shlex
 import sys
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from uuid import UUID
 
@@ -23,9 +25,11 @@ import trio
 from delay_protocol import BrokerState, ClientType, Hello, NodeRegister
 from delay_protocol.meta_session import MetaSession
 from delay_server.admission import Admission
+from delay_server.burying import Burying
 from delay_server.clock_guard import ClockGuard
 from delay_server.committing import MESSAGE_LANE, Committing
 from delay_server.config import DelayServerConfig
+from delay_server.dead_letters import DeadLetters
 from delay_server.disk_budget import DiskBudget
 from delay_server.dispatch import CrossingOff, Dispatch
 from delay_server.draining import Draining
@@ -57,7 +61,7 @@ from delay_transport.meta_routes import MetaRoutes
 from delay_transport.metric_families import installed_version
 from delay_transport.process import allow_open_files, stop_on_signals
 from delay_transport.shared_secret import SharedSecret
-from sender import CircuitState, GroupState, Sender
+from sender import CircuitState, GroupState, Refusal, Sender
 from sender import Outcome as SenderOutcome
 from storage import (
     MINUTE_MS,
@@ -163,6 +167,8 @@ class DelayServer:
         self.draining: Draining
         self.crossing_off: CrossingOff
         self.sender: Sender
+        self.burying: Burying
+        self.dead_letters: DeadLetters
 
     async def _commit(self, intake: Intake) -> bool:
         began = trio.current_time()
@@ -213,8 +219,8 @@ class DelayServer:
         if self.routes is not None:
             self.lanes.on_changed = self.sender.routes_changed
         out_of_wheel = OutOfWheel(
-            count=lambda: self.sender.unsent().total,
-            held=self.sender.held,
+            count=lambda: self.sender.unsent().total + self.burying.count,
+            held=lambda: chain(self.sender.held(), self.burying.held()),
             unnoted=self.crossing_off.unnoted,
         )
         self.dispatch = Dispatch(
@@ -223,7 +229,7 @@ class DelayServer:
             lanes=self.lanes,
             offer=self.sender.offer,
             # What is being read for a lane has its place already.
-            room=lambda: max(self.sender.room - self.draining.reserved, 0),
+            room=lambda: max(self._room - self.draining.reserved, 0),
             on_popped=self._popped,
         )
         self.filing = Filing(
@@ -236,6 +242,7 @@ class DelayServer:
             out_of_wheel=out_of_wheel,
             on_wheel_grown=self.dispatch.wheel_has_grown,
             append_floor=self._append_floor,
+            on_facts=self._recorded,
         )
         self.draining = Draining(
             schedule=self.store.schedule,
@@ -245,7 +252,7 @@ class DelayServer:
             out_of_wheel=out_of_wheel,
             pacer=self.pacer,
             offer=self.sender.offer,
-            room=lambda: self.sender.room,
+            room=lambda: self._room,
             on_unreserved=self.dispatch.room_has_grown,
         )
         self.budget = DiskBudget(
@@ -266,7 +273,30 @@ class DelayServer:
             ),
             budget=self.budget,
         )
+        self._wire_dead_letters(reader)
         self.is_wired = True
+
+    def _wire_dead_letters(self, reader: ItemReader) -> None:
+        """Make what records messages that brokers refuse for good, and what is done about them."""
+        self.burying = Burying(
+            committing=self.committing,
+            reader=reader,
+            subject_name=self.store.schedule.subjects.names.__getitem__,
+            on_damaged=self._undeliverable,
+            on_buried=self._left_sender,
+            on_changed=self._record_appended,
+            reason_bytes_max=self.config.dead.reason_bytes_max,
+        )
+        self.dead_letters = DeadLetters(
+            store=self.store,
+            committing=self.committing,
+            filing=self.filing,
+            executor=self.runtime.executor,
+            config=self.config.dead,
+            on_damage=self._damaged,
+            on_appended=self._record_appended,
+        )
+        self._bound_dead_letters()
 
     def _fit_to(self, total_bytes: int) -> None:
         """Lower the limits to what a file system of this size can take, and say so."""
@@ -354,6 +384,7 @@ class DelayServer:
             subject_name=names.__getitem__,
             on_outcome=self._settled,
             on_damaged=self._undeliverable,
+            on_dead=self._given_up,
             routes=self.routes,
         )
 
@@ -421,6 +452,45 @@ class DelayServer:
 
     async def _note_facts(self, facts: FactBlock, last_number: int) -> None:
         await self.filing.note_facts(facts, last_number)
+        self.dead_letters.noted(facts)
+        self._bound_dead_letters()
+
+    @property
+    def _room(self) -> int:
+        """How much more should be given to the sender; what it has given up counts as held."""
+        return max(self.sender.room - self.burying.count, 0)
+
+    # -- dead letters ------------------------------------------------------------------------
+
+    def _given_up(
+        self, entries: Entries, refusals: Sequence[Refusal], tries: Sequence[int]
+    ) -> None:
+        self.burying.give_up(entries, refusals, tries)
+        self._bound_dead_letters()
+
+    def _recorded(self, facts: FactBlock) -> None:
+        """Take what records that were filed, and are durable, say about older messages."""
+        self.crossing_off.add(facts)
+        self.burying.filed(facts)
+        self.dead_letters.look_again()
+
+    def _record_appended(self) -> None:
+        """See to the log and the disk as after any other append."""
+        self._committed.wake()
+        self._disk_checked.wake()
+        self._note_disk()
+
+    def _bound_dead_letters(self) -> None:
+        count = self.dead_letters.pending + self.burying.count
+        self.sender.gives_up = count < self.config.dead.pending_max
+
+    async def tell_untold(self) -> None:
+        """Make durable what a crash kept from becoming so, before anything is sent."""
+        untold, self.store.untold = self.store.untold, None
+        if untold is not None:
+            _log.info("facts of records are told that a crash cut off", facts=len(untold))
+            self.crossing_off.add(untold)
+            await self.crossing_off.stop()
 
     def _popped(self) -> None:
         """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
@@ -504,6 +574,8 @@ class DelayServer:
             self.ended_by = error
             self.ingest.fence()
             self.sender.pause()
+            self.dead_letters.is_closed = True
+            self.burying.close()
             self._ended.set()
 
     def take_messages(self) -> None:
@@ -714,6 +786,9 @@ class DelayServer:
         self.listener.stop()
         self._dispatching.cancel()
         await self.sender.drain(deadline=deadline)
+        self.dead_letters.is_closed = True
+        with trio.move_on_at(deadline):
+            await self.burying.stop()
         unsent = self.sender.unsent()
         if unsent.total:
             _log.warning(
@@ -727,6 +802,9 @@ class DelayServer:
             # Only a disk without any space makes this wait; those facts are lost then.
             await self.crossing_off.stop()
         await self.filing.drain()
+        with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
+            # Of what was recorded last; a start would tell them otherwise.
+            await self.crossing_off.stop()
         await self.filing.checkpoint()
         await self.runtime.executor.run(MESSAGE_LANE, self.store.message_log.sync_durable_end)
 
@@ -763,19 +841,23 @@ async def serve(
                 # Behind the commit: filing, loading, splitting, checkpoints.
                 inner.start_soon(server.filing.run_filing)
                 inner.start_soon(server.filing.run_checkpoints)
-                inner.start_soon(server.filing.run_loading)
-                inner.start_soon(server.filing.run_collecting)
-                # Deliver, and cross off what was delivered.
                 inner.start_soon(server.crossing_off.run)
                 inner.start_soon(server.crossing_off.run_noting)
+                # Keep the books of the log and the disk.
+                await inner.start(server.watch_disk)
+                inner.start_soon(server.sync_durable_end)
+                # Only now is it known of every message what became of it.
+                await server.tell_untold()
+                inner.start_soon(server.filing.run_loading)
+                inner.start_soon(server.filing.run_collecting)
+                # Deliver, and record what cannot be.
+                inner.start_soon(server.burying.run)
+                inner.start_soon(server.dead_letters.run)
                 await inner.start(server.sender.run)
                 if server.meta_routes is not None:
                     inner.start_soon(server.meta_routes.run)
                     inner.start_soon(server.run_routes)
                 inner.start_soon(server.run_dispatch)
-                # Keep the books of the log and the disk.
-                await inner.start(server.watch_disk)
-                inner.start_soon(server.sync_durable_end)
                 # Take messages now that everything behind stands.
                 inner.start_soon(server.ingest.run_commits)
                 server.take_messages()

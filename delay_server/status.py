@@ -94,6 +94,13 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "routes": routes_of(server),
         "next_due_ms": due,
         "late": server.late_now,
+        "dead": {
+            "pending": server.dead_letters.pending,
+            "being_recorded": server.burying.count,
+            "oldest_ms": server.dead_letters.oldest_ms if server.dead_letters.pending else None,
+            "requeued": server.dead_letters.requeued,
+            "dropped": server.dead_letters.dropped,
+        },
         "dispatched": {
             outcome.name.lower(): count for outcome, count in server.crossing_off.outcomes.items()
         },

@@ -6,6 +6,7 @@ import click
 
 from delaywheel.admin import admin
 from delaywheel.broker import broker
+from delaywheel.dead import dead
 from delaywheel.delay_server import delay_server
 from delaywheel.failures import failure_of
 from delaywheel.log import log
@@ -49,5 +50,16 @@ def main() -> None:
     """
 
 
-for command in (delay_server, meta_server, admin, topology, broker, send, status, log, settings):
+for command in (
+    delay_server,
+    meta_server,
+    admin,
+    topology,
+    broker,
+    send,
+    status,
+    dead,
+    log,
+    settings,
+):
     main.add_command(command)

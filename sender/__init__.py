@@ -2,6 +2,7 @@
 
 from sender.circuit import CircuitState
 from sender.config import BrokerGroup, SenderConfig
+from sender.dead import OnDead, Refusal
 from sender.errors import ItemBytesError, SenderError, SettingError
 from sender.gates import GroupGate
 from sender.group_status import GroupCounts, GroupState, GroupStatus
@@ -20,7 +21,9 @@ __all__ = [
     "GroupView",
     "ItemBytesError",
     "LaneRoutes",
+    "OnDead",
     "Outcome",
+    "Refusal",
     "Routing",
     "Sender",
     "SenderConfig",

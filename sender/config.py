@@ -128,6 +128,15 @@ class SenderConfig:
     refused_max_s: float = 300.0
     """As retry_max_s, for those items."""
 
+    dead_letter_tries: int = 3
+    """How often brokers refuse an item for good (its subject is illegal or not served, or the item
+    is blocked) before it becomes a dead letter; by two groups at least, where it has several, or
+    twice as often by one."""
+
+    refused_tracked_max: int = 100_000
+    """Items at a time of which it is known who refused them for good, about 150 bytes each. Further
+    ones are tried on until some of these are dead letters."""
+
     reconnect_base_s: float = 0.1
     """Wait before a group that failed is tried again: the time for which its circuit is open.
     Doubles with each opening, until the circuit has stayed closed for `ramp_s`."""

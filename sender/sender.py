@@ -28,6 +28,7 @@ from delay_transport import Clock, Network
 from delay_transport.backoff import Backoff
 from sender.answers import Codes, misrouted, permanent
 from sender.config import BrokerGroup, SenderConfig, check_groups
+from sender.dead import OnDead, Refusals, nobody
 from sender.gates import OPEN_GATE, GroupGate
 from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus
@@ -93,12 +94,14 @@ class Sender:
         subject_name: Callable[[int], bytes],
         on_outcome: OnOutcome,
         on_damaged: Callable[[Entries], None],
+        on_dead: OnDead | None = None,
         routing: Routing | None = None,
         routes: LaneRoutes | None = None,
     ) -> None:
         """Deliver to `targets`; of these each lane goes only to those that `routes` name for it.
 
-        Without `routes` every lane goes to any of them, and there must be one at least.
+        Without `routes` every lane goes to any of them, and there must be one at least. Without
+        `on_dead` nothing is given up: what is refused for good is tried on, at long intervals.
         """
         if routes is None:
             check_groups(targets)
@@ -110,6 +113,12 @@ class Sender:
         self._subject_name = subject_name
         self._on_outcome = on_outcome
         self._on_damaged = on_damaged
+        self._on_dead = on_dead or nobody
+        self.gives_up = on_dead is not None
+        """Whether what is refused for good becomes a dead letter; else it is tried on."""
+        self._refusals = Refusals(
+            tries_max=config.dead_letter_tries, tracked_max=config.refused_tracked_max
+        )
         self._routing = routing or Weighted(batch_items=config.batch_items)
         self._routes = routes
         self._make_group = partial(
@@ -332,10 +341,12 @@ class Sender:
 
     def damaged(self, entries: Entries) -> None:
         """Hand on entries whose items cannot be read: they are not sent."""
+        self._refusals.forget(entries)
         self._on_damaged(entries)
 
     def settled(self, entries: Entries, outcome: Outcome, group: str) -> None:
         """Report entries for which nothing more is to be done."""
+        self._refusals.forget(entries)
         self._on_outcome(entries, self._clock.now_ms(), group, outcome)
 
     def retry(self, batch: Batch, *, avoid: int) -> None:
@@ -350,8 +361,8 @@ class Sender:
     def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Decide what becomes of items that were refused one by one.
 
-        What is refused for good is to become a dead letter after some tries. As long as there are
-        none it is tried elsewhere like the rest, but after a longer wait.
+        What is refused for good is tried elsewhere like the rest, but after a longer wait, and
+        becomes a dead letter after some tries.
         """
         if self._routes is not None:
             strays = misrouted(codes)
@@ -361,7 +372,8 @@ class Sender:
         hopeless = permanent(codes)
         if hopeless.any():
             self._log_hopeless(batch.where(hopeless), codes[hopeless], avoid)
-            self._put_back(batch.where(hopeless), self._retry_refused, avoid=avoid)
+            left = self._give_up(batch.where(hopeless), codes[hopeless], avoid)
+            self._put_back(left, self._retry_refused, avoid=avoid)
         if not hopeless.all():
             self._put_back(batch.where(~hopeless), self._retry, avoid=avoid)
 
@@ -377,6 +389,23 @@ class Sender:
             if group.number != number:
                 group.yield_queue()
         self.groups_changed()
+
+    def _give_up(self, batch: Batch, codes: Codes, number: int) -> Batch:
+        """Hand on what was refused for good often enough; return the rest, which may be empty."""
+        if not self.gives_up:
+            return batch
+        given_up, refusals = self._refusals.note(
+            batch,
+            codes,
+            group=self._by_number[number].name,
+            at_ms=self._clock.now_ms(),
+            has_others=any(len(self._groups_of(lane)) > 1 for lane, _ in batch.lanes),
+        )
+        if not given_up.any():
+            return batch
+        dead = batch.where(given_up)
+        self._on_dead(dead.entries, refusals, (dead.tries + np.uint32(1)).tolist())
+        return batch.where(~given_up)
 
     def room_changed(self, number: int) -> None:
         """Hand out what waits for room in a group, if anything does."""

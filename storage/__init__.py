@@ -1,7 +1,8 @@
 """The logs on disk. Knows no socket and no event loop; all file work goes through a Disk."""
 
-from storage.batches import Damage
+from storage.batches import BATCH_BYTES_MAX, Damage
 from storage.columns import Columns, RecordKind
+from storage.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch, Place
 from storage.disk import DirectoryDisk, Disk, File, make_data_directory
 from storage.dispatch_log import FactsJournal
 from storage.entries import ENTRY, Entries, SubjectTable
@@ -18,16 +19,18 @@ from storage.errors import (
 )
 from storage.facts import FactBlock, Outcome
 from storage.identity import Identity
+from storage.item_formats import qmq_item_fault
 from storage.item_reader import ItemReader, Items
 from storage.loading import CloseJob, DrainJob, Job, Key, LoadJob, NumberSet, not_after
 from storage.message_log import Append, MessageLog
 from storage.provision import Provision
 from storage.retention import RetentionRules
 from storage.schedule_log import ScheduleLimits, ScheduleLog, SplitJob
-from storage.spans import MINUTE_MS
+from storage.spans import MINUTE_MS, dead_minute
 from storage.store import RecoverySummary, Store, StoreSettings
 
 __all__ = [
+    "BATCH_BYTES_MAX",
     "ENTRY",
     "MINUTE_MS",
     "Append",
@@ -36,6 +39,10 @@ __all__ = [
     "Damage",
     "DamagedError",
     "DataDirectoryError",
+    "DeadFilter",
+    "DeadItems",
+    "DeadRow",
+    "DeadSearch",
     "DirectoryDisk",
     "Disk",
     "DrainJob",
@@ -56,6 +63,7 @@ __all__ = [
     "NotRegularFileError",
     "NumberSet",
     "Outcome",
+    "Place",
     "Provision",
     "RecordKind",
     "RecoverySummary",
@@ -69,6 +77,8 @@ __all__ = [
     "StoreSettings",
     "SubjectTable",
     "UnsupportedFormatError",
+    "dead_minute",
     "make_data_directory",
     "not_after",
+    "qmq_item_fault",
 ]

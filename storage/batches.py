@@ -53,7 +53,10 @@ assert _HEADER.size == HEADER_SIZE
 _PREFIX = struct.Struct("<4sHH")
 _CRC = struct.Struct("<I")
 _COVERED = struct.Struct("<BI")
-_KNOWN_FEATURES = 0
+DEAD_MINUTES = 1
+"""Feature bit of a FACTS batch: some of its minutes stand for dead segments (storage/spans.py)."""
+_KNOWN_FEATURES: dict[int, int] = {RecordKind.FACTS: DEAD_MINUTES}
+"""By record kind; no bit is known of the others."""
 _SEQUENCE_MAX = 2**63 - 1
 """What an i64 holds: the sequence behind the last record is written down too."""
 _LZ4_RATIO_MAX = 255
@@ -196,6 +199,7 @@ def encode_batch(
     blob: Sequence[Bytes] = (),
     codec: Codec = Codec.RAW,
     item_format: int | None = None,
+    features: int = 0,
 ) -> tuple[BatchHeader, list[Bytes]]:
     """Return the header of a batch and the buffers to write, in order.
 
@@ -220,7 +224,7 @@ def encode_batch(
         MAGIC,
         FORMAT_VERSION,
         HEADER_SIZE,
-        0,
+        features,
         kind,
         codec,
         item_format,
@@ -298,8 +302,9 @@ def decode_header(data: Bytes, *, seed: int, path: str, position: int) -> BatchH
 def _header_from_fields(fields: tuple[int, ...], path: str, position: int) -> BatchHeader:
     """Return the header made of fields whose CRC was right, if this version knows them all."""
     features, kind, codec, item_format = fields[3:7]
-    if features & ~_KNOWN_FEATURES:
-        raise _unsupported(path, position, f"batch has unknown feature bits {features:#x}")
+    unknown = features & ~_KNOWN_FEATURES.get(kind, 0)
+    if unknown:
+        raise _unsupported(path, position, f"batch has unknown feature bits {unknown:#x}")
     try:
         known = RecordKind(kind), Codec(codec), ItemFormat(item_format)
     except ValueError:

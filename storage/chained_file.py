@@ -40,7 +40,14 @@ _RECORDS = {
     LogKind.DISPATCH_JOURNAL: RecordKind.FACTS,
     LogKind.SEALS: RecordKind.SEALS,
 }
-"""What a chained file of each kind holds, and nothing else."""
+"""What a chained file of each kind holds, and nothing else; but see `_kind_in`."""
+
+
+def _kind_in(header: FileHeader) -> RecordKind:
+    """Return the kind of all records of a file."""
+    if header.kind is LogKind.SCHEDULE_LOG and header.span is Span.DEAD:
+        return RecordKind.DEAD_ROWS
+    return _RECORDS[header.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,7 @@ class BatchDraft:
     append_ms: int = 0
     codec: Codec = Codec.RAW
     item_format: int = 0
+    features: int = 0
 
 
 @dataclass(slots=True)
@@ -109,6 +117,7 @@ class ChainedFile:
                 blob=draft.blob,
                 codec=draft.codec,
                 item_format=draft.item_format,
+                features=draft.features,
             )
             buffers += parts
             placed.append((position, header))
@@ -370,7 +379,7 @@ class _ChainedReader:
         """
         data = self._window.view(position, HEADER_SIZE_MAX)
         batch = decode_header(data, seed=self._seed, path=self._path, position=position)
-        if batch.kind is not _RECORDS[self._header.kind]:
+        if batch.kind is not _kind_in(self._header):
             reason = f"batch of {batch.kind.name} in a file of {self._header.kind.name}"
             raise DamagedError(path=self._path, position=position, reason=reason)
         if position + batch.blob_offset > self._end:
@@ -401,6 +410,7 @@ def _preference(found: _Found) -> tuple[bool, int, int]:
 
 def _records(batch: BatchHeader, columns: Columns) -> range:
     """Return the numbers from the first record of a batch to the last."""
-    sequence = columns.arrays["sequence"] if batch.kind is RecordKind.ROWS else None
+    has_own = batch.kind in {RecordKind.ROWS, RecordKind.DEAD_ROWS}
+    sequence = columns.arrays["sequence"] if has_own else None
     stop = batch.next_sequence if sequence is None else int(sequence[-1]) + 1
     return range(batch.base_sequence, stop)

@@ -38,7 +38,10 @@ from storage.spans import SegmentKey, Span, can_begin
 CHECKPOINT_PATH = "checkpoint/checkpoint"
 _TEMPORARY_PATH = "checkpoint/checkpoint.tmp"
 _PREFIX = struct.Struct("<II")
-_FORMAT = 1
+FORMAT_WITHOUT_DEAD = 1
+"""Of a directory that never had a dead letter: older versions read it too."""
+FORMAT_WITH_DEAD = 2
+"""There are dead segments, or facts and seals of some: an older version would not keep them."""
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -46,8 +49,8 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
     start: int
     """First minute, minutes since the epoch."""
-    span: Annotated[int, msgspec.Meta(ge=1, le=3)]
-    """1 minute, 2 hour, 3 day."""
+    span: Annotated[int, msgspec.Meta(ge=1, le=4)]
+    """1 minute, 2 hour, 3 day, 4 dead (from format 2 on)."""
     rows: int
     length: int
     """Bytes of the segment file that count; 0 if it has no file."""
@@ -84,7 +87,7 @@ class RetiredFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest of derived state; see the module's docstring."""
 
-    format: int = _FORMAT
+    format: int = FORMAT_WITHOUT_DEAD
     written_ms: int = 0
     sequence: int = 0
     """Records up to this sequence are in the segments below or need none."""
@@ -176,12 +179,13 @@ def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:
         raise DamagedError(
             path=CHECKPOINT_PATH, position=body, reason=f"the manifest is not JSON: {error}"
         ) from error
-    if checkpoint.format != _FORMAT:
+    if checkpoint.format not in {FORMAT_WITHOUT_DEAD, FORMAT_WITH_DEAD}:
         raise UnsupportedFormatError(
             path=CHECKPOINT_PATH, position=body, reason=f"manifest format {checkpoint.format}"
         )
     for state in checkpoint.segments:
-        if not can_begin(state.start, Span(state.span)):
+        is_foreign = state.span == Span.DEAD and checkpoint.format == FORMAT_WITHOUT_DEAD
+        if is_foreign or not can_begin(state.start, Span(state.span)):
             reason = f"the manifest has a segment of span {state.span} from {state.start} on"
             raise DamagedError(path=CHECKPOINT_PATH, position=body, reason=reason)
     return checkpoint

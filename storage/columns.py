@@ -47,6 +47,8 @@ class RecordKind(IntEnum):
     """dispatch_log and its journal: what became of messages."""
     SEALS = 34
     """seals log: segments that are complete."""
+    DEAD_ROWS = 35
+    """schedule_log, dead segment: messages that were given up on one day."""
 
 
 _I8, _U8, _U4 = np.dtype("<i8"), np.dtype("<u8"), np.dtype("<u4")
@@ -81,6 +83,15 @@ LAYOUTS: Mapping[RecordKind, Layout] = {
         ("target", _U2),
         ("outcome", _U1),
     ),
+    RecordKind.DEAD_ROWS: (
+        ("sequence", _I8),
+        ("old_sequence", _I8),
+        ("dead_ms", _I8),
+        *_ITEM,
+        ("old_minute", _U4),
+        ("subject", _U2),
+        ("reason", _U2),
+    ),
     RecordKind.SEALS: (
         ("rows", _I8),
         ("distinct", _I8),
@@ -108,18 +119,25 @@ LAYOUTS: Mapping[RecordKind, Layout] = {
 """The arrays of each record kind, in the order they have on disk."""
 
 KINDS_WITH_ITEMS = frozenset(
-    {RecordKind.MESSAGE, RecordKind.MOVE, RecordKind.DEAD, RecordKind.ROWS}
+    {
+        RecordKind.MESSAGE,
+        RecordKind.MOVE,
+        RecordKind.DEAD,
+        RecordKind.ROWS,
+        RecordKind.DEAD_ROWS,
+    }
 )
 """Kinds whose batches have a blob; their `size` column adds up to its length."""
 
-_TABLE_COLUMN: Mapping[RecordKind, str] = {
-    RecordKind.MESSAGE: "subject",
-    RecordKind.MOVE: "subject",
-    RecordKind.DEAD: "subject",
-    RecordKind.ROWS: "subject",
-    RecordKind.FACTS: "target",
+_TABLE_COLUMNS: Mapping[RecordKind, tuple[str, ...]] = {
+    RecordKind.MESSAGE: ("subject",),
+    RecordKind.MOVE: ("subject",),
+    RecordKind.DEAD: ("subject", "reason"),
+    RecordKind.ROWS: ("subject",),
+    RecordKind.DEAD_ROWS: ("subject", "reason"),
+    RecordKind.FACTS: ("target",),
 }
-"""The column that holds indexes into the batch's table of names."""
+"""The columns that hold indexes into the batch's table of names."""
 
 _ROW_SIZES = {kind: sum(dtype.itemsize for _, dtype in LAYOUTS[kind]) for kind in RecordKind}
 _U16 = struct.Struct("<H")
@@ -168,7 +186,7 @@ def encode_columns(
         elif len(array) != length:
             raise ColumnsError(f"column {name} of {kind.name} has {len(array)}, not {length} rows")
         parts.append(array.data)
-        if _TABLE_COLUMN.get(kind) == name:
+        if name in _TABLE_COLUMNS.get(kind, ()):
             _check_indexes(name, array, len(names))
     return b"".join(parts)
 
@@ -185,8 +203,7 @@ def decode_columns(kind: RecordKind, count: int, data: Bytes) -> Columns:
         array.flags.writeable = False
         arrays[name] = array
         position += count * dtype.itemsize
-    column = _TABLE_COLUMN.get(kind)
-    if column is not None:
+    for column in _TABLE_COLUMNS.get(kind, ()):
         _check_indexes(column, arrays[column], len(names))
     return Columns(names, arrays)
 

@@ -7,8 +7,10 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from storage.batches import DEAD_MINUTES
 from storage.chained_file import BatchDraft
 from storage.columns import Columns, RecordKind, encode_columns
+from storage.spans import DEAD_MINUTES_FROM
 
 
 class Outcome(IntEnum):
@@ -28,8 +30,9 @@ class Outcome(IntEnum):
 class FactBlock:
     """Facts in the order in which they became known; all arrays have the same length.
 
-    sequence: of the message; minute: its filed minute; at_ms: when it happened, wall ms; target:
-    index into `targets`, the block's table of names (the broker group, say); outcome: an Outcome.
+    sequence: of the message; minute: its filed minute, or what stands for its dead segment; at_ms:
+    when it happened, wall ms; target: index into `targets`, the block's table of names (the broker
+    group, say); outcome: an Outcome.
     """
 
     sequence: npt.NDArray[np.int64]
@@ -42,6 +45,12 @@ class FactBlock:
     def __len__(self) -> int:
         """Return the number of facts."""
         return len(self.sequence)
+
+    @property
+    def of_dead(self) -> npt.NDArray[np.bool_]:
+        """Which of them are about rows of dead segments."""
+        told: npt.NDArray[np.bool_] = self.minute >= DEAD_MINUTES_FROM
+        return told
 
     def take(self, rows: npt.NDArray[np.intp]) -> "FactBlock":
         """Return the facts at these positions."""
@@ -137,6 +146,7 @@ def fact_drafts(
                 epoch=epoch,
                 floor_minute=floor_minute,
                 append_ms=append_ms,
+                features=DEAD_MINUTES if part.of_dead.any() else 0,
             )
         )
     return drafts

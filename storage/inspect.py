@@ -65,7 +65,16 @@ from storage.message_log import MESSAGE_LOG_DIRECTORY
 from storage.message_log_recovery import no_file_left
 from storage.read_ahead import ReadAhead
 from storage.seals import SEALS_DIRECTORY, read_live, seals_end, seals_of_columns
-from storage.spans import MINUTE_MS, SegmentKey, key_of_code, key_of_name
+from storage.spans import (
+    DEAD_MINUTES_FROM,
+    MINUTE_MAX,
+    MINUTE_MS,
+    SegmentKey,
+    Span,
+    dead_key,
+    key_of_code,
+    key_of_name,
+)
 from storage.store import QUARANTINE_DIRECTORY
 
 Record = Mapping[str, object]
@@ -81,7 +90,14 @@ _KINDS = {
 _END_KINDS = {DURABLE_END_PATH: LogKind.DURABLE_END, JOURNAL_END_PATH: LogKind.JOURNAL_END}
 _DAMAGES_SHOWN = 20
 _OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
-_ITEM_KINDS = (RecordKind.MESSAGE, RecordKind.ROWS)
+_ITEM_KINDS = (
+    RecordKind.MESSAGE,
+    RecordKind.MOVE,
+    RecordKind.DEAD,
+    RecordKind.ROWS,
+    RecordKind.DEAD_ROWS,
+)
+_ROW_KINDS = (RecordKind.ROWS, RecordKind.DEAD_ROWS)
 
 
 @dataclass(slots=True)
@@ -543,7 +559,7 @@ def _verify_log(place: _Place, report: _Report) -> None:
         next_sequence = batch.next_sequence
         if batch.kind in _ITEM_KINDS:
             _verify_items(report, found.position, columns, memoryview(blob))
-        if batch.kind is RecordKind.ROWS:
+        if batch.kind in _ROW_KINDS:
             _verify_rows(report, found.position, columns, header, last_sequence)
             last_sequence = int(columns.arrays["sequence"][-1])
     for _path, block in log.unreadable:
@@ -589,6 +605,8 @@ def _verify_rows(
     sequence = columns.arrays["sequence"]
     if int(sequence[0]) <= last_sequence or (sequence[1:] <= sequence[:-1]).any():
         report.add(position, "the rows' sequences do not ascend")
+    if header.span is Span.DEAD:
+        return  # When they were due says nothing about the day on which they were given up.
     end_ms = (header.start_minute + header.span.minutes) * MINUTE_MS
     if (columns.arrays["due_ms"] >= end_ms).any():
         report.add(position, "a row is due after the segment's end")
@@ -634,7 +652,11 @@ def _records(
     batch = found.header
     where = {"file": place.path, "position": found.position}
     match batch.kind:
-        case RecordKind.MESSAGE | RecordKind.ROWS:
+        case RecordKind.CANCEL:
+            for place_in_batch, old in enumerate(_dump_old(columns)):
+                record = {"sequence": batch.base_sequence + place_in_batch, "kind": "CANCEL"}
+                yield where | record | old | {"appended": _time(batch.append_ms)}
+        case kind if kind in _ITEM_KINDS:
             yield from _dump_items(where, batch, columns, blob)
         case RecordKind.FACTS:
             yield from _dump_facts(where, header, batch, columns)
@@ -672,11 +694,12 @@ def _dump_items(
         else range(batch.base_sequence, batch.base_sequence + count)
     )
     begin = 0
-    for sequence, due_ms, size, subject in zip(
+    for sequence, due_ms, size, subject, old in zip(
         sequences,
         arrays["due_ms"].tolist(),
         arrays["size"].tolist(),
         arrays["subject"].tolist(),
+        _dump_old(columns) if "old_sequence" in arrays else [{}] * count,
         strict=True,
     ):
         item = blob[begin : begin + size]
@@ -689,7 +712,30 @@ def _dump_items(
             "message id": qmq_message_id(item).decode(errors="backslashreplace"),
             "bytes": size,
             "appended": _time(batch.append_ms),
+            **old,
         }
+
+
+def _dump_old(columns: Columns) -> Iterator[dict[str, object]]:
+    """Yield for each record the row that it names, and why it was given up if it says so."""
+    arrays = columns.arrays
+    minutes = arrays["old_minute"].tolist()
+    for place, sequence in enumerate(arrays["old_sequence"].tolist()):
+        old: dict[str, object] = {"of": sequence, "of filed": _filed(minutes[place])}
+        if "reason" in arrays:
+            reason = columns.names[arrays["reason"][place]]
+            old["reason"] = reason.decode(errors="backslashreplace")
+        if "dead_ms" in arrays:
+            old["dead"] = _time(int(arrays["dead_ms"][place]))
+        yield old
+
+
+def _filed(minute: int) -> str:
+    """Return the filed minute of a row, or the dead segment for which it stands."""
+    if minute < DEAD_MINUTES_FROM:
+        return _time(minute * MINUTE_MS)
+    start = dead_key(minute).start
+    return f"dead {_time(start * MINUTE_MS)[:10]}" if start <= MINUTE_MAX else f"dead {minute}"
 
 
 def _dump_facts(
@@ -713,7 +759,7 @@ def _dump_facts(
             | number
             | {
                 "sequence": sequence,
-                "filed": _time(minute * 60_000),
+                "filed": _filed(minute),
                 "at": _time(at_ms),
                 "target": columns.names[target].decode(errors="backslashreplace"),
                 "outcome": _OUTCOMES.get(outcome, f"unknown ({outcome})"),

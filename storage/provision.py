@@ -128,6 +128,10 @@ class Owed:
     """Rows of loaded minutes that found no space."""
     near_bytes: int = 0
     """What they weigh."""
+    dead_rows: int = 0
+    """Rows of dead segments that found no space."""
+    dead_bytes: int = 0
+    """What they weigh."""
     split_bytes: int = 0
     """Disk that the split of one segment takes at most, of those there are."""
     unfiled_facts: int = 0
@@ -136,5 +140,6 @@ class Owed:
     @property
     def unwritten_bytes(self) -> int:
         """Disk that the rows in memory take when they are written."""
-        rows = self.pile_rows + self.near_rows
-        return self.provision.filing(rows, self.pile_bytes + self.near_bytes)
+        rows = self.pile_rows + self.near_rows + self.dead_rows
+        blob_bytes = self.pile_bytes + self.near_bytes + self.dead_bytes
+        return self.provision.filing(rows, blob_bytes)

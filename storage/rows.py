@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from storage.disk import Bytes
 from storage.entries import SubjectTable
-from storage.spans import MINUTE_MS, Span
+from storage.spans import MINUTE_MS, Span, codes_of_span
 
 Int64s = npt.NDArray[np.int64]
 
@@ -195,12 +195,12 @@ def segment_codes(minute: Int64s, *, hour_mark: int, day_mark: int) -> Int64s:
     """Return the code (spans.SegmentKey.code) of the segment each filed minute belongs to."""
     highest = int(minute.max())
     if highest < hour_mark:
-        return minute * 4 + int(Span.MINUTE)
-    hours = (minute - minute % Span.HOUR.minutes) * 4 + int(Span.HOUR)
-    days = (minute - minute % Span.DAY.minutes) * 4 + int(Span.DAY)
+        return codes_of_span(minute, Span.MINUTE)
+    hours = codes_of_span(minute, Span.HOUR)
+    days = codes_of_span(minute, Span.DAY)
     return np.where(
         minute < hour_mark,
-        minute * 4 + int(Span.MINUTE),
+        codes_of_span(minute, Span.MINUTE),
         np.where(minute < day_mark, hours, days),
     )
 

@@ -5,6 +5,8 @@ of its batch, or, where the batch is damaged, by its own. What is known of each:
 
 * delivered (or crossed off otherwise): a fact or a seal says so;
 * pending: nothing of what could say so is damaged, or it is not due yet;
+* a dead letter: it was given up, and neither requeued nor dropped since; nobody should send it
+  unasked;
 * in doubt: facts that may have told of it are damaged or missing, or it was found without its
   batch, and so without its sequence.
 
@@ -28,6 +30,7 @@ from storage.batches import (
 )
 from storage.checkpoint import Checkpoint, checkpoint_if_whole
 from storage.columns import Columns, RecordKind
+from storage.dead_log import dead_segment_of
 from storage.disk import Bytes, Disk
 from storage.dispatch_log import JOURNAL_DIRECTORY
 from storage.durable_end import DurableEndFile
@@ -52,13 +55,23 @@ from storage.log_walk import LogFile, files_from, list_log_files, without_strays
 from storage.message_log import MESSAGE_LOG_DIRECTORY
 from storage.read_ahead import ReadAhead
 from storage.seals import SEALS_DIRECTORY, seals_of_columns
-from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_name
+from storage.spans import (
+    DEAD_MINUTES_FROM,
+    MINUTE_MS,
+    SegmentKey,
+    Span,
+    dead_minute,
+    key_of_name,
+)
 from storage.store import QUARANTINE_DIRECTORY
 
 PENDING = "pending"
 IN_DOUBT = "in doubt"
+DEAD_LETTER = "dead letter"
 
-_KINDS = (RecordKind.MESSAGE, RecordKind.ROWS)
+_LOG_KINDS = (RecordKind.MESSAGE, RecordKind.MOVE, RecordKind.DEAD)
+_ROW_KINDS = (RecordKind.ROWS, RecordKind.DEAD_ROWS)
+_KINDS = (*_LOG_KINDS, *_ROW_KINDS)
 _PIECE = 4 * 1024 * 1024
 _CHUNK_BITS = 16
 _ITEM_PATTERN = re.compile(rb"(?=\0{4}.{4}[\0-\x07]\0\0[\x01-\x0f].{5}.{8}.{2}.)", re.DOTALL)
@@ -70,10 +83,10 @@ _ITEM_PATTERN = re.compile(rb"(?=\0{4}.{4}[\0-\x07]\0\0[\x01-\x0f].{5}.{8}.{2}.)
 class SalvagedItem:
     """A message that was found whole.
 
-    sequence: None where it was found without its batch. state: PENDING, IN_DOUBT or what became of
-    it (an Outcome's name in lower case, or "sealed"). path, position: of the item, or of its batch
-    where that is compressed. proof: "batch" or "item", whose CRC it was. is_served: whether the
-    node of this directory delivers it by itself, having a copy that is whole where it looks for it.
+    sequence: None where it was found without its batch. state: PENDING, IN_DOUBT, DEAD_LETTER or
+    what became of it (an Outcome's name in lower case, or "sealed"). path, position: of the item,
+    or of its batch where that is compressed. proof: "batch" or "item", whose CRC it was. is_served:
+    whether the node of this directory has a copy that is whole where it looks for it.
     """
 
     sequence: int | None
@@ -166,6 +179,8 @@ class _Knowledge:
                     return Outcome(outcome).name.lower()
             if _covers(self.sealed, minute):
                 return "sealed"
+            if minute >= DEAD_MINUTES_FROM:
+                return DEAD_LETTER
         if due_ms > now_ms:
             return PENDING  # Never early: nobody has sent it yet.
         doubtful = sequence is None or self.all_doubtful or _covers(self.doubtful, minute)
@@ -173,7 +188,10 @@ class _Knowledge:
 
 
 def _covers(keys: Sequence[SegmentKey], minute: int) -> bool:
-    return any(key.start <= minute < key.end for key in keys)
+    return any(
+        dead_minute(key) == minute if key.span is Span.DEAD else key.start <= minute < key.end
+        for key in keys
+    )
 
 
 class Salvage:
@@ -275,14 +293,14 @@ class Salvage:
         for path, length in live.items():
             for part in self._read(path, None):
                 whole = part.blob is not None or path.endswith(".minute")
-                if part.position < length and part.header.kind is RecordKind.ROWS and whole:
+                if part.position < length and part.header.kind in _ROW_KINDS and whole:
                     sequences = part.columns.arrays["sequence"].tolist()
                     for row, _begin, _item in self._whole_items(part):
                         served.add(sequences[row])
         for file in files_from(self._message_log_files(), checkpoint.sequence):
             for part in self._read(file.path, None):
                 header = part.header
-                if header.kind is RecordKind.MESSAGE and part.blob is not None:
+                if header.kind in _LOG_KINDS and part.blob is not None:
                     for sequence in range(
                         max(header.base_sequence, checkpoint.sequence + 1), header.next_sequence
                     ):
@@ -329,7 +347,7 @@ class Salvage:
         header, names = part.header, part.columns.names
         sequences = (
             part.columns.arrays["sequence"].tolist()
-            if header.kind is RecordKind.ROWS
+            if header.kind in _ROW_KINDS
             else range(header.base_sequence, header.next_sequence)
         )
         subjects = part.columns.arrays["subject"].tolist()
@@ -536,6 +554,9 @@ def _identity(item: bytes) -> tuple[int, bytes]:
 
 def _filed_minute(part: _Part, due_ms: int) -> int:
     minute = due_ms // MINUTE_MS
+    if part.header.kind in {RecordKind.DEAD, RecordKind.DEAD_ROWS}:
+        key = part.key or dead_segment_of(part.header.append_ms, part.header.floor_minute)
+        return dead_minute(key)
     if part.key is None:
         return max(minute, part.header.floor_minute)
     if part.key.span is Span.MINUTE:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from storage.batches import Damage
 from storage.checkpoint import EpochStart, SegmentState
-from storage.columns import Columns
+from storage.columns import Columns, RecordKind
+from storage.dead_log import DeadExtent, DeadLog, block_of_records, dead_segment_of
 from storage.disk import Disk, File
 from storage.entries import (
     SUBJECTS_BYTES_MAX,
@@ -28,7 +29,7 @@ from storage.entries import (
     no_entries,
 )
 from storage.errors import DamagedError, StorageFullError
-from storage.facts import FactBlock, join_facts
+from storage.facts import FactBlock, Outcome, join_facts
 from storage.loading import (
     CloseJob,
     DrainJob,
@@ -44,7 +45,15 @@ from storage.loading import (
 from storage.provision import Owed, Provision
 from storage.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
 from storage.segment import Segment, SegmentBatch
-from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute
+from storage.spans import (
+    DEAD_MINUTES_FROM,
+    MINUTE_MS,
+    SegmentKey,
+    Span,
+    dead_key,
+    key_of_code,
+    key_of_minute,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +90,7 @@ class ScheduleLimits:
 class ScheduleLog:
     """Files, loads, splits and crosses off; knows no clock and no task."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 (the state of the log, told field by field)
         self,
         disk: Disk,
         log_uuid: UUID,
@@ -98,6 +107,11 @@ class ScheduleLog:
         self._on_damage = on_damage
         self.segments: dict[int, Segment] = {}
         """Unsealed segments by the code of their key."""
+        self.dead = DeadLog(
+            disk, log_uuid, require_free=self.require_free, on_written=self._note_written
+        )
+        self._untold: dict[int, int] = {}
+        """Sequences that a record has settled, and whose fact is not durable yet: that record's."""
         self.epoch = 1
         self.epochs: list[EpochStart] = []
         """Every epoch of the records filed so far, oldest first."""
@@ -114,10 +128,10 @@ class ScheduleLog:
         """Jobs that have begun and not ended."""
         self._near: list[RowBlock] = []
         self._pile: list[RowBlock] = []
+        self._held: list[RowBlock] = []
         self._pile_earliest_ms: int | None = None
         self._flushed_sequence = 0
         """The last sequence filed when a load was begun."""
-        self._held: list[RowBlock] = []
         self._split: SplitJob | None = None
         self._replaced: list[Segment] = []
         """Segments that were split; their files stay open until no checkpoint needs them."""
@@ -188,6 +202,101 @@ class ScheduleLog:
             self._put_aside(block)
         return self.flush_near(append_ms)
 
+    def file_naming(
+        self,
+        *,
+        kind: RecordKind,
+        base_sequence: int,
+        floor_minute: int,
+        epoch: int,
+        columns: Columns,
+        blob: bytes,
+        append_ms: int,
+        above: int = 0,
+    ) -> tuple[Entries, FactBlock]:
+        """File one committed batch of DEAD, MOVE or CANCEL, all of which name older sequences.
+
+        Return the entries that go straight into the wheel, and the facts about the older sequences:
+        until `note_facts` is told that they are durable, no checkpoint covers these records. Facts
+        that were told before may be among them where records are filed again. `above`: as of
+        `file`.
+        """
+        now_ms = append_ms
+        count = len(columns.arrays["old_sequence"])
+        last = base_sequence + count - 1
+        entries = no_entries()
+        if kind is RecordKind.MOVE:
+            entries = self.file(
+                base_sequence=base_sequence,
+                floor_minute=floor_minute,
+                epoch=epoch,
+                columns=columns,
+                blob=blob,
+                append_ms=append_ms,
+                above=above,
+            )
+        else:
+            self.file_control(
+                sequence=base_sequence, floor_minute=floor_minute, epoch=epoch, now_ms=now_ms
+            )
+            self.last_filed = last
+        if kind is RecordKind.DEAD:
+            self.dead.file(
+                dead_segment_of(append_ms, floor_minute),
+                block_of_records(base_sequence, append_ms, columns, blob),
+                epoch=epoch,
+                now_ms=now_ms,
+                above=above,
+            )
+            self._count_dead()
+        facts = _facts_of_records(kind, columns, append_ms)
+        records = np.arange(base_sequence, last + 1)
+        if above >= base_sequence:
+            facts, records = facts.take(np.flatnonzero(records > above)), records[records > above]
+        self._untold.update(zip(facts.sequence.tolist(), records.tolist(), strict=True))
+        return entries, facts
+
+    def still_untold(self, facts: Sequence[FactBlock]) -> FactBlock | None:
+        """Return those of the facts which nobody was told of; None if all were.
+
+        For a start, when what the journal knows has been noted: the records that make these facts
+        were filed again.
+        """
+        found = []
+        for minute, part in join_facts(facts).split_by_minute() if facts else ():
+            known = part.sequence
+            segment = self._covering(minute)
+            if segment is not None or self._waits_for_minute(minute):
+                known = self._told(segment, minute)
+            is_told = np.isin(part.sequence, known)
+            for sequence in part.sequence[is_told].tolist():
+                self._untold.pop(sequence, None)
+            if not is_told.all():
+                found.append(part.take(np.flatnonzero(~is_told)))
+        return join_facts(found) if found else None
+
+    def _told(self, segment: Segment | None, minute: int) -> Int64s:
+        """Return the sequences of a filed minute that have a fact, and maybe others."""
+        found = [block.sequence[block.minute == minute] for block in self._unfiled]
+        for block in segment.read_facts(self.disk) if segment is not None else ():
+            if isinstance(block, Damage):
+                self.report(block)
+            else:
+                found.append(block.sequence)
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def dead_extents(self) -> list[DeadExtent]:
+        """Return what there is of dead letters at this moment."""
+        return self.dead.extents(self._unfiled)
+
+    def _count_dead(self) -> None:
+        self.owed.dead_rows = self.dead.rows_waiting
+        self.owed.dead_bytes = self.dead.bytes_waiting
+
+    def _note_written(self, file: File, is_new: bool) -> None:  # noqa: FBT001
+        self.names_changed |= is_new
+        self._dirty[file.path] = file
+
     def file_control(self, *, sequence: int, floor_minute: int, epoch: int, now_ms: int) -> None:
         """Note a record that makes no row (EPOCH_START, FLOOR)."""
         self._raise_floor(floor_minute, now_ms)
@@ -236,8 +345,11 @@ class ScheduleLog:
     def flush_near(self, now_ms: int) -> Entries:
         """Write rows of loaded minutes; return the entries of those below the loading cursor.
 
-        What finds no space waits for the next call.
+        What finds no space waits for the next call, dead letters included.
         """
+        if self.dead.full:
+            self.dead.flush(now_ms)
+            self._count_dead()
         found = [
             self._entries(segment, block, positions)
             for segment, block, positions in self._write_all(self._near, now_ms)
@@ -633,8 +745,14 @@ class ScheduleLog:
 
     def note_facts(self, facts: FactBlock) -> None:
         """Count durable facts; they are filed at the next checkpoint."""
+        for sequence in self._untold.keys() & set(facts.sequence.tolist()) if self._untold else ():
+            del self._untold[sequence]
         self._unfiled.append(facts)
         self.owed.unfiled_facts += len(facts)
+        of_dead = facts.of_dead
+        if of_dead.any():
+            self.dead.note_facts(facts.take(np.flatnonzero(of_dead)))
+            facts = facts.take(np.flatnonzero(~of_dead))
         self.given.forget(facts.sequence)
         self.pending -= len(facts)
         minutes, counts = np.unique(facts.minute, return_counts=True)
@@ -644,6 +762,8 @@ class ScheduleLog:
                 segment.facts_seen += count
 
     def _covering(self, minute: int) -> Segment | None:
+        if minute >= DEAD_MINUTES_FROM:
+            return self.dead.covering(minute)
         for span in (Span.MINUTE, Span.HOUR, Span.DAY):
             segment = self.segments.get(key_of_minute(minute, span).code)
             if segment is not None:
@@ -664,7 +784,7 @@ class ScheduleLog:
             segment = self._covering(minute)
             if segment is not None and not segment.rows:
                 segment = None  # Its first rows wait, and no checkpoint names it before.
-            if segment is None and not self.waits_for(minute, minute + 1):
+            if segment is None and not self._waits_for_minute(minute):
                 continue  # A fact told twice, of a segment that is sealed by now.
             if segment is not None:
                 filed.append((segment, segment.state()))
@@ -686,6 +806,18 @@ class ScheduleLog:
         self._dirty[segment.facts_file.path] = segment.facts_file.file()
         return True
 
+    def _waits_for_minute(self, minute: int) -> bool:
+        """Say whether rows of one filed minute, or of what it stands for, wait in memory."""
+        if minute >= DEAD_MINUTES_FROM:
+            return self.dead.waits_for(dead_key(minute))
+        return self.waits_for(minute, minute + 1)
+
+    def waits(self, key: SegmentKey) -> bool:
+        """Say whether rows of a segment wait in memory."""
+        if key.span is Span.DEAD:
+            return self.dead.waits_for(key)
+        return self.waits_for(key.start, key.end)
+
     def waits_for(self, begin: int, end: int) -> bool:
         """Say whether rows of the filed minutes from `begin` up to `end` wait in memory."""
         blocks = self._near + self._pile + self._held
@@ -695,11 +827,11 @@ class ScheduleLog:
         """Return the floor minute that would close a covered segment, None if none waits."""
         ends = [
             segment.key.end
-            for segment in self.segments.values()
+            for segment in self._all_segments()
             if segment.key.end > self.floor_minute
             and segment.rows
             and segment.facts_seen >= segment.rows
-            and segment.key.span is Span.MINUTE
+            and segment.key.span in {Span.MINUTE, Span.DEAD}
         ]
         return min(ends, default=None)
 
@@ -729,19 +861,35 @@ class ScheduleLog:
 
     # -- for the checkpoint ------------------------------------------------------------------
 
+    def _all_segments(self) -> Iterator[Segment]:
+        """Yield the unsealed segments, dead ones last."""
+        yield from self.segments.values()
+        yield from self.dead.segments.values()
+
+    def states(self) -> list[SegmentState]:
+        """Return what a checkpoint says of the segments that have rows."""
+        return [segment.state() for segment in self._all_segments() if segment.rows]
+
     def covered_segments(self) -> list[Segment]:
         """Return closed segments whose facts may cover their rows by now."""
         return [
             segment
-            for segment in self.segments.values()
+            for segment in self._all_segments()
             if segment.key.end <= self.floor_minute
             and segment.facts >= segment.rows
             and segment.facts != segment.facts_at_last_look
         ]
 
     def replayed_sequence(self) -> int:
-        """Return the sequence below the oldest row that waits in memory."""
+        """Return the sequence below the oldest row that waits in memory.
+
+        And below the oldest record whose facts are not durable: a restart has to file it again, or
+        nobody would tell them.
+        """
         waiting = [int(block.sequence.min()) for block in self._near + self._pile + self._held]
+        waiting += list(self._untold.values())
+        if (first := self.dead.first_waiting()) is not None:
+            waiting.append(first)
         return min(waiting) - 1 if waiting else self.last_filed
 
     def take_dirty(self) -> list[File]:
@@ -759,7 +907,8 @@ class ScheduleLog:
     def drop_sealed(self, keys: Sequence[SegmentKey]) -> None:
         """Forget segments whose seal is durable."""
         for key in keys:
-            segment = self.segments.pop(key.code, None)
+            segments = self.dead.segments if key.span is Span.DEAD else self.segments
+            segment = segments.pop(key.code, None)
             if segment is not None:
                 segment.close()
 
@@ -780,7 +929,7 @@ class ScheduleLog:
     def _close_clean_files(self) -> None:
         held = [
             file
-            for segment in self.segments.values()
+            for segment in self._all_segments()
             for file in (segment.file, segment.facts_file)
             if file.is_open and file.path not in self._dirty and file.path not in self._syncing
         ]
@@ -790,8 +939,32 @@ class ScheduleLog:
 
     def close(self) -> None:
         """Give all descriptors back."""
-        for segment in [*self.segments.values(), *self._replaced]:
+        for segment in [*self._all_segments(), *self._replaced]:
             segment.close()
+
+
+def _facts_of_records(kind: RecordKind, columns: Columns, at_ms: int) -> FactBlock:
+    """Return what records of DEAD, MOVE or CANCEL say about the older sequences they name."""
+    arrays = columns.arrays
+    count = len(arrays["old_sequence"])
+    outcome = np.full(count, _OUTCOMES_OF_RECORDS[kind], np.uint8)
+    if kind is RecordKind.CANCEL:
+        outcome[arrays["old_minute"] >= DEAD_MINUTES_FROM] = Outcome.DROPPED
+    return FactBlock(
+        sequence=arrays["old_sequence"],
+        minute=arrays["old_minute"],
+        at_ms=np.full(count, at_ms, np.int64),
+        target=np.zeros(count, np.uint16),
+        outcome=outcome,
+        targets=[b""],
+    )
+
+
+_OUTCOMES_OF_RECORDS = {
+    RecordKind.DEAD: Outcome.DEAD,
+    RecordKind.MOVE: Outcome.MOVED,
+    RecordKind.CANCEL: Outcome.CANCELLED,
+}
 
 
 def _after(minute: int, span: Span) -> int:

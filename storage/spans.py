@@ -25,6 +25,8 @@ class Span(IntEnum):
     MINUTE = 1
     HOUR = 2
     DAY = 3
+    DEAD = 4
+    """A day, too: of messages that were given up then, whenever they were due."""
 
     @property
     def minutes(self) -> int:
@@ -35,10 +37,15 @@ class Span(IntEnum):
 MINUTE_MAX = 4_223_371_679
 """The last minute of the year 9999: a segment that begins later could have no name."""
 
-_MINUTES = {Span.NONE: 0, Span.MINUTE: 1, Span.HOUR: 60, Span.DAY: 1440}
+_MINUTES = {Span.NONE: 0, Span.MINUTE: 1, Span.HOUR: 60, Span.DAY: 1440, Span.DEAD: 1440}
 _MINUTES_OF = np.array([_MINUTES[span] for span in sorted(Span)], np.int64)
-_NAME = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)Z\.(minute|hour|day)", re.ASCII)
-_CODE_SPANS = 4
+_NAME = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)Z\.(minute|hour|day|dead)", re.ASCII)
+_CODE_SPANS = 8
+
+DEAD_MINUTES_FROM = 2**32 - 2**22
+"""Filed minutes from here on stand for dead segments, one for each day since 1970: facts, and
+records that name a row, tell so that they mean one of a dead segment. No message can be due then
+(MINUTE_MAX is less)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,7 +91,7 @@ def can_begin_all(
     start: npt.NDArray[np.int64], span: npt.NDArray[np.unsignedinteger[Any]]
 ) -> npt.NDArray[np.bool_]:
     """Say of each pair whether it is a span and a minute at which such a segment can begin."""
-    known = (span > Span.NONE) & (span <= Span.DAY)
+    known = (span > Span.NONE) & (span <= Span.DEAD)
     minutes = _MINUTES_OF[np.where(known, span, Span.MINUTE)]
     fits: npt.NDArray[np.bool_] = start % minutes == 0
     fits &= known & (start >= 0) & (start <= MINUTE_MAX)
@@ -96,6 +103,12 @@ def code_of(
 ) -> npt.NDArray[np.int64]:
     """Return the codes of keys that are given as arrays."""
     return start * _CODE_SPANS + span
+
+
+def codes_of_span(minute: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.int64]:
+    """Return the codes of the segments of one span that cover these minutes."""
+    start = minute if span is Span.MINUTE else minute - minute % span.minutes
+    return start * _CODE_SPANS + int(span)
 
 
 def key_of_code(code: int) -> SegmentKey:
@@ -120,3 +133,13 @@ def key_of_name(name: str) -> SegmentKey | None:
 def key_of_minute(minute: int, span: Span) -> SegmentKey:
     """Return the segment of this span that covers a minute."""
     return SegmentKey(minute - minute % span.minutes, span)
+
+
+def dead_minute(key: SegmentKey) -> int:
+    """Return the filed minute that stands for a dead segment."""
+    return DEAD_MINUTES_FROM + key.start // Span.DEAD.minutes
+
+
+def dead_key(minute: int) -> SegmentKey:
+    """Return the dead segment for which a filed minute stands."""
+    return SegmentKey((minute - DEAD_MINUTES_FROM) * Span.DEAD.minutes, Span.DEAD)

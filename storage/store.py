@@ -22,6 +22,8 @@ from storage.batches import Damage
 from storage.chained_file import ChainedFile
 from storage.checkpoint import (
     CHECKPOINT_PATH,
+    FORMAT_WITH_DEAD,
+    FORMAT_WITHOUT_DEAD,
     Checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -214,6 +216,10 @@ class Store:
         """Number of the last fact the schedule_log was told of."""
         self.sealed = 0
         """Segments sealed since the start."""
+        self.untold: FactBlock | None = None
+        """Facts that records of the message_log make and the journal has not got, since a crash
+        came in between. They are to be durable before anything is sent; the first thing that the
+        master does."""
         self._locks = contextlib.ExitStack()
 
     # -- opening -----------------------------------------------------------------------------
@@ -303,9 +309,9 @@ class Store:
     def _bookkeeping_bytes(self, rows: int) -> int:
         schedule = self.schedule
         return self.settings.provision.bookkeeping(
-            pending=schedule.pending + rows,
+            pending=schedule.pending + schedule.dead.pending + rows,
             unfiled_facts=schedule.owed.unfiled_facts,
-            segments=len(schedule.segments),
+            segments=len(schedule.segments) + len(schedule.dead.segments),
             sealed=len(self.seals_log.live),
             retired=len(self.checkpoint.retired),
             seals_bytes=self.checkpoint.seals_length,
@@ -343,6 +349,7 @@ class Store:
         names_changed, schedule.names_changed = schedule.names_changed, False
         sweep = self._sweep(fact_number, now_ms, free_bytes_wanted)
         checkpoint = Checkpoint(
+            format=FORMAT_WITH_DEAD if schedule.dead.ever else FORMAT_WITHOUT_DEAD,
             written_ms=now_ms,
             sequence=sequence,
             fact_number=fact_number,
@@ -351,11 +358,7 @@ class Store:
             floor_minute=schedule.floor_minute,
             hour_mark=schedule.hour_mark,
             day_mark=schedule.day_mark,
-            segments=tuple(
-                segment.state()
-                for segment in schedule.segments.values()
-                if segment.key not in sealed and segment.rows
-            ),
+            segments=tuple(state for state in schedule.states() if state.key not in sealed),
             retired=tuple(sweep.retired),
             quarantined=tuple(schedule.quarantined),
         )
@@ -407,7 +410,7 @@ class Store:
         seals = []
         for segment in self.schedule.covered_segments():
             key = segment.key
-            if segment.last_sequence > sequence or self.schedule.waits_for(key.start, key.end):
+            if segment.last_sequence > sequence or self.schedule.waits(key):
                 continue
             seal = self._seal_of(segment, now_ms)
             if seal is None:
@@ -488,6 +491,10 @@ _DIGESTED = ("sequence", "due_ms", "size", "id_hash")
 def _digest(data: bytes) -> tuple[int, int]:
     digest = hashlib.blake2b(data, digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+_NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
+"""Records that name older ones."""
 
 
 def _lost_above(sequence: int, damages: Sequence[Damage]) -> bool:
@@ -571,7 +578,7 @@ class _Recovery:
         schedule.quarantined += summary.quarantined
         if message_log.next_sequence == 1 and settings.begins_new_log:
             message_log.start_epoch(1, append_ms=self._now_ms)
-        summary.replayed = self._replay(message_log, schedule, checkpoint.sequence)
+        summary.replayed, untold = self._replay(message_log, schedule, checkpoint.sequence)
         store = Store(
             disk=disk,
             settings=settings,
@@ -594,6 +601,7 @@ class _Recovery:
         for block in facts.facts:
             store.note_facts(block, journal.next_number - 1)
             summary.facts += len(block)
+        store.untold = schedule.still_untold(untold)
         return store, summary
 
     def _require_young_logs(self) -> None:
@@ -630,6 +638,7 @@ class _Recovery:
         schedule.day_mark = checkpoint.day_mark
         schedule.quarantined = list(checkpoint.quarantined)
         schedule.last_filed = checkpoint.sequence
+        schedule.dead.ever = checkpoint.format == FORMAT_WITH_DEAD
         schedule.epochs = list(checkpoint.epochs)
         if checkpoint.epochs:
             schedule.epoch = checkpoint.epochs[-1].epoch
@@ -650,6 +659,9 @@ class _Recovery:
                     self._copy_aside(file, summary)
                 file.cut()
                 file.close()
+            if segment.key.span is Span.DEAD:
+                schedule.dead.restore(segment)
+                continue
             if segment.key.span is not Span.MINUTE:
                 segment.estimate_raw_bytes()
             schedule.segments[segment.key.code] = segment
@@ -745,9 +757,15 @@ class _Recovery:
                 self._disk.unlink(file.path)
                 summary.orphans.append(file.path)
 
-    def _replay(self, message_log: MessageLog, schedule: ScheduleLog, sequence: int) -> int:
-        """File what the checkpoint does not cover; return the number of records."""
+    def _replay(
+        self, message_log: MessageLog, schedule: ScheduleLog, sequence: int
+    ) -> tuple[int, list[FactBlock]]:
+        """File what the checkpoint does not cover.
+
+        Return the number of records, and the facts that some of them make of older ones.
+        """
         replayed = 0
+        facts: list[FactBlock] = []
         for batch in message_log.read(sequence + 1):
             if isinstance(batch, Damage):
                 self._on_damage(batch)
@@ -762,11 +780,26 @@ class _Recovery:
                     now_ms=self._now_ms,
                 )
                 continue
+            if header.kind in _NAMING_KINDS:
+                _, told = schedule.file_naming(
+                    kind=header.kind,
+                    base_sequence=header.base_sequence,
+                    floor_minute=header.floor_minute,
+                    epoch=header.epoch,
+                    columns=batch.columns,
+                    blob=bytes(batch.blob),
+                    append_ms=header.append_ms,
+                    above=sequence,
+                )
+                facts.append(told)
+                if schedule.pile_is_full:
+                    schedule.flush(self._now_ms)
+                continue
             if header.kind is not RecordKind.MESSAGE:
                 raise UnsupportedFormatError(
                     path="message_log",
                     position=header.base_sequence,
-                    reason=f"record kind {header.kind.name} at this sequence is not known here",
+                    reason=f"record kind {header.kind.name} does not belong in this log",
                 )
             schedule.file(
                 base_sequence=header.base_sequence,
@@ -780,4 +813,4 @@ class _Recovery:
             if schedule.pile_is_full:
                 schedule.flush(self._now_ms)
         schedule.last_filed = max(schedule.last_filed, message_log.next_sequence - 1)
-        return replayed
+        return replayed, facts

@@ -98,6 +98,7 @@ class Bench:
             ),
             on_wheel_grown=self._grown,
             append_floor=self._append_floor,
+            on_facts=lambda facts: pytest.fail(f"{len(facts)} facts"),
         )
         add = self.wheel.add
 

@@ -63,6 +63,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
     assert sorted(leaves(main)) == [
         *(("admin", *path) for path in ADMIN),
         ("broker",),
+        *(("dead", verb) for verb in ("drop", "list", "requeue", "show")),
         ("delay-server",),
         ("log", "dump"),
         ("log", "salvage"),

@@ -181,7 +181,7 @@ def whole_batches(data: bytes, *, seed: int, kinds: Sequence[RecordKind]) -> byt
     return b"".join(parts) + data[position:]
 
 
-_INDEXES = frozenset({"subject", "target"})
+_INDEXES = frozenset({"subject", "target", "reason"})
 """Columns that point into the table of names."""
 
 

@@ -190,6 +190,7 @@ def batch_of(
         "size": [len(item) for item in items],
         "subject": [0] * count,
         "target": [0] * count,
+        "reason": [1] * count,
         "minute": [MINUTE] * count,
         "start_minute": [MINUTE + place for place in range(count)],
         "span": [int(Span.MINUTE)] * count,

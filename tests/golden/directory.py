@@ -1,8 +1,9 @@
-"""A data directory with every kind of file; `python -m tests.golden.directory` writes it down.
+"""Data directories with every kind of file; `python -m tests.golden.directory` writes them down.
 
 `tests/golden/format-1.hex` holds its files as they were when the formats were frozen, and
 `format-1.jsonl` what `delaywheel log dump` said of them. Neither may ever change: data directories
-out there look like this. A new format gets files of its own beside them.
+out there look like this. A new format gets files of its own beside them: `format-2` is of one with
+dead letters, which make the checkpoint's format the second.
 """
 
 import json
@@ -12,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from storage.inspect import dump_records
 from storage.spans import MINUTE_MS
+from tests.storage.dead_rig import DeadRig
 from tests.storage.store_rig import StoreRig
 
 GOLDEN = Path(__file__).parent
@@ -54,6 +56,47 @@ def golden_directory() -> dict[str, bytes]:
     return rig.disk.contents()
 
 
+def dead_directory() -> dict[str, bytes]:
+    """Return the files of a directory in which messages were given up on three days."""
+    rig = DeadRig(20261122)
+    rig.open()
+    rig.split(100)
+    for day in range(3):
+        for place in range(3):
+            rig.commit([rig.now_ms + 100 * place, rig.now_ms + 100 * place + 7])
+            rig.file(10)
+            rig.load(steps=100)
+            rig.now_ms += 1000
+            rig.bury(4)
+            rig.deliver()
+            rig.file(10)
+            rig.journal()
+            rig.note()
+        if day < 2:
+            # Of the first day all are settled, of the second some.
+            rig.settle(2 - day, requeue=True)
+            rig.settle(9 if not day else 1, requeue=False)
+            rig.file(10)
+            rig.load(steps=100)
+            rig.deliver()
+            rig.journal()
+            rig.note()
+        rig.checkpoint()
+        if day < 2:
+            rig.now_ms += 24 * 60 * MINUTE_MS
+            rig.split(1000)
+            rig.commit_floor()
+            rig.file(10)
+            rig.checkpoint()
+    # What no checkpoint knows of yet, and a fact that was not told.
+    rig.commit([rig.now_ms])
+    rig.file(10)
+    rig.load(steps=100)
+    rig.bury()
+    rig.sync_durable_end()
+    return rig.disk.contents()
+
+
 def encoded(files: Mapping[str, bytes]) -> str:
     """Return files as text: a line with the path, lines of hex digits, an empty line."""
     parts = []
@@ -90,12 +133,14 @@ def dumped(root: Path) -> list[str]:
 
 
 def main() -> None:
-    """Write the golden files of the present format."""
-    files = golden_directory()
-    (GOLDEN / "format-1.hex").write_text(encoded(files), encoding="utf-8")
-    with TemporaryDirectory() as root:
-        lines = dumped(written(files, Path(root)))
-    (GOLDEN / "format-1.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    """Write the golden files of the present formats."""
+    for name, files in (("format-1", golden_directory()), ("format-2", dead_directory())):
+        (GOLDEN / f"{name}.hex").write_text(encoded(files), encoding="utf-8")
+        with TemporaryDirectory() as root:
+            lines = dumped(written(files, Path(root)))
+        (GOLDEN / f"{name}.jsonl").write_text(
+            "".join(f"{line}\n" for line in lines), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -27,11 +27,13 @@ from delay_protocol import (
     Frame,
     FrameDecoder,
     Item,
+    ItemCode,
     ItemScan,
     decode_send_reply,
     encode_item,
     encode_request,
     encode_response,
+    encode_send_reply,
     scan_items,
 )
 
@@ -84,6 +86,8 @@ class RecordingBroker:
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
+        self.blocked: set[str] = set()
+        """Subjects of which every item is refused for good."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
@@ -141,13 +145,24 @@ class RecordingBroker:
         at_ms = wall_ms()
         scan = ItemScan()
         scan_items(frame.body, scan)
-        self.deliveries += [
-            Delivery(at_ms, message_id.decode(), due_ms, frame.body[start : start + size], crc_ok)
-            for message_id, due_ms, start, size, crc_ok in zip(
-                scan.ids, scan.due_ms, scan.starts, scan.sizes, scan.crc_ok, strict=True
-            )
-        ]
-        return encode_response(frame, code=0)
+        items = zip(
+            scan.ids,
+            scan.due_ms,
+            scan.starts,
+            scan.sizes,
+            scan.crc_ok,
+            scan.subjects,
+            strict=True,
+        )
+        failures: list[tuple[bytes, int, str]] = []
+        for message_id, due_ms, start, size, crc_ok, subject in items:
+            if subject.decode() in self.blocked:
+                failures.append((message_id, ItemCode.SUBJECT_NOT_ASSIGNED, "blocked"))
+                continue
+            data = frame.body[start : start + size]
+            self.deliveries.append(Delivery(at_ms, message_id.decode(), due_ms, data, crc_ok))
+        body = encode_send_reply(failures) if failures else b""
+        return encode_response(frame, code=0, body=body)
 
 
 class Producer:

@@ -31,7 +31,15 @@ from delay_protocol import (
     scan_items,
 )
 from delay_transport import Listener
-from sender import BrokerGroup, GroupState, LaneRoutes, Outcome, Sender, SenderConfig
+from sender import (
+    BrokerGroup,
+    GroupState,
+    LaneRoutes,
+    Outcome,
+    Refusal,
+    Sender,
+    SenderConfig,
+)
 from sender.parcels import Entries, Mask
 
 EPOCH_MS = 1_700_000_000_000
@@ -413,8 +421,13 @@ class Rig:
             subject_name=lambda _number: b"a.b",
             on_outcome=self._on_outcome,
             on_damaged=lambda entries: self.damages.extend(entries["sequence"].tolist()),
+            on_dead=self._given_up,
             routes=routes,
         )
+        # Unless a test says otherwise what is refused for good is tried on.
+        self.sender.gives_up = False
+        self.dead: dict[int, tuple[Refusal, int]] = {}
+        """Of what was given up the last refusal, and how often it was sent."""
 
     def group(self, number: int, *, at: int | None = None) -> BrokerGroup:
         """Return the group of a broker, maybe at the address of another one."""
@@ -426,6 +439,13 @@ class Rig:
     def offered(self) -> int:
         """How many messages were offered."""
         return len(self.dues_ms)
+
+    def _given_up(
+        self, entries: Entries, refusals: Sequence[Refusal], tries: Sequence[int]
+    ) -> None:
+        sequences = entries["sequence"].tolist()
+        assert not self.dead.keys() & set(sequences)
+        self.dead |= dict(zip(sequences, zip(refusals, tries, strict=True), strict=True))
 
     def _on_outcome(self, entries: Entries, at_ms: int, group: str, outcome: Outcome) -> None:
         assert at_ms == self.wall.now_ms()

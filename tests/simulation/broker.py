@@ -236,7 +236,10 @@ class SimBroker:
             busy = [item for item in items if chance.random() < 0.5]
             failures += [(message_id, ItemCode.BROKER_BUSY, "busy") for message_id, _ in busy]
             items = [item for item in items if item not in busy]
-        elif self._knows_duplicates:
+        if what not in {"refuse", "ignore", "reset"}:
+            items, poisonous = self._without_poison(items)
+            failures += poisonous
+        if what != "busy" and self._knows_duplicates:
             failures += [
                 (message_id, ItemCode.MESSAGE_DUPLICATE, "known")
                 for message_id, _ in items
@@ -270,6 +273,20 @@ class SimBroker:
                 nursery.start_soon(self._answer, connection, answer, delay_s, told)
             else:
                 await self._answer(connection, answer, 0.0, told)
+
+    def _without_poison(
+        self, items: list[tuple[bytes, bytes]]
+    ) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, int, str]]]:
+        """Return the items that it takes, and how it refuses the others for good."""
+        poison = self._witness.poison
+        codes = [poison.code(message_id) for message_id, _ in items]
+        refused = [
+            (message_id, code, "poison")
+            for (message_id, _), code in zip(items, codes, strict=True)
+            if code
+        ]
+        self._faults["broker: refused for good"] += len(refused)
+        return [item for item, code in zip(items, codes, strict=True) if not code], refused
 
     def _receive(self, items: list[tuple[bytes, bytes]]) -> list[Receipt]:
         witness = self._witness

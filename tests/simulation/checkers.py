@@ -22,6 +22,9 @@ cut after the clean stop left of it, so whatever is found there is durable.
     7 whole           items arrive as they were sent; at the end every byte that  producers,
                       counts is as the pages of docs/formats/ say                 brokers, disk
     8 bounded         what the server holds in memory is within its settings      probe.py
+      dead            what is given up has a DEAD record, a row of its day and a    disk, that all
+                      fact, none without the other; each row is named once, and   else holds
+                      so is sent again only if it was requeued
     9 isolated        while one broker group does its work, what is due leaves    producers,
                       within 40 s, whatever the other group does                  brokers
 
@@ -264,6 +267,8 @@ def _check_on_time(witness: Witness, brokers: Collection[str], findings: Finding
         acknowledged_s = witness.acknowledged.get(message_id)
         if acknowledged_s is None or message_id in witness.lost:
             continue
+        if witness.poison.is_poison(message_id):
+            continue
         due_s = receipt.at_s - (receipt.wall_ms - witness.due_ms[message_id]) / 1000
         from_s = witness.served_from(max(due_s, acknowledged_s))
         until_s = from_s + _ON_TIME_S
@@ -302,6 +307,17 @@ def _is_settled(witness: Witness, receipt: Receipt) -> bool:
 # -- what is on the disk -------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """A record that names an older row: DEAD, MOVE or CANCEL."""
+
+    kind: int
+    old: int
+    old_minute: int
+    day: int
+    """First minute of the day on which it was appended, or of its floor's day if that is later."""
+
+
 @dataclass(slots=True)
 class _Filed:
     """What the files of one segment hold."""
@@ -329,6 +345,10 @@ class _Image:
         self._epochs: list[tuple[int, int]] = []
         """Each epoch of the message_log and its first sequence."""
         self._rows: Counter[int] = Counter()
+        self._naming: dict[int, _Naming] = {}
+        """By their sequences."""
+        self._outcomes: dict[int, set[int]] = {}
+        """What facts say, by sequence."""
         self._delivered: set[int] = set()
         """Sequences that a fact says a broker has."""
 
@@ -339,8 +359,9 @@ class _Image:
             return
         self._uuid, _ = reader.read_incarnation(self._files["identity"])
         log = self._read_message_log()
-        self._findings.accepted = len(log)
-        copies = Counter(message.message_id for message in log.values())
+        accepted = [message for at, message in log.items() if at not in self._naming]
+        self._findings.accepted = len(accepted)
+        copies = Counter(message.message_id for message in accepted)
         self._check_kept(witness, log, copies)
         _check_twice(witness, copies, self._findings)
         if "checkpoint/checkpoint" not in self._files:
@@ -356,6 +377,10 @@ class _Image:
         self._check_rows(log, lost)
         self._read_journal()
         self._check_facts(witness, log)
+        excused = witness.lost | witness.doubled
+        self._check_naming(
+            log, {at for at, message in log.items() if message.message_id in excused}
+        )
 
     def _batches(self, path: str, kind: int, until: int | None = None) -> Iterator[Batch]:
         try:
@@ -389,8 +414,10 @@ class _Image:
                     self._epochs.append((batch.epoch, batch.base))
                 floor, crc = batch.floor_minute, batch.crc
                 following = batch.base + batch.count
-                if batch.kind == reader.MESSAGE:
+                if batch.kind in {reader.MESSAGE, reader.MOVE, reader.DEAD}:
                     log.update(self._messages(path, batch))
+                if batch.kind in {reader.CANCEL, reader.MOVE, reader.DEAD}:
+                    self._naming.update(_naming(batch))
         self._check_durable_end(following, crc)
         return log
 
@@ -462,7 +489,11 @@ class _Image:
                 self._findings.violations.append(f"once: the checkpoint is wrong about {name}")
             # A segment that cannot be read as it was stays open, and so does one with rows that
             # cannot be sent.
-            if rows and not self._is_damaged(name) and not lost & set(rows):
+            may_stay = segment.span == reader.DEAD_SPAN and (
+                set(rows) - filed.told.keys()
+                or checkpoint.floor_minute < segment.start + reader.SPAN_MINUTES[segment.span]
+            )
+            if rows and not may_stay and not self._is_damaged(name) and not lost & set(rows):
                 left.append(f"{name} ({segment.rows} rows, {segment.facts} facts)")
             self._cover(segment.start, segment.span, name, covered)
         self._findings.broken("leaves", "segments are not sealed", left)
@@ -486,6 +517,8 @@ class _Image:
 
     def _cover(self, start: int, span: int, name: str, covered: dict[int, str]) -> None:
         """Note which minutes a segment covers; no two that count may share one."""
+        if span == reader.DEAD_SPAN:
+            return
         for minute in range(start, start + reader.SPAN_MINUTES[span]):
             other = covered.setdefault(minute, name)
             if other != name:
@@ -524,7 +557,7 @@ class _Image:
                 filed.told.update(batch.columns["sequence"])
                 filed.outcomes.update(batch.columns["outcome"])
                 filed.facts_last_crc = batch.crc
-                self._note_delivered(batch)
+                self._note_outcomes(batch)
         return filed
 
     def _take_rows(self, name: str, batch: Batch, log: dict[int, _Message], filed: _Filed) -> None:
@@ -541,7 +574,8 @@ class _Image:
                 message is None
                 or (message.due_ms, message.id_hash, message.subject) != row
                 or message.item != batch.items[place]
-                or not start <= message.minute < end
+                or not start <= self._minute_of(sequence, message) < end
+                or (known[1] == reader.DEAD_SPAN) != self._is_dead(sequence)
                 or sequence <= max(filed.sequences[-1:], default=0)
             ):
                 misplaced.append(f"{sequence} in {name}")
@@ -551,6 +585,44 @@ class _Image:
             filed.columns[column] += columns[column]
         filed.last_crc = batch.crc
         self._rows.update(columns["sequence"])
+
+    def _is_dead(self, sequence: int) -> bool:
+        naming = self._naming.get(sequence)
+        return naming is not None and naming.kind == reader.DEAD
+
+    def _minute_of(self, sequence: int, message: _Message) -> int:
+        """Return the minute in whose segment a row belongs."""
+        return self._naming[sequence].day if self._is_dead(sequence) else message.minute
+
+    def _check_naming(self, log: dict[int, _Message], excused: set[int]) -> None:
+        """Hold records that name a row against the facts about it, one way and the other."""
+        wrong: list[object] = []
+        named: dict[int, int] = {}
+        for sequence, record in self._naming.items():
+            if sequence in excused or record.old in excused:
+                continue
+            if record.old in named:
+                wrong.append(f"{record.old} is named by {named[record.old]} and {sequence}")
+            named[record.old] = sequence
+            row = log.get(record.old)
+            of_dead = self._is_dead(record.old)
+            minute = -1
+            if row is not None:
+                day = self._minute_of(record.old, row) // reader.SPAN_MINUTES[reader.DEAD_SPAN]
+                minute = reader.DEAD_MINUTES_FROM + day if of_dead else row.minute
+            if record.old_minute != minute:
+                wrong.append(f"{sequence} says that {record.old} was filed in {record.old_minute}")
+            if _OUTCOME_OF[record.kind, of_dead] not in self._outcomes.get(record.old, ()):
+                wrong.append(f"{sequence} has no fact about {record.old}")
+        recorded = set(_OUTCOME_OF.values())
+        for sequence, outcomes in self._outcomes.items():
+            if sequence in excused or not outcomes & recorded:
+                continue
+            if len(outcomes) > 1:
+                wrong.append(f"{sequence} came to {sorted(outcomes)}")
+            if sequence not in named:
+                wrong.append(f"a fact about {sequence} has no record")
+        self._findings.broken("dead", "records and facts contradict each other", wrong)
 
     def _check_rows(self, log: dict[int, _Message], lost: set[int]) -> None:
         missing = [place for place in log if not self._rows[place] and place not in lost]
@@ -571,13 +643,14 @@ class _Image:
                             f"few twice: {path}: fact {batch.base} follows {following - 1}"
                         )
                     following = batch.base + batch.count
-                    self._note_delivered(batch)
+                    self._note_outcomes(batch)
             except MismatchError:
                 continue
 
-    def _note_delivered(self, batch: Batch) -> None:
+    def _note_outcomes(self, batch: Batch) -> None:
         columns = batch.columns
         for sequence, outcome in zip(columns["sequence"], columns["outcome"], strict=True):
+            self._outcomes.setdefault(sequence, set()).add(outcome)
             if outcome in {reader.DELIVERED, reader.KNOWN}:
                 self._delivered.add(sequence)
 
@@ -591,6 +664,25 @@ class _Image:
             if count > seen[message_id]
         ]
         self._findings.broken("leaves", "facts tell of what no broker saw", made_up)
+
+
+_OUTCOME_OF = {
+    (reader.DEAD, False): reader.WAS_DEAD,
+    (reader.DEAD, True): reader.WAS_DEAD,
+    (reader.MOVE, False): reader.MOVED,
+    (reader.MOVE, True): reader.MOVED,
+    (reader.CANCEL, False): reader.CANCELLED,
+    (reader.CANCEL, True): reader.DROPPED,
+}
+"""The outcome by the kind of a record, and whether it names a row of a dead segment."""
+
+
+def _naming(batch: Batch) -> Iterator[tuple[int, _Naming]]:
+    minute = max(batch.append_ms // _MINUTE_MS, batch.floor_minute)
+    day = minute - minute % reader.SPAN_MINUTES[reader.DEAD_SPAN]
+    old = zip(batch.columns["old_sequence"], batch.columns["old_minute"], strict=True)
+    for place, (sequence, old_minute) in enumerate(old):
+        yield batch.base + place, _Naming(batch.kind, sequence, old_minute, day)
 
 
 def _seals_files(

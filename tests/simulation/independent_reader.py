@@ -28,11 +28,14 @@ _SECTOR = 512
 MESSAGE_LOG, SCHEDULE_LOG, JOURNAL, DISPATCH_LOG, SEALS_LOG, CHECKPOINT, DURABLE_END, IDENTITY = (
     range(1, 9)
 )
-MESSAGE, EPOCH_START, FLOOR = 1, 2, 3
-ROWS, FACTS, SEALS = 32, 33, 34
-SPAN_MINUTES = {1: 1, 2: 60, 3: 1440}
-SPAN_NAMES = {"minute": 1, "hour": 2, "day": 3}
-DELIVERED, KNOWN = 1, 2
+MESSAGE, EPOCH_START, FLOOR, CANCEL, MOVE, DEAD = range(1, 7)
+ROWS, FACTS, SEALS, DEAD_ROWS = 32, 33, 34, 35
+DEAD_SPAN = 4
+SPAN_MINUTES = {1: 1, 2: 60, 3: 1440, DEAD_SPAN: 1440}
+SPAN_NAMES = {"minute": 1, "hour": 2, "day": 3, "dead": DEAD_SPAN}
+DELIVERED, KNOWN, WAS_DEAD, CANCELLED, MOVED, _EXPIRED, DROPPED = range(1, 8)
+DEAD_MINUTES_FROM = 4_290_772_992
+"""Filed minutes from here on stand for a day's dead segment."""
 
 _FILE_HEADER = struct.Struct("<4sHHQ16sqIBB14sI")
 _BATCH_HEADER = struct.Struct("<4sHHQBBHIQqqIIIIIIII")
@@ -46,11 +49,15 @@ _COLUMNS = {
     MESSAGE: _MESSAGE_COLUMNS,
     EPOCH_START: "",
     FLOOR: "",
-    4: "old_sequence i8, old_minute u4",
-    5: _OLD_ITEM,
-    6: f"{_OLD_ITEM}, reason u2",
+    CANCEL: "old_sequence i8, old_minute u4",
+    MOVE: _OLD_ITEM,
+    DEAD: f"{_OLD_ITEM}, reason u2",
     ROWS: f"sequence i8, {_MESSAGE_COLUMNS}",
     FACTS: "sequence i8, at_ms i8, minute u4, target u2, outcome u1",
+    DEAD_ROWS: (
+        "sequence i8, old_sequence i8, dead_ms i8, due_ms i8, id_hash u8, size u4, old_minute u4, "
+        "subject u2, reason u2"
+    ),
     SEALS: (
         "rows i8, distinct i8, last_sequence i8, length i8, facts_length i8, digest_0 u8, "
         "digest_1 u8, facts_digest_0 u8, facts_digest_1 u8, delivered i8, known i8, dead i8, "
@@ -62,10 +69,10 @@ _LAYOUTS = {
     kind: [tuple(column.split(" ")) for column in columns.split(", ") if column]
     for kind, columns in _COLUMNS.items()
 }
-_WITH_ITEMS = {MESSAGE, 5, 6, ROWS}
+_WITH_ITEMS = {MESSAGE, MOVE, DEAD, ROWS, DEAD_ROWS}
 _KINDS_OF_LOG = {
-    MESSAGE_LOG: {MESSAGE, EPOCH_START, FLOOR, 4, 5, 6},
-    SCHEDULE_LOG: {ROWS},
+    MESSAGE_LOG: {MESSAGE, EPOCH_START, FLOOR, CANCEL, MOVE, DEAD},
+    SCHEDULE_LOG: {ROWS, DEAD_ROWS},
     JOURNAL: {FACTS},
     DISPATCH_LOG: {FACTS},
     SEALS_LOG: {SEALS},
@@ -187,7 +194,7 @@ def read_file_header(data: bytes) -> FileHeader:
     _require((version, size, features) == (1, FILE_HEADER_SIZE, 0), "version, size or features")
     _require(crc == zlib.crc32(data[:60]), "the file header's CRC")
     _require(not any(reserved), "reserved bytes of the file header")
-    _require(1 <= kind <= IDENTITY and span <= 3, f"log kind {kind}, span {span}")
+    _require(1 <= kind <= IDENTITY and span <= DEAD_SPAN, f"log kind {kind}, span {span}")
     return FileHeader(uuid, kind, first, start, span)
 
 
@@ -223,9 +230,12 @@ def read_batch(data: bytes, position: int, end: int, header: FileHeader) -> Batc
     seed = header.seed
     head = data[position : position + BATCH_HEADER_SIZE - 4]
     _require(magic == b"DWB1", f"batch magic {magic!r}")
-    _require((version, header_size, features) == (1, BATCH_HEADER_SIZE, 0), "version or features")
+    _require((version, header_size) == (1, BATCH_HEADER_SIZE), "version or header size")
+    _require(features <= (kind == FACTS), f"feature bits {features} of a batch of kind {kind}")
     _require(zlib.crc32(head, seed) == crc, "the batch header's CRC")
     _require(kind in _KINDS_OF_LOG.get(header.kind, ()), f"kind {kind} in a log of {header.kind}")
+    is_dead = header.kind == SCHEDULE_LOG and header.span == DEAD_SPAN
+    _require((kind == DEAD_ROWS) == is_dead, f"kind {kind} in a segment of span {header.span}")
     _require(count >= 1, "a batch without records")
     _require(BATCH_HEADER_SIZE + columns_size + raw_size <= BATCH_BYTES_MAX, "a batch too large")
     size = BATCH_HEADER_SIZE + columns_size + blob_size
@@ -240,6 +250,9 @@ def read_batch(data: bytes, position: int, end: int, header: FileHeader) -> Batc
         blob = lz4.block.decompress(blob, uncompressed_size=raw_size)
     _require(codec <= 1 and len(blob) == raw_size, f"codec {codec}, a blob of {len(blob)} bytes")
     names, values = _read_columns(columns, kind, count)
+    if kind == FACTS:
+        tells_of_dead = max(values["minute"]) >= DEAD_MINUTES_FROM
+        _require(features == tells_of_dead, "the feature bit of facts about dead letters")
     items = []
     if kind in _WITH_ITEMS:
         at = 0
@@ -285,7 +298,7 @@ def _read_columns(data: bytes, kind: int, count: int) -> tuple[list[bytes], dict
         values[name] = np.frombuffer(part, f"<{form}").tolist()
         at += len(part)
     _require(at == len(data), "bytes behind the columns")
-    for name in ("subject", "target"):
+    for name in ("subject", "target", "reason"):
         _require(max(values.get(name, [-1])) < len(names), f"a {name} that the table has not got")
     return names, values
 
@@ -334,7 +347,9 @@ def read_checkpoint(data: bytes) -> Checkpoint:
     _require(len(text) == size, f"a manifest of {len(text)} bytes, not {size}")
     _require(zlib.crc32(text, header.seed) == crc, "the CRC of the manifest")
     manifest: dict[str, Any] = json.loads(text)
-    _require(manifest["format"] == 1, f"manifest format {manifest['format']}")
+    _require(manifest["format"] in {1, 2}, f"manifest format {manifest['format']}")
+    has_dead = any(fields[1] == DEAD_SPAN for fields in manifest["segments"])
+    _require(manifest["format"] == 2 or not has_dead, "dead segments in a manifest of format 1")
     return Checkpoint(
         **{
             name: manifest[name]

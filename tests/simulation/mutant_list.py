@@ -8,6 +8,7 @@ rule, one sentence, and what has to happen for its absence to matter; then let
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sender import SenderConfig
 from tests.simulation.faults import HARSH, Action, Kill, PowerCut, Trap, running
@@ -114,6 +115,24 @@ _TORN_TAILS = Scenario(
         {"point": "stop", "at_the_latest_s": 0.0},
     )
     * 2,
+)
+_POISON = Scenario(name="poison", poison=1.0)
+_ENDS_SOON: tuple[dict[str, Any], ...] = (
+    {"point": ("fact", "append", "checkpoint"), "death": PowerCut, "fails": False, "pause_s": 0.1},
+) * 6
+_POISON_AND_LATE_RECORDS = Scenario(
+    name="poison, and records that find no space",
+    poison=1.0,
+    ends=_ENDS_SOON,
+    traps=(Trap(action=Action.FULL, kinds={"write"}, when=running("Committing._append_naming")),)
+    * 300,
+)
+_POISON_AND_LATE_FACTS = Scenario(
+    name="poison, and facts that find no space",
+    poison=1.0,
+    ends=_ENDS_SOON,
+    traps=(Trap(action=Action.FULL, kinds={"write"}, when=running("FactsJournal.append")),) * 300,
+    configuration={"checkpoint_interval_ms": 100},
 )
 _FULL_STOPS = Scenario(
     name="stops with a full disk",
@@ -1508,5 +1527,97 @@ _WAITING = (
     ),
 )
 
-MUTANTS = (*_KEPT, *_FILED, *_DELETED, *_DELIVERED, *_WAITING)
+_DEAD = (
+    Mutant(
+        section="4 dead letters",
+        name="fact before record",
+        rule="The fact that a message is dead comes when its record is durable, and not before.",
+        edits=(
+            Edit(
+                "delay_server/server.py",
+                "        self.burying.give_up(entries, refusals, tries)\n",
+                "        now_ms = self.runtime.clock.now_ms()\n"
+                '        self.crossing_off.cross_off(entries, now_ms, "", Outcome.DEAD)\n'
+                "        self.burying.give_up(entries, refusals, tries)\n",
+            ),
+        ),
+        needs="a crash between the fact and its record",
+        seeds=60,
+        scenario=_POISON_AND_LATE_RECORDS,
+    ),
+    Mutant(
+        section="4 dead letters",
+        name="move without fact",
+        rule="A MOVE record makes a fact about the row that it names.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "        facts = _facts_of_records(kind, columns, append_ms)\n",
+                "        facts = _facts_of_records(kind, columns, append_ms)\n"
+                "        facts = facts if kind is not RecordKind.MOVE else facts.slice(0, 0)\n"
+                "        if not len(facts):\n"
+                "            return entries, facts\n",
+            ),
+        ),
+        needs="a requeue",
+        scenario=_POISON,
+    ),
+    Mutant(
+        section="4 dead letters",
+        name="dead row loaded",
+        rule="A row of a dead segment is never loaded.",
+        edits=(
+            Edit(
+                _SCHEDULE,
+                "        if kind is RecordKind.MOVE:\n            entries = self.file(",
+                # Some of them: where all are, each that dies again does so for ever.
+                "        dies = kind is RecordKind.DEAD and base_sequence % 4 == 0\n"
+                "        if kind is RecordKind.MOVE or dies:\n"
+                "            entries = self.file(",
+            ),
+        ),
+        needs="messages that brokers refuse for good",
+        scenario=_POISON,
+    ),
+    Mutant(
+        section="4 dead letters",
+        name="the checkpoint passes a record without its fact",
+        rule="No checkpoint covers a record whose fact is not durable.",
+        edits=(Edit(_SCHEDULE, "        waiting += list(self._untold.values())\n", ""),),
+        needs="a crash between a checkpoint and a fact",
+        seeds=60,
+        scenario=_POISON_AND_LATE_FACTS,
+    ),
+    Mutant(
+        section="4 dead letters",
+        name="cut off facts are not told at a start",
+        rule="A start tells the facts of records that a crash cut off, before anything is sent.",
+        edits=(
+            Edit(
+                "delay_server/server.py",
+                "        if untold is not None:\n",
+                "        if untold is not None and not len(untold):\n",
+            ),
+        ),
+        needs="a crash between a record and its fact",
+        seeds=60,
+        scenario=_POISON_AND_LATE_FACTS,
+    ),
+    Mutant(
+        section="4 dead letters",
+        name="facts of dead letters count for minutes",
+        rule="A fact about a row of a dead segment is none about a minute of its day.",
+        edits=(
+            Edit(
+                "storage/spans.py",
+                "    return DEAD_MINUTES_FROM + key.start // Span.DEAD.minutes\n",
+                "    return key.start\n",
+            ),
+        ),
+        needs="a requeue or a drop",
+        scenario=_POISON,
+    ),
+)
+
+MUTANTS = (*_KEPT, *_FILED, *_DELETED, *_DELIVERED, *_WAITING, *_DEAD)
 """In the order of the design."""

@@ -49,5 +49,8 @@ class Scenario:
     hot_spread_ms: tuple[int, ...] = (0, 60_000)
     """Over how much time these messages are due, one of these values."""
 
+    poison: float = 0.0
+    """Chance that brokers refuse some messages for good; drawn as ever if it is 0."""
+
 
 PLAIN = Scenario()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from tests.simulation.clock import SimClock
+from tests.simulation.operator import Poison
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class Witness:
     """Sent, acknowledged and received."""
 
     clock: SimClock
+    poison: Poison = field(default_factory=Poison)
     items: dict[bytes, bytes] = field(default_factory=dict)
     """By message id: every item that should be accepted, of whatever request."""
     due_ms: dict[bytes, int] = field(default_factory=dict)
@@ -164,7 +166,9 @@ class Witness:
         return [
             message
             for message in self.acknowledged
-            if message not in self.received and message not in self.lost
+            if message not in self.received
+            and message not in self.lost
+            and not self.poison.may_stay(message)
         ]
 
     async def nothing_missing(self) -> None:

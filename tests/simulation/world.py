@@ -55,6 +55,7 @@ from tests.simulation.faults import (
     running,
 )
 from tests.simulation.network import NetworkPlan, SimNetwork
+from tests.simulation.operator import Poison, SimOperator
 from tests.simulation.probe import Probe
 from tests.simulation.producer import HotBurst, SimProducer
 from tests.simulation.rot import Rot, ids_by_sequence, ids_of, sequences_of
@@ -76,6 +77,8 @@ _HELD_UP_S = 120
 _RACE_CHANCE = 0.25
 _ROT_CHANCE = 0.1
 _HOT_CHANCE = 0.12
+_POISON_CHANCE = 0.3
+"""Of worlds in which brokers refuse some messages for good."""
 _SEALING_S = 300
 """Virtual seconds after the last delivery in which every segment must have been sealed."""
 
@@ -234,6 +237,10 @@ class World:
         self._configuring = derive(seed, "configuration")
         self.config = self._draw_configuration()
         self.pacer_sleep_ms_max = 7200_000 if is_long else 600_000
+        poisoning = derive(seed, "poison")
+        is_poisoned = poisoning.random() < (scenario.poison or _POISON_CHANCE)
+        self.witness.poison = Poison(poisoning.choice((6, 15, 40)) if is_poisoned else 0)
+        self.operator = SimOperator(poisoning, self.witness.poison, faults, length_s=self.length_s)
         self.witness.clock_heed_s = self.pacer_sleep_ms_max / 1000 + 60
         resets = 0.002 if shape.random() < 0.3 else 0.0
         self.network = SimNetwork(
@@ -362,7 +369,10 @@ class World:
     async def _see_everything_delivered(self) -> None:
         latest_ms = max(self.witness.due_ms.values(), default=0)
         await trio.sleep(max(0, latest_ms - self.clock.now_ms()) / 1000 + 1)
+        self.operator.finish()
         with trio.move_on_after(_LAST_DELIVERY_S):
+            if self.witness.poison.one_in:
+                await self.operator.is_done.wait()
             await self.witness.nothing_missing()
         await trio.sleep(_SEALING_S)
 
@@ -550,7 +560,11 @@ class World:
         self._probe = Probe(server, self.witness)
         self.witness.server_started()
         try:
-            await serve(server, self._stop)
+            async with trio.open_nursery() as nursery:
+                if self.witness.poison.one_in:
+                    nursery.start_soon(self.operator.work, server)
+                await serve(server, self._stop)
+                nursery.cancel_scope.cancel()
         finally:
             self.witness.server_ended()
 

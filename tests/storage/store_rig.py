@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from storage.batches import Damage
+from storage.batches import Damage, DecodedBatch
 from storage.checkpoint import Checkpoint, EpochStart, read_checkpoint
 from storage.columns import Columns, RecordKind
 from storage.entries import ENTRY, Entries
@@ -86,6 +86,8 @@ class Memory:
     attempted_facts: set[int] = field(default_factory=set)
     durable_facts: set[int] = field(default_factory=set)
     deliveries: Counter[int] = field(default_factory=Counter)
+    given_up: set[int] = field(default_factory=set)
+    """Accepted ones that a DEAD record names."""
     appended_ms: dict[int, int] = field(default_factory=dict)
     epochs: list[EpochStart] = field(default_factory=list)
     sealed: dict[str, Seal] = field(default_factory=dict)
@@ -181,7 +183,8 @@ class StoreRig:
             header = batch.header
             if header.kind is RecordKind.EPOCH_START:
                 epochs.append(EpochStart(header.epoch, header.base_sequence))
-            if header.kind is not RecordKind.MESSAGE:
+            self.learn_record(batch)
+            if header.kind not in {RecordKind.MESSAGE, RecordKind.MOVE}:
                 continue
             begin = 0
             arrays = batch.columns.arrays
@@ -206,6 +209,9 @@ class StoreRig:
             assert log.next_sequence > max(found, default=0)
         self.memory.epochs = epochs
         self.epoch = epochs[-1].epoch if epochs else 1
+
+    def learn_record(self, batch: DecodedBatch) -> None:
+        """Take note of a batch of the message_log, at a start."""
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -382,6 +388,7 @@ class StoreRig:
             assert bytes(items[place]) == self.memory.accepted[sequence].item
             self.memory.deliveries[sequence] += 1
             sent.append(place)
+            assert sequence not in self.memory.given_up, "sent, though it was given up"
         self._outcomes.append(facts_of(entries[sent], self.now_ms))
 
     def journal(self) -> None:
@@ -489,6 +496,8 @@ class StoreRig:
 
     def _check_seal(self, seal: Seal) -> None:
         """A seal covers exactly the accepted rows of its minutes, each of them crossed off."""
+        if seal.key.span is Span.DEAD:
+            return
         rows = {
             sequence
             for sequence, message in self.memory.accepted.items()
@@ -503,7 +512,7 @@ class StoreRig:
         found: Counter[int] = Counter()
         segments = list(schedule.segments.values())
         for seal in self.seals().values():
-            if seal.deleted:
+            if seal.deleted or seal.key.span is Span.DEAD:
                 continue
             sealed = Segment.new(self.disk, self.store.identity.log_uuid, seal.key)
             sealed.file.length = seal.length
@@ -577,19 +586,24 @@ class StoreRig:
         schedule = self.store.schedule
         known = {
             sequence
-            for segment in schedule.segments.values()
+            for segment in (*schedule.segments.values(), *schedule.dead.segments.values())
             for block in segment.read_facts(self.disk)
             if isinstance(block, FactBlock)
             for sequence in block.sequence.tolist()
         }
         known |= {seq for block in schedule._unfiled for seq in block.sequence.tolist()}
-        sealed = self.memory.sealed.values()
+        sealed = [seal for seal in self.memory.sealed.values() if seal.key.span is not Span.DEAD]
+        known |= self.sealed_dead()
         known |= {
             sequence
             for sequence, message in self.memory.accepted.items()
             if any(seal.key.start <= message.minute < seal.key.end for seal in sealed)
         }
         return known
+
+    def sealed_dead(self) -> set[int]:
+        """Return the rows of dead segments that are sealed."""
+        return set()
 
     def check_facts(self) -> None:
         """No durable fact is forgotten, none is invented."""
@@ -613,12 +627,15 @@ class StoreRig:
             if not seal.deleted:
                 named |= {seal.key.path, seal.key.facts_path}
         there = {
-            path for path in self.disk.contents() if path.endswith((".minute", ".hour", ".day"))
+            path
+            for path in self.disk.contents()
+            if path.endswith((".minute", ".hour", ".day", ".dead"))
         }
         assert named - there <= {file.path for file in checkpoint.retired}
         made_since = {
             file.path
-            for segment in self.store.schedule.segments.values()
+            for segments in (self.store.schedule.segments, self.store.schedule.dead.segments)
+            for segment in segments.values()
             for file in (segment.file, segment.facts_file)
         }
         assert there <= named | made_since
@@ -656,7 +673,8 @@ class StoreRig:
             known = [time for time in times if time is not None]
             self.now_ms = max(self.now_ms + 1, min(known, default=self.now_ms + MINUTE_MS))
         assert not left, f"never left: {sorted(left)[:10]} of {len(left)}"
-        assert set(self.memory.deliveries) == set(self.memory.accepted)
+        sent = set(self.memory.deliveries)
+        assert sent | self.memory.given_up == set(self.memory.accepted)
         self.now_ms += 2 * MINUTE_MS
         self.split(10**6)
         self.now_ms = max(

@@ -200,7 +200,7 @@ def test_the_file_of_another_log_is_refused() -> None:
 def make_newer(disk: SimDisk, file: ChainedFile, position: int) -> None:
     """Give a batch a feature that nobody knows yet."""
     head = bytearray(disk.contents()[PATH][position : position + 80])
-    head[8] = 1
+    head[8] = 2
     head[76:80] = zlib.crc32(head[:76], file.seed).to_bytes(4, "little")
     disk.damage(PATH, position, bytes(head))
 
@@ -210,11 +210,11 @@ def test_a_batch_of_a_newer_version_is_hopped_over_in_a_segment_and_refused_in_a
     make_newer(disk, file, positions[1])
     found = numbers(disk, file.length)
     assert [found[0], *found[2:]] == [1, 7, 10]
-    assert "unknown feature bits 0x1" in str(found[1])
+    assert "unknown feature bits 0x2" in str(found[1])
     journal = FileHeader(kind=LogKind.DISPATCH_JOURNAL, log_uuid=LOG_UUID, first_sequence=1)
     disk, file, positions = written(header=journal)
     make_newer(disk, file, positions[1])
-    with pytest.raises(UnsupportedFormatError, match="unknown feature bits 0x1"):
+    with pytest.raises(UnsupportedFormatError, match="unknown feature bits 0x2"):
         numbers(disk, file.length, journal)
 
 

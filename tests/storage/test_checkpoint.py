@@ -3,6 +3,7 @@
 import json
 import random
 import zlib
+from typing import Any
 
 import pytest
 
@@ -164,17 +165,34 @@ def holding(text: bytes) -> SimDisk:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda manifest: manifest.update(format=2),
+        lambda manifest: manifest.update(format=3),
         lambda manifest: manifest.update(something_new=1),
         lambda manifest: manifest["segments"][0].append(7),
         lambda manifest: manifest["retired"].append(["a", 1, 2]),
         lambda manifest: manifest.update(sequence="one"),
-        lambda manifest: manifest["segments"][0].__setitem__(1, 4),
+        lambda manifest: manifest["segments"][0].__setitem__(1, 5),
     ],
 )
 def test_what_only_a_newer_version_can_have_written_is_refused(change: object) -> None:
     with pytest.raises(UnsupportedFormatError, match="upgrade this node"):
         read_checkpoint(rewritten(change), LOG_UUID)
+
+
+def with_a_dead_segment(manifest: dict[str, Any]) -> None:
+    """Make the first segment one of dead letters."""
+    manifest["segments"][0][0:2] = [1440 * 20_000, 4]
+
+
+def test_dead_segments_are_read_in_the_second_format_and_are_damage_in_the_first() -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        with_a_dead_segment(manifest)
+        manifest["format"] = 2
+
+    found = read_checkpoint(rewritten(change), LOG_UUID)
+    assert found is not None
+    assert found.segments[0].key.path == "schedule_log/20241004T0000Z.dead"
+    with pytest.raises(DamagedError, match="span 4"):
+        read_checkpoint(rewritten(with_a_dead_segment), LOG_UUID)
 
 
 @pytest.mark.parametrize(

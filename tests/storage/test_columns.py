@@ -17,7 +17,7 @@ from storage.columns import (
     row_size,
 )
 
-TABLE_COLUMNS = {"subject", "target"}
+TABLE_COLUMNS = {"subject", "target", "reason"}
 
 
 def arrays_of(kind: RecordKind, count: int, names: int, seed: int = 0) -> dict[str, Any]:
@@ -91,6 +91,7 @@ def test_record_kinds_keep_their_numbers() -> None:
         "ROWS": 32,
         "FACTS": 33,
         "SEALS": 34,
+        "DEAD_ROWS": 35,
     }
 
 

@@ -1,0 +1,370 @@
+"""Dead letters over HTTP: JSON, on the node's own port.
+
+GET  /dead              the dead letters, page by page; see _FILTERS for the parameters
+GET  /dead/{sequence}   one of them, with its item decoded; ?payload=1 adds the item's bytes
+POST /dead/requeue      send some once more, or say how many that would be
+POST /dead/drop         have some never sent, or say how many that would be
+
+A change names dead letters by `sequences`, or by `filter` (an empty one means all) with `max`, how
+many at most; `dry_run` only counts. An answer with `next` has not come to the end: the same request
+with it as `after` goes on from there. Errors are {"error": {"code": word, "message": sentence}}.
+
+Who may do this is decided by the `Access` that is given, for each request before its body is read.
+"""
+
+import base64
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from delay_protocol import ProtocolError, decode_item
+from delay_server.dead_letters import DEAD_LANE, Change, DeadLetters, Letter, Page, Wanted
+from delay_server.dead_reason import code_name, code_of, decode_reason
+from delay_server.local_access import Access, AccessError
+from delay_transport.http import json_response
+from storage import Place
+
+if TYPE_CHECKING:
+    from delay_server.server import DelayServer
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of a request's body."""
+SEQUENCES_MAX: Final = 10_000
+"""Dead letters that a request may name."""
+_PAGE_ROWS: Final = 100
+"""Dead letters of a page, if the request does not say."""
+_DEATHS_SHOWN: Final = 20
+"""How often the same message became a dead letter, as `dead show` tells."""
+
+Json = dict[str, Any]
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters are meant; what is not given does not matter."""
+
+    subject: str | None = None
+    subject_prefix: str | None = None
+    code: str | int | None = None
+    """Number or name of the last refusal's item code."""
+    group: str | None = None
+    message_id: str | None = None
+    due_from_ms: int | None = None
+    due_until_ms: int | None = None
+    dead_from_ms: int | None = None
+    dead_until_ms: int | None = None
+
+    def wanted(self) -> Wanted:
+        """Return what is looked for. Raises _RequestError."""
+        code = None
+        if self.code is not None:
+            code = code_of(str(self.code))
+            if code is None:
+                raise _RequestError(400, "code", f"no item code is called {self.code!r}")
+        return Wanted(
+            subject=_bytes(self.subject),
+            subject_prefix=_bytes(self.subject_prefix),
+            code=code,
+            group=self.group,
+            message_id=_bytes(self.message_id),
+            due_from_ms=self.due_from_ms,
+            due_until_ms=self.due_until_ms,
+            dead_from_ms=self.dead_from_ms,
+            dead_until_ms=self.dead_until_ms,
+        )
+
+
+class _ChangeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be requeued or dropped."""
+
+    sequences: Annotated[list[int], msgspec.Meta(max_length=SEQUENCES_MAX)] | None = None
+    filter: _Filter | None = None
+    max: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Needed with a filter."""
+    dry_run: bool = False
+    after: str | None = None
+
+
+_FILTERS: Final = tuple(field.name for field in msgspec.structs.fields(_Filter))
+_NUMBERS: Final = frozenset(name for name in _FILTERS if name.endswith("_ms"))
+
+
+class _RequestError(Exception):
+    """A request that cannot be done as it is; `code` is HTTP's, `kind` a word for programs."""
+
+    def __init__(self, code: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+
+
+def dead_routes(server: "DelayServer", access: Access) -> list[Route]:
+    """Return the routes; `access` decides about each request."""
+    return _Routes(server, access).all()
+
+
+class _Routes:
+    def __init__(self, server: "DelayServer", access: Access) -> None:
+        self._server = server
+        self._access = access
+
+    def all(self) -> list[Route]:
+        return [
+            Route("/dead", self._guarded(self._list, is_change=False)),
+            Route("/dead/{sequence:int}", self._guarded(self._show, is_change=False)),
+            Route("/dead/requeue", self._guarded(self._requeue, is_change=True), methods=["POST"]),
+            Route("/dead/drop", self._guarded(self._drop, is_change=True), methods=["POST"]),
+        ]
+
+    def _guarded(self, handler: Handler, *, is_change: bool) -> Handler:
+        async def guarded(request: Request) -> Response:
+            try:
+                request.state.caller = self._access(request, is_change=is_change)
+                self._require_started()
+                return await handler(request)
+            except (_RequestError, AccessError) as error:
+                return json_response(
+                    {"error": {"code": error.kind, "message": str(error)}}, error.code
+                )
+
+        return guarded
+
+    def _require_started(self) -> None:
+        if not self._server.is_wired:
+            raise _RequestError(503, "starting", "the server is starting; try again")
+
+    @property
+    def _letters(self) -> DeadLetters:
+        return self._server.dead_letters
+
+    # -- looking -----------------------------------------------------------------------------
+
+    async def _list(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        after = _place_of(given.pop("after", None))
+        limit = _number("limit", given.pop("limit", str(_PAGE_ROWS)))
+        rows_max = max(1, min(limit, self._letters.config.page_rows_max))
+        page = await self._letters.find(
+            _filter_of_query(given).wanted(), after=after, rows_max=rows_max
+        )
+        # A page of many takes longer than the loop may be held.
+        body = await self._server.runtime.executor.run(
+            DEAD_LANE, _page_text, page, self._letters.pending
+        )
+        return Response(body, media_type="application/json")
+
+    async def _show(self, request: Request) -> Response:
+        sequence: int = request.path_params["sequence"]
+        with_payload = request.query_params.get("payload") in {"1", "true"}
+        page = await self._letters.find(
+            Wanted(sequences=[sequence]), after=Place(), rows_max=1, settled=True
+        )
+        if not page.letters:
+            raise _RequestError(
+                404,
+                "unknown",
+                f"there is no dead letter {sequence}, or all of its day were settled since",
+            )
+        (letter,) = page.letters
+        found = _brief(letter) | _item_of(letter, with_payload=with_payload)
+        if letter.item is not None:
+            deaths = await self._letters.deaths_of(letter, rows_max=_DEATHS_SHOWN)
+            found["deaths"] = [_brief(other) for other in deaths if other.row.sequence != sequence]
+        return json_response(found)
+
+    # -- changing ----------------------------------------------------------------------------
+
+    async def _requeue(self, request: Request) -> Response:
+        return await self._change(request, "requeue", self._letters.requeue)
+
+    async def _drop(self, request: Request) -> Response:
+        return await self._change(request, "drop", self._letters.drop)
+
+    async def _change(
+        self, request: Request, verb: str, change: Callable[..., Awaitable[Change]]
+    ) -> Response:
+        asked = await _decoded(request)
+        wanted, rows_max = self._meant(asked)
+        after = _place_of(asked.after)
+        if asked.dry_run:
+            change = self._letters.count
+        elif self._letters.is_closed:
+            raise _RequestError(503, "stopping", "the server changes nothing any more")
+        came_to = await change(wanted, after=after, rows_max=rows_max)
+        if not asked.dry_run:
+            _log.warning(
+                "dead letters were changed by request",
+                change=verb,
+                caller=request.state.caller,
+                peer=request.client.host if request.client else "",
+                count=came_to.done,
+                filter=None if asked.filter is None else _given(asked.filter),
+                sequences=None if asked.sequences is None else asked.sequences[:20],
+            )
+        found: Json = {
+            "matched": came_to.matched,
+            "done": came_to.done,
+            "damaged": came_to.damaged or [],
+            "next": None if came_to.after is None else _text_of(came_to.after),
+        }
+        if came_to.lacks_space:
+            found["error"] = {
+                "code": "disk",
+                "message": f"{came_to.done} done, then there was no free disk for more; free some "
+                "and try again: what was done is not done twice",
+            }
+            return json_response(found, 507)
+        return json_response(found)
+
+    def _meant(self, asked: _ChangeRequest) -> tuple[Wanted, int]:
+        if (asked.sequences is None) is (asked.filter is None):
+            raise _RequestError(400, "which", "give either sequences or a filter")
+        if asked.sequences is not None:
+            wanted = Wanted(sequences=asked.sequences)
+            return wanted, max(len(asked.sequences), 1)
+        assert asked.filter is not None
+        if asked.max is None:
+            raise _RequestError(400, "max", "a filter needs max: how many it may be at most")
+        return asked.filter.wanted(), min(asked.max, self._letters.config.change_rows_max)
+
+
+async def _decoded(request: Request) -> _ChangeRequest:
+    body = bytearray()
+    async with aclosing(request.stream()) as parts:
+        async for part in parts:
+            body += part
+            if len(body) > BODY_BYTES_MAX:
+                raise _RequestError(413, "size", f"a body has at most {BODY_BYTES_MAX} bytes")
+    try:
+        return msgspec.json.decode(body, type=_ChangeRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _RequestError(400, "body", f"the body is not as it should be: {error}") from error
+
+
+def _filter_of_query(given: Mapping[str, str]) -> _Filter:
+    unknown = [name for name in given if name not in _FILTERS]
+    if unknown:
+        known = ", ".join(("limit", "after", *_FILTERS))
+        raise _RequestError(400, "parameter", f"{unknown[0]!r} is none of {known}")
+    values: Json = {
+        name: _number(name, value) if name in _NUMBERS else value for name, value in given.items()
+    }
+    return _Filter(**values)
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        number = int(text) if text.isascii() and len(text) < 20 else -1
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise _RequestError(400, name, f"{name} must be a number, not {text[:40]!r}")
+    return number
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode(errors="surrogateescape")
+
+
+def _text_of(place: Place) -> str:
+    return f"{place.start}.{place.sequence}.{place.position}"
+
+
+def _place_of(text: str | None) -> Place:
+    """Return where a search goes on; whoever makes one up reads other rows, or none."""
+    if not text:
+        return Place()
+    numbers = text.split(".")
+    if len(numbers) != len(_PLACE_PARTS) or len(text) > _PLACE_LETTERS_MAX:
+        raise _RequestError(400, "after", "after must be what `next` of an answer said")
+    start, sequence, position = (_number("after", number) for number in numbers)
+    return Place(start, sequence, position)
+
+
+_PLACE_PARTS: Final = ("start", "sequence", "position")
+_PLACE_LETTERS_MAX: Final = 60
+
+
+def _given(wanted: _Filter) -> Json:
+    return {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
+
+
+def _page_text(page: Page, pending: int) -> bytes:
+    return msgspec.json.encode(
+        {
+            "pending": pending,
+            "items": [_brief(letter) for letter in page.letters],
+            "next": None if page.after is None else _text_of(page.after),
+        }
+    )
+
+
+def _brief(letter: Letter) -> Json:
+    """Return what a list shows of a dead letter."""
+    row = letter.row
+    reason = decode_reason(row.reason)
+    found: Json = {
+        "sequence": row.sequence,
+        "subject": row.subject.decode(errors="replace"),
+        "due_ms": row.due_ms,
+        "dead_ms": row.dead_ms,
+        "bytes": row.size,
+        "pending": row.is_pending,
+        "of_sequence": row.old_sequence,
+    }
+    if letter.item is not None:
+        try:
+            found["message_id"] = decode_item(letter.item).message_id
+        except ProtocolError as error:
+            found["fault"] = str(error)
+    else:
+        found["fault"] = "its bytes are damaged; `delaywheel log verify` says where"
+    if reason is None:
+        return found | {"reason": row.reason.decode(errors="replace")}
+    return found | {
+        "code": reason.code,
+        "code_name": code_name(reason.code),
+        "group": reason.group,
+        "tries": reason.tries,
+        "refused": reason.refused,
+        "first_ms": reason.first_ms,
+        "last_ms": reason.last_ms,
+        "refusals": [
+            {
+                "group": one.group,
+                "code": one.code,
+                "code_name": code_name(one.code),
+                "at_ms": one.at_ms,
+            }
+            for one in reason.refusals
+        ],
+    }
+
+
+def _item_of(letter: Letter, *, with_payload: bool) -> Json:
+    """Return an item's own fields."""
+    if letter.item is None:
+        return {}
+    found: Json = {}
+    try:
+        item = decode_item(letter.item)
+    except ProtocolError:
+        pass  # Shown as a fault already; its bytes may help.
+    else:
+        found |= {
+            "create_ms": item.create_ms,
+            "flag": item.flag,
+            "tags": list(item.tags),
+            "attributes": dict(item.attributes),
+        }
+    if with_payload:
+        found["payload"] = base64.b64encode(letter.item).decode()
+    return found

@@ -1,0 +1,428 @@
+"""Dead letters, once they are recorded: looked through, requeued, dropped.
+
+A dead letter is a row of a dead segment (storage/dead_log.py). Requeueing appends a MOVE record
+with the same item, which is due at once as its time has passed; dropping appends a CANCEL record.
+Either makes a fact about the row, and a row is changed once only: changes come one after another,
+and a row whose fact is still on its way is left out by those that follow.
+
+Searches read the files in steps, in a lane of the executor of their own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import structlog
+import trio
+from xxhash import xxh3_64_intdigest
+
+from delay_protocol import item_message_id
+from delay_server.committing import Committing, NamingDraft
+from delay_server.dead_reason import decode_reason
+from delay_server.filing import Filing
+from delay_transport import Executor
+from delay_transport.sections import require_at_least
+from storage import (
+    Damage,
+    DamagedError,
+    DeadFilter,
+    DeadItems,
+    DeadRow,
+    DeadSearch,
+    FactBlock,
+    Place,
+    RecordKind,
+    Store,
+    dead_minute,
+    qmq_item_fault,
+)
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+DEAD_LANE = "dead_letters"
+_STEP_ROWS: Final = 20_000
+"""Rows examined in one call of the executor."""
+_CHANGED_AT_ONCE: Final = 1000
+"""Rows of one append."""
+_BYTES_AT_ONCE: Final = 1024 * 1024
+"""Bytes of their items, unless a single one has more."""
+_FACTS_WAIT_S: Final = 10.0
+"""How long a change waits for its facts: the records are durable, the facts follow by all means."""
+_LOOK_AGAIN_S: Final = 10.0
+"""Least time between two looks for the oldest dead letter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadConfig:
+    """Messages that brokers refuse for good, and what may be done about them."""
+
+    pending_max: int = 1_000_000
+    """Dead letters at a time. With so many nothing more becomes one: what brokers refuse for good
+    is tried on, at long intervals, until some were requeued or dropped."""
+
+    reason_bytes_max: int = 1024
+    """Bytes of the text that says why a message was given up; where it would be longer, its oldest
+    refusals are left out. 512 to 4096."""
+
+    page_rows_max: int = 1000
+    """Dead letters of one answer."""
+
+    change_rows_max: int = 10_000
+    """Dead letters that one request requeues or drops; a command sends as many as it takes."""
+
+    examined_rows_max: int = 200_000
+    """Dead letters that one request looks at; then it answers with what it has found, and from
+    where to go on."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could not work."""
+        require_at_least(self, 0, "pending_max")
+        require_at_least(self, 1, "page_rows_max", "change_rows_max", "examined_rows_max")
+        if not 512 <= self.reason_bytes_max <= 4096:
+            raise ValueError("reason_bytes_max must be between 512 and 4096")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which dead letters are meant; None: any. Bounds of times are wall ms, both included."""
+
+    sequences: Sequence[int] | None = None
+    subject: bytes | None = None
+    subject_prefix: bytes | None = None
+    code: int | None = None
+    """The item code of the last refusal."""
+    group: str | None = None
+    """The broker group of the last refusal."""
+    message_id: bytes | None = None
+    due_from_ms: int | None = None
+    due_until_ms: int | None = None
+    dead_from_ms: int | None = None
+    dead_until_ms: int | None = None
+
+    def filter(self, *, settled: bool = False) -> DeadFilter:
+        """Return what storage looks for; message ids are told by their hash alone there."""
+        sequences = self.sequences
+        has_subject = self.subject is not None or self.subject_prefix is not None
+        has_reason = self.code is not None or self.group is not None
+        message_id = self.message_id
+        return DeadFilter(
+            sequences=None if sequences is None else np.unique(np.array(sequences, np.int64)),
+            subject=self._subject_fits if has_subject else None,
+            reason=self._reason_fits if has_reason else None,
+            id_hash=None if message_id is None else xxh3_64_intdigest(message_id),
+            due_from_ms=self.due_from_ms,
+            due_until_ms=self.due_until_ms,
+            dead_from_ms=self.dead_from_ms,
+            dead_until_ms=self.dead_until_ms,
+            settled=settled,
+        )
+
+    def _subject_fits(self, subject: bytes) -> bool:
+        if self.subject is not None and subject != self.subject:
+            return False
+        return self.subject_prefix is None or subject.startswith(self.subject_prefix)
+
+    def _reason_fits(self, text: bytes) -> bool:
+        reason = decode_reason(text)
+        if reason is None:
+            return False
+        if self.code is not None and reason.code != self.code:
+            return False
+        return self.group is None or reason.group == self.group
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter that was found. item: None where it is damaged."""
+
+    row: DeadRow
+    item: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a search found. after: where to go on; None if that was all."""
+
+    letters: list[Letter]
+    after: Place | None
+
+
+@dataclass(slots=True)
+class Change:
+    """What a change came to.
+
+    matched: dead letters that were meant; done: those that were requeued or dropped; damaged:
+    sequences of those that cannot be requeued since their bytes are damaged; after: where to go on,
+    None if that was all; lacks_space: it ended early, since there is no free disk.
+    """
+
+    matched: int = 0
+    done: int = 0
+    damaged: list[int] | None = None
+    after: Place | None = None
+    lacks_space: bool = False
+
+
+class DeadLetters:
+    """What people do about dead letters."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        committing: Committing,
+        filing: Filing,
+        executor: Executor,
+        config: DeadConfig,
+        on_damage: Callable[[Damage], None],
+        on_appended: Callable[[], None],
+    ) -> None:
+        """`on_appended`: something was appended, or found no space."""
+        self.config = config
+        self._store = store
+        self._committing = committing
+        self._filing = filing
+        self._executor = executor
+        self._on_damage = on_damage
+        self._on_appended = on_appended
+        self._changing = trio.Lock()
+        self._open: set[int] = set()
+        """Rows that were changed and whose facts the schedule_log does not know yet."""
+        self._all_noted = trio.Event()
+        self.is_closed = False
+        """Whether nothing may be changed any more."""
+        self.requeued = 0
+        """Since the start; so is the next."""
+        self.dropped = 0
+        self.oldest_ms: int | None = None
+        """When the oldest dead letter was given up, wall ms; as last looked at."""
+        self._changed = trio.Event()
+
+    @property
+    def pending(self) -> int:
+        """Dead letters that were neither requeued nor dropped."""
+        return max(self._store.schedule.dead.pending - len(self._open), 0)
+
+    def noted(self, facts: FactBlock) -> None:
+        """Hear of facts that the schedule_log knows."""
+        if facts.of_dead.any():
+            self._open.difference_update(facts.sequence[facts.of_dead].tolist())
+            if not self._open:
+                self._all_noted.set()
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Have it looked which dead letter is the oldest."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Keep an eye on the oldest dead letter; asleep while nothing changes."""
+        while True:
+            self._changed = trio.Event()
+            page = await self.find(Wanted(), after=Place(), rows_max=1, with_items=False)
+            self.oldest_ms = page.letters[0].row.dead_ms if page.letters else None
+            await self._changed.wait()
+            await trio.sleep(_LOOK_AGAIN_S)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    async def find(
+        self,
+        wanted: Wanted,
+        *,
+        after: Place,
+        rows_max: int,
+        settled: bool = False,
+        with_items: bool = True,
+    ) -> Page:
+        """Return up to `rows_max` dead letters behind a place, with their items.
+
+        settled: those too that were requeued or dropped, as long as their segment is not sealed.
+        """
+        search = await self._search(wanted, after, settled=settled)
+        letters: list[Letter] = []
+        examined = 0
+        try:
+            while len(letters) < rows_max and examined < self.config.examined_rows_max:
+                rows = await self._step(search, rows_max - len(letters))
+                examined += _STEP_ROWS
+                letters += await self._letters(rows, wanted, with_items=with_items)
+                if search.is_done:
+                    break
+        finally:
+            search.close()
+        return Page(letters, None if search.is_done else search.place)
+
+    async def deaths_of(self, letter: Letter, *, rows_max: int) -> list[Letter]:
+        """Return the dead letters with the message id of this one, itself included.
+
+        A message that was requeued and refused again has several, of which one is pending.
+        """
+        assert letter.item is not None
+        wanted = Wanted(message_id=item_message_id(letter.item), subject=letter.row.subject)
+        page = await self.find(wanted, after=Place(), rows_max=rows_max, settled=True)
+        return page.letters
+
+    async def _search(self, wanted: Wanted, after: Place, *, settled: bool = False) -> DeadSearch:
+        extents = await self._filing.run(self._store.schedule.dead_extents)
+        return DeadSearch(
+            self._store.disk,
+            self._store.identity.log_uuid,
+            extents,
+            wanted=wanted.filter(settled=settled),
+            after=after,
+            on_damage=self._on_damage,
+        )
+
+    async def _step(self, search: DeadSearch, rows_max: int) -> list[DeadRow]:
+        return await self._executor.run(DEAD_LANE, search.step, rows_max, _STEP_ROWS)
+
+    async def _letters(
+        self, rows: list[DeadRow], wanted: Wanted, *, with_items: bool
+    ) -> list[Letter]:
+        """Return the letters of rows, without those that only have the hash of the id wanted."""
+        if not rows or not (with_items or wanted.message_id is not None):
+            return [Letter(row, None) for row in rows]
+        letters = await self._executor.run(DEAD_LANE, self._read, rows)
+        if wanted.message_id is None:
+            return letters
+        return [one for one in letters if one.item and _has_id(one.item, wanted.message_id)]
+
+    def _read(self, rows: list[DeadRow]) -> list[Letter]:
+        reader = DeadItems(self._store.disk, self._store.identity.log_uuid)
+        return [Letter(row, self._item(reader, row)) for row in rows]
+
+    def _item(self, reader: DeadItems, row: DeadRow) -> bytes | None:
+        try:
+            item = reader.read(row)
+        except DamagedError as error:
+            fault = error.reason
+        else:
+            fault = qmq_item_fault(item, row.due_ms) or ""
+            if not fault:
+                return item
+        self._on_damage(Damage(row.key.path, row.position, row.header.size, fault))
+        return None
+
+    # -- changing ----------------------------------------------------------------------------
+
+    async def requeue(self, wanted: Wanted, *, after: Place, rows_max: int) -> Change:
+        """Send up to `rows_max` dead letters behind a place once more, under the same ids."""
+        change = await self._change(RecordKind.MOVE, wanted, after, rows_max)
+        self.requeued += change.done
+        return change
+
+    async def drop(self, wanted: Wanted, *, after: Place, rows_max: int) -> Change:
+        """Have up to `rows_max` dead letters behind a place never sent."""
+        change = await self._change(RecordKind.CANCEL, wanted, after, rows_max)
+        self.dropped += change.done
+        return change
+
+    async def count(self, wanted: Wanted, *, after: Place, rows_max: int) -> Change:
+        """Return what a change would come to, as far as that is known before."""
+        page = await self.find(wanted, after=after, rows_max=rows_max, with_items=False)
+        return Change(matched=len(page.letters), after=page.after)
+
+    async def _change(
+        self, kind: RecordKind, wanted: Wanted, after: Place, rows_max: int
+    ) -> Change:
+        change = Change(damaged=[], after=after)
+        async with self._changing:
+            search = await self._search(wanted, after)
+            examined = 0
+            try:
+                while not self.is_closed and change.matched < rows_max:
+                    at_once = min(rows_max - change.matched, _CHANGED_AT_ONCE)
+                    rows = await self._step(search, at_once)
+                    examined += _STEP_ROWS
+                    open_rows = [row for row in rows if row.sequence not in self._open]
+                    with_items = kind is RecordKind.MOVE
+                    letters = await self._letters(open_rows, wanted, with_items=with_items)
+                    change.matched += len(letters)
+                    if not await self._settle(kind, letters, change):
+                        return change
+                    change.after = None if search.is_done else search.place
+                    if search.is_done or examined >= self.config.examined_rows_max:
+                        return change
+            finally:
+                search.close()
+        return change
+
+    async def _settle(self, kind: RecordKind, letters: list[Letter], change: Change) -> bool:
+        """Record what becomes of these; False if there was no space for all."""
+        assert change.damaged is not None
+        part: list[Letter] = []
+        size = 0
+        for letter in letters:
+            if kind is RecordKind.MOVE and letter.item is None:
+                change.damaged.append(letter.row.sequence)
+                continue
+            if part and size + letter.row.size > _BYTES_AT_ONCE:
+                if not await self._append(kind, part, change):
+                    return False
+                part, size = [], 0
+            part.append(letter)
+            size += letter.row.size
+        return not part or await self._append(kind, part, change)
+
+    async def _append(self, kind: RecordKind, letters: list[Letter], change: Change) -> bool:
+        draft = _move(letters) if kind is RecordKind.MOVE else _cancel(letters)
+        self._all_noted = trio.Event()
+        sequences = {letter.row.sequence for letter in letters}
+        # Before it is durable: its facts may be noted before this task runs again.
+        self._open |= sequences
+        kept = False
+        try:
+            kept = await self._committing.commit_naming(draft)
+        finally:
+            if not kept:
+                self._open -= sequences
+        self._on_appended()
+        if not kept:
+            change.lacks_space = True
+            return False
+        change.done += len(letters)
+        with trio.move_on_after(_FACTS_WAIT_S):
+            while self._open:
+                await self._all_noted.wait()
+                self._all_noted = trio.Event()
+        return True
+
+
+def _has_id(item: bytes, message_id: bytes) -> bool:
+    return bytes(item_message_id(item)) == message_id
+
+
+def _cancel(letters: Sequence[Letter]) -> NamingDraft:
+    """Return the records that drop dead letters."""
+    return NamingDraft(
+        kind=RecordKind.CANCEL,
+        count=len(letters),
+        names=(),
+        arrays={
+            "old_sequence": np.array([one.row.sequence for one in letters], np.int64),
+            "old_minute": np.array([dead_minute(one.row.key) for one in letters], np.uint32),
+        },
+    )
+
+
+def _move(letters: Sequence[Letter]) -> NamingDraft:
+    """Return the records that requeue dead letters: the same items, due when they were."""
+    rows = [letter.row for letter in letters]
+    subjects = list(dict.fromkeys(row.subject for row in rows))
+    numbers = {subject: number for number, subject in enumerate(subjects)}
+    return NamingDraft(
+        kind=RecordKind.MOVE,
+        count=len(letters),
+        names=subjects,
+        arrays={
+            "old_sequence": np.array([row.sequence for row in rows], np.int64),
+            "due_ms": np.array([row.due_ms for row in rows], np.int64),
+            "id_hash": np.array([row.id_hash for row in rows], np.uint64),
+            "size": np.array([row.size for row in rows], np.uint32),
+            "old_minute": np.array([dead_minute(row.key) for row in rows], np.uint32),
+            "subject": np.array([numbers[row.subject] for row in rows], np.uint16),
+        },
+        items=[letter.item for letter in letters if letter.item is not None],
+    )

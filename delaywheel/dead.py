@@ -1,0 +1,418 @@
+"""`delaywheel dead`: messages that brokers refused for good, looked at, requeued, dropped.
+
+Everything goes over the node's HTTP port, which answers on its own machine only.
+"""
+
+import http.client
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import click
+import msgspec
+
+from delaywheel.failures import ExitCode, Failure
+from delaywheel.parameters import MomentType
+from delaywheel.status import format_value
+from delaywheel.terminal import cell, wide_console
+
+TIMEOUT_S: Final = 60.0
+"""A change of thousands waits for the disk now and then."""
+
+ANSWER_BYTES_MAX: Final = 64 << 20
+
+PAGE: Final = 1000
+"""Dead letters asked for at a time."""
+
+CHANGED_AT_ONCE: Final = 5000
+"""Dead letters changed by one request: so each is answered in time."""
+
+_LISTED: Final = 100
+
+_EXIT_CODES: Final[Mapping[int, ExitCode]] = {
+    400: ExitCode.USAGE,
+    404: ExitCode.USAGE,
+    413: ExitCode.USAGE,
+    415: ExitCode.USAGE,
+    507: ExitCode.DISK,
+}
+"""How a command ends that was answered so; all others are refusals."""
+
+Json = dict[str, Any]
+Command = Callable[..., Any]
+
+
+@click.group(short_help="Look after messages that brokers refused for good.")
+def dead() -> None:
+    """Look after dead letters: messages that brokers refused for good.
+
+    A message becomes one after sender.dead_letter_tries refusals. It stays until it is requeued,
+    which sends it once more under the same id, or dropped.
+
+    \b
+    Examples:
+      delaywheel dead list --subject-prefix orders.
+      delaywheel dead show 184467
+      delaywheel dead requeue 184467 184470
+      delaywheel dead requeue --code subject_not_assigned --subject orders.eu --max 1000
+      delaywheel dead drop --message-id 261121.140300.10.0.0.7.4711.9 --max 1
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The HTTP port of a delay server."""
+
+    address: str
+
+    def ask(self, method: str, path: str, body: Json | None = None) -> Json:
+        """Return the answer; raise Failure with a sentence and an exit code."""
+        from delay_transport import parse_address
+
+        host, port = parse_address(self.address)
+        headers = {"Accept": "application/json"}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = msgspec.json.encode(body)
+        # Plain http.client: no proxy from the environment gets between two processes of a machine.
+        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, path, body=data, headers=headers)
+            response = connection.getresponse()
+            answer = response.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException, socket.gaierror) as error:
+            raise Failure(
+                f"no delay server answers at {self.address}: {error}; is this its http.address?",
+                ExitCode.NETWORK,
+            ) from error
+        finally:
+            connection.close()
+        return self._decoded(response.status, answer)
+
+    def _decoded(self, status: int, answer: bytes) -> Json:
+        from delay_protocol import printable
+
+        try:
+            found = msgspec.json.decode(answer, type=dict[str, Any])
+            if status < 400:
+                return found
+            message = str(found["error"]["message"])
+        except (
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+            KeyError,
+            TypeError,
+        ) as bad:
+            raise Failure(
+                f"what answers at {self.address} is no delay server that keeps dead letters",
+                ExitCode.NETWORK,
+            ) from bad
+        raise Failure(printable(message), _EXIT_CODES.get(status, ExitCode.REFUSED))
+
+
+def _on_a_node(command: Command) -> Command:
+    command = click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON, one object a line."
+    )(command)
+    return click.option(
+        "--server",
+        default="127.0.0.1:20811",
+        metavar="HOST:PORT",
+        show_default=True,
+        help="The delay server's HTTP address (http.address).",
+    )(command)
+
+
+_FILTERS: Final = (
+    ("--subject", str, "Of this subject."),
+    ("--subject-prefix", str, "Of subjects that begin so."),
+    ("--code", str, "Last refused with this item code, a number or a name."),
+    ("--group", str, "Last refused by this broker group."),
+    ("--message-id", str, "With this message id."),
+    ("--due-from", MomentType(), "Due at this time or later."),
+    ("--due-until", MomentType(), "Due at this time or earlier."),
+    ("--dead-from", MomentType(), "Given up at this time or later."),
+    ("--dead-until", MomentType(), "Given up at this time or earlier."),
+)
+
+
+def _filtered(command: Command) -> Command:
+    """Add the options by which dead letters are chosen."""
+    for option, kind, text in reversed(_FILTERS):
+        metavar = "TIME" if isinstance(kind, MomentType) else None
+        command = click.option(option, type=kind, metavar=metavar, help=text)(command)
+    return command
+
+
+def _filter(given: Mapping[str, Any]) -> Json:
+    found: Json = {}
+    for name, value in given.items():
+        if isinstance(value, datetime):
+            found[f"{name}_ms"] = int(value.timestamp() * 1000)
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+@dead.command("list")
+@_filtered
+@click.option(
+    "--limit", default=_LISTED, show_default=True, type=click.IntRange(0), help="0 shows all."
+)
+@_on_a_node
+def list_letters(*, server: str, as_json: bool, limit: int, **given: object) -> None:
+    """List dead letters, those that were given up first at the top.
+
+    \b
+    Examples:
+      delaywheel dead list
+      delaywheel dead list --subject-prefix orders. --due-until 2026-11-21T14:00 --json
+    """
+    rows = _rows(Node(server), _filter(given), limit or None)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+        return
+    _print_table(list(rows))
+
+
+def _rows(node: Node, wanted: Json, limit: int | None) -> Iterator[Json]:
+    after: str | None = None
+    left = limit
+    while left is None or left > 0:
+        size = PAGE if left is None else min(PAGE, left)
+        query = wanted | {"limit": size} | ({} if after is None else {"after": after})
+        page = node.ask("GET", f"/dead?{urlencode(query)}")
+        yield from page["items"]
+        left = None if left is None else left - len(page["items"])
+        after = page["next"]
+        if after is None:
+            return
+    # Whether anything is behind the last one shown is known only by asking.
+    if node.ask("GET", f"/dead?{urlencode(wanted | {'limit': 1, 'after': after})}")["items"]:
+        click.echo("there are more: give --limit", err=True)
+
+
+_COLUMNS: Final = (
+    ("sequence", "sequence"),
+    ("subject", "subject"),
+    ("message id", "message_id"),
+    ("due", "due_ms"),
+    ("given up", "dead_ms"),
+    ("code", "code_name"),
+    ("group", "group"),
+    ("tries", "tries"),
+    ("size", "bytes"),
+)
+
+
+def _print_table(rows: list[Json]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None)
+    for title, key in _COLUMNS:
+        table.add_column(
+            title, justify="right" if key in {"sequence", "tries", "bytes"} else "left"
+        )
+    for row in rows:
+        table.add_row(*(cell(_shown(key, row.get(key))) for _, key in _COLUMNS))
+    if rows:
+        wide_console().print(table)
+    else:
+        click.echo("no dead letters")
+
+
+def _shown(key: str, value: object) -> str:
+    if key == "sequence":
+        return str(value)
+    return format_value("size_bytes" if key == "bytes" else key, value)
+
+
+@dead.command("show")
+@click.argument("sequence", type=click.IntRange(1))
+@click.option("--payload", is_flag=True, help="With the item's bytes, in base64.")
+@_on_a_node
+def show(*, sequence: int, payload: bool, server: str, as_json: bool) -> None:
+    """Show one dead letter: its item, and by whom it was refused, and when.
+
+    Earlier deaths of the same message are shown too, as long as their day is kept.
+
+    \b
+    Example:
+      delaywheel dead show 184467 --payload
+    """
+    found = Node(server).ask("GET", f"/dead/{sequence}" + ("?payload=1" if payload else ""))
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False))
+        return
+    _print_letter(found)
+
+
+def _print_letter(found: Json) -> None:
+    from rich.console import Group
+    from rich.table import Table
+
+    plain = Table(box=None, show_header=False)
+    for key, value in found.items():
+        if key not in {"refusals", "deaths", "attributes"}:
+            text = str(value) if key.endswith("sequence") else _shown(key, value)
+            plain.add_row(cell(key.removesuffix("_ms").replace("_", " ")), cell(text))
+    parts: list[Any] = [plain]
+    attributes = [
+        {"name": name, "value": text} for name, text in found.get("attributes", {}).items()
+    ]
+    for title, rows in (
+        ("attributes", attributes),
+        ("refusals", found.get("refusals", [])),
+        ("earlier and later deaths", found.get("deaths", [])),
+    ):
+        if rows:
+            parts.append(_table_of(title, rows))
+    wide_console().print(Group(*parts))
+
+
+_NOT_SHOWN: Final = frozenset(
+    {"refusals", "subject", "message_id", "first_ms", "last_ms", "due_ms"}
+)
+
+
+def _table_of(title: str, rows: list[Json]) -> Any:  # noqa: ANN401 (rich is imported when needed)
+    from rich.table import Table
+
+    table = Table(box=None, title=title, title_justify="left")
+    keys = [key for key in rows[0] if key not in _NOT_SHOWN]
+    for key in keys:
+        table.add_column(key.removesuffix("_ms").replace("_", " "))
+    for row in rows:
+        table.add_row(
+            *(
+                cell(str(row.get(key)) if key.endswith("sequence") else _shown(key, row.get(key)))
+                for key in keys
+            )
+        )
+    return table
+
+
+def _changing(command: Command) -> Command:
+    """Add what says which dead letters a command changes."""
+    command = _on_a_node(command)
+    command = click.option(
+        "--yes", is_flag=True, help="Do not ask before more than one is dropped."
+    )(command)
+    command = click.option("--dry-run", is_flag=True, help="Only say how many there are.")(command)
+    command = click.option(
+        "--max", "most", type=click.IntRange(1), help="How many at most; needed with a filter."
+    )(command)
+    command = _filtered(command)
+    return click.argument("sequences", nargs=-1, type=click.IntRange(1))(command)
+
+
+@dead.command("requeue")
+@_changing
+def requeue(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN401 (click's)
+    """Send dead letters once more, under the same message ids.
+
+    Name them by SEQUENCES, or by a filter and --max. They are due at once.
+
+    \b
+    Examples:
+      delaywheel dead requeue 184467 184470
+      delaywheel dead requeue --group g1 --max 1000 --dry-run
+    """
+    _change("requeue", sequences, **options)
+
+
+@dead.command("drop")
+@_changing
+def drop(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN401 (click's)
+    """Give dead letters up for good: they are never sent.
+
+    Name them by SEQUENCES, or by a filter and --max. This cannot be taken back.
+
+    \b
+    Examples:
+      delaywheel dead drop 184467
+      delaywheel dead drop --dead-until 2026-11-01 --max 100000
+    """
+    _change("drop", sequences, **options)
+
+
+def _change(
+    verb: str,
+    sequences: tuple[int, ...],
+    *,
+    server: str,
+    as_json: bool,
+    most: int | None,
+    dry_run: bool,
+    yes: bool,
+    **given: object,
+) -> None:
+    wanted = _filter(given)
+    if sequences and (wanted or most is not None):
+        raise click.UsageError("give either sequences or a filter with --max")
+    if not sequences and most is None:
+        raise click.UsageError("name dead letters by their sequences, or give --max with a filter")
+    node = Node(server)
+    if verb == "drop" and not dry_run and not yes and len(sequences) != 1:
+        count = _run(node, verb, sequences, wanted, most, dry_run=True)["matched"]
+        click.confirm(f"Drop {count} dead letters for good?", abort=True, err=True)
+    total = _run(node, verb, sequences, wanted, most, dry_run=dry_run)
+    missing = len(set(sequences)) - total["matched"] if sequences else 0
+    if as_json:
+        click.echo(json.dumps(total))
+    elif dry_run:
+        click.echo(f"{total['matched']} match")
+    else:
+        click.echo(f"{total['done']} {'requeued' if verb == 'requeue' else 'dropped'}")
+    if total["damaged"]:
+        click.echo(f"damaged, and left: {' '.join(map(str, total['damaged']))}", err=True)
+    if missing > 0:
+        click.echo(f"{missing} are no dead letters, or were settled before", err=True)
+    if missing > 0 or total["damaged"]:
+        sys.exit(ExitCode.REFUSED)
+
+
+def _run(
+    node: Node,
+    verb: str,
+    sequences: tuple[int, ...],
+    wanted: Json,
+    most: int | None,
+    *,
+    dry_run: bool,
+) -> Json:
+    """Ask as often as it takes; return what all of it came to."""
+    total: Json = {"matched": 0, "done": 0, "damaged": []}
+    after: str | None = None
+    parts = [
+        sequences[at : at + CHANGED_AT_ONCE] for at in range(0, len(sequences), CHANGED_AT_ONCE)
+    ]
+    while True:
+        body: Json = {"dry_run": dry_run}
+        if sequences:
+            body["sequences"] = list(parts[0])
+        else:
+            assert most is not None
+            body |= {"filter": wanted, "max": min(most - total["matched"], CHANGED_AT_ONCE)}
+        if after is not None:
+            body["after"] = after
+        answer = node.ask("POST", f"/dead/{verb}", body)
+        for name in total:
+            total[name] += answer[name]
+        after = answer["next"]
+        if sequences and (after is None or answer["matched"] == len(set(parts[0]))):
+            del parts[0]
+            after = None
+            if parts:
+                continue
+            return total
+        if after is None or (most is not None and total["matched"] >= most):
+            return total

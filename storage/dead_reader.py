@@ -1,0 +1,314 @@
+"""Reads dead segments: pages of dead letters, some of them by sequence, and their items.
+
+Works on a look at what there is (`DeadExtent`, taken in the lane of the schedule_log) and on the
+files, which only grow; so it may run beside everything else. A search goes forward batch by batch
+in steps, each of them bounded, and can be taken up again later from the `Place` where it stopped.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.batches import (
+    BatchHeader,
+    Damage,
+    check_columns,
+    file_seed,
+    walk_batches,
+)
+from storage.chained_file import read_blob, read_columns
+from storage.columns import Columns, RecordKind
+from storage.dead_log import DeadExtent
+from storage.disk import Disk
+from storage.errors import DamagedError
+from storage.facts import facts_of_columns
+from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
+from storage.loading import SequenceSet
+from storage.read_ahead import ReadAhead
+from storage.rows import Int64s
+from storage.spans import SegmentKey, Span
+
+_PIECE = 1024 * 1024
+"""Bytes read ahead: most of a batch is its blob, which is hopped over."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a search stands: behind the row `sequence` of the dead segment that begins at `start`.
+
+    position: of the batch of that row in the file, a hint from which to read on.
+    """
+
+    start: int = 0
+    sequence: int = 0
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    """One dead letter.
+
+    sequence: its own; old_sequence, old_minute: of the row that it was before; dead_ms: when it was
+    given up; key: its segment; position, header: of its batch, and offset: of its item in the blob.
+    """
+
+    sequence: int
+    old_sequence: int
+    old_minute: int
+    due_ms: int
+    dead_ms: int
+    id_hash: int
+    size: int
+    subject: bytes
+    reason: bytes
+    is_pending: bool
+    """Whether it was neither requeued nor dropped."""
+    key: SegmentKey
+    position: int
+    header: BatchHeader
+    offset: int
+
+    @property
+    def place(self) -> Place:
+        """Where a search goes on behind this row."""
+        return Place(self.key.start, self.sequence, self.position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadFilter:
+    """Which dead letters are looked for; None: any. Bounds of times are wall ms, both included."""
+
+    sequences: Int64s | None = None
+    """Ascending."""
+    subject: Callable[[bytes], bool] | None = None
+    reason: Callable[[bytes], bool] | None = None
+    id_hash: int | None = None
+    due_from_ms: int | None = None
+    due_until_ms: int | None = None
+    dead_from_ms: int | None = None
+    dead_until_ms: int | None = None
+    settled: bool = False
+    """Whether those count too that were requeued or dropped, as long as their segment is open."""
+
+    def mask(self, columns: Columns) -> npt.NDArray[np.bool_]:
+        """Say which rows of a batch are wanted, whatever became of them."""
+        arrays = columns.arrays
+        mask = np.ones(len(arrays["sequence"]), np.bool_)
+        if self.sequences is not None:
+            mask &= np.isin(arrays["sequence"], self.sequences)
+        if self.id_hash is not None:
+            mask &= arrays["id_hash"] == np.uint64(self.id_hash)
+        for bound, name, is_upper in (
+            (self.due_from_ms, "due_ms", False),
+            (self.due_until_ms, "due_ms", True),
+            (self.dead_from_ms, "dead_ms", False),
+            (self.dead_until_ms, "dead_ms", True),
+        ):
+            if bound is not None:
+                mask &= arrays[name] <= bound if is_upper else arrays[name] >= bound
+        for wanted, name in ((self.subject, "subject"), (self.reason, "reason")):
+            if wanted is not None and mask.any():
+                present = np.unique(arrays[name][mask])
+                fits = [number for number in present.tolist() if wanted(columns.names[number])]
+                mask &= np.isin(arrays[name], fits)
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch of a dead segment."""
+
+    key: SegmentKey
+    position: int
+    header: BatchHeader
+    columns: Columns
+
+    def rows(self, mask: npt.NDArray[np.bool_], is_settled: npt.NDArray[np.bool_]) -> list[DeadRow]:
+        """Return the rows of a mask."""
+        arrays, names = self.columns.arrays, self.columns.names
+        begins = np.cumsum(arrays["size"], dtype=np.int64) - arrays["size"]
+        return [
+            DeadRow(
+                sequence=int(arrays["sequence"][row]),
+                old_sequence=int(arrays["old_sequence"][row]),
+                old_minute=int(arrays["old_minute"][row]),
+                due_ms=int(arrays["due_ms"][row]),
+                dead_ms=int(arrays["dead_ms"][row]),
+                id_hash=int(arrays["id_hash"][row]),
+                size=int(arrays["size"][row]),
+                subject=names[arrays["subject"][row]],
+                reason=names[arrays["reason"][row]],
+                is_pending=not is_settled[row],
+                key=self.key,
+                position=self.position,
+                header=self.header,
+                offset=int(begins[row]),
+            )
+            for row in np.flatnonzero(mask).tolist()
+        ]
+
+
+_Found = tuple[int, Place, list[DeadRow]]
+"""Of a batch how many rows were examined, the place behind it, and those that fit."""
+
+
+class DeadSearch:
+    """Dead letters that fit a filter, oldest day first, and by sequence within a day."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_uuid: UUID,
+        extents: Sequence[DeadExtent],
+        *,
+        wanted: DeadFilter,
+        after: Place = Place(),
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        """Look behind `after` in what the extents say there is."""
+        self._disk = disk
+        self._log_uuid = log_uuid
+        self._extents = extents
+        self._wanted = wanted
+        self._on_damage = on_damage
+        self.place = after
+        """How far it has come."""
+        self.is_done = False
+        """Whether there is nothing more."""
+        self._rows = self._search(after)
+        self._spare: list[DeadRow] = []
+        """Rows of the last batch that were found and not returned."""
+        self._behind = after
+        """The place behind that batch."""
+
+    def step(self, found_max: int, examined_max: int) -> list[DeadRow]:
+        """Return up to `found_max` further rows, having examined about `examined_max`."""
+        found, self._spare = self._spare[:found_max], self._spare[found_max:]
+        examined = 0
+        while not self._spare and len(found) < found_max and examined < examined_max:
+            batch = next(self._rows, None)
+            if batch is None:
+                self.is_done = True
+                break
+            count, self._behind, rows = batch
+            examined += count
+            missing = found_max - len(found)
+            found += rows[:missing]
+            self._spare = rows[missing:]
+        self.place = found[-1].place if found and self._spare else self._behind
+        return found
+
+    def close(self) -> None:
+        """Let go of the file that is being read."""
+        self._rows.close()
+
+    def _search(self, after: Place) -> Generator[_Found]:
+        """Yield for each batch how much was examined, the place behind it, and what fits."""
+        for extent in self._extents:
+            # Not by counts: where facts are damaged, some are told twice and others are missing.
+            if extent.key.start < after.start or not extent.length:
+                continue
+            begin = after if extent.key.start == after.start else Place(extent.key.start)
+            yield from self._search_segment(extent, begin)
+
+    def _search_segment(self, extent: DeadExtent, after: Place) -> Iterator[_Found]:
+        path = extent.key.path
+        try:
+            file = self._disk.open_read(path)
+        except OSError as error:
+            self._on_damage(Damage(path, 0, extent.length, f"cannot be read: {error}"))
+            return
+        try:
+            view = ReadAhead(file, end=extent.length, unreadable=[], piece=_PIECE).view
+            settled: SequenceSet | None = None
+            seen = after.sequence
+            header = self._header(extent.key, LogKind.SCHEDULE_LOG)
+            for found in walk_batches(
+                view,
+                start=max(after.position, FILE_HEADER_SIZE),
+                end=extent.length,
+                seed=file_seed(header),
+                path=path,
+                any_order=True,
+            ):
+                if isinstance(found, Damage):
+                    self._on_damage(found)
+                    continue
+                batch, position = found.header, found.position
+                if batch.kind is not RecordKind.DEAD_ROWS:
+                    continue
+                try:
+                    columns = check_columns(
+                        batch,
+                        view(position, batch.blob_offset),
+                        seed=file_seed(header),
+                        path=path,
+                        position=position,
+                    )
+                except DamagedError as error:
+                    self._on_damage(Damage(path, position, batch.size, error.reason, batch))
+                    continue
+                sequence = columns.arrays["sequence"]
+                # One that was seen (as is the batch of the place to go on from), or that lies here
+                # once more by a write to the wrong place, counts for nothing.
+                count = batch.count if int(sequence[-1]) > seen else 0
+                mask = self._wanted.mask(columns) & (sequence > seen)
+                seen = max(seen, int(sequence[-1]))
+                rows: list[DeadRow] = []
+                if mask.any():
+                    if settled is None:
+                        settled = SequenceSet(self._settled(extent))
+                    is_settled = settled.contains(sequence)
+                    mask &= True if self._wanted.settled else ~is_settled
+                    batch_of = _Batch(extent.key, position, batch, columns)
+                    rows = batch_of.rows(mask, is_settled)
+                yield count, Place(extent.key.start, seen, position), rows
+        finally:
+            file.close()
+
+    def _settled(self, extent: DeadExtent) -> list[Int64s]:
+        """Return the sequences of a segment that have a fact."""
+        found = [*extent.unfiled]
+        if extent.facts_length:
+            header = self._header(extent.key, LogKind.DISPATCH_LOG)
+            for batch in read_columns(
+                self._disk, extent.key.facts_path, extent.facts_length, header
+            ):
+                if isinstance(batch, Damage):
+                    self._on_damage(batch)
+                else:
+                    found.append(facts_of_columns(batch[2]).sequence)
+        return found
+
+    def _header(self, key: SegmentKey, kind: LogKind) -> FileHeader:
+        return FileHeader(
+            kind=kind, log_uuid=self._log_uuid, span=Span.DEAD, start_minute=key.start
+        )
+
+
+class DeadItems:
+    """The items of dead letters; those of one batch are read together."""
+
+    def __init__(self, disk: Disk, log_uuid: UUID) -> None:
+        self._disk = disk
+        self._log_uuid = log_uuid
+        self._of: tuple[SegmentKey, int] | None = None
+        self._blob = b""
+
+    def read(self, row: DeadRow) -> bytes:
+        """Return the item of a row as the producer sent it. Raises DamagedError."""
+        if self._of != (row.key, row.position):
+            header = FileHeader(
+                kind=LogKind.SCHEDULE_LOG,
+                log_uuid=self._log_uuid,
+                span=Span.DEAD,
+                start_minute=row.key.start,
+            )
+            self._blob = read_blob(
+                self._disk, row.header, position=row.position, path=row.key.path, header=header
+            )
+            self._of = (row.key, row.position)
+        return self._blob[row.offset : row.offset + row.size]

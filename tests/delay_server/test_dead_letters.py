@@ -1,0 +1,256 @@
+"""What brokers refuse for good becomes a dead letter; people requeue it, or drop it."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import trio
+
+from delay_protocol import ItemCode
+from delay_server.dead_letters import DeadConfig, Letter, Wanted
+from delay_server.dead_reason import decode_reason
+from delay_server.server import DelayServer
+from sender import SenderConfig
+from storage import Outcome, Place
+from storage.inspect import verify_disk
+from tests.delay_server.server_rig import World, make_config, make_item, until
+
+DAY_S = 86_400.0
+
+
+def refuse(*ids: str, code: int = ItemCode.SUBJECT_NOT_ASSIGNED) -> Callable[[bytes], int]:
+    """Return how a broker answers that refuses these items for good."""
+    return lambda message_id: code if message_id.decode() in ids else 0
+
+
+async def letters_of(server: DelayServer, wanted: Wanted | None = None) -> list[Letter]:
+    """Return the pending dead letters."""
+    page = await server.dead_letters.find(wanted or Wanted(), after=Place(), rows_max=1000)
+    assert page.after is None
+    return page.letters
+
+
+@pytest.mark.parametrize("code", [ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK])
+async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours_arrive(
+    code: int,
+) -> None:
+    world = World()
+    world.broker.fails = refuse("bad", code=code)
+    due_ms = world.now_ms + 1000
+    items = {name: make_item(name, due_ms, subject="s") for name in ("a", "bad", "z")}
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(*items.values())
+        await until(lambda: server.dead_letters.pending == 1)
+        assert world.broker.ids == ["a", "z"]
+        (letter,) = await letters_of(server)
+        assert letter.item == items["bad"]
+        assert (letter.row.subject, letter.row.due_ms) == (b"s", due_ms)
+        reason = decode_reason(letter.row.reason)
+        assert reason is not None
+        assert (reason.code, reason.group, reason.tries, reason.refused) == (code, "g1", 3, 3)
+        assert [one.code for one in reason.refusals] == [code] * 3
+        assert due_ms <= reason.first_ms < reason.last_ms <= letter.row.dead_ms
+        await trio.sleep(600)
+        assert len(world.broker.requests) == 3, "it is tried no more"
+        assert server.crossing_off.outcomes[Outcome.DEAD] == 1
+        assert (server.store.schedule.pending, server.filing.held) == (0, 0)
+
+
+async def test_other_refusals_and_refusals_of_requests_never_make_a_dead_letter() -> None:
+    world = World()
+    world.broker.fails = refuse("busy", code=ItemCode.STORE_ERROR)
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(make_item("busy", world.now_ms), make_item("a", world.now_ms))
+        await trio.sleep(60)
+        world.broker.code = 52
+        await producer.send(make_item("b", world.now_ms))
+        await trio.sleep(60)
+        assert server.dead_letters.pending == 0
+        world.broker.code, world.broker.fails = 0, refuse()
+        await until(lambda: sorted(world.broker.ids) == ["a", "b", "busy"])
+
+
+async def test_a_requeued_one_is_sent_once_more_byte_for_byte() -> None:
+    world = World()
+    world.broker.fails = refuse("m")
+    item = make_item("m", world.now_ms)
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(item)
+        await until(lambda: server.dead_letters.pending == 1)
+        world.broker.fails = refuse()
+        change = await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+        assert (change.matched, change.done, change.after) == (1, 1, None)
+        await until(lambda: world.broker.ids == ["m"])
+        assert world.broker.deliveries[0].data == item
+        assert server.dead_letters.pending == 0
+        again = await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+        assert (again.matched, again.done) == (0, 0)
+        await trio.sleep(60)
+        assert world.broker.ids == ["m"]
+
+
+async def test_one_that_is_refused_again_becomes_one_again_and_its_history_is_kept() -> None:
+    world = World()
+    world.broker.fails = refuse("m")
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(make_item("m", world.now_ms))
+        for _ in range(3):
+            await until(lambda: server.dead_letters.pending == 1)
+            await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+        await until(lambda: server.dead_letters.pending == 1)
+        (letter,) = await letters_of(server)
+        deaths = await server.dead_letters.deaths_of(letter, rows_max=100)
+        assert [one.row.is_pending for one in deaths] == [False, False, False, True]
+        assert world.broker.ids == []
+
+
+async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sent() -> None:
+    world = World()
+    world.broker.fails = refuse("m1", "m2")
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms), make_item("m2", world.now_ms))
+        await until(lambda: server.dead_letters.pending == 2)
+        sequences = [letter.row.sequence for letter in await letters_of(server)]
+        world.broker.fails = refuse()
+        letters = server.dead_letters
+        wanted = Wanted(sequences=sequences[:1])
+        async with trio.open_nursery() as nursery:
+            # Two operators at once, and one who wants the opposite.
+            for change in (letters.drop, letters.drop, letters.requeue):
+                nursery.start_soon(partial(change, wanted, after=Place(), rows_max=10))
+        # Whoever comes first gets it, and nobody else.
+        assert (letters.dropped + letters.requeued, letters.pending) == (1, 1)
+        await trio.sleep(60)
+        assert len(world.broker.ids) == letters.requeued
+        assert server.crossing_off.outcomes[Outcome.DROPPED] == letters.dropped
+        await letters.drop(Wanted(), after=Place(), rows_max=10)
+        again = await letters.drop(Wanted(), after=Place(), rows_max=10)
+        assert (again.matched, letters.pending) == (0, 0)
+
+
+async def test_a_filter_finds_by_subject_reason_group_time_and_message_id() -> None:
+    world = World()
+    world.broker.fails = lambda message_id: 3 if message_id.startswith(b"x") else 5
+    start_ms = world.now_ms
+    async with world.serving() as server:
+        producer = await world.connect()
+        for number, (name, subject) in enumerate(
+            [("x1", "orders.eu"), ("y2", "orders.us"), ("x3", "mail")]
+        ):
+            await producer.send(make_item(name, start_ms + 1000 * number, subject=subject))
+        await until(lambda: server.dead_letters.pending == 3)
+
+        async def found(wanted: Wanted) -> list[int]:
+            letters = await letters_of(server, wanted)
+            return sorted((letter.row.due_ms - start_ms) // 1000 for letter in letters)
+
+        assert await found(Wanted(subject=b"mail")) == [2]
+        assert await found(Wanted(subject_prefix=b"orders.")) == [0, 1]
+        assert await found(Wanted(subject=b"orders")) == []
+        assert await found(Wanted(code=3)) == [0, 2]
+        assert await found(Wanted(code=3, subject_prefix=b"orders")) == [0]
+        assert await found(Wanted(group="g1")) == [0, 1, 2]
+        assert await found(Wanted(group="g2")) == []
+        assert await found(Wanted(message_id=b"y2")) == [1]
+        assert await found(Wanted(message_id=b"y")) == []
+        assert await found(Wanted(due_from_ms=start_ms + 1000)) == [1, 2]
+        assert await found(Wanted(due_until_ms=start_ms + 1000)) == [0, 1]
+        assert await found(Wanted(dead_from_ms=world.now_ms + 1)) == []
+        assert await found(Wanted(dead_until_ms=world.now_ms)) == [0, 1, 2]
+
+
+async def test_pages_of_any_size_show_each_once() -> None:
+    world = World()
+    names = [f"m{number}" for number in range(700)]
+    world.broker.fails = refuse(*names)
+    async with world.serving() as server:
+        producer = await world.connect()
+        for place in range(0, 700, 100):
+            await producer.send(
+                *(make_item(name, world.now_ms) for name in names[place : place + 100])
+            )
+        await until(lambda: server.dead_letters.pending == 700)
+        for size in (1000, 256, 7, 1):
+            after: Place | None = Place()
+            found: list[int] = []
+            while after is not None:
+                page = await server.dead_letters.find(Wanted(), after=after, rows_max=size)
+                assert len(page.letters) <= size
+                found += [letter.row.sequence for letter in page.letters]
+                after = page.after
+            assert len(found) == len(set(found)) == 700
+            assert found == sorted(found)
+
+
+async def test_at_most_so_many_wait_and_the_rest_is_tried_on() -> None:
+    world = World()
+    names = [f"m{number}" for number in range(30)]
+    world.broker.fails = refuse(*names)
+    async with world.serving(make_config(dead=DeadConfig(pending_max=5))) as server:
+        producer = await world.connect()
+        for name in names:
+            await producer.send(make_item(name, world.now_ms))
+            await trio.sleep(1)
+        await trio.sleep(300)
+        assert 5 <= server.dead_letters.pending <= 6
+        assert server.store.schedule.pending == 30 - server.dead_letters.pending
+        world.broker.fails = refuse()
+        await trio.sleep(900)
+        assert len(world.broker.ids) == 30 - server.dead_letters.pending
+
+
+async def test_settled_days_are_sealed_and_nothing_is_sent_after_restarts() -> None:
+    world = World()
+    world.broker.fails = refuse("m1", "m2", "m3")
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in (1, 2, 3)))
+        await until(lambda: server.dead_letters.pending == 3)
+        first, second, third = await letters_of(server)
+    world.broker.fails = refuse()
+    async with world.serving() as server:
+        assert [one.row.sequence for one in await letters_of(server)] == [
+            one.row.sequence for one in (first, second, third)
+        ]
+        await trio.sleep(60)
+        assert world.broker.ids == []
+        letters = server.dead_letters
+        await letters.drop(Wanted(sequences=[first.row.sequence]), after=Place(), rows_max=1)
+        await letters.requeue(Wanted(sequences=[second.row.sequence]), after=Place(), rows_max=1)
+        await until(lambda: world.broker.ids == ["m2"])
+    async with world.serving() as server:
+        await trio.sleep(2 * DAY_S)
+        letters = server.dead_letters
+        assert [one.row.sequence for one in await letters_of(server)] == [third.row.sequence]
+        await letters.drop(Wanted(), after=Place(), rows_max=1)
+        assert letters.pending == 0
+        await until(lambda: not server.store.schedule.dead.segments, seconds=200)
+        assert server.store.checkpoint.format == 2
+    async with world.serving() as server:
+        assert server.dead_letters.pending == 0
+        await trio.sleep(60)
+        assert world.broker.ids == ["m2"]
+    assert [report["damage"] for report in verify_disk(world.disk) if report["damage"]] == []
+
+
+async def test_a_poisonous_subject_delays_no_other() -> None:
+    world = World()
+    world.broker.fails = lambda message_id: 3 if message_id.startswith(b"bad") else 0
+    config = make_config(sender=SenderConfig(entries_max=2000))
+    async with world.serving(config) as server:
+        producer = await world.connect()
+        due_ms = world.now_ms + 5000
+        for place in range(0, 3000, 1000):
+            await producer.send(
+                *(make_item(f"bad{place + n}", due_ms, subject="poison") for n in range(1000))
+            )
+        await producer.send(*(make_item(f"ok{n}", due_ms + n, subject="fine") for n in range(500)))
+        await until(lambda: len(world.broker.ids) == 500)
+        assert world.now_ms < due_ms + 2000
+        await until(lambda: server.dead_letters.pending == 3000, seconds=600)
+        assert server.filing.held == 0

@@ -1,0 +1,80 @@
+"""A directory with dead letters, as it was when they came to be, is read for good."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from storage.batches import Damage
+from storage.dead_reader import DeadFilter, DeadItems, DeadSearch
+from storage.disk import DirectoryDisk
+from storage.inspect import dump_records, verify_files
+from storage.item_formats import qmq_item_fault
+from storage.store import Store
+from tests.golden.directory import GOLDEN, dead_directory, decoded, written
+from tests.storage.store_rig import SETTINGS, START_MS
+
+HEX = GOLDEN / "format-2.hex"
+DUMP = [json.loads(line) for line in (GOLDEN / "format-2.jsonl").read_text().splitlines()]
+
+DEAD = {record["sequence"]: record for record in DUMP if record.get("kind") == "DEAD"}
+SETTLED = {record["of"] for record in DUMP if record.get("kind") in {"MOVE", "CANCEL"}}
+
+
+def test_today_the_same_directory_is_written_byte_for_byte() -> None:
+    golden, today = decoded(HEX.read_text()), dead_directory()
+    assert sorted(today) == sorted(golden)
+    assert [path for path in golden if today[path] != golden[path]] == []
+
+
+def test_every_kind_of_record_and_file_is_among_them() -> None:
+    kinds = {str(record.get("kind")) for record in DUMP}
+    assert {"DEAD", "MOVE", "CANCEL", "DEAD_ROWS"} <= kinds
+    assert {"dead", "moved", "dropped"} <= {str(record.get("outcome")) for record in DUMP}
+    paths = [path for path in decoded(HEX.read_text()) if path.endswith(".dead")]
+    assert {path.partition("/")[0] for path in paths} == {"schedule_log", "dispatch_log"}
+    assert any(str(record.get("segment", "")).endswith(".dead") for record in DUMP)
+    assert any(str(record["segment"]).endswith(".dead") for record in DUMP if "seal" in record)
+
+
+def test_what_the_dump_said_then_it_says_now(tmp_path: Path) -> None:
+    root = written(decoded(HEX.read_text()), tmp_path)
+    today = [json.loads(json.dumps(record, default=str)) for record in dump_records(root)]
+    assert len(today) == len(DUMP)
+    assert [
+        then for then, now in zip(DUMP, today, strict=True) if not then.items() <= now.items()
+    ] == []
+    assert [record["damage"] for record in verify_files(root) if record["damage"]] == []
+
+
+def test_a_node_starts_on_it_and_finds_the_dead_letters_that_nobody_settled(
+    tmp_path: Path,
+) -> None:
+    disk = DirectoryDisk(written(decoded(HEX.read_text()), tmp_path))
+    damages: list[Damage] = []
+    store, _ = Store.open(
+        disk,
+        SETTINGS,
+        chance=random.Random(1),
+        now_ms=START_MS + 10**9,
+        on_damage=damages.append,
+    )
+    assert store.untold is not None, "a record is there whose fact was never told"
+    search = DeadSearch(
+        disk,
+        store.identity.log_uuid,
+        store.schedule.dead_extents(),
+        wanted=DeadFilter(),
+        on_damage=lambda damage: pytest.fail(str(damage)),
+    )
+    rows = search.step(1000, 1000)
+    items = DeadItems(disk, store.identity.log_uuid)
+    for row in rows:
+        record = DEAD[row.sequence]
+        assert (row.old_sequence, row.size) == (record["of"], record["bytes"])
+        assert row.reason.decode() == record["reason"]
+        assert qmq_item_fault(items.read(row), row.due_ms) is None
+    store.close()
+    assert damages == []
+    assert sorted(row.sequence for row in rows) == sorted(DEAD.keys() - SETTLED)

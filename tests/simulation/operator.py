@@ -1,0 +1,149 @@
+"""Somebody who looks after dead letters: cures, requeues and drops at any moment.
+
+Some message ids are *poison*: every broker refuses them for good until they are cured. What is
+ordered in a life of the server that ends meanwhile may have been done or not; what was confirmed
+has to hold.
+"""
+
+import random
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+
+import trio
+
+from delay_protocol import ItemCode, item_message_id
+from delay_server.dead_letters import Letter, Wanted
+from delay_server.server import DelayServer
+from storage import Place
+
+_EVERYTHING = 10_000
+_PATIENCE_S = 30.0
+
+
+@dataclass(slots=True)
+class Poison:
+    """Which messages brokers refuse for good, and what was ordered about them."""
+
+    one_in: int = 0
+    """One of so many ids; 0 for none."""
+    cured: set[bytes] = field(default_factory=set)
+    is_over: bool = False
+    """Whether all are cured, and requeued unless they were dropped."""
+    requeued: set[bytes] = field(default_factory=set)
+    """Cured ones of which a requeue was confirmed."""
+    dropped: set[bytes] = field(default_factory=set)
+    """Those of which a drop was ordered."""
+
+    def is_poison(self, message_id: bytes) -> bool:
+        """Say whether a message was ever one of these."""
+        return bool(self.one_in) and not zlib.crc32(message_id) % self.one_in
+
+    def code(self, message_id: bytes) -> int:
+        """Return the item code that a broker answers, 0 if it takes the message."""
+        if not self.is_poison(message_id) or message_id in self.cured or self.is_over:
+            return 0
+        blocked = zlib.crc32(message_id) & (1 << 20)
+        return ItemCode.BLOCK if blocked else ItemCode.SUBJECT_NOT_ASSIGNED
+
+    def may_stay(self, message_id: bytes) -> bool:
+        """Say whether a message need not arrive."""
+        if not self.is_poison(message_id) or message_id in self.requeued:
+            return False
+        return message_id in self.dropped or not self.is_over
+
+
+class SimOperator:
+    """Works in each life of the server."""
+
+    def __init__(
+        self,
+        chance: random.Random,
+        poison: Poison,
+        faults: Counter[str],
+        *,
+        length_s: float,
+    ) -> None:
+        """Look after dead letters some times in `length_s`."""
+        self._chance = chance
+        self._poison = poison
+        self._faults = faults
+        self._pause_s = length_s / chance.choice((5, 25, 80))
+        self._requeues_all = chance.random() < 0.5
+        self._last_round = trio.Event()
+        self.is_done = trio.Event()
+        """Set once it has no more to do."""
+
+    def finish(self) -> None:
+        """Do what is to be done at the end, in the present life."""
+        self._last_round.set()
+
+    async def work(self, server: DelayServer) -> None:
+        """Work until everything is done, or the life ends."""
+        await server.ready.wait()
+        while not self._last_round.is_set():
+            with trio.move_on_after(self._chance.expovariate(1 / self._pause_s)):
+                await self._last_round.wait()
+            if not self._last_round.is_set():
+                await self._act(server)
+        if self._requeues_all:
+            self._poison.is_over = True
+        await self._see_all_settled(server)
+        self.is_done.set()
+
+    async def _act(self, server: DelayServer) -> None:
+        """Do something about one dead letter, or about several."""
+        letters = server.dead_letters
+        chance = self._chance
+        page = await letters.find(
+            Wanted(), after=Place(), rows_max=chance.choice((1, 3, 50)), with_items=True
+        )
+        if not page.letters:
+            return
+        letter = chance.choice(page.letters)
+        if letter.item is None:
+            return
+        wanted = Wanted(sequences=[letter.row.sequence])
+        message_id = bytes(item_message_id(letter.item))
+        kind = chance.random()
+        if kind < 0.45:
+            await self._requeue(server, wanted, message_id, cured=chance.random() < 0.6)
+        elif kind < 0.7:
+            self._poison.dropped.add(message_id)
+            change = await letters.drop(wanted, after=Place(), rows_max=1)
+            self._faults["operator: dropped"] += change.done
+        elif kind < 0.85:
+            await self._requeue_subject(server, letter)
+        else:
+            # Two who want different things of the same one.
+            self._poison.dropped.add(message_id)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: letters.drop(wanted, after=Place(), rows_max=1))
+                nursery.start_soon(lambda: letters.requeue(wanted, after=Place(), rows_max=1))
+            self._faults["operator: drop against requeue"] += 1
+
+    async def _requeue(
+        self, server: DelayServer, wanted: Wanted, message_id: bytes, *, cured: bool
+    ) -> None:
+        if cured:
+            self._poison.cured.add(message_id)
+        change = await server.dead_letters.requeue(wanted, after=Place(), rows_max=1)
+        self._faults["operator: requeued"] += change.done
+        if cured and change.done:
+            self._poison.requeued.add(message_id)
+
+    async def _requeue_subject(self, server: DelayServer, letter: Letter) -> None:
+        wanted = Wanted(subject=letter.row.subject)
+        change = await server.dead_letters.requeue(wanted, after=Place(), rows_max=_EVERYTHING)
+        self._faults["operator: requeued by filter"] += change.done
+
+    async def _see_all_settled(self, server: DelayServer) -> None:
+        """Wait until every message was sent or given up; requeue what was, if that is the plan."""
+        while True:
+            if self._requeues_all:
+                await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=_EVERYTHING)
+            left = server.store.schedule.pending + server.burying.count
+            page = await server.dead_letters.find(Wanted(), after=Place(), rows_max=1)
+            if not left and not (self._requeues_all and page.letters):
+                return
+            await trio.sleep(_PATIENCE_S)
