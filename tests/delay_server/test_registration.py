@@ -453,7 +453,7 @@ async def test_nothing_of_what_is_queued_is_sent_once_fenced() -> None:
             await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
             await nursery.start(lambda task_status: serve_fenced(server, task_status))
             producer = await world.connect()
-            for part in range(6):
+            for part in range(20):
                 names = [f"{part}-{number}" for number in range(1000)]
                 await producer.send(*(make_item(name, world.now_ms) for name in names))
             await until(lambda: len(world.broker.requests) > 2)
