@@ -123,6 +123,8 @@ class MetaServer:
             self.secret, is_needed=config.registration.secret_needed, chance=runtime.chance
         )
         self._open_store = open_store
+        self.look_s = _LOOK_S
+        """Seconds between two looks at who is silent, and at what is to be stored meanwhile."""
         self._silent: dict[str, None] = {}
         """Groups that are silent, which the store could not be told."""
         self.listener: Server | None = None
@@ -258,9 +260,9 @@ class MetaServer:
         stall_s = self.config.registration.stall_ms_max / 1000
         looked_at = trio.current_time()
         while True:
-            await trio.sleep(_LOOK_S)
+            await trio.sleep(self.look_s)
             now = trio.current_time()
-            missed = now - looked_at - _LOOK_S
+            missed = now - looked_at - self.look_s
             looked_at = now
             if missed > stall_s:
                 # What was sent to us meanwhile is still unread.
@@ -291,13 +293,13 @@ class MetaServer:
                 await self._commit("timestamps", partial(_raised, wanted))
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
-            await trio.sleep(_LOOK_S)
+            await trio.sleep(self.look_s)
 
     async def keep_clients(self) -> None:
         """Store which clients were seen, and forget those not seen for long."""
         forget_at = trio.current_time() + _FORGET_S
         while True:
-            await trio.sleep(_LOOK_S)
+            await trio.sleep(self.look_s)
             if self.clients.gathered:
                 await self._commit("clients", self.clients.plan_store)
             if trio.current_time() >= forget_at:

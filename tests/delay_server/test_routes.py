@@ -407,3 +407,19 @@ def test_a_number_that_is_given_to_another_subject_leads_where_that_one_goes() -
     bench.names.append(b"a")
     (route,) = bench.routes.look(np.array([2], np.uint32)).tolist()
     assert bench.routes.groups_of(bench.lanes.base + route) == ("g3",)
+
+
+def test_the_lane_of_a_hot_subject_leads_where_its_route_leads_and_the_sender_hears_of_it() -> None:
+    bench = Bench()
+    bench.names.append(b"hot")
+    bench.routes.look(np.array([0], np.uint32))
+    bench.answer("hot", "g1")
+    entries = np.zeros(1500, ENTRY)
+    ((lane, _),) = bench.lanes.admit(entries, 1_000_000)
+    assert lane == bench.lanes.number(0) > 0
+    assert bench.routes.groups_of(lane) == ("g1",)
+    bench.told.clear()
+    bench.answer("hot", "g2")
+    assert bench.routes.groups_of(lane) == ("g2",)
+    # What it has queued for g1 is taken back by that.
+    assert any(lane in lanes for lanes in bench.told)

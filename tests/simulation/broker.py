@@ -115,7 +115,8 @@ class SimBroker:
         faults: Counter[str],
     ) -> None:
         self.name = name
-        self._address = address
+        self.address = address
+        """Where it listens, from the next time on that it is up."""
         self._network = network
         self._chance = chance
         self._witness = witness
@@ -169,7 +170,7 @@ class SimBroker:
         network = self._network.node(self.name)
         while True:
             await self._up.wait()
-            listener = await network.listen(*self._address)
+            listener = await network.listen(*self.address)
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
             with trio.CancelScope() as self._serving:

@@ -13,7 +13,7 @@ which takes more time than the rest of a seed, and keeps no history.
 import bisect
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -159,7 +159,10 @@ class Medium:
         self.audit: list[AuditRow] = []
         self._audit_numbers = 0
         self.commits: list[Commit] = []
+        self.generation = 0
+        """How often it was set back; who holds a connection of before has none any more."""
         self._times: list[float] = []
+        self._besides: list[tuple[int, int]] = []
         # Of each row: numbers of the commits that changed it, and what it was afterwards.
         self._history: dict[tuple[str, Key], tuple[list[int], list[Any]]] = {}
         self._unseen: list[tuple[float, float, int]] = []
@@ -198,9 +201,33 @@ class Medium:
             self.timestamp_ms = timestamp_ms
             self.audit, self._audit_numbers = audit, audit_numbers
             raise
+        self._note(changes, changed, foreign=foreign)
+
+    def set_back(self, number: int) -> None:
+        """Be again what it was after so many commits: a backup that is restored, a replica that
+        lagged and takes over. That is a commit of its own."""
+        changed: dict[tuple[str, Key], None] = {}
+        for table, key in self._history:
+            if self.changed_in(table, key, number, len(self.commits)):
+                row = self.row_at(table, key, number)
+                if row is None:
+                    self.rows[table].pop(key, None)
+                else:
+                    self.rows[table][key] = row
+                changed[table, key] = None
+        self.timestamp_ms, entries = self._besides[number - 1] if number else (0, 0)
+        del self.audit[entries:]
+        self.generation += 1
+        self._note((), changed, foreign=True)
+
+    def _note(
+        self, changes: Sequence[Change], changed: Iterable[tuple[str, Key]], *, foreign: bool
+    ) -> None:
+        """Write a commit into the history; what is in the tables counts."""
         number = len(self.commits) + 1
         self.commits.append(Commit(number, self._now(), tuple(changes), foreign))
         self._times.append(self.commits[-1].at_s)
+        self._besides.append((self.timestamp_ms, len(self.audit)))
         for table, key in changed:
             numbers, rows = self._history.setdefault((table, key), ([], []))
             numbers.append(number)
@@ -343,12 +370,14 @@ class SimStore:
         self._later = later
         self._is_closed = False
         self._must_load = True
+        self._generation = medium.generation
 
     def load(self) -> Contents:
         """Return everything."""
         self._check_up()
         contents = self._medium.contents()
         self._medium.loaded()
+        self._generation = self._medium.generation
         self._must_load = False
         return contents
 
@@ -361,6 +390,7 @@ class SimStore:
             crash("before")
         try:
             self._check_up()
+            self._check_connected()
             outcome = self._draw()
             if outcome is not None:
                 self._tally[f"store: {outcome.value}"] += 1
@@ -405,6 +435,11 @@ class SimStore:
         if trio.current_time() < self._faults.down_until_s:
             self._tally["store: call while down"] += 1
             raise StoreUnavailableError("drawn: it is down")
+
+    def _check_connected(self) -> None:
+        if self._generation != self._medium.generation:
+            self._tally["store: commit to one that was set back"] += 1
+            raise StoreUnavailableError("drawn: the database was replaced by an older one")
 
     def _check_told(self, outcome: Outcome | None) -> None:
         if outcome is Outcome.KEPT:

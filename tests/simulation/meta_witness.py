@@ -141,6 +141,7 @@ class MetaWitness:
         self.stalls: list[tuple[float, float]] = []
         """When everything stood still, and for how long."""
         self._calm_since: float | None = None
+        self._was_set_back = False
         self._ranks: dict[tuple[str, frozenset[tuple[str, int]]], tuple[str, ...]] = {}
         self._masters: dict[tuple[str, int], tuple[object, ...]] = {}
         self._roles: dict[tuple[str, str, str], NodeRole] = {}
@@ -181,7 +182,8 @@ class MetaWitness:
             self.complain(
                 f"time: {use.client_id} was told {reply.timestamp_ms}, after {floor_ms} was told"
             )
-        self.latest_ms = max(self.latest_ms, reply.timestamp_ms)
+        if not self._was_set_back:
+            self.latest_ms = max(self.latest_ms, reply.timestamp_ms)
         first, last = self.medium.known_at(since_s), len(self.medium.commits)
         candidates = list(self._moments(use.routed, first, last))
         fitting = [number for number in candidates if self._fits(use, reply, number)]
@@ -223,6 +225,33 @@ class MetaWitness:
             self._fits(use, reply, number, exactly=False)
             for number in self._moments(use.routed, first, last)
         )
+
+    def was_routed(self, subject: str, group: str, since_s: float, until_s: float) -> bool:
+        """Say whether a producer of a subject may have been told of a group in this time."""
+        use = Use(ClientType.PRODUCER, subject, "", "")
+        first, last = self.medium.known_at(since_s), self.medium.number_at(until_s)
+        return any(
+            group == info.name
+            for number in self._moments(use.routed, first, last)
+            for info in self._normal(use, number)[1]
+        )
+
+    def routed_all_along(
+        self, subject: str, since_s: float, until_s: float
+    ) -> set[tuple[str, str]]:
+        """Return the groups, with addresses, of which a producer was told all this time."""
+        use = Use(ClientType.PRODUCER, subject, "", "")
+        first, last = self.medium.known_at(since_s), self.medium.number_at(until_s)
+        told = [
+            {(info.name, info.master) for info in self._normal(use, number)[1]}
+            for number in self._moments(use.routed, first, last)
+        ]
+        return set.intersection(*told)
+
+    def store_set_back(self) -> None:
+        """Note that the store is what it was before: timestamps may begin there as well."""
+        self.latest_ms = -(2**63)
+        self._was_set_back = True
 
     def _fits(
         self, use: Use, reply: ClientRegisterReply, number: int, *, exactly: bool = True

@@ -136,7 +136,7 @@ class MetaWorld:
         self.config, self.is_ample = draw_settings(derive(seed, "settings"))
         self.medium = Medium()
         self.store_faults = StoreFaults()
-        self.witness = MetaWitness(self.medium, _rules_of(self.config))
+        self.witness = MetaWitness(self.medium, rules_of(self.config))
         self.server: MetaServer | None = None
         self._store_chance = derive(seed, "store")
         self._stop = trio.Event()
@@ -876,7 +876,8 @@ def draw_settings(chance: random.Random) -> tuple[MetaServerConfig, bool]:
     return config, is_ample
 
 
-def _rules_of(config: MetaServerConfig) -> Rules:
+def rules_of(config: MetaServerConfig) -> Rules:
+    """Return the settings that the judge has to know."""
     registration, routing = config.registration, config.routing
     return Rules(
         delay_groups_per_subject=routing.delay_groups_per_subject,

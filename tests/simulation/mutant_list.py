@@ -40,7 +40,7 @@ class Mutant:
     scenario: Scenario = PLAIN
     """The story in which it matters, where plain worlds tell it too rarely."""
     world: str = "server"
-    """Which one it is tried in: the delay "server"'s, or the "meta" server's."""
+    """Which one it is tried in: the delay "server"'s, the "meta" server's, or the "cluster"'s."""
 
 
 _SOON = {

@@ -18,18 +18,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.meta_mutants import META_MUTANTS
 from tests.simulation.mutant_list import MUTANTS, Mutant
 from tests.simulation.scenario import Scenario
 
+if TYPE_CHECKING:
+    from tests.simulation.meta_world import MetaResult
+    from tests.simulation.world import WorldResult
+
 ROOT = Path(__file__).parents[2]
-ALL = (*MUTANTS, *META_MUTANTS)
-"""Of both worlds."""
+ALL = (*MUTANTS, *META_MUTANTS, *CLUSTER_MUTANTS)
+"""Of all worlds."""
 _START_S = 30
 _WHOLE_SEEDS = 8
 """In each scenario, of the tree without any edit; campaigns run many more of the plain one."""
@@ -126,13 +133,18 @@ def copy_tree(target: Path, root: Path = ROOT) -> None:
 def hunt(world: str, name: str, first: int, count: int) -> None:
     """Run seeds of a scenario until one finds something; write a line of JSON about each."""
     # Only in the mutant's process.
+    from tests.simulation.cluster_world import run_cluster_world  # noqa: PLC0415
     from tests.simulation.meta_world import run_meta_world  # noqa: PLC0415
     from tests.simulation.world import run_world  # noqa: PLC0415
 
     [scenario] = [scenario for scenario in scenarios() if scenario.name == name]
+    run_one: Mapping[str, Callable[[int], WorldResult | MetaResult]] = {
+        "server": partial(run_world, scenario=scenario),
+        "meta": run_meta_world,
+        "cluster": run_cluster_world,
+    }
     for seed in range(first, first + count):
-        result = run_meta_world(seed) if world == "meta" else run_world(seed, scenario=scenario)
-        violations = result.violations
+        violations = run_one[world](seed).violations
         sys.stdout.write(json.dumps({"seed": seed, "violations": violations}) + "\n")
         sys.stdout.flush()
         if violations:

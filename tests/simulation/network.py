@@ -498,6 +498,8 @@ class SimNetwork:
         """How the network behaves; may be changed at any time."""
         self.chance = chance
         self.trace = trace or Trace()
+        self.resets_s: list[float] = []
+        """When connections were reset."""
         self._lives: dict[str, NodeNetwork] = {}
         self._listeners: dict[Address, SimListener] = {}
         self._hosts: dict[Address, str] = {}  # who listened there last
@@ -554,6 +556,16 @@ class SimNetwork:
                 for end in (stream, stream.peer):
                     end.time_out_at(trio.current_time() + self.plan.user_timeout_s)
 
+    def unblock(self, source: str, target: str) -> None:
+        """Let pass again what goes from one node to another, and leave other links as they are."""
+        self.trace.note(f"unblock {source} {target}")
+        self._blocked.pop((source, target), None)
+        is_open = not self.is_cut_off(source, target)
+        for stream in list(self._streams.values()):
+            ends = (stream.peer.owner.name, stream.owner.name)
+            if ends == (source, target) or (is_open and ends == (target, source)):
+                stream.resume()
+
     def heal(self) -> None:
         """Let everything pass again."""
         self.trace.note("heal")
@@ -565,6 +577,7 @@ class SimNetwork:
         """Reset a connection: both ends learn it, each after a while."""
         self.trace.note(f"reset {stream.number}")
         now = trio.current_time()
+        self.resets_s.append(now)
         stream.break_at(now + self.draw_delay_s())
         stream.peer.break_at(now + self.draw_delay_s())
 

@@ -2,6 +2,7 @@
 
     python -m tests.simulation.run --seeds 500 --first 1 --jobs 2
     python -m tests.simulation.run --world meta             the meta server's simulation
+    python -m tests.simulation.run --world cluster          that of both together
 
 Prints each failing seed with what was wrong and how to see it again, then the account: faults by
 kind, crash points hit, seeds a second. `--ledger FILE` appends the account to a ledger
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.simulation.campaign import Campaign
+from tests.simulation.cluster_campaign import ClusterCampaign
+from tests.simulation.cluster_world import run_cluster_world
 from tests.simulation.ledger import Account
 from tests.simulation.meta_campaign import MetaCampaign
 from tests.simulation.meta_world import MetaResult, run_meta_world
@@ -67,10 +70,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--ledger", type=Path, help="append the account to this file")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d", time.gmtime()))
-    parser.add_argument("--world", choices=("server", "meta"), default="server")
+    parser.add_argument("--world", choices=("server", "meta", "cluster"), default="server")
     options = parser.parse_args()
     if options.world == "meta":
         return _run_campaign(options, MetaCampaign(), run_meta_world)
+    if options.world == "cluster":
+        return _run_campaign(options, ClusterCampaign(), run_cluster_world)
     return _run_campaign(options, Campaign(), run_world)
 
 

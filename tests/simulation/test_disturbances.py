@@ -82,7 +82,7 @@ def test_what_was_begun_is_ended(kind: str) -> None:
             assert not any(world.network.is_cut_off("server", name) for name in ("g1", "p1"))
             for broker in world.brokers:
                 stream = await world.network.node(f"caller of {broker.name}").connect(
-                    *broker._address
+                    *broker.address
                 )
                 await stream.aclose()
             nursery.cancel_scope.cancel()

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,15 @@ from trio.testing import MockClock
 
 from meta_server.databases import DatabaseSettings
 from meta_server.errors import ConflictError, StoreRefusedError, StoreUnavailableError
-from meta_server.model import Audit, AuditEntry, BrokerGroup, Change, GroupKind, SaveBrokerGroup
+from meta_server.model import (
+    Audit,
+    AuditEntry,
+    BrokerGroup,
+    Change,
+    GroupKind,
+    RaiseTimestamp,
+    SaveBrokerGroup,
+)
 from meta_server.store import SqlStore, open_store
 from tests.meta_server.test_store import changes, empty, sorted_rows
 from tests.simulation.meta_store import GROUPS, Medium, Outcome, SimStore, StoreFaults
@@ -167,3 +176,31 @@ def test_the_history_says_how_a_row_was_after_each_commit_and_what_must_be_known
     assert medium.known_at(9.5) == 2
     medium.loaded()
     assert medium.known_at(9.5) == 3
+
+
+def test_a_store_that_is_set_back_is_what_it_was_and_ends_the_connections_of_before() -> None:
+    async def body() -> None:
+        rig = Rig()
+        rig.save()
+        second = replace(GROUP, master="h:2", version=2)
+        other = BrokerGroup(name="other", kind=GroupKind.NORMAL, master="h:3")
+        entry = AuditEntry(at_ms=1, actor="a", action="b", target="c", before="", after="")
+        rig.store.commit([SaveBrokerGroup(second), SaveBrokerGroup(other), Audit(entry)])
+        rig.store.commit([RaiseTimestamp(7)])
+        medium = rig.medium
+        medium.set_back(1)
+        assert medium.rows[GROUPS] == {"g": GROUP}
+        assert (medium.timestamp_ms, medium.audit) == (0, [])
+        assert [medium.row_at(GROUPS, "g", number) for number in (1, 2, 4)] == [
+            *(GROUP, second, GROUP)
+        ]
+        assert medium.row_at(GROUPS, "other", 4) is None
+        with pytest.raises(StoreUnavailableError, match="older"):
+            rig.store.commit([RaiseTimestamp(8)])
+        assert rig.store.load().broker_groups == (GROUP,)
+        rig.store.commit([SaveBrokerGroup(second)])
+        assert medium.rows[GROUPS] == {"g": second}
+        medium.set_back(0)
+        assert medium.rows[GROUPS] == {}
+
+    trio.run(body, clock=MockClock())

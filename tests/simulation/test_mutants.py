@@ -20,6 +20,7 @@ def test_every_mutant_fits_the_code(mutant: Mutant) -> None:
 def test_the_list_has_a_rule_of_its_own_for_each_mutant() -> None:
     assert len(ALL) >= 100
     assert len([mutant for mutant in ALL if mutant.world == "meta"]) >= 12
+    assert len([mutant for mutant in ALL if mutant.world == "cluster"]) >= 8
     assert len({mutant.name for mutant in ALL}) == len(ALL)
     assert len({mutant.rule for mutant in ALL}) == len(ALL)
     assert {mutant.section[0] for mutant in ALL} >= {"4", "5", "6", "8"}

@@ -362,6 +362,29 @@ def test_a_blocked_direction_stalls_and_goes_on_when_healed() -> None:
     run_joined(program)
 
 
+def test_one_link_speaks_again_while_another_stays_silent() -> None:
+    async def program(near: SimStream, far: SimStream, network: SimNetwork) -> None:
+        network.block("client", "server")
+        network.block("server", "client")
+        network.block("other", "server")
+        await near.send_all(b"a")
+        await far.send_all(b"back")
+        await trio.sleep(1)
+        network.unblock("client", "server")
+        assert await far.receive_some() == b"a"
+        with trio.move_on_after(1):
+            await near.receive_some()
+            raise AssertionError("this direction is still silent")
+        network.unblock("server", "client")
+        assert await near.receive_some() == b"back"
+        assert network.is_cut_off("other", "server")
+        await trio.sleep(100)
+        await near.send_all(b"b")
+        assert await far.receive_some() == b"b"
+
+    run_joined(program)
+
+
 def test_a_block_that_lasts_breaks_connections() -> None:
     async def program(near: SimStream, far: SimStream, network: SimNetwork) -> None:
         network.block("server", "client")

@@ -14,6 +14,8 @@ import trio
 from tests.simulation.clock import SimClock
 from tests.simulation.operator import Poison
 
+_MINUTE_MS = 60_000
+
 
 @dataclass(slots=True)
 class Receipt:
@@ -93,6 +95,15 @@ class Witness:
         shown = [from_ms for at_s, from_ms in self._clock_set if now_s - at_s <= self.under_way_s]
         return max([self.clock.now_ms() - round(self.unconfirmed_ms), *shown])
 
+    def floor_ms(self, at_s: float) -> int:
+        """Return the wall time before which nothing need leave that arrived by then.
+
+        A server that has believed in a clock that was ahead files by the minute it was told; what
+        arrives when the clock is right again waits for that minute.
+        """
+        shown = [from_ms for set_s, from_ms in self._clock_set if set_s <= at_s]
+        return max(shown, default=-_MINUTE_MS) + _MINUTE_MS
+
     def server_started(self) -> None:
         """Note that a life of the server begins."""
         self._lives.append((trio.current_time(), math.inf))
@@ -138,6 +149,10 @@ class Witness:
             if at_s < ended_s:
                 return max(began_s, at_s)
         return math.inf
+
+    def life_began(self, at_s: float) -> float:
+        """Return when the life began of which something was still heard at this time."""
+        return max((began_s for began_s, _ in self._lives if began_s <= at_s), default=0.0)
 
     def all_was_well(self, from_s: float, until_s: float) -> bool:
         """Say whether the server lived through this time and nothing excuses its lateness."""

@@ -68,17 +68,12 @@ PRODUCERS = 3
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
-_LAST_DELIVERY_S = 2 * 3600
-"""Virtual seconds after the last due time in which everything must have left."""
 _SMALL_FLOOR_BYTES = 30_000
 """Floor of free disk where the disk is small."""
 _HELD_UP_S = 120
 """Virtual seconds for which a slow or full disk may hold things up after a life with one."""
 _RACE_CHANCE = 0.25
 _ROT_CHANCE = 0.1
-_HOT_CHANCE = 0.12
-_POISON_CHANCE = 0.3
-"""Of worlds in which brokers refuse some messages for good."""
 _SEALING_S = 300
 """Virtual seconds after the last delivery in which every segment must have been sealed."""
 
@@ -185,6 +180,8 @@ class WorldResult:
     """Crash points that were hit."""
     faults: Counter[str] = field(default_factory=Counter)
     """Faults by kind."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What else there was to be judged."""
     twice: int = 0
     """Deliveries beyond one for each accepted copy, all explained."""
     virtual_s: float = 0.0
@@ -204,6 +201,18 @@ _KINDS_OF_CALLS = dict.fromkeys(_READ_KINDS | {"size"}, "read") | {
 class World:
     """Everything that belongs to one seed."""
 
+    broker_kind: type[SimBroker] = SimBroker
+    constant_brokers: Collection[str] = CONSTANT_BROKERS
+    """Groups that are there all the time: while one does its work, what is due leaves in time."""
+    expected: tuple[type[Exception], ...] = (StorageError, OSError)
+    """Errors with which the server may end."""
+    hot_chance: float = 0.12
+    """Of many messages of one subject at once."""
+    poison_chance: float = 0.3
+    """Of worlds in which brokers refuse some messages for good."""
+    last_delivery_s: float = 2 * 3600
+    """Virtual seconds after the last due time in which everything must have left."""
+
     def __init__(
         self,
         seed: int,
@@ -221,10 +230,7 @@ class World:
         shape = derive(seed, "shape")
         self.trace = trace or Trace()
         self._plan = plan
-        is_long = shape.random() < 0.1
-        self.length_s = (
-            shape.uniform(1.2, 5) * 86_400 if is_long else shape.uniform(2.2, 4.5) * 3600
-        )
+        is_long, self.length_s = self._draw_length(shape)
         # Close enough to midnight that what is due behind it lies in segments of a day.
         start_ms = EPOCH_MS + round(shape.uniform(20.5, 21.5) * _HOUR_MS)
         self.clock = SimClock(epoch_ms=start_ms, drift=shape.choice((0.0, 0.0, 5e-5, -5e-5)))
@@ -238,7 +244,7 @@ class World:
         self.config = self._draw_configuration()
         self.pacer_sleep_ms_max = 7200_000 if is_long else 600_000
         poisoning = derive(seed, "poison")
-        is_poisoned = poisoning.random() < (scenario.poison or _POISON_CHANCE)
+        is_poisoned = poisoning.random() < (scenario.poison or self.poison_chance)
         self.witness.poison = Poison(poisoning.choice((6, 15, 40)) if is_poisoned else 0)
         self.operator = SimOperator(poisoning, self.witness.poison, faults, length_s=self.length_s)
         self.witness.clock_heed_s = self.pacer_sleep_ms_max / 1000 + 60
@@ -259,7 +265,7 @@ class World:
             executor_plan=ExecutorPlan(stall_chance=shape.choice((0.0, 0.002, 0.01))),
         )
         self.brokers = [
-            SimBroker(
+            self.broker_kind(
                 name,
                 address,
                 network=self.network,
@@ -290,7 +296,7 @@ class World:
             weights=scenario.disturbances,
             rounds=scenario.rounds,
         )
-        minutes_ms = _busy_minutes(shape, start_ms, days=is_long)
+        minutes_ms = self._busy_minutes(shape, start_ms, days=is_long)
         burst = self._draw_burst(shape, start_ms)
         self.producers = [
             SimProducer(
@@ -318,6 +324,21 @@ class World:
         self._probe: Probe | None = None
         self._finished = False
 
+    def _draw_length(self, shape: random.Random) -> tuple[bool, float]:
+        """Return whether the world is one of days, and how many virtual seconds it goes on."""
+        is_long = shape.random() < 0.1
+        return is_long, (
+            shape.uniform(1.2, 5) * 86_400 if is_long else shape.uniform(2.2, 4.5) * 3600
+        )
+
+    def _busy_minutes(self, shape: random.Random, start_ms: int, *, days: bool) -> list[int]:
+        """Return the minutes in which most messages are due: near ones, hours and days ahead."""
+        near = [shape.uniform(2, 40) * _MINUTE_MS for _ in range(14)]
+        far = [shape.uniform(0.7, 4.2) * _HOUR_MS for _ in range(20)]
+        if days:
+            far[10:] = [shape.uniform(1, 5.5) * _DAY_MS for _ in range(10)]
+        return [start_ms + round(ahead_ms) for ahead_ms in near + far]
+
     def _draw_configuration(self) -> SmallConfig:
         there = {
             name: address
@@ -335,7 +356,7 @@ class World:
 
     def _draw_burst(self, shape: random.Random, start_ms: int) -> HotBurst | None:
         asked_for = self._scenario.hot_ahead_s
-        if shape.random() >= _HOT_CHANCE and asked_for is None:
+        if shape.random() >= self.hot_chance and asked_for is None:
             return None
         at_s = shape.uniform(0.05, 0.5) * min(self.length_s, 10_000)
         ahead_s = shape.uniform(*(asked_for or (10, 2400)))
@@ -353,6 +374,7 @@ class World:
         async with trio.open_nursery() as nursery:
             for broker in self.brokers:
                 await nursery.start(broker.run)
+            self._start_others(nursery)
             nursery.start_soon(self._keep_serving, nursery.cancel_scope)
             nursery.start_soon(self._disturbances.run)
             async with trio.open_nursery() as producing:
@@ -366,11 +388,14 @@ class World:
             self._stop.set()
             await trio.sleep_forever()
 
+    def _start_others(self, nursery: trio.Nursery) -> None:
+        """Start what else there is in the world."""
+
     async def _see_everything_delivered(self) -> None:
         latest_ms = max(self.witness.due_ms.values(), default=0)
         await trio.sleep(max(0, latest_ms - self.clock.now_ms()) / 1000 + 1)
         self.operator.finish()
-        with trio.move_on_after(_LAST_DELIVERY_S):
+        with trio.move_on_after(self.last_delivery_s):
             if self.witness.poison.one_in:
                 await self.operator.is_done.wait()
             await self.witness.nothing_missing()
@@ -412,9 +437,7 @@ class World:
         self._disturbances.before_start()
         # Before its first step: it may die there.
         self.witness.acknowledged_in_this_life = 0
-        ending = await self.node.live(
-            self._serve, expected=(StorageError, OSError), count_steps=count_steps
-        )
+        ending = await self.node.live(self._serve, expected=self.expected, count_steps=count_steps)
         self.server = None
         if self.is_small:
             self._check_space(self.node.disk)
@@ -596,15 +619,6 @@ class World:
             self._crash_on_send = None
 
 
-def _busy_minutes(shape: random.Random, start_ms: int, *, days: bool) -> list[int]:
-    """Return the minutes in which most messages are due: near ones, hours and days ahead."""
-    near = [shape.uniform(2, 40) * _MINUTE_MS for _ in range(14)]
-    far = [shape.uniform(0.7, 4.2) * _HOUR_MS for _ in range(20)]
-    if days:
-        far[10:] = [shape.uniform(1, 5.5) * _DAY_MS for _ in range(10)]
-    return [start_ms + round(ahead_ms) for ahead_ms in near + far]
-
-
 def planned_ends(
     seed: int,
     length_s: float,
@@ -711,11 +725,15 @@ def run_world(
     scenario: Scenario = PLAIN,
 ) -> WorldResult:
     """Run one seed and check its promises; whatever goes wrong is in `violations`."""
-    world = World(seed, trace=trace, plan=plan, scenario=scenario)
+    return judge(World(seed, trace=trace, plan=plan, scenario=scenario))
+
+
+def judge(world: World) -> WorldResult:
+    """Run a world and check its promises."""
     result = world.result
     with quiet():
         try:
-            run_deterministic(seed, world.run, limit_s=world.length_s * 2 + 20 * 86_400)
+            run_deterministic(world.seed, world.run, limit_s=world.length_s * 2 + 20 * 86_400)
         except (Exception, ExceptionGroup) as error:  # noqa: BLE001 (a finding, whatever it is)
             result.violations += world.witness.complaints
             result.violations.append("".join(traceback.format_exception(error)))
@@ -731,7 +749,7 @@ def run_world(
         findings = check(
             world.witness,
             world.deleted.with_files(whole_files(world.witness, world.node.revive().contents())),
-            brokers=CONSTANT_BROKERS,
+            brokers=world.constant_brokers,
             at_stop=at_stop,
         )
         result.violations += findings.violations

@@ -1,0 +1,229 @@
+"""The rules that hold delay server, meta server and broker groups together, and their removals.
+
+Read `mutant_list.py` first: these are mutants like those, tried in the cluster's world.
+"""
+
+from tests.simulation.mutant_list import Edit, Mutant
+
+_HANDLERS = "meta_server/handlers.py"
+_LANES = "delay_server/lanes.py"
+_META_ROUTES = "delay_transport/meta_routes.py"
+_PUSHING = "meta_server/pushing.py"
+_REGISTRATION = "delay_server/registration.py"
+_ROUTES = "delay_server/routes.py"
+_SESSION = "delay_protocol/meta_session.py"
+
+
+def _rule(
+    name: str, about: str, rule: str, needs: str, *edits: tuple[str, str, str], seeds: int = 20
+) -> Mutant:
+    return Mutant(
+        name=name,
+        section=f"8 {about}",
+        rule=rule,
+        needs=needs,
+        edits=tuple(Edit(*edit) for edit in edits),
+        seeds=seeds,
+        world="cluster",
+    )
+
+
+_FOLLOWED = (
+    _rule(
+        "waiting messages keep their route",
+        "following routes",
+        "Messages that wait go where the route leads that their subject has now.",
+        "a route that changes",
+        (_ROUTES, "            self.lanes.route_changed(number, route)\n", ""),
+    ),
+    _rule(
+        "a group stays where it was",
+        "following routes",
+        "A group is where it was heard of last.",
+        "a group that comes back elsewhere",
+        (
+            _ROUTES,
+            "            if self._masters.get(group.name) == group.master:",
+            "            if group.name in self._masters:",
+        ),
+        seeds=60,
+    ),
+    _rule(
+        "who waits for a route is forgotten",
+        "following routes",
+        "A subject is asked for as long as its messages wait for a route.",
+        "a subject without a route for some minutes",
+        (
+            _ROUTES,
+            (
+                "        needed = np.union1d(np.union1d(used, self.lanes.parked()), "
+                "self.lanes.holders())"
+            ),
+            "        needed = np.union1d(used, self.lanes.holders())",
+        ),
+        seeds=60,
+    ),
+    _rule(
+        "what waits on disk stays in its lane",
+        "following routes",
+        "What waits on disk for a route comes from there when there is one.",
+        "a subject without a route for a while",
+        (
+            _LANES,
+            (
+                "        if subject in self.unopened.get(before, ()):\n"
+                "            _take(self.unopened, before, subject)\n"
+                "        self._await_opening(subject, lane)\n"
+            ),
+            "",
+        ),
+    ),
+    _rule(
+        "routes of a lost connection are trusted",
+        "asking",
+        "On a new connection everything is asked anew: what was told before may be over.",
+        "a split, or a meta server that ends",
+        (
+            _SESSION,
+            "            is_done = use.connection == self._connection or use.route is None\n",
+            "            is_done = True\n",
+        ),
+        seeds=40,
+    ),
+    _rule(
+        "pushes are not heard",
+        "asking",
+        "A push changes a route as an answer does.",
+        "a route that changes",
+        (
+            _META_ROUTES,
+            "                if changed is not None:\n",
+            "                if changed is not None and frame.opaque:\n",
+        ),
+        seeds=40,
+    ),
+    _rule(
+        "nobody connects again",
+        "asking",
+        "A connection to a meta server that ends is made anew.",
+        "a meta server that ends",
+        (
+            _META_ROUTES,
+            "            await trio.sleep(wait_s)\n\n    async def _converse",
+            "            await trio.sleep_forever()\n\n    async def _converse",
+        ),
+    ),
+    _rule(
+        "no meta server, no routes",
+        "asking",
+        "What is known of routes stays when no meta server answers.",
+        "a meta server that is away",
+        (
+            _META_ROUTES,
+            "            self._dialogue.disconnected(trio.current_time())\n",
+            (
+                "            self._dialogue.disconnected(trio.current_time())\n"
+                "            for use in self._session._uses.values():\n"
+                "                use.route = None\n"
+                "                self._on_changed(use.subject)\n"
+            ),
+        ),
+        seeds=60,
+    ),
+)
+
+_STANDS = (
+    _rule(
+        "a later epoch is ignored",
+        "membership",
+        "A node that is told of another epoch than the one it began ends.",
+        "a copy of a directory",
+        (
+            _REGISTRATION,
+            "            raise FencedError(node=name, epoch=self.own_epoch, reason=reason)",
+            "            _log.warning(reason)",
+        ),
+        seeds=60,
+    ),
+    _rule(
+        "a refusal is ignored",
+        "membership",
+        "A node that is refused ends.",
+        "a copy of a directory",
+        (
+            _REGISTRATION,
+            "            raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)",
+            "            raise _NoUseError(reply.reason)",
+        ),
+        seeds=60,
+    ),
+    _rule(
+        "clients are told once",
+        "membership",
+        "Clients are told again and again that the group takes messages.",
+        "nothing",
+        (
+            _REGISTRATION,
+            (
+                "                with trio.move_on_after(pause_s):\n"
+                "                    await self._announce_now.sleep()"
+            ),
+            "                await self._announce_now.sleep()",
+        ),
+    ),
+    _rule(
+        "a new connection is not told",
+        "membership",
+        "Clients are told on each connection to a meta server.",
+        "a split, or a meta server that ends",
+        (
+            _REGISTRATION,
+            "                nursery.start_soon(self._announce, connection)",
+            (
+                "                if self.failures == 0:\n"
+                "                    nursery.start_soon(self._announce, connection)"
+            ),
+        ),
+    ),
+    _rule(
+        "nobody registers again",
+        "membership",
+        "A node that has lost its meta server looks for one again.",
+        "a split, or a meta server that ends",
+        (
+            _REGISTRATION,
+            "            await trio.sleep(self._backoff.wait_s(failures, self._chance))",
+            "            await trio.sleep(1e9)",
+        ),
+    ),
+)
+
+_TOLD = (
+    _rule(
+        "pushes of single routes only",
+        "telling",
+        "When a group changes, or a setting, all are looked at whom it may concern.",
+        "a group that goes",
+        (
+            "meta_server/server.py",
+            "        if len(subjects) < len(routing):\n            self.pushing.changed()\n",
+            "        if len(subjects) < len(routing):\n            self.pushing.changed([])\n",
+        ),
+        seeds=40,
+    ),
+    _rule(
+        "a subscription by the wrong name",
+        "telling",
+        "A client of a retry subject is told of the routes of the real one.",
+        "a route that changes",
+        (
+            _HANDLERS,
+            "            routed=routed,\n            client_id=request.client_id,",
+            "            routed=request.subject,\n            client_id=request.client_id,",
+        ),
+        seeds=40,
+    ),
+)
+
+CLUSTER_MUTANTS = (*_FOLLOWED, *_STANDS, *_TOLD)
+"""From what the delay server does with what it hears to what it is told."""
