@@ -137,7 +137,7 @@ def test_a_batch_of_every_kind_comes_back() -> None:
         "subject": np.array([0], "u2"),
     }
     old = {"old_sequence": np.array([1]), "old_minute": np.array([2], "u4")}
-    reason = {"reason": np.array([4], "u2")}
+    reason = {"reason": np.array([1], "u2")}
     appends = [
         floor_record(5),
         Append(kind=RecordKind.CANCEL, count=1, floor_minute=5, arrays=old),
@@ -146,7 +146,7 @@ def test_a_batch_of_every_kind_comes_back() -> None:
             blob=[b"abc"],
         ),
         Append(
-            kind=RecordKind.DEAD, count=1, floor_minute=6, names=[b"s"],
+            kind=RecordKind.DEAD, count=1, floor_minute=6, names=[b"s", b"why"],
             arrays=old | item | reason, blob=[b"a", b"bc"],
         ),
     ]  # fmt: skip
