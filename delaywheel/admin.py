@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from delaywheel.admin_client import Json, Session
+from delaywheel.admin_client import Session
 from delaywheel.admin_tokens import token
+from delaywheel.http_exchange import Json
 from delaywheel.options import of_meta_server
 from delaywheel.parameters import MOMENT, PAIR
 from delaywheel.status import format_value

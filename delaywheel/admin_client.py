@@ -1,23 +1,17 @@
 """Asking a meta server's administration API, and what its refusals mean for a command."""
 
-import http.client
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
-import msgspec
-
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.http_exchange import Json, ask_json
 
 TIMEOUT_S: Final = 15.0
 """A meta server answers a change within `admin.answer_ms_max`."""
-
-ANSWER_BYTES_MAX: Final = 64 << 20
-"""Bytes of one answer: everything at a glance of thousands of groups has a few MB."""
 
 PAGE: Final = 1000
 """Rows that are asked for at a time."""
@@ -33,8 +27,6 @@ _EXIT_CODES: Final[Mapping[int, ExitCode]] = {
     504: ExitCode.DISK,
 }
 """How a command ends that was answered so; 503 depends on the reason, all others are refusals."""
-
-Json = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -56,53 +48,24 @@ class Session:
 
         Parameters and fields that are None are left out.
         """
-        from delay_transport import parse_address
-
-        host, port = parse_address(self.meta)
         target = "/".join([_PREFIX, *(quote(part, safe="") for part in path)])
         if given := {name: _text(value) for name, value in _given(query)}:
             target += "?" + urlencode(given)
-        headers = {"Accept": "application/json"}
-        data = None
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-            data = msgspec.json.encode(dict(_given(body)))
-        if (token := self._token()) is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        # Plain http.client: no proxy from the environment gets to see the token.
-        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-        try:
-            connection.request(method, target, body=data, headers=headers)
-            response = connection.getresponse()
-            answer = response.read(ANSWER_BYTES_MAX + 1)
-        except (OSError, http.client.HTTPException, socket.gaierror) as error:
-            raise Failure(
-                f"no meta server answers at {self.meta}: {error}; is this its http.address?",
-                ExitCode.NETWORK,
-            ) from error
-        finally:
-            connection.close()
-        return self._decoded(response.status, answer)
-
-    def _decoded(self, status: int, answer: bytes) -> Json:
-        try:
-            found = msgspec.json.decode(answer, type=dict[str, Any])
-            if status < 400:
-                return found
-            error = found["error"]
-            message, code = str(error["message"]), str(error["code"])
-        except (
-            msgspec.DecodeError,
-            UnicodeDecodeError,
-            RecursionError,
-            KeyError,
-            TypeError,
-        ) as bad:
-            raise Failure(
-                f"what answers at {self.meta} is no meta server that can be administered",
-                ExitCode.NETWORK,
-            ) from bad
-        if status == 401 and self._token() is None:
+        token = self._token()
+        status, found = ask_json(
+            self.meta,
+            method,
+            target,
+            body=None if body is None else dict(_given(body)),
+            token=token,
+            timeout_s=TIMEOUT_S,
+            server="meta server",
+            purpose="can be administered",
+        )
+        if status < 400:
+            return found
+        message, code = str(found["error"]["message"]), str(found["error"]["code"])
+        if status == 401 and token is None:
             message = f"{self.meta} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
         if status == 503 and code == "store":
             raise _failure(message, ExitCode.DISK)

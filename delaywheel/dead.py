@@ -3,9 +3,7 @@
 Everything goes over the node's HTTP port, which answers on its own machine only.
 """
 
-import http.client
 import json
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,17 +12,15 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 import click
-import msgspec
 
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.http_exchange import Json, ask_json
 from delaywheel.parameters import MomentType
 from delaywheel.status import format_value
 from delaywheel.terminal import cell, wide_console
 
 TIMEOUT_S: Final = 60.0
 """A change of thousands waits for the disk now and then."""
-
-ANSWER_BYTES_MAX: Final = 64 << 20
 
 PAGE: Final = 1000
 """Dead letters asked for at a time."""
@@ -43,7 +39,6 @@ _EXIT_CODES: Final[Mapping[int, ExitCode]] = {
 }
 """How a command ends that was answered so; all others are refusals."""
 
-Json = dict[str, Any]
 Command = Callable[..., Any]
 
 
@@ -72,49 +67,21 @@ class Node:
 
     def ask(self, method: str, path: str, body: Json | None = None) -> Json:
         """Return the answer; raise Failure with a sentence and an exit code."""
-        from delay_transport import parse_address
-
-        host, port = parse_address(self.address)
-        headers = {"Accept": "application/json"}
-        data = None
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-            data = msgspec.json.encode(body)
-        # Plain http.client: no proxy from the environment gets between two processes of a machine.
-        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-        try:
-            connection.request(method, path, body=data, headers=headers)
-            response = connection.getresponse()
-            answer = response.read(ANSWER_BYTES_MAX + 1)
-        except (OSError, http.client.HTTPException, socket.gaierror) as error:
-            raise Failure(
-                f"no delay server answers at {self.address}: {error}; is this its http.address?",
-                ExitCode.NETWORK,
-            ) from error
-        finally:
-            connection.close()
-        return self._decoded(response.status, answer)
-
-    def _decoded(self, status: int, answer: bytes) -> Json:
         from delay_protocol import printable
 
-        try:
-            found = msgspec.json.decode(answer, type=dict[str, Any])
-            if status < 400:
-                return found
-            message = str(found["error"]["message"])
-        except (
-            msgspec.DecodeError,
-            UnicodeDecodeError,
-            RecursionError,
-            KeyError,
-            TypeError,
-        ) as bad:
-            raise Failure(
-                f"what answers at {self.address} is no delay server that keeps dead letters",
-                ExitCode.NETWORK,
-            ) from bad
-        raise Failure(printable(message), _EXIT_CODES.get(status, ExitCode.REFUSED))
+        status, found = ask_json(
+            self.address,
+            method,
+            path,
+            body=body,
+            timeout_s=TIMEOUT_S,
+            server="delay server",
+            purpose="keeps dead letters",
+        )
+        if status < 400:
+            return found
+        message = printable(str(found["error"]["message"]))
+        raise Failure(message, _EXIT_CODES.get(status, ExitCode.REFUSED))
 
 
 def _on_a_node(command: Command) -> Command:

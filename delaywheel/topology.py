@@ -14,7 +14,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from delaywheel.admin_client import Json, Session
+from delaywheel.admin_client import Session
+from delaywheel.http_exchange import Json
 from delaywheel.options import of_meta_server, watching
 from delaywheel.status import format_value
 from delaywheel.terminal import cell, wide_console

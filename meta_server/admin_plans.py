@@ -42,6 +42,8 @@ from meta_server.model import (
     Broker,
     BrokerGroup,
     Change,
+    DelayGroup,
+    DelayNode,
     GroupKind,
     LimitSetting,
     OfflineState,
@@ -650,6 +652,21 @@ def _consumer(state: OfflineState) -> str:
 # Delay servers
 
 
+def _silent_node(
+    registry: Registry, name: str, node_id: str, *, is_heard: bool
+) -> tuple[DelayGroup, DelayNode]:
+    """Return a delay group and its node; raise NotFoundError, or StateError if it lives."""
+    group = registry.delay_groups.get(name)
+    if group is None:
+        raise NotFoundError(f"there is no delay group {name!a}")
+    node = registry.nodes.get((group.cluster, name, node_id))
+    if node is None:
+        raise NotFoundError(f"the delay group {name} has no node {node_id!a}")
+    if is_heard:
+        raise StateError(f"{node_id} at {node.address} lives: stop it, and wait for the time-out")
+    return group, node
+
+
 def give_up_node(
     desk: Desk, name: str, node_id: str, *, is_heard: bool, lose_messages: bool
 ) -> tuple[Change, ...]:
@@ -659,15 +676,7 @@ def give_up_node(
     allowed, the group has no member in sync any more, and begins again with the next node that
     registers.
     """
-    registry = desk.registry
-    group = registry.delay_groups.get(name)
-    if group is None:
-        raise NotFoundError(f"there is no delay group {name!a}")
-    node = registry.nodes.get((group.cluster, name, node_id))
-    if node is None:
-        raise NotFoundError(f"the delay group {name} has no node {node_id!a}")
-    if is_heard:
-        raise StateError(f"{node_id} at {node.address} lives: stop it, and wait for the time-out")
+    group, node = _silent_node(desk.registry, name, node_id, is_heard=is_heard)
     record = group.record
     changes: list[Change] = [RemoveDelayNode(node)]
     after = group
@@ -690,7 +699,7 @@ def give_up_node(
                 in_sync={},
                 phase=Phase.ELECTING,
             )
-            changes += _gone(registry, name, now_ms=desk.now_ms)
+            changes += _gone(desk.registry, name, now_ms=desk.now_ms)
         else:
             raise StateError(
                 f"{node_id} has the only disk with the messages of {name}: bring it back, or say "
@@ -715,15 +724,7 @@ def accept_older_node(
     What only the newer one has is given up; it is refused from the moment the older one has begun
     an epoch. Until then whichever comes first is taken.
     """
-    registry = desk.registry
-    group = registry.delay_groups.get(name)
-    if group is None:
-        raise NotFoundError(f"there is no delay group {name!a}")
-    node = registry.nodes.get((group.cluster, name, node_id))
-    if node is None:
-        raise NotFoundError(f"the delay group {name} has no node {node_id!a}")
-    if is_heard:
-        raise StateError(f"{node_id} at {node.address} lives: stop it, and wait for the time-out")
+    group, node = _silent_node(desk.registry, name, node_id, is_heard=is_heard)
     if not lose_messages:
         raise StateError(
             f"{node_id} had record {node.last_sequence} in epoch {node.last_epoch}: what an older "

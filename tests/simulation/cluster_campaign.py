@@ -5,7 +5,6 @@ Beside what campaign.py counts, how much there was to be judged. The sum is on t
     python -m tests.simulation.cluster_campaign     # write its tables of docs/reliability.md anew
 """
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from tests.simulation.campaign import PAGE, Campaign, Entry, page_with, tables
+from tests.simulation.ledger import added, counts_line, read_entries, table
 from tests.simulation.world import WorldResult
 
 CLUSTER_LEDGER = Path("docs/reliability-cluster-ledger.jsonl")
@@ -80,11 +80,9 @@ class ClusterCampaign(Campaign):
 
     counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, result: WorldResult, cpu_s: float = 0.0) -> None:
-        """Enter one seed."""
-        Campaign.add(self, result, cpu_s)
-        if not result.violations:
-            self.counts.update(result.counts)
+    def _count(self, result: WorldResult) -> None:
+        Campaign._count(self, result)
+        self.counts.update(result.counts)
 
     @property
     def never_struck(self) -> list[str]:
@@ -96,9 +94,7 @@ class ClusterCampaign(Campaign):
     def lines(self) -> Iterator[str]:
         """Yield the account for people."""
         yield from Campaign.lines(self)
-        yield "judged: " + (
-            ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items())) or "nothing"
-        )
+        yield "judged: " + counts_line(self.counts)
         if self.never_struck:
             yield "never struck: " + ", ".join(self.never_struck)
 
@@ -118,21 +114,15 @@ class ClusterEntry(Entry):
 
 def read_cluster_ledger(path: Path) -> list[ClusterEntry]:
     """Return the campaigns of a ledger, oldest first; raise ValueError or TypeError at nonsense."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [ClusterEntry(**json.loads(line)) for line in lines]
+    return read_entries(path, ClusterEntry)
 
 
 def cluster_tables(entries: Iterable[ClusterEntry]) -> str:
     """Return the sum of campaigns as it stands in docs/reliability.md."""
     campaigns = list(entries)
-    counts: Counter[str] = Counter()
-    for entry in campaigns:
-        counts.update(entry.counts)
-    lines = ["| judged | how much |", "| --- | --- |"]
-    lines += [f"| {name} | {count:,} |" for name, count in sorted(counts.items())]
-    return "\n\n".join(("\n".join(lines), tables(campaigns)))
+    counts = added(entry.counts for entry in campaigns)
+    judged = table(("judged", "how much"), sorted(counts.items()))
+    return "\n\n".join((judged, tables(campaigns)))
 
 
 def main() -> int:

@@ -3,7 +3,9 @@
 Read `mutant_list.py` first: these are mutants like those, tried in the cluster's world.
 """
 
-from tests.simulation.mutant_list import Edit, Mutant
+from functools import partial
+
+from tests.simulation.mutant_list import rule_of
 
 _HANDLERS = "meta_server/handlers.py"
 _LANES = "delay_server/lanes.py"
@@ -14,18 +16,7 @@ _ROUTES = "delay_server/routes.py"
 _SESSION = "delay_protocol/meta_session.py"
 
 
-def _rule(
-    name: str, about: str, rule: str, needs: str, *edits: tuple[str, str, str], seeds: int = 20
-) -> Mutant:
-    return Mutant(
-        name=name,
-        section=f"8 {about}",
-        rule=rule,
-        needs=needs,
-        edits=tuple(Edit(*edit) for edit in edits),
-        seeds=seeds,
-        world="cluster",
-    )
+_rule = partial(rule_of, "cluster")
 
 
 _FOLLOWED = (

@@ -3,7 +3,9 @@
 Read `mutant_list.py` first: these are mutants like those, tried in the meta server's own world.
 """
 
-from tests.simulation.mutant_list import Edit, Mutant
+from functools import partial
+
+from tests.simulation.mutant_list import rule_of
 
 _CLIENTS = "meta_server/clients.py"
 _COMMITTING = "meta_server/committing.py"
@@ -24,18 +26,7 @@ _ANSWER = """
             await self._executor.run(STORE_LANE, self._store.commit, changes)"""
 
 
-def _rule(
-    name: str, about: str, rule: str, needs: str, *edits: tuple[str, str, str], seeds: int = 20
-) -> Mutant:
-    return Mutant(
-        name=name,
-        section=f"8 {about}",
-        rule=rule,
-        needs=needs,
-        edits=tuple(Edit(*edit) for edit in edits),
-        seeds=seeds,
-        world="meta",
-    )
+_rule = partial(rule_of, "meta")
 
 
 _STORED = (

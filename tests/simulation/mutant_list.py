@@ -43,6 +43,27 @@ class Mutant:
     """Which one it is tried in: the delay "server"'s, the "meta" server's, or the "cluster"'s."""
 
 
+def rule_of(
+    world: str,
+    name: str,
+    about: str,
+    rule: str,
+    needs: str,
+    *edits: tuple[str, str, str],
+    seeds: int = 20,
+) -> Mutant:
+    """Return the mutant of a rule of the meta server, or of what hangs on it, for another world."""
+    return Mutant(
+        name=name,
+        section=f"8 {about}",
+        rule=rule,
+        needs=needs,
+        edits=tuple(Edit(*edit) for edit in edits),
+        seeds=seeds,
+        world=world,
+    )
+
+
 _SOON = {
     "point": ("filing", "checkpoint", "fact"),
     "death": PowerCut,

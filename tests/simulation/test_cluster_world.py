@@ -1,13 +1,10 @@
 """The delay server, the meta server and broker groups together, seed by seed."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.simulation.cluster_campaign import STRIKES, ClusterCampaign
 from tests.simulation.cluster_world import run_cluster_world
+from tests.simulation.other_processes import printed
 
 SEEDS = range(1000, 1012)
 CHUNKS = 3
@@ -59,16 +56,6 @@ def test_a_seed_that_found_a_fault_finds_none(seed: int) -> None:
 
 @pytest.mark.slow
 def test_one_seed_gives_one_trace_in_every_process() -> None:
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", _PRINT_DIGESTS],
-            env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.getcwd()},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("0", "1")
-    }
-    assert len(digests) == 1
-    [lines] = digests
-    assert len(set(lines.split())) == 2
+    one, other = printed(_PRINT_DIGESTS)
+    assert one == other
+    assert len(set(one)) == 2

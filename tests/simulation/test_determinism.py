@@ -1,13 +1,10 @@
 """The same seed gives the same trace, in any process: a canary for trio's private switch too."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import trio
 
 from tests.simulation.determinism import SimulationStuckError, derive, run_deterministic
+from tests.simulation.other_processes import printed
 from tests.simulation.toy_log import run_toy_log
 
 SEEDS = range(5)
@@ -27,16 +24,8 @@ for seed in range({SEEDS.stop}):
     print(run_toy_log(seed).digest)
 """
     here = [run_toy_log(seed).digest for seed in SEEDS]
-    paths = os.pathsep.join(sys.path)
-    for hash_seed in ("0", "1", "4242"):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.split() == here
+    for digests in printed(program, hash_seeds=("0", "1", "4242")):
+        assert digests == here
 
 
 def test_the_order_of_tasks_is_the_seeds() -> None:

@@ -4,14 +4,12 @@ Seeds are a fixed list, so a failure here is a failure everywhere; `make simulat
 """
 
 import dataclasses
-import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.simulation.campaign import Campaign
 from tests.simulation.faults import HARSH, FaultPlan
+from tests.simulation.other_processes import printed
 from tests.simulation.world import CRASH_POINTS, planned_ends, run_world
 
 CHUNKS = 24
@@ -88,16 +86,6 @@ def test_every_crash_point_has_its_turn_many_times_in_500_seeds() -> None:
 
 def test_one_seed_gives_one_trace_in_every_process() -> None:
     program = _PRINT_DIGESTS.format(seeds=CANARIES)
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.getcwd()},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("0", "1")
-    }
-    assert len(digests) == 1
-    [lines] = digests
-    assert len(set(lines.split())) == len(CANARIES)
+    one, other = printed(program)
+    assert one == other
+    assert len(set(one)) == len(CANARIES)
