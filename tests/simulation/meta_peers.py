@@ -463,18 +463,10 @@ class SimMetaBroker(Process):
     async def _say(self, call: Call, what: BrokerRequestType) -> bool:
         """Say something; return whether it was acknowledged."""
         said = self._witness.broker_says(self.group, what, self.state, self.address)
-        body = encode_broker_register(
-            BrokerRegister(
-                request_type=what,
-                group=self.group,
-                address=self.address,
-                role=self.role,
-                state=self.state,
-            )
+        answer = await _register(
+            call, what, group=self.group, address=self.address, role=self.role, state=self.state
         )
-        answer = await call.ask(CommandCode.BROKER_REGISTER, body)
         if answer is None:
-            call.hang_up()
             return False
         if answer.code != ResponseCode.SUCCESS:
             self._witness.counts["refused for the moment"] += 1
@@ -483,6 +475,25 @@ class SimMetaBroker(Process):
             return False
         self._witness.broker_heard(self.group, said)
         return True
+
+
+async def _register(
+    call: "Call",
+    what: BrokerRequestType,
+    *,
+    group: str,
+    address: str,
+    role: BrokerRole,
+    state: BrokerState,
+) -> Frame | None:
+    """Tell how a broker group is; return the answer, or None after hanging up for want of one."""
+    body = encode_broker_register(
+        BrokerRegister(request_type=what, group=group, address=address, role=role, state=state)
+    )
+    answer = await call.ask(CommandCode.BROKER_REGISTER, body)
+    if answer is None:
+        call.hang_up()
+    return answer
 
 
 # -- delay servers -------------------------------------------------------------------------------
@@ -650,19 +661,15 @@ class SimDelayNode(Process):
         self.state = BrokerState.RW
         while True:
             said = self._witness.broker_says(self.group, what, self.state, self.address)
-            body = encode_broker_register(
-                BrokerRegister(
-                    request_type=what,
-                    group=self.group,
-                    address=self.address,
-                    role=BrokerRole.DELAY_MASTER,
-                    state=self.state,
-                )
+            answer = await _register(
+                call,
+                what,
+                group=self.group,
+                address=self.address,
+                role=BrokerRole.DELAY_MASTER,
+                state=self.state,
             )
-            answer = await call.ask(CommandCode.BROKER_REGISTER, body)
-            if answer is None:
-                call.hang_up()
-            elif answer.code == ResponseCode.SUCCESS:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self._witness.broker_heard(self.group, said)
                 what = BrokerRequestType.HEARTBEAT
             await trio.sleep(_HEARTBEAT_S)

@@ -116,7 +116,8 @@ def test_a_crash_at_every_single_write_forgets_no_record_and_doubles_none(action
     assert skip > 40
 
 
-def test_no_checkpoint_covers_a_record_whose_fact_is_not_durable() -> None:
+def with_one_buried() -> DeadRig:
+    """Return a rig in which one message, due, was recorded as dead, and that was not filed."""
     rig = DeadRig(3)
     rig.open()
     rig.split()
@@ -125,6 +126,11 @@ def test_no_checkpoint_covers_a_record_whose_fact_is_not_durable() -> None:
     rig.load(steps=10)
     rig.now_ms += 1000
     rig.bury()
+    return rig
+
+
+def test_no_checkpoint_covers_a_record_whose_fact_is_not_durable() -> None:
+    rig = with_one_buried()
     rig.file()
     rig.checkpoint()
     [record] = rig.dead.rows
@@ -347,14 +353,7 @@ def test_a_full_batch_of_records_makes_rows_that_fit() -> None:
 
 
 def test_rows_that_find_no_space_wait_and_keep_the_checkpoint_back() -> None:
-    rig = DeadRig(3)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS])
-    rig.file()
-    rig.load(steps=10)
-    rig.now_ms += 1000
-    rig.bury()
+    rig = with_one_buried()
 
     def inside_dead(_kind: str, path: str, _label: str) -> bool:
         return path.endswith(".dead")
