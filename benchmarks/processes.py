@@ -124,6 +124,11 @@ class MetaServer(Process):
         """Where clients register."""
         return "127.0.0.1", self.port
 
+    @property
+    def http_address(self) -> tuple[str, int]:
+        """Where it is administered."""
+        return "127.0.0.1", self.http_port
+
 
 class Receiver(Process):
     """The counting broker."""

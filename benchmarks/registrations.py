@@ -4,6 +4,8 @@ What a client costs here is taken from the server beside it, so a client is a so
 a few numbers.
 """
 
+import http.client
+import json
 import random
 import select
 import socket
@@ -14,9 +16,6 @@ from pathlib import Path
 
 from benchmarks.processes import MetaServer
 from delay_protocol import (
-    BrokerRegister,
-    BrokerRequestType,
-    BrokerRole,
     BrokerState,
     ClientRegister,
     ClientType,
@@ -24,7 +23,6 @@ from delay_protocol import (
     Frame,
     FrameDecoder,
     decode_client_register_reply,
-    encode_broker_register,
     encode_client_register,
     encode_request,
 )
@@ -164,19 +162,24 @@ def _left(began: float) -> float:
 
 
 def move_group(address: tuple[str, int], group: str, master: str) -> None:
-    """Let a delay group go on-line at another address: a change of routes."""
-    body = encode_broker_register(
-        BrokerRegister(
-            request_type=BrokerRequestType.ONLINE,
-            group=group,
-            address=master,
-            role=BrokerRole.DELAY_MASTER,
-            state=BrokerState.RW,
+    """Enter another address of a group over the HTTP port at `address`: a change of routes.
+
+    A broker that says so itself is not believed while its old place is heard.
+    """
+    connection = http.client.HTTPConnection(*address, timeout=_TIMEOUT_S)
+    try:
+        connection.request(
+            "PATCH",
+            f"/api/v1/broker-groups/{group}",
+            body=json.dumps({"address": master}),
+            headers={"Content-Type": "application/json"},
         )
-    )
-    with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
-        connection.sendall(encode_request(code=CommandCode.BROKER_REGISTER, opaque=1, body=body))
-        connection.recv(4096)
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise SystemExit(f"the change of routes was answered {response.status}: {answer!r}")
+    finally:
+        connection.close()
 
 
 def has_address(frame: Frame, master: str) -> bool:
@@ -226,7 +229,7 @@ def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
         master = f"127.0.0.2:{number + 1}"
         before = server.cpu_seconds()
         began = time.perf_counter()
-        move_group(server.address, "d0", master)
+        move_group(server.http_address, "d0", master)
         stored = time.perf_counter() - began
         waited = clients.gather(partial(has_address, master=master))
         cpu = (server.cpu_seconds() - before) / len(clients)

@@ -32,6 +32,8 @@ _BYTES_AT_ONCE = 1024 * 1024
 _BATCH_SPARE_BYTES = 256
 """What a batch of one takes beside its item and names."""
 _NO_SPACE_RETRY_S = 1.0
+_NO_SPACE_RETRY_S_MAX = 30.0
+"""After failing again and again: each try reads the items once more."""
 
 
 @dataclass(slots=True)
@@ -116,6 +118,7 @@ class Burying:
 
     async def run(self) -> None:
         """Append what comes."""
+        pause_s = _NO_SPACE_RETRY_S
         while True:
             if not self._waiting or self._is_stopping:
                 self._idle.set()
@@ -130,13 +133,15 @@ class Burying:
             doomed, self._writing = self._writing, None
             self.lacks_space = not kept
             if kept:
+                pause_s = _NO_SPACE_RETRY_S
                 self._recorded.append(doomed)
                 self._on_changed()
                 continue
             self._waiting.appendleft(doomed)
             self._on_changed()
             self._idle.set()
-            await trio.sleep(_NO_SPACE_RETRY_S)
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _NO_SPACE_RETRY_S_MAX)
 
     def _take(self) -> _Doomed:
         """Take what fits into one append from the front of what waits."""

@@ -8,7 +8,6 @@ admission, commits, dispatch, deliveries in flight, facts, filing, a last checkp
 
 import ctypes
 import dataclasses
-import gc
 import random
 import shlex
 import sys
@@ -59,7 +58,7 @@ from delay_transport import (
 from delay_transport.meta_address import MetaLocator
 from delay_transport.meta_routes import MetaRoutes
 from delay_transport.metric_families import installed_version
-from delay_transport.process import allow_open_files, stop_on_signals
+from delay_transport.process import allow_open_files, settle_memory, stop_on_signals
 from delay_transport.shared_secret import SharedSecret
 from sender import CircuitState, GroupState, Refusal, Sender
 from sender import Outcome as SenderOutcome
@@ -81,7 +80,6 @@ from storage import (
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_DISK_CHECK_S = 1.0
 _DISK_LANE = "disk"
 _SECRETS_LANE = "secrets"
 _SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
@@ -106,6 +104,8 @@ class DelayServer:
     Made by `serve`. `store` stands once `recovery` is set, what depends on it once `is_wired`.
     """
 
+    disk_check_s = 1.0
+    """How often free disk is looked at while messages come, or are refused for want of it."""
     disk_check_idle_s = 60.0
     """How often free disk is looked at while nothing is committed: others write there, too."""
 
@@ -737,7 +737,7 @@ class DelayServer:
             if self.ingest.disk_full or budget.available < budget.floor * _DISK_SHORT_SHARE:
                 wanted = max(int(budget.floor * _DISK_ROOMY_SHARE), budget.refused_bytes)
                 helped = await self.filing.make_room(budget.floor + budget.owed + wanted)
-            await trio.sleep(_DISK_CHECK_S)
+            await trio.sleep(self.disk_check_s)
             if not self.ingest.disk_full and not helped and self.committing.commits == commits:
                 # Nothing is written by us before the next commit; others are looked after slowly.
                 with trio.move_on_after(self.disk_check_idle_s):
@@ -964,9 +964,7 @@ async def _run_process(config: DelayServerConfig) -> None:
 
 async def _announce(server: DelayServer, http: str) -> None:
     await server.ready.wait()
-    # What stands now stays: looking through it again and again would take the collector an eighth
-    # of the time under load, some ten milliseconds in one go.
-    gc.freeze()
+    settle_memory()
     assert server.listener is not None
     listen = format_address(server.listener.address)
     sys.stdout.write(f"ready listen={listen} http={http}\n")

@@ -5,7 +5,6 @@ bound of timestamps, the writer, then the listener: nobody is answered before ev
 """
 
 import dataclasses
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,7 +23,7 @@ from delay_transport import (
     serve_connections,
     system_runtime,
 )
-from delay_transport.process import allow_open_files, stop_on_signals
+from delay_transport.process import allow_open_files, settle_memory, stop_on_signals
 from delay_transport.shared_secret import SharedSecret
 from meta_server.access import check_exposure, warn_of_exposure
 from meta_server.administration import Administration
@@ -489,9 +488,7 @@ async def _run_process(config: MetaServerConfig) -> None:
 
 async def _announce(server: MetaServer, http: str) -> None:
     await server.ready.wait()
-    # What was loaded stays: the collector need not look through it again and again, which takes
-    # tens of milliseconds with many subjects.
-    gc.freeze()
+    settle_memory()
     assert server.listener is not None
     listen = format_address(server.listener.address)
     sys.stdout.write(f"ready listen={listen} http={http}\n")

@@ -1,11 +1,13 @@
 """Each checker sees the promise broken that it holds; a run in which none is broken passes."""
 
 import copy
+import math
 from dataclasses import dataclass
 
 import pytest
 import trio
 
+from delay_protocol import Item, encode_item
 from tests.simulation import independent_reader as reader
 from tests.simulation.checkers import (
     check,
@@ -16,6 +18,7 @@ from tests.simulation.checkers import (
 from tests.simulation.clock import SimClock
 from tests.simulation.configuration import CONSTANT_BROKERS
 from tests.simulation.determinism import run_deterministic
+from tests.simulation.operator import Poison
 from tests.simulation.witness import Receipt, Witness
 from tests.simulation.world import World, quiet
 
@@ -184,16 +187,18 @@ def test_a_life_with_the_incarnation_of_the_one_before_is_seen(story: Story) -> 
 # -- on time ---------------------------------------------------------------------------------------
 
 
-async def _deliver(witness: Witness, *, after_s: float) -> None:
+async def _deliver(
+    witness: Witness, *, after_s: float, message_id: str = "m", item: bytes = b"item"
+) -> None:
     """Let a message be acknowledged, be due 100 s later, and arrive so long after that."""
-    now_ms = witness.clock.now_ms()
-    witness.items[b"m"] = b"item"
-    witness.due_ms[b"m"] = now_ms + 100_000
-    witness.acknowledge(b"m")
+    now_ms, key = witness.clock.now_ms(), message_id.encode()
+    witness.items[key] = item
+    witness.due_ms[key] = now_ms + 100_000
+    witness.acknowledge(key)
     await trio.sleep(100 + after_s)
-    receipt = Receipt(b"m", b"item", trio.current_time(), witness.clock.now_ms(), "g1")
+    receipt = Receipt(key, item, trio.current_time(), witness.clock.now_ms(), "g1")
     witness.receipts.append(receipt)
-    witness.received.add(b"m")
+    witness.received.add(key)
 
 
 def _is_late(witness: Witness) -> bool:
@@ -236,6 +241,36 @@ def test_what_is_late_is_seen_if_a_broker_was_there(what: str, after_s: float, l
         assert _is_late(witness) is late
 
     run_deterministic(1, run, limit_s=1000)
+
+
+@pytest.mark.parametrize(
+    ("poison_subject", "space_short", "late"),
+    [(b"orders", True, False), (b"orders", False, True), (b"other", True, True)],
+)
+def test_the_subject_of_what_cannot_be_recorded_for_want_of_space_may_wait(
+    poison_subject: bytes, space_short: bool, late: bool
+) -> None:
+    async def run() -> None:
+        witness = Witness(SimClock(), clock_heed_s=600)
+        witness.poison = Poison(2)
+        poison = next(n for n in map(str, range(99)) if witness.poison.is_poison(n.encode()))
+        sound = next(n for n in map(str, range(99)) if not witness.poison.is_poison(n.encode()))
+        if space_short:
+            witness.space_short(math.inf)
+        witness.server_started()
+        witness.items[poison.encode()] = _item(poison, poison_subject.decode())
+        witness.due_ms[poison.encode()] = witness.clock.now_ms()
+        witness.acknowledge(poison.encode())
+        await _deliver(witness, after_s=41, message_id=sound, item=_item(sound, "orders"))
+        assert _is_late(witness) is late
+
+    run_deterministic(1, run, limit_s=1000)
+
+
+def _item(message_id: str, subject: str) -> bytes:
+    return encode_item(
+        Item(flag=0, create_ms=1, due_ms=1, subject=subject, message_id=message_id, attributes={})
+    )
 
 
 def test_what_a_start_has_set_aside_is_read_in_its_first_place() -> None:

@@ -72,6 +72,8 @@ class Witness:
     """Virtual seconds after an answer in which its fact becomes durable, however slow the disk."""
     clock_heed_s: float = 7300.0
     """For so long after the wall clock was set things may happen late, or early as it is then."""
+    space_short_until_s: float = 0.0
+    """Until then what is given up may find no room on the disk."""
     _clock_set: list[tuple[float, int]] = field(default_factory=list)
     _lives: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of each life of the server; the end of a present one is infinite."""
@@ -134,6 +136,10 @@ class Witness:
     def excuse_lateness(self, until_s: float) -> None:
         """Note that from now until then nobody need be on time."""
         self._excuses.append((trio.current_time(), until_s))
+
+    def space_short(self, until_s: float) -> None:
+        """Note that until then the disk may have no room for what is given up."""
+        self.space_short_until_s = until_s
 
     def facts_late(self, until_s: float) -> None:
         """Note that from now until then facts may not become durable: the disk is full."""

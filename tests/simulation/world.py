@@ -72,6 +72,8 @@ _SMALL_FLOOR_BYTES = 30_000
 """Floor of free disk where the disk is small."""
 _HELD_UP_S = 120
 """Virtual seconds for which a slow or full disk may hold things up after a life with one."""
+_DISK_CHECK_S = 20.0
+"""How often a small disk is looked at while it is full: it is for hours."""
 _RACE_CHANCE = 0.25
 _ROT_CHANCE = 0.1
 _SEALING_S = 300
@@ -255,6 +257,7 @@ class World:
         disk = SimDisk(derive(seed, "disk"), plan=plan, trace=self.trace)
         if self.is_small:
             disk.capacity_bytes = self._spacing.randint(*scenario.disk_bytes)
+            self.witness.space_short(math.inf)
             faults["small disk"] += 1
         self.node = SimNode(
             "server",
@@ -422,6 +425,7 @@ class World:
         # The last life is to find everything in order, and has to bring all to its end.
         self._disturbances.stop()
         self._small_until_s = trio.current_time() + _HELD_UP_S if self.is_small else 0.0
+        self.witness.space_short(self._small_until_s)
         self.is_small = False
         disk = self.node.revive()
         disk.plan, disk.capacity_bytes = self._plan, DISK_BYTES
@@ -578,6 +582,7 @@ class World:
         server = DelayServer(self.config, life.runtime, life.disk)
         # Idle hours are cheaper this way; nothing but the reaction to a clock set depends on it.
         server.pacer.sleep_ms_max = self.pacer_sleep_ms_max
+        server.disk_check_s = _DISK_CHECK_S if self.is_small else server.disk_check_s
         server.disk_check_idle_s = self.pacer_sleep_ms_max / 1000
         self.server = server
         self._probe = Probe(server, self.witness)
