@@ -34,7 +34,7 @@ JAVA_TESTS ?= tests/qmq_java
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
-	@echo "make demo       a day of departures in a minute, with a crash in the middle"
+	@echo "make demo       a day of departures in a minute, two processes killed on the way"
 	@echo "make test       all tests"
 	@echo "make unit       the quick ones"
 	@echo "make check      lint, format, types, import arrows, tidiness, documentation"

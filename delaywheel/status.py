@@ -5,21 +5,21 @@ objects or lists of objects of which each is a row. What is not named here is sh
 a newer server needs no newer command. A name's ending tells the unit (`_ms`, `_seconds`, `_bytes`).
 """
 
-import http.client
-import socket
+import http
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.http_exchange import Json, ask_json
 from delaywheel.options import watching
 from delaywheel.terminal import cell, wide_console
 
-TIMEOUT_S = 5.0
+TIMEOUT_S: Final = 5.0
 _INSTANT_FROM_MS = 100_000_000_000
 """From here on (1973) a number of ms is a time, below it a duration."""
 
@@ -72,7 +72,6 @@ _PARTS = {
 }
 """Which of the server's plain figures stand together, in this order; others come under `other`."""
 
-Status = dict[str, Any]
 Section = Mapping[str, object]
 
 
@@ -117,37 +116,30 @@ def _print_json(address: str, *, every: float | None) -> None:
         time.sleep(every)
 
 
-def fetch(address: str) -> Status:
+def fetch(address: str) -> Json:
     """Return the status of the server whose HTTP port is at `host:port`.
 
     Raises Failure with a sentence if nobody answers there, or something else than a delay server.
     """
-    from delay_transport import parse_address
+    from delay_protocol import printable
 
-    host, port = parse_address(address)
-    # Plain http.client: no proxy from the environment gets between two processes of one machine.
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET", "/status", headers={"Accept": "application/json"})
-        response = connection.getresponse()
-        body = response.read()
-    except (OSError, http.client.HTTPException, socket.gaierror) as error:
+    code, found = ask_json(
+        address,
+        "GET",
+        "/status",
+        timeout_s=TIMEOUT_S,
+        server="delay server",
+        purpose="tells its status",
+    )
+    if code >= http.HTTPStatus.BAD_REQUEST:
         raise Failure(
-            f"no delay server answers at {address}: {error}; is this its http.address?",
+            f"{address} answered {code}: {printable(str(found['error']['message']))}",
             ExitCode.NETWORK,
-        ) from error
-    finally:
-        connection.close()
-    try:
-        found = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Failure(f"what answers at {address} is no delay server", ExitCode.NETWORK) from error
-    if response.status != http.HTTPStatus.OK:
-        raise Failure(f"{address} answered {response.status} {response.reason}", ExitCode.NETWORK)
+        )
     return found
 
 
-def render(found: Status) -> Any:  # noqa: ANN401 (what rich can show has no common type)
+def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
     """Return the status as something that rich can print."""
     from rich.columns import Columns
     from rich.console import Group
@@ -175,7 +167,7 @@ def render(found: Status) -> Any:  # noqa: ANN401 (what rich can show has no com
     return Group(*warnings, Columns(figures, padding=(1, 4)), *tables)
 
 
-def _in_parts(found: Status) -> Status:
+def _in_parts(found: Json) -> Json:
     """Return the status with its plain figures gathered into parts."""
     plain = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
     parts = {

@@ -23,6 +23,7 @@ SCENARIOS = {
     "crash",
     "damage",
     "delivery",
+    "examples",
     "fuzz",
     "golden",
     "processes",

@@ -5,16 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
-import trio
 from starlette.applications import Starlette
 
 from delay_protocol import ItemCode
 from delay_server.dead_http import BODY_BYTES_MAX, SEQUENCES_MAX
 from delay_server.http import application
 from delay_server.server import DelayServer
+from tests.asgi import JSON, Caller
 from tests.delay_server.server_rig import World, make_config, make_item, until
-
-JSON = {"content-type": "application/json"}
 
 
 async def ask(
@@ -28,32 +26,10 @@ async def ask(
     peer: str = "127.0.0.1",
 ) -> tuple[int, Any]:
     """Return code and value of a JSON answer."""
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, object]:
-        await trio.lowlevel.checkpoint()
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:  # noqa: ANN401 (whatever ASGI sends)
-        await trio.lowlevel.checkpoint()
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        "client": (peer, 1234),
-        "root_path": "",
-        "scheme": "http",
-    }
-    await app(scope, receive, send)
-    text = b"".join(message.get("body", b"") for message in sent[1:])
-    return sent[0]["status"], msgspec.json.decode(text)
+    caller = Caller(app, peer=peer, headers=headers)
+    # Without a length: how much it is shows only as it comes.
+    answer = await caller.ask(method, path, query=query, pieces=[body])
+    return answer.code, answer.json
 
 
 async def post(app: Starlette, verb: str, body: object, **more: Any) -> tuple[int, Any]:  # noqa: ANN401

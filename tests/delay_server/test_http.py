@@ -3,7 +3,6 @@
 import contextlib
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 from starlette.applications import Starlette
@@ -11,55 +10,15 @@ from starlette.applications import Starlette
 from delay_server.config import HttpConfig
 from delay_server.http import application, serve_http
 from delay_transport import ListenError, parse_address
+from tests.asgi import Caller
 from tests.delay_server.server_rig import World, make_config, make_item, until
-
-
-async def ask(
-    app: Starlette,
-    method: str,
-    path: str,
-    *,
-    headers: dict[str, str] | None = None,
-    peer: str = "127.0.0.1",
-    server: str = "127.0.0.1",
-) -> tuple[int, str, bytes]:
-    """Return code, content type and body of an answer."""
-    lines = {"host": "localhost:20811", **(headers or {})}
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, object]:
-        await trio.lowlevel.checkpoint()
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:  # noqa: ANN401 (whatever ASGI sends)
-        await trio.lowlevel.checkpoint()
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in lines.items()],
-        "root_path": "",
-        "scheme": "http",
-        "client": (peer, 12345),
-        "server": (server, 20811),
-    }
-    await app(scope, receive, send)
-    answered = dict(sent[0]["headers"])
-    body = b"".join(message.get("body", b"") for message in sent[1:])
-    return sent[0]["status"], answered[b"content-type"].decode(), body
 
 
 async def get(app: Starlette, path: str) -> tuple[int, Any]:
     """Return code and value of a JSON answer."""
-    code, kind, body = await ask(app, "GET", path)
-    assert kind == "application/json"
-    return code, msgspec.json.decode(body)
+    answer = await Caller(app).ask("GET", path)
+    assert answer.kind == "application/json"
+    return answer.code, answer.json
 
 
 async def test_a_server_that_starts_lives_but_is_not_ready() -> None:
@@ -71,9 +30,9 @@ async def test_a_server_that_starts_lives_but_is_not_ready() -> None:
     )
     code, status = await get(app, "/status")
     assert (code, status["ready"]) == (200, False)
-    code, kind, body = await ask(app, "GET", "/metrics")
-    assert (code, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    assert b"delaywheel_messages_accepted_total 0.0" in body
+    answer = await Caller(app).ask("GET", "/metrics")
+    assert (answer.code, answer.kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"delaywheel_messages_accepted_total 0.0" in answer.body
 
 
 async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
@@ -87,8 +46,8 @@ async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
         await trio.sleep(1)
         code, status = await get(app, "/status")
         assert (code, status["accepted"], status["dispatched"]) == (200, 1, {"delivered": 1})
-        _, _, body = await ask(app, "GET", "/metrics")
-        assert b'delaywheel_messages_dispatched_total{outcome="delivered"} 1.0' in body
+        metrics = (await Caller(app).ask("GET", "/metrics")).body
+        assert b'delaywheel_messages_dispatched_total{outcome="delivered"} 1.0' in metrics
 
 
 async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> None:
@@ -105,11 +64,11 @@ async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> N
         code, answer = await get(app, "/readyz")
         assert code == 503
         assert "the clock is not trusted" in answer["failing"][0]
-        assert (await ask(app, "GET", "/clock/accept"))[0] == 405
+        assert (await Caller(app).ask("GET", "/clock/accept")).code == 405
         await trio.sleep(5)
         assert world.broker.ids == []
-        code, _, body = await ask(app, "POST", "/clock/accept")
-        assert (code, msgspec.json.decode(body)) == (200, {"clock_held": False})
+        accepted = await Caller(app).ask("POST", "/clock/accept")
+        assert (accepted.code, accepted.json) == (200, {"clock_held": False})
         await until(lambda: world.broker.ids == ["m1"], seconds=2)
         assert (await get(app, "/readyz"))[0] == 200
 
@@ -118,7 +77,7 @@ async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> N
     ("headers", "peer", "server", "is_let_in"),
     [
         ({}, "127.0.0.1", "127.0.0.1", True),
-        ({"host": "127.0.0.1:20811"}, "127.0.0.1", "127.0.0.1", True),
+        ({"host": "localhost:20811"}, "127.0.0.1", "127.0.0.1", True),
         # It listens on one address of the network, and the operator is on the machine.
         ({"host": "10.0.0.5:20811"}, "10.0.0.5", "10.0.0.5", True),
         ({"host": "delay1.example"}, "127.0.0.1", "127.0.0.1", True),
@@ -148,24 +107,20 @@ async def test_nobody_but_an_operator_on_the_machine_vouches_for_the_clock(
         await trio.sleep(5)
         world.clock.step(3_600_000)
         await until(lambda: running.clock_held, seconds=200)
-        code, _, body = await ask(
-            application(running),
-            "POST",
-            "/clock/accept",
-            headers=headers,
-            peer=peer,
-            server=server,
+        app = application(running)
+        answer = await Caller(app, peer=peer, server=server, headers=headers).ask(
+            "POST", "/clock/accept"
         )
-        assert code == (200 if is_let_in else 403), body
+        assert answer.code == (200 if is_let_in else 403), answer.body
         assert running.clock_held is not is_let_in
         # To look is for whoever reaches the port.
-        assert (await ask(application(running), "GET", "/status", headers=headers))[0] == 200
+        assert (await Caller(app, headers=headers).ask("GET", "/status")).code == 200
 
 
 async def test_what_nobody_serves_is_not_found() -> None:
     app = application(World().server(make_config()))
-    assert (await ask(app, "GET", "/"))[0] == 404
-    assert (await ask(app, "GET", "/status/"))[0] == 404
+    assert (await Caller(app).ask("GET", "/")).code == 404
+    assert (await Caller(app).ask("GET", "/status/")).code == 404
 
 
 def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:

@@ -2,18 +2,19 @@
 
 import io
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from delaywheel import http_exchange
 from delaywheel.failures import ExitCode, Failure
 from delaywheel.main import main
 from delaywheel.status import fetch, format_value, render
+from tests.delaywheel.json_servers import answering
 
 STATUS = {
     "version": "0.1.0",
@@ -36,31 +37,21 @@ STATUS = {
 }
 
 
-class StatusServer(BaseHTTPRequestHandler):
-    """Answers as a delay server would."""
-
-    answer: ClassVar[tuple[int, bytes]] = (200, b"{}")
-
-    def do_GET(self) -> None:
-        code, body = self.answer
-        self.send_response(code if self.path == "/status" else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+def serving(code: int, body: bytes) -> AbstractContextManager[str]:
+    """Answer GET /status so; gives host:port."""
+    return answering(
+        lambda method, target, headers, _: (
+            (code, body)
+            if (method, target, headers["accept"]) == ("GET", "/status", "application/json")
+            else (404, b"{}")
+        )
+    )
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    StatusServer.answer = (200, json.dumps(STATUS).encode())
-    with ThreadingHTTPServer(("127.0.0.1", 0), StatusServer) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(200, json.dumps(STATUS).encode()) as address:
+        yield address
 
 
 def shown(status: dict[str, Any]) -> str:
@@ -99,13 +90,27 @@ def test_an_address_that_is_none_is_a_wrong_option() -> None:
         ((200, b"<html>"), "is no delay server"),
         ((200, b'{"a":' + b"[" * 100_000), "is no delay server"),
         ((200, b'{"a":"\xff"}'), "is no delay server"),
-        ((503, b"{}"), "answered 503"),
+        ((503, b"{}"), "is no delay server that tells its status"),
+        ((404, b"Not Found"), "is no delay server that tells its status"),
+        (
+            (503, b'{"error":{"code":"starting","message":"not \\u001b yet"}}'),
+            r"answered 503: not \\x1b yet",
+        ),
     ],
 )
-def test_what_is_no_status_is_told(address: str, answer: tuple[int, bytes], words: str) -> None:
-    StatusServer.answer = answer
-    with pytest.raises(Failure, match=words):
+def test_what_is_no_status_is_told(answer: tuple[int, bytes], words: str) -> None:
+    with serving(*answer) as address, pytest.raises(Failure, match=words) as told:
         fetch(address)
+    assert told.value.exit_code == ExitCode.NETWORK
+
+
+def test_of_an_answer_without_end_only_so_much_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = json.dumps(STATUS | {"more": "x" * 100_000}).encode()
+    with serving(200, body) as address:
+        assert len(fetch(address)["more"]) == 100_000
+        monkeypatch.setattr(http_exchange, "ANSWER_BYTES_MAX", 100_000)
+        with pytest.raises(Failure, match="is no delay server"):
+            fetch(address)
 
 
 def test_figures_stand_in_parts_and_unknown_ones_are_not_left_out() -> None:

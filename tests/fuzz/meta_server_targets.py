@@ -45,9 +45,10 @@ from meta_server.registry import Registry
 from meta_server.roles import plan_node
 from meta_server.server import MetaServer
 from meta_server.tokens import Token, decode_tokens, encode_tokens
+from tests.asgi import JSON, Answer
 from tests.fuzz.meta_targets import node_register
 from tests.fuzz.target import Target, attempt, byte_at, fault_of
-from tests.meta_server.http_rig import JSON, Answer, Http
+from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Medium
 from tests.meta_server.meta_rig import World
 from tests.simulation.clock import EventClock

@@ -15,7 +15,8 @@ from meta_server.config import AdminConfig, RegistrationConfig
 from meta_server.model import BrokerGroup, Contents, GroupKind, LimitSetting, Route, Subject
 from meta_server.server import MetaServer
 from meta_server.tokens import Role, Token, digest_of, encode_tokens
-from tests.meta_server.http_rig import JSON, Http
+from tests.asgi import JSON
+from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Fault, Medium
 from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of, until
 from tests.simulation.executor import ExecutorPlan

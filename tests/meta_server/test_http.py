@@ -1,9 +1,7 @@
 """Discovery, health, status and QMQ's queries, as any HTTP client gets them."""
 
 from typing import Any
-from urllib.parse import urlencode
 
-import msgspec
 import pytest
 import trio
 from starlette.applications import Starlette
@@ -14,55 +12,24 @@ from meta_server.config import HttpConfig, ListenerConfig
 from meta_server.http import application, serve_http
 from meta_server.model import Broker, Contents, OfflineState
 from meta_server.server import MetaServer
+from tests.asgi import Caller
 from tests.meta_server.memory_store import Medium
 from tests.meta_server.meta_rig import World, broker, make_config, node, until
 
 
-async def ask(
-    app: Starlette, path: str, *, method: str = "GET", host: str = "10.0.0.7", **query: str
-) -> tuple[int, str, bytes]:
-    """Return code, content type and body of an answer."""
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, object]:
-        await trio.lowlevel.checkpoint()
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:  # noqa: ANN401 (whatever ASGI sends)
-        await trio.lowlevel.checkpoint()
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": urlencode(query).encode(),
-        "headers": [],
-        "root_path": "",
-        "scheme": "http",
-        "server": (host, 8080),
-    }
-    await app(scope, receive, send)
-    headers = dict(sent[0]["headers"])
-    body = b"".join(message.get("body", b"") for message in sent[1:])
-    return sent[0]["status"], headers[b"content-type"].decode(), body
-
-
 async def get(app: Starlette, path: str, **query: str) -> tuple[int, Any]:
     """Return code and value of a JSON answer."""
-    code, kind, body = await ask(app, path, **query)
-    assert kind == "application/json"
-    return code, msgspec.json.decode(body)
+    answer = await Caller(app).ask("GET", path, query=query)
+    assert answer.kind == "application/json"
+    return answer.code, answer.json
 
 
 async def text(server: MetaServer, path: str, **query: str) -> str:
     """Return a plain text."""
-    code, kind, body = await ask(application(server), path, **query)
-    assert (code, kind) == (200, "text/plain; charset=utf-8")
-    return body.decode()
+    caller = Caller(application(server), server="10.0.0.7")
+    answer = await caller.ask("GET", path, query=query)
+    assert (answer.code, answer.kind) == (200, "text/plain; charset=utf-8")
+    return answer.body.decode()
 
 
 async def test_the_address_is_plain_text_without_a_newline() -> None:
@@ -93,9 +60,9 @@ async def test_a_server_that_starts_lives_but_is_not_ready_and_tells_no_address(
     code, body = await get(app, "/readyz")
     assert (code, body["failing"]) == (503, ["the store has not been loaded"])
     for path in ("/meta/address", "/slave/meta", "/subject/consumers", "/onoffline"):
-        assert (await ask(app, path))[0] == 503
+        assert (await Caller(app).ask("GET", path)).code == 503
     assert (await get(app, "/status"))[0] == 200
-    assert (await ask(app, "/metrics"))[0] == 200
+    assert (await Caller(app).ask("GET", "/metrics")).code == 200
 
 
 async def test_readiness_says_that_the_store_is_away() -> None:
@@ -114,7 +81,7 @@ async def test_what_is_nearly_a_path_leads_nowhere() -> None:
     world = World()
     async with world.serving() as server:
         for path in ("/status/", "/meta/address/", "/api/v1/", "/api/v1/broker-groups/"):
-            assert (await ask(application(server), path))[0] == 404
+            assert (await Caller(application(server)).ask("GET", path)).code == 404
 
 
 async def test_the_status_says_who_is_alive_and_who_accepts_nothing() -> None:
@@ -196,7 +163,7 @@ async def test_nothing_is_changed_where_something_is_asked() -> None:
     async with world.serving() as server:
         app = application(server)
         for path in ("/meta/address", "/slave/meta", "/subject/consumers", "/onoffline"):
-            assert (await ask(app, path, method="POST"))[0] == 405
+            assert (await Caller(app).ask("POST", path)).code == 405
 
 
 def test_it_is_served_on_a_real_socket_and_an_address_in_use_is_said() -> None:

@@ -1,0 +1,274 @@
+"""The demo's books: what they count, and every promise whose breach they must tell."""
+
+import argparse
+import io
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from examples.departures.account import (
+    RETURN_MS,
+    Account,
+    Outage,
+    Phase,
+    Reception,
+    quantile,
+)
+from examples.departures.demo import (
+    DATA,
+    SPEED_MAX,
+    BrokerGroup,
+    NotReadyError,
+    print_account,
+    process,
+    read_calls,
+    speed,
+)
+
+SERVER_OUTAGE = Outage(killed_ms=10_000, started_ms=11_000, ready_ms=12_000)
+GROUP_OUTAGE = Outage(killed_ms=23_000, started_ms=30_000, ready_ms=31_000)
+AFTER_MS = 31_000 + RETURN_MS
+
+ROUND = ("heavy", "heavy", "light", "heavy")
+
+
+def good_day() -> Account:
+    """Return the account of a day on which a message came every 50 ms, each 2 ms late."""
+    account = Account(
+        weights={"heavy": 3, "light": 1},
+        taken_down="heavy",
+        server_outage=replace(SERVER_OUTAGE),
+        group_outage=replace(GROUP_OUTAGE),
+    )
+    for number, due_ms in enumerate(range(1000, 52_000, 50)):
+        account.sent += 1
+        account.acknowledged[f"m{number}"] = due_ms
+        group = "light" if 23_000 < due_ms + 2 <= 31_000 else ROUND[number % 4]
+        account.receive(Reception(f"m{number}", group, due_ms, due_ms + 2))
+    return account
+
+
+def keep_only(account: Account, keep: Callable[[Reception], bool]) -> None:
+    """Forget receptions."""
+    account.receptions = [one for one in account.receptions if keep(one)]
+
+
+def give(account: Account, phase: Phase, group: str) -> None:
+    """Have a group get everything that came in a phase."""
+    account.receptions = [
+        replace(one, group=group) if account.phase_of(one) is phase else one
+        for one in account.receptions
+    ]
+
+
+def test_on_a_good_day_no_promise_is_broken() -> None:
+    account = good_day()
+    assert account.broken() == []
+    assert account.got(Phase.DOWN) == {"heavy": 0, "light": 140}
+    assert sum(account.got(Phase.AFTER).values()) == 320
+    assert account.deserved("heavy") == 0.75
+    console = Console(file=io.StringIO(), width=80)
+    assert print_account(account, console)
+
+
+def lose(account: Account) -> None:
+    account.received.discard("m7")
+
+
+def come_early(account: Account) -> None:
+    account.receptions[7] = replace(account.receptions[7], received_ms=0)
+
+
+def fail(account: Account) -> None:
+    del account.acknowledged["m7"]
+    account.failed.append("m7: refused")
+
+
+def leave_unanswered(account: Account) -> None:
+    del account.acknowledged["m7"]
+
+
+def leave_server(account: Account) -> None:
+    account.server_outage = Outage()
+
+
+def leave_group_down(account: Account) -> None:
+    account.group_outage = replace(GROUP_OUTAGE, started_ms=None, ready_ms=None)
+
+
+def starve_returned(account: Account) -> None:
+    give(account, Phase.AFTER, "light")
+
+
+def starve_other(account: Account) -> None:
+    give(account, Phase.AFTER, "heavy")
+
+
+def share_before_equally(account: Account) -> None:
+    account.receptions = [
+        replace(one, group="heavy" if number % 2 else "light")
+        if account.phase_of(one) is Phase.BEFORE
+        else one
+        for number, one in enumerate(account.receptions)
+    ]
+
+
+def deliver_nothing_meanwhile(account: Account) -> None:
+    keep_only(account, lambda one: account.phase_of(one) is not Phase.DOWN)
+
+
+def end_too_soon(account: Account) -> None:
+    keep_only(account, lambda one: one.received_ms <= AFTER_MS + 1000)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lose, "lost: m7"),
+        (come_early, "1 messages came early"),
+        (fail, "failed: m7: refused"),
+        (leave_unanswered, "1 messages were sent and never answered"),
+        (leave_server, "the delay server was not killed and started again"),
+        (leave_group_down, "broker group heavy was not taken down and brought back"),
+        (starve_returned, "broker group heavy got 0 of 320 messages after heavy was down"),
+        (starve_other, "broker group light got 0 of 320 messages after heavy was down"),
+        (share_before_equally, "before heavy was down, 50% in place of 75%"),
+        (deliver_nothing_meanwhile, "nothing was delivered while broker group heavy was down"),
+        (end_too_soon, "only 20 messages came after heavy was down"),
+    ],
+)
+def test_each_promise_that_is_broken_is_told_and_is_a_failure(
+    spoil: Callable[[Account], None], told: str
+) -> None:
+    account = good_day()
+    spoil(account)
+    assert any(told in fault for fault in account.broken()), account.broken()
+    text = io.StringIO()
+    assert not print_account(account, Console(file=text, width=200))
+    assert told in text.getvalue()
+    assert "PROMISES BROKEN" in text.getvalue()
+
+
+def test_moments_lie_in_the_phase_of_what_was_away() -> None:
+    account = good_day()
+    phases = [
+        (10_000, Phase.BEFORE),
+        (10_001, Phase.RESTART),
+        (12_000 + RETURN_MS, Phase.RESTART),
+        (12_001 + RETURN_MS, Phase.BEFORE),
+        (23_001, Phase.DOWN),
+        (30_000, Phase.DOWN),
+        (30_001, Phase.RETURN),
+        (AFTER_MS, Phase.RETURN),
+        (AFTER_MS + 1, Phase.AFTER),
+    ]
+    for moment_ms, phase in phases:
+        assert account.phase_of(Reception("m", "heavy", 0, moment_ms)) is phase
+    # A delay server that is slow to come back does not hide that a group was away.
+    account.server_outage.ready_ms = None
+    assert account.phase_of(Reception("m", "heavy", 0, 22_999)) is Phase.RESTART
+    assert account.phase_of(Reception("m", "heavy", 0, 23_001)) is Phase.DOWN
+
+
+receptions = st.builds(
+    Reception,
+    message_id=st.sampled_from("abcdef"),
+    group=st.sampled_from(["heavy", "light"]),
+    due_ms=st.integers(0, 60_000),
+    received_ms=st.integers(0, 60_000),
+)
+
+
+@given(st.lists(receptions, max_size=40))
+def test_every_reception_is_in_one_phase_and_the_first_or_one_too_many(
+    came: list[Reception],
+) -> None:
+    account = replace(good_day(), receptions=[], received=set())
+    for reception in came:
+        account.receive(reception)
+    distinct, twice = account.distinct(), account.twice()
+    assert sum(distinct.values()) == len({one.message_id for one in came})
+    for group in account.weights:
+        own = [one for one in came if one.group == group]
+        assert distinct[group] + twice[group] == len(own)
+        assert sum(account.got(phase)[group] for phase in Phase) == len(own)
+    assert sum(len(account.lateness_ms(phase)) for phase in Phase) == len(came)
+
+
+def test_a_message_that_came_to_both_groups_is_one_of_the_first_and_twice_of_the_other() -> None:
+    account = replace(good_day(), receptions=[], received=set())
+    account.receive(Reception("m", "light", 0, 5))
+    account.receive(Reception("m", "heavy", 0, 4))
+    assert account.distinct() == {"heavy": 1, "light": 0}
+    assert account.twice() == {"heavy": 0, "light": 1}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1), st.floats(0.01, 1))
+def test_a_quantile_is_exceeded_by_no_more_than_the_rest(values: list[int], share: float) -> None:
+    found = quantile(values, share)
+    assert sum(value <= found for value in values) >= share * len(values) - 1e-6
+    assert found in values
+
+
+def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    group = BrokerGroup("heavy", tmp_path / "heavy.jsonl")
+    assert list(group.new_receptions()) == []
+    line = '{"message_id":"m1","subject":"s","due_ms":5,"received_ms":7}\n'
+    group.record.write_text(line + line[:20], encoding="utf-8")
+    assert list(group.new_receptions()) == [Reception("m1", "heavy", 5, 7)]
+    assert list(group.new_receptions()) == []
+    group.record.write_text(line + line, encoding="utf-8")
+    assert list(group.new_receptions()) == [Reception("m1", "heavy", 5, 7)]
+
+
+def test_calls_are_sent_before_they_are_due_and_every_flight_has_one() -> None:
+    calls = read_calls(DATA, speed=1440, chance=random.Random(1))
+    assert len({call.message_id for call in calls}) == len(calls) == 1014
+    assert all(0 <= call.send_ms < call.due_ms for call in calls)
+    assert [call.send_ms for call in calls] == sorted(call.send_ms for call in calls)
+    assert 50_000 < max(call.due_ms for call in calls) < 60_000
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "fast", "2001"])
+def test_a_speed_that_leaves_no_time_for_everything_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="2000 at the most"):
+        speed(text)
+    assert speed("2000") == SPEED_MAX
+
+
+@pytest.mark.process
+def test_a_process_that_does_not_start_is_told_with_its_own_words(tmp_path: Path) -> None:
+    told = r"^`delaywheel broker` did not get ready:\nError: 'nowhere' is not an address"
+    log = tmp_path / "broker.log"
+    with pytest.raises(NotReadyError, match=told), process(("broker", "--listen", "nowhere"), log):
+        pass
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_demo_keeps_all_promises() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "examples.departures.demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    for words in (
+        "delay server killed (SIGKILL)",
+        "delay server back after",
+        "broker group heavy killed (SIGKILL)",
+        "broker group heavy back after",
+        "all promises kept",
+    ):
+        assert words in run.stdout
