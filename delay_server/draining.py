@@ -26,7 +26,7 @@ from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from delay_transport import Wakeup
-from storage import CloseJob, DrainJob, ScheduleLog
+from storage import CloseJob, DrainJob, ReadFailedError, ScheduleLog
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -76,6 +76,8 @@ class Draining:
         """For each lane that is open: when it is to be looked after again."""
         self._rest_s: dict[int, float] = {}
         self._may_join_at: dict[int, float] = {}
+        self._unread_until: dict[int, float] = {}
+        """For each lane of which something could not be read: when that is to be tried again."""
         self.reserved = 0
         """Entries that are being read and that the sender has to have room for when they come."""
         self.drained = 0
@@ -112,6 +114,7 @@ class Draining:
         times += [
             self._may_join_at.get(lane, 0) for lane in self._lanes.unopened if self._wanted(lane)
         ]
+        times += [at for lane, at in self._unread_until.items() if self._wanted(lane)]
         return min(times, default=math.inf)
 
     def _wanted(self, lane: int) -> int:
@@ -132,6 +135,9 @@ class Draining:
         if lane not in self._lanes.opened or trio.current_time() < self._rests_until[lane]:
             return False
         began, before = trio.current_time(), self.drained
+        if self._unread_until.get(lane, math.inf) <= began:
+            del self._unread_until[lane]
+            await self._filing.run(self._schedule.retry_lane, lane)
         if not await self._drain(lane, wanted):
             if self.drained > before:
                 self._rest_s[lane] = _REST_S
@@ -172,7 +178,7 @@ class Draining:
 
     def _forget(self, lane: int) -> None:
         """Forget a lane of the schedule_log that is no more."""
-        for times in (self._rests_until, self._rest_s, self._may_join_at):
+        for times in (self._rests_until, self._rest_s, self._may_join_at, self._unread_until):
             times.pop(lane, None)
 
     async def _drain(self, lane: int, rows_max: int) -> bool:
@@ -198,6 +204,9 @@ class Draining:
                         self._offer(part, lane=place)
                     self.drained += len(entries)
                     await self._filing.bound()
+        if job.trouble is not None:
+            wait_s = await self._filing.read_failed(job.trouble)
+            self._unread_until[lane] = trio.current_time() + wait_s
         return job.more
 
     def _begin_drain(self, lane: int, rows_max: int) -> DrainJob | None:
@@ -217,7 +226,12 @@ class Draining:
         while not done:
             assert job is not None
             async with self._filing.taking:
-                entries, done = await self._filing.run(job.step, _STEP_ROWS)
+                try:
+                    entries, done = await self._filing.run(job.step, _STEP_ROWS)
+                except ReadFailedError as error:
+                    closed = closed or self._note_closed(lane, job)
+                    await self._filing.leave_unread(job, error)
+                    break
                 closed = closed or self._note_closed(lane, job)
                 await self._filing.take([entries])
         return closed

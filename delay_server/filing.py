@@ -9,6 +9,9 @@ quarter of that to messages that arrive when they are nearly due; if they exceed
 last is thrown out of the wheel and the cursor of the schedule_log set back: it is loaded again when
 there is room.
 
+What the operating system cannot read is tried again, each file at its own pace, while everything
+else goes on (docs/decisions/0020-an-error-of-the-system-is-no-damage.md).
+
 Names of subjects are bounded as well, in bytes (storage.subjects_bytes_max). A name stays in memory
 until a collection finds that nothing holds its number any more. Loading fills three quarters of the
 bound at most; where more than seven eighths are in use, what is due last is thrown out likewise.
@@ -31,11 +34,14 @@ from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from delay_transport import Executor, Wakeup
 from storage import (
+    CloseJob,
     Columns,
     Entries,
     FactBlock,
     LoadJob,
+    ReadFailedError,
     RecordKind,
+    SegmentKey,
     SplitJob,
     StorageFullError,
     Store,
@@ -56,6 +62,7 @@ _MARKED_AT_ONCE = 200_000
 """Subject numbers looked at in one go of a collection; others run between two of them."""
 _SWEPT_AT_ONCE = 5000
 """Names taken away in one call."""
+_DOUBLINGS_MAX = 32
 _COLLECTED_AGAIN_S = 1.0
 """Time between two collections while nothing but names stands in the way of loading."""
 
@@ -82,11 +89,25 @@ class FilingLimits:
     checkpoint_bytes: int = 256 * 1024 * 1024
     """Bytes filed after which a checkpoint does not wait for its time."""
 
+    read_tries: int = 12
+    """Times that a file which the operating system cannot read is tried before that is damage."""
+
+    read_retry_ms_min: int = 100
+    """Wait after the first of them; it doubles each time."""
+
+    read_retry_ms_max: int = 30_000
+    """Longest wait between two tries."""
+
     def __post_init__(self) -> None:
         """Refuse nonsense."""
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
+
+    def read_retry_ms(self, failures: int) -> int:
+        """Return the wait after so many tries at reading a file, at least one, failed."""
+        doubled = self.read_retry_ms_min << min(failures - 1, _DOUBLINGS_MAX)
+        return min(doubled, self.read_retry_ms_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +233,12 @@ class Filing:
         """Entries thrown out of the wheel."""
         self.slices = 0
         """Slices loaded."""
+        self._unread_jobs: list[tuple[float, LoadJob | CloseJob]] = []
+        """Jobs of which nothing is left but what could not be read, and when to go on with each."""
+        self._unread_splits: dict[SegmentKey, float] = {}
+        """Segments whose split could not read them, and when it is begun again."""
+        self.read_failures = 0
+        """Times that a file of the schedule_log could not be read."""
 
     # -- filing ------------------------------------------------------------------------------
 
@@ -493,6 +520,7 @@ class Filing:
 
     def _next_wake(self, view: _View, now_ms: int) -> float:
         times: list[float] = [now_ms + self._pacer.sleep_ms_max]
+        times += [now_ms + self._ms_until(at) for at, _ in self._unread_jobs]
         waits_for_names = False
         if view.next_load_ms is not None:
             at = view.next_load_ms - self._limits.load_ahead_ms
@@ -505,7 +533,8 @@ class Filing:
             self._check_names.wake()
         self._waits_for_names = waits_for_names
         if view.next_split_ms is not None:
-            times.append(max(view.next_split_ms, now_ms + 1000))
+            again_ms = min(map(self._ms_until, self._unread_splits.values()), default=0)
+            times.append(max(view.next_split_ms, now_ms + max(1000, again_ms)))
         if view.wants_floor is not None:
             times.append(max(view.wants_floor * MINUTE_MS, now_ms + 1000))
         return min(times)
@@ -514,6 +543,7 @@ class Filing:
         """Do all splits and loads that are due now."""
         may_split = True
         while self._pacer.runs():
+            await self._try_again()
             found = await self.run(self._next_work, may_split)
             self.hour_mark = self._store.schedule.hour_mark
             if isinstance(found, SplitJob):
@@ -533,7 +563,9 @@ class Filing:
         """
         job: SplitJob | LoadJob | None = None
         if may_split:
-            job = self._store.schedule.begin_split(self._pacer.now_ms())
+            job = self._store.schedule.begin_split(
+                self._pacer.now_ms(), postponed=self._unread_splits
+            )
         if job is None:
             job = self._begin_load(self._load_until_ms())
         return self._view() if job is None else job
@@ -543,6 +575,12 @@ class Filing:
         try:
             while not await self.run(job.step, self._pacer.now_ms()):
                 await self._bound_names()
+        except ReadFailedError as error:
+            deadline_ms = self._store.schedule.split_deadline_ms(job.key)
+            is_urgent = self._pacer.now_ms() >= deadline_ms
+            wait_s = await self.read_failed(error, may_give_up=is_urgent)
+            self._unread_splits[job.key] = trio.current_time() + wait_s
+            return True
         except StorageFullError as error:
             _log.error("no space to split a segment", segment=job.key.name, error=str(error))
             return False
@@ -564,14 +602,71 @@ class Filing:
             until_ms, rows_max=self._rows_to_load, now_ms=self._pacer.now_ms()
         )
 
-    async def _load(self, job: LoadJob) -> None:
-        done = False
+    async def _load(self, job: LoadJob | CloseJob) -> None:
+        done, before = False, job.started
         while not done:
-            async with self.taking:
-                entries, done = await self.run(job.step, self._limits.load_step_rows)
-                await self.take([entries])
+            try:
+                async with self.taking:
+                    entries, done = await self.run(job.step, self._limits.load_step_rows)
+                    await self.take([entries])
+            except ReadFailedError as error:
+                await self.leave_unread(job, error)
+                break
             await self._bound_names()
-        self.slices += job.started
+        self.slices += job.started and not before
+
+    # -- what cannot be read -----------------------------------------------------------------
+
+    async def leave_unread(self, job: LoadJob | CloseJob, error: ReadFailedError) -> None:
+        """Go on later with a job of which the rest cannot be read now."""
+        wait_s = await self.read_failed(error)
+        self._unread_jobs.append((trio.current_time() + wait_s, job))
+        self._wake_loading()
+
+    async def read_failed(self, error: ReadFailedError, *, may_give_up: bool = True) -> float:
+        """Count and tell that a file could not be read; return seconds until it is to be tried.
+
+        After the last try what cannot be read is taken for damage, where it may be given up.
+        """
+        self.read_failures += 1
+        unread = self._store.schedule.unread.get(error.path)
+        failures = 1 if unread is None else unread.failures
+        wait_ms = self._limits.read_retry_ms(failures)
+        given_up = unread is not None and unread.given_up
+        if may_give_up and not given_up and failures >= self._limits.read_tries:
+            await self.run(self._store.schedule.give_up_on, error.path)
+            _log.error(
+                "a file cannot be read: what of it cannot be is taken for damage",
+                path=error.path,
+                errno=error.errno,
+                reason=error.reason,
+                failures=failures,
+            )
+            # What can be read of it is not to wait any longer.
+            wait_ms = self._limits.read_retry_ms_min
+        elif failures == 1:
+            _log.warning(
+                "a file cannot be read; it is tried again",
+                path=error.path,
+                errno=error.errno,
+                reason=error.reason,
+                wait_ms=wait_ms,
+            )
+        return wait_ms / 1000
+
+    def _ms_until(self, at: float) -> float:
+        return max(at - trio.current_time(), 0) * 1000
+
+    async def _try_again(self) -> None:
+        """Go on with what could not be read, where it is time to."""
+        now = trio.current_time()
+        self._unread_splits = {key: at for key, at in self._unread_splits.items() if at > now}
+        ready = [job for at, job in self._unread_jobs if at <= now]
+        self._unread_jobs = [(at, job) for at, job in self._unread_jobs if at > now]
+        for job in ready:
+            await self._load(job)
+            if all(job is not other for _, other in self._unread_jobs):
+                _log.info("what could not be read has been read")
 
     def _view(self) -> _View:
         schedule = self._store.schedule

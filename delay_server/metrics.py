@@ -137,6 +137,10 @@ class ServerMetrics:
         yield counter("files_deleted", "Files deleted.", store.retention.files_deleted)
         first = store.message_log.first_sequence
         yield gauge("first_sequence", "The message_log is kept from it on.", first)
+        yield gauge("unreadable_files", "Being tried again.", len(store.schedule.unread))
+        failures = filing.read_failures + server.rereading.failures
+        yield counter("read_failures", "Tries at reading in vain.", failures)
+        yield gauge("unread_messages", "Due, to be read again.", server.rereading.count)
         yield gauge("damaged", "Damaged places found.", server.damage_count)
         yield gauge("undeliverable_messages", "Due and damaged.", server.undeliverable)
         yield gauge("disk_free_bytes", "Free disk.", server.budget.free)

@@ -42,6 +42,7 @@ from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distributi
 from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer, TrustedClock
 from delay_server.registration import Registration
+from delay_server.rereading import Rereading
 from delay_server.routes import SubjectRoutes
 from delay_server.status import failing_checks
 from delay_server.wheel import Wheel
@@ -168,6 +169,7 @@ class DelayServer:
         self.crossing_off: CrossingOff
         self.sender: Sender
         self.burying: Burying
+        self.rereading: Rereading
         self.dead_letters: DeadLetters
 
     async def _commit(self, intake: Intake) -> bool:
@@ -209,7 +211,11 @@ class DelayServer:
             note_facts=self._note_facts,
             sync_ms_max=config.storage.fact_sync_ms_max,
         )
-        reader = ItemReader(self.disk, self._damaged)
+        reader = ItemReader(
+            self.disk,
+            self._damaged,
+            may_try_again=self._may_try_again,
+        )
         if config.has_routes:
             self.routes = self._make_routes()
         self.lanes = Lanes(config.lane_limits(), self.routes, unrouted_max=config.unrouted_max)
@@ -218,9 +224,16 @@ class DelayServer:
         self.sender = self._make_sender(reader)
         if self.routes is not None:
             self.lanes.on_changed = self.sender.routes_changed
+        limits = config.filing_limits()
+        self.rereading = Rereading(
+            lanes=self.lanes,
+            offer=self.sender.offer,
+            tries=limits.read_tries,
+            wait_ms=limits.read_retry_ms,
+        )
         out_of_wheel = OutOfWheel(
-            count=lambda: self.sender.unsent().total + self.burying.count,
-            held=lambda: chain(self.sender.held(), self.burying.held()),
+            count=lambda: self._unsent,
+            held=lambda: chain(self.sender.held(), self.burying.held(), self.rereading.held()),
             unnoted=self.crossing_off.unnoted,
         )
         self.dispatch = Dispatch(
@@ -458,7 +471,12 @@ class DelayServer:
     @property
     def _room(self) -> int:
         """How much more should be given to the sender; what it has given up counts as held."""
-        return max(self.sender.room - self.burying.count, 0)
+        return max(self.sender.room - self.burying.count - self.rereading.count, 0)
+
+    @property
+    def _unsent(self) -> int:
+        """How many messages have left the wheel and have no outcome."""
+        return self.sender.unsent().total + self.burying.count + self.rereading.count
 
     # -- dead letters ------------------------------------------------------------------------
 
@@ -635,10 +653,18 @@ class DelayServer:
                 salvage=f"delaywheel log salvage {data} --out salvaged",
             )
 
+    def _may_try_again(self, sequence: int, path: str, reason: str) -> bool:
+        return self.rereading.may_try_again(sequence, path, reason)
+
     def _undeliverable(self, entries: Entries) -> None:
-        """Leave damaged messages on disk: they stay pending until they are salvaged."""
-        self.undeliverable += len(entries)
-        self._left_sender(entries)
+        """Leave damaged messages on disk: they stay pending until they are salvaged.
+
+        Those that could only not be read are kept, to be tried again.
+        """
+        entries = self.rereading.keep(entries)
+        if len(entries):
+            self.undeliverable += len(entries)
+            self._left_sender(entries)
 
     # -- what goes right ---------------------------------------------------------------------
 
@@ -651,6 +677,7 @@ class DelayServer:
 
     def _left_sender(self, entries: Entries) -> None:
         """Let what waits for room in the sender go on."""
+        self.rereading.forget(entries)
         self.lanes.settled(entries)
         self.dispatch.room_has_grown()
         if self.lanes.anyone_waits:
@@ -673,7 +700,8 @@ class DelayServer:
         minute = self.runtime.clock.now_ms() // MINUTE_MS
         segments = list(self.store.schedule.segments.values())
         overdue = sum(segment.pending for segment in segments if segment.key.end <= minute)
-        return max(self.sender.unsent().total + self.undeliverable, overdue)
+        held = self.sender.unsent().total + self.rereading.count
+        return max(held + self.undeliverable, overdue)
 
     def sender_numbers(self) -> dict[str, dict[str, int | float | str | None]]:
         """Return what is known of each broker group."""
@@ -715,6 +743,7 @@ class DelayServer:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.dispatch.run)
                 nursery.start_soon(self.draining.run)
+                nursery.start_soon(self.rereading.run)
 
     async def watch_disk(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

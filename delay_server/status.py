@@ -119,6 +119,10 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "disk_floor_bytes": server.budget.floor,
         "disk_full": server.ingest.disk_full,
         "clock_held": server.clock_held,
+        "unreadable": [
+            {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
+            for x in islice(list(schedule.unread.values()), SUBJECTS_SHOWN_MAX)
+        ],
         "damaged": server.damage_count,
         "undeliverable": server.undeliverable,
         "damages": [

@@ -13,6 +13,7 @@ from storage.errors import (
     LogStateError,
     NotPermittedError,
     NotRegularFileError,
+    ReadFailedError,
     StorageError,
     StorageFullError,
     UnsupportedFormatError,
@@ -26,7 +27,7 @@ from storage.message_log import Append, MessageLog
 from storage.provision import Provision
 from storage.retention import RetentionRules
 from storage.schedule_log import ScheduleLimits, ScheduleLog, SplitJob
-from storage.spans import MINUTE_MS, dead_minute
+from storage.spans import MINUTE_MS, SegmentKey, dead_minute
 from storage.store import RecoverySummary, Store, StoreSettings
 
 __all__ = [
@@ -65,11 +66,13 @@ __all__ = [
     "Outcome",
     "Place",
     "Provision",
+    "ReadFailedError",
     "RecordKind",
     "RecoverySummary",
     "RetentionRules",
     "ScheduleLimits",
     "ScheduleLog",
+    "SegmentKey",
     "SplitJob",
     "StorageError",
     "StorageFullError",

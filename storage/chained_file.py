@@ -19,7 +19,12 @@ from storage.batches import (
 )
 from storage.columns import Columns, RecordKind
 from storage.disk import Bytes, Disk, File
-from storage.errors import DamagedError, UnsupportedFormatError
+from storage.errors import (
+    DamagedError,
+    ReadFailedError,
+    UnsupportedFormatError,
+    may_pass,
+)
 from storage.file_header import (
     FILE_HEADER_SIZE,
     HEADER_SIZE_MAX,
@@ -156,6 +161,7 @@ def read_columns(
     header: FileHeader,
     *,
     unreadable: list[tuple[str, int]] | None = None,
+    patient: bool = False,
 ) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
     """Yield position, header and checked columns of each batch; Damage where there is some.
 
@@ -168,19 +174,36 @@ def read_columns(
     As long as each batch names the one before it, they come as they lie. From the first one on that
     does not, every batch that is whole counts wherever it lies, but no record twice.
 
-    Path and position of each block that the disk fails to read are added to `unreadable`.
+    Path and position of each block that the disk fails to read, and of a file that cannot be opened
+    although it may be there, are added to `unreadable`. With
+    `patient` an error of the operating system is no damage: it raises ReadFailedError instead.
     """
     blocks = [] if unreadable is None else unreadable
     try:
-        file = disk.open_read(path)
+        file, size = _open_sized(disk, path)
     except OSError as error:
-        blocks.append((path, 0))
+        if may_pass(error):
+            if patient:
+                raise ReadFailedError(path=path, error=error) from error
+            blocks.append((path, 0))
         yield Damage(path=path, position=0, size=length, reason=f"cannot be read: {error}")
         return
+    window = ReadAhead(
+        file, end=min(length, size), unreadable=blocks, piece=_PIECE, patient=patient
+    )
     try:
-        yield from _ChainedReader(file, length, header, blocks).read()
+        yield from _ChainedReader(path, window, header, blocks, length=length, size=size).read()
     finally:
         file.close()
+
+
+def _open_sized(disk: Disk, path: str) -> tuple[File, int]:
+    file = disk.open_read(path)
+    try:
+        return file, file.size()
+    except OSError:
+        file.close()
+        raise
 
 
 def sample_raw_bytes(
@@ -210,9 +233,18 @@ def sample_raw_bytes(
 
 
 def read_blob(
-    disk: Disk, batch: BatchHeader, *, position: int, path: str, header: FileHeader
+    disk: Disk,
+    batch: BatchHeader,
+    *,
+    position: int,
+    path: str,
+    header: FileHeader,
+    patient: bool = False,
 ) -> bytes:
-    """Return the checked, decompressed blob of a batch. Raises DamagedError."""
+    """Return the checked, decompressed blob of a batch.
+
+    Raises DamagedError; with `patient` ReadFailedError for an error of the operating system.
+    """
     try:
         file = disk.open_read(path)
         try:
@@ -220,6 +252,8 @@ def read_blob(
         finally:
             file.close()
     except OSError as error:
+        if patient and may_pass(error):
+            raise ReadFailedError(path=path, error=error) from error
         reason = f"cannot be read: {error}"
         raise DamagedError(path=path, position=position, reason=reason) from error
     seed = file_seed(header)
@@ -237,8 +271,8 @@ class _Found:
     whole: bool
 
 
-class _Taken:
-    """Ranges that do not overlap."""
+class TakenRecords:
+    """Ranges of records that do not overlap."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -257,15 +291,22 @@ class _ChainedReader:
     """One reading of a chained file."""
 
     def __init__(
-        self, file: File, length: int, header: FileHeader, unreadable: list[tuple[str, int]]
+        self,
+        path: str,
+        window: ReadAhead,
+        header: FileHeader,
+        unreadable: list[tuple[str, int]],
+        *,
+        length: int,
+        size: int,
     ) -> None:
-        self._path = file.path
+        self._path = path
         self._header = header
         self._seed = file_seed(header)
         self._length = length
-        self._size = file.size()
-        self._end = min(length, self._size)
-        self._window = ReadAhead(file, end=self._end, unreadable=unreadable, piece=_PIECE)
+        self._size = size
+        self._end = min(length, size)
+        self._window = window
         self._unreadable = unreadable
 
     def read(self) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
@@ -308,7 +349,7 @@ class _ChainedReader:
                 yield from self._read_disordered(position, next_record, columns.reason)
                 return
             yield position, batch, columns
-            next_record = _records(batch, columns).stop
+            next_record = records_of(batch, columns).stop
             position += batch.size
             previous_crc = batch.crc
 
@@ -322,7 +363,7 @@ class _ChainedReader:
         what was written before a crash and then once more, together with what followed.
         """
         chosen: list[_Found] = []
-        records = _Taken()
+        records = TakenRecords()
         records.take(range(next_record))
         for found in sorted(self._search(start), key=_preference):
             if records.is_free(found.records):
@@ -370,7 +411,7 @@ class _ChainedReader:
             return None
         data = self._window.view(position, batch.size)
         whole = contents_fault(batch, data, self._seed) is None
-        return _Found(position, batch, _records(batch, columns), whole)
+        return _Found(position, batch, records_of(batch, columns), whole)
 
     def _batch_at(self, position: int) -> BatchHeader:
         """Return the header of the batch at a position, whose columns lie in the file.
@@ -408,7 +449,7 @@ def _preference(found: _Found) -> tuple[bool, int, int]:
     return not found.whole, -len(found.records), found.position
 
 
-def _records(batch: BatchHeader, columns: Columns) -> range:
+def records_of(batch: BatchHeader, columns: Columns) -> range:
     """Return the numbers from the first record of a batch to the last."""
     has_own = batch.kind in {RecordKind.ROWS, RecordKind.DEAD_ROWS}
     sequence = columns.arrays["sequence"] if has_own else None

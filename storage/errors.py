@@ -3,6 +3,8 @@
 * StorageError
     * DamagedError: bytes on disk fail their check. Never retried.
     * UnsupportedFormatError: written by a newer delaywheel (version, record kind or feature bit).
+    * ReadFailedError: the operating system could not read a file. What is in it may be whole, so
+      another try comes later.
     * StorageFullError: no space left. Appends are refused, dispatch goes on.
     * FatalDiskError: a write or an fsync failed. The process stops and recovers on restart,
       since a second fsync may claim success for bytes that never reached the disk.
@@ -12,6 +14,8 @@
         * NotRegularFileError: something else lies where a file of ours belongs.
     * LogStateError: what is on disk contradicts itself so that a promise could not be kept.
 """
+
+from typing import Final
 
 
 class StorageError(Exception):
@@ -39,6 +43,21 @@ class UnsupportedFormatError(StorageError):
         self.path = path
         self.position = position
         self.reason = reason
+
+
+class ReadFailedError(StorageError):
+    """The operating system could not open or read a file that is there; another try may.
+
+    Nothing was changed, and nothing is known about the bytes.
+    """
+
+    def __init__(self, *, path: str, error: OSError) -> None:
+        super().__init__(f"{path} cannot be read: {error}")
+        self.path = path
+        cause = error.__cause__
+        inner = cause.errno if isinstance(cause, OSError) else None
+        self.errno = inner if error.errno is None else error.errno
+        self.reason = str(error)
 
 
 class StorageFullError(StorageError):
@@ -73,3 +92,19 @@ class NotRegularFileError(DataDirectoryError, OSError):
 
 class LogStateError(StorageError):
     """The logs contradict each other; serving could break a promise, so the node refuses."""
+
+
+_SAYS_WHAT_IS_THERE: Final = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotRegularFileError,
+)
+
+
+def may_pass(error: OSError) -> bool:
+    """Say whether another try at reading may succeed, nothing but time having passed.
+
+    A file that is missing, or none, is so for good; of all other errors nobody can tell.
+    """
+    return not isinstance(error, _SAYS_WHAT_IS_THERE)

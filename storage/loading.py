@@ -18,6 +18,7 @@ step: it moves the cursor, and from that moment on rows that are filed below it 
 wheel. Those that were filed before are on disk, and the job reads them.
 """
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from itertools import compress
@@ -27,7 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batches import Damage
+from storage.chained_file import TakenRecords
 from storage.entries import Entries, make_entries, no_entries
+from storage.errors import ReadFailedError
 from storage.rows import Int64s, effective_due_ms
 from storage.segment import Segment, SegmentBatch
 from storage.spans import MINUTE_MS
@@ -193,6 +196,8 @@ class Lane:
     def __init__(self) -> None:
         self.subjects = NumberSet()
         self.cursor: Key = (0, 0)
+        self.unread: Key | None = None
+        """What is after it and not after the cursor could not be read, some of it."""
 
     def lower(self, key: Key) -> None:
         """Have it come by what is after `key` again."""
@@ -232,6 +237,15 @@ class _Gone:
         return self._crossed_off.contains(sequences) | contained(sequences, self._given)
 
 
+class _Part:
+    """A segment of a slice, and what of it was given out: all but what could not be read."""
+
+    def __init__(self, segment: Segment, length: int) -> None:
+        self.segment = segment
+        self.length = length
+        self.done = TakenRecords()
+
+
 class Job(ABC):
     """One slice on its way from disk; made by the ScheduleLog.
 
@@ -268,13 +282,21 @@ class Job(ABC):
         return next(self._work, True) is None
 
     def step(self, rows_max: int) -> tuple[Entries, bool]:
-        """Examine about `rows_max` rows; return the entries found and whether that was all."""
+        """Examine about `rows_max` rows; return the entries found and whether that was all.
+
+        Raises ReadFailedError when there is nothing left but what cannot be read: each further step
+        tries that again. No row is given out twice by it.
+        """
         found: list[Entries] = []
         self._examined = 0
         while self._examined < rows_max:
             entries = next(self._work, False)
             if entries is False:
                 return _joined(found), True
+            if isinstance(entries, ReadFailedError):
+                if not found:
+                    raise entries
+                break
             if isinstance(entries, np.ndarray):
                 found.append(entries)
         return _joined(found), False
@@ -287,7 +309,7 @@ class Job(ABC):
         """Give out nothing more that is after `key`: the cursor was lowered to it."""
         self.until = min(self.until, key)
 
-    def _run(self) -> Iterator[Entries | None]:
+    def _run(self) -> Iterator[Entries | ReadFailedError | None]:
         """Plan, start and read; yield wherever a step may end."""
         self._schedule.jobs.append(self)
         try:
@@ -296,7 +318,7 @@ class Job(ABC):
                 return
             self.started = True
             parts = [
-                (segment, segment.file.length)
+                _Part(segment, segment.file.length)
                 for segment in self._schedule.segments_between(self.begin, self.until)
             ]
             yield None
@@ -312,8 +334,12 @@ class Job(ABC):
     # -- the plan ----------------------------------------------------------------------------
 
     def _find_end(self) -> Generator[None, None, bool]:
-        """Draw the end nearer if there are more rows than wanted; return whether all fits."""
+        """Draw the end nearer if there are more rows than wanted; return whether all fits.
+
+        Rows that cannot be counted since the disk cannot read them do not: nothing waits for them.
+        """
         rows = 0
+        fits = True
         for segment in self._schedule.segments_between(self.begin, self.until):
             if rows + segment.pending <= self._rows_max:
                 rows += segment.pending
@@ -325,10 +351,11 @@ class Job(ABC):
             gone = _Gone(self._schedule, segment)
             yield None
             counts = np.zeros(MINUTE_MS, np.int64)
-            for batch, mask in self._matching(gone, segment.file.length):
-                if mask is not None:
-                    _count(counts, batch.effective_due_ms()[mask] - start_ms)
-                yield None
+            try:
+                yield from self._count_matching(gone, counts, start_ms)
+            except ReadFailedError:
+                fits = False
+                continue
             ends = np.cumsum(counts)
             found, wanted = int(ends[-1]), self._rows_max - rows
             if found <= wanted:
@@ -339,11 +366,24 @@ class Job(ABC):
             end: Key = (start_ms + place, 0)
             if 2 * before < wanted:
                 # So much is due in one ms that the slice ends inside it.
-                end = yield from self._end_inside(gone, end[0], wanted - before)
+                try:
+                    end = yield from self._end_inside(gone, end[0], wanted - before)
+                except ReadFailedError:
+                    self.until = min(self.until, end)
+                    return False
             self.until = min(self.until, end)
             self._planned = gone
             return False
-        return True
+        return fits
+
+    def _count_matching(
+        self, gone: "_Gone", counts: Int64s, start_ms: int
+    ) -> Generator[None, None, None]:
+        """Count the rows wanted of a segment by the ms at which they are due."""
+        for batch, mask in self._matching(gone, gone.segment.file.length):
+            if mask is not None:
+                _count(counts, batch.effective_due_ms()[mask] - start_ms)
+            yield None
 
     def _end_inside(self, gone: "_Gone", due_ms: int, count: int) -> Generator[None, None, Key]:
         """Return the key of the `count`th row wanted of one ms: rows ascend by sequence."""
@@ -369,29 +409,40 @@ class Job(ABC):
         names = batch.columns.names
         return np.fromiter((known(name, -1) for name in names), np.intp, len(names))
 
-    def _read_all(self, parts: list[tuple[Segment, int]]) -> Iterator[Entries | None]:
-        for segment, length in parts:
-            yield from self._read(segment, length)
+    def _read_all(self, parts: list[_Part]) -> Iterator[Entries | ReadFailedError | None]:
+        """Yield the entries of all parts; of those that cannot be read at the end, or why not."""
+        while parts:
+            unread: list[tuple[_Part, ReadFailedError]] = []
+            for part in parts:
+                try:
+                    yield from self._read(part)
+                except ReadFailedError as error:
+                    unread.append((part, error))
+            parts = [part for part, _ in unread]
+            if unread:
+                yield unread[-1][1]
 
-    def _read(self, segment: Segment, length: int) -> Iterator[Entries | None]:
-        """Yield the entries of one segment, batch by batch."""
+    def _read(self, part: _Part) -> Iterator[Entries | None]:
+        """Yield the entries of one segment, batch by batch. Raises ReadFailedError."""
+        segment = part.segment
         gone, self._planned = self._planned, None
         if gone is None or gone.segment is not segment:
             gone = _Gone(self._schedule, segment)
             self._schedule.disk.prefetch(segment.file.path)
-        for batch, mask in self._matching(gone, length):
+        for batch, mask in self._matching(gone, part.length, part.done):
             if mask is None:
                 yield None
                 continue
             yield self._entries(batch, mask)
 
-    def _matching(self, gone: "_Gone", length: int) -> Iterator[tuple[SegmentBatch, Mask | None]]:
-        """Yield each batch with the mask of its rows that are in the slice and not given out."""
-        for batch in gone.segment.read_rows(self._schedule.disk, length):
-            if isinstance(batch, Damage):
-                if self.started:
-                    self._schedule.report(batch)
-                continue
+    def _matching(
+        self, gone: "_Gone", length: int, done: TakenRecords | None = None
+    ) -> Iterator[tuple[SegmentBatch, Mask | None]]:
+        """Yield each batch with the mask of its rows that are in the slice and not given out.
+
+        done: as of `_batches`. Raises ReadFailedError.
+        """
+        for batch in self._batches(gone.segment, length, done):
             self._examined += batch.header.count
             mask = self._subject_mask(batch)
             if mask is None:
@@ -406,6 +457,40 @@ class Job(ABC):
                     self._examined += gone.segment.facts_seen
                 mask[rows] = ~gone.contains(sequence[rows])
             yield batch, mask
+
+    def _batches(
+        self, segment: Segment, length: int, done: TakenRecords | None
+    ) -> Iterator[SegmentBatch]:
+        """Yield the readable batches of a segment.
+
+        Those that are `done` are passed over, and each becomes so when the next one is asked for.
+        Raises ReadFailedError; of a segment that was given up at its end, having read past what
+        cannot be read.
+        """
+        schedule, path = self._schedule, segment.file.path
+        unreadable: list[tuple[str, int]] = []
+        batches = segment.read_rows(
+            schedule.disk, length, patient=schedule.is_patient_with(path), unreadable=unreadable
+        )
+        while True:
+            with schedule.noting(path):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            if isinstance(batch, Damage):
+                if self.started:
+                    schedule.report(batch)
+            elif done is None:
+                yield batch
+            elif done.is_free(batch.records):
+                yield batch
+                done.take(batch.records)
+        if done is None:
+            return
+        with schedule.trying(path):
+            if unreadable and schedule.is_patient:
+                error = OSError(errno.EIO, "some of its blocks cannot be read")
+                raise ReadFailedError(path=path, error=error)
 
     def _entries(self, batch: SegmentBatch, mask: Mask) -> Entries:
         arrays = batch.columns.arrays
@@ -495,6 +580,10 @@ class DrainJob(_LaneJob):
     more = False
     """Whether there were more rows than wanted."""
 
+    trouble: ReadFailedError | None = None
+    """Why some of its rows were not read: the lane comes by them when it is told to `retry_lane`.
+    """
+
     def _accept(self, *, fits: bool) -> bool:
         self.more = not fits
         return True
@@ -505,13 +594,19 @@ class DrainJob(_LaneJob):
     def cap(self, key: Key) -> None:
         """Go on: each of its rows is noted as given out, wherever the common cursor stands."""
 
-    def _read_all(self, parts: list[tuple[Segment, int]]) -> Iterator[Entries | None]:
+    def _read_all(self, parts: list[_Part]) -> Iterator[Entries | ReadFailedError | None]:
         found: list[Entries] = []
-        for segment, length in parts:
-            for entries in self._read(segment, length):
-                if entries is not None and len(entries):
-                    found.append(entries)
-                yield None
+        for part in parts:
+            try:
+                for entries in self._read(part):
+                    if entries is not None and len(entries):
+                        found.append(entries)
+                    yield None
+            except ReadFailedError as error:
+                self.trouble = error
+        if self.trouble is not None:
+            lane = self._schedule.lanes[self.lane]
+            lane.unread = self.begin if lane.unread is None else min(lane.unread, self.begin)
         entries = self._not_too_many(_joined(found))
         # Rows lie in the order in which they were filed, and are to be sent as they are due.
         order = np.lexsort((entries["sequence"], entries["due_ms"]))

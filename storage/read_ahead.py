@@ -1,6 +1,7 @@
 """Reading a file from front to back in large pieces, and past sectors that cannot be read."""
 
 from storage.disk import File
+from storage.errors import ReadFailedError, may_pass
 
 _PIECE = 4 * 1024 * 1024
 READ_BLOCK_SIZE = 4096
@@ -21,12 +22,18 @@ class ReadAhead:
         end: int,
         unreadable: list[tuple[str, int]],
         piece: int = _PIECE,
+        patient: bool = False,
     ) -> None:
-        """Read up to `end`, at least `piece` bytes at a time."""
+        """Read up to `end`, at least `piece` bytes at a time.
+
+        With `patient` nothing is given up: `view` raises ReadFailedError where the disk cannot
+        read.
+        """
         self._file = file
         self._end = end
         self._unreadable = unreadable
         self._piece = piece
+        self._patient = patient
         self._start = 0
         self._window = memoryview(b"")
 
@@ -43,7 +50,9 @@ class ReadAhead:
     def _read(self, position: int, size: int) -> bytes:
         try:
             return self._file.read_at(position, size)
-        except OSError:
+        except OSError as error:
+            if self._patient and may_pass(error):
+                raise ReadFailedError(path=self._file.path, error=error) from error
             blocks = range(position, position + size, READ_BLOCK_SIZE)
             return b"".join(
                 self._read_block(block, min(READ_BLOCK_SIZE, position + size - block))

@@ -9,7 +9,8 @@ files are in one step, so every row is either on disk for the job or written lat
 straight in if the cursor has passed it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -28,7 +29,7 @@ from storage.entries import (
     make_entries,
     no_entries,
 )
-from storage.errors import DamagedError, StorageFullError
+from storage.errors import DamagedError, ReadFailedError, StorageFullError
 from storage.facts import FactBlock, Outcome, join_facts
 from storage.loading import (
     CloseJob,
@@ -85,6 +86,20 @@ class ScheduleLimits:
             raise ValueError("hour_horizon_minutes must exceed minute_horizon_minutes by an hour")
         if self.subjects_bytes_max < 1024:
             raise ValueError("subjects_bytes_max must be at least 1024")
+
+
+@dataclass(slots=True)
+class Unread:
+    """A file that the operating system could not read when it was tried last."""
+
+    path: str
+    errno: int | None
+    reason: str
+    failures: int
+    """Tries that failed, one after another."""
+
+    given_up: bool = False
+    """Whether what cannot be read of it is taken for damage from now on."""
 
 
 class ScheduleLog:
@@ -150,6 +165,11 @@ class ScheduleLog:
         self.quarantined: list[str] = []
         """Files with damaged batches that were not carried over; kept for salvage."""
         self._reported: set[tuple[str, int]] = set()
+        self.is_patient = False
+        """Whether an error of the operating system at reading is passed on, to be tried again later
+        (ReadFailedError), rather than taken for damage. A recovery has nobody to try again."""
+        self.unread: dict[str, Unread] = {}
+        """By path: what could not be read, until it is. Others may look at it, not change it."""
         self._gave_out = False
         """Whether a row was ever given out; until then nobody else holds numbers of subjects."""
 
@@ -570,6 +590,13 @@ class ScheduleLog:
         for job in self.jobs:
             job.left_out.add(subjects)
 
+    def retry_lane(self, lane: int) -> None:
+        """Let a lane come by what could not be read of it before; it may be no more."""
+        opened = self.lanes.get(lane)
+        if opened is not None and opened.unread is not None:
+            opened.lower(opened.unread)
+            opened.unread = None
+
     def leave_lane(self, lane: int, subjects: Numbers) -> None:
         """Take subjects out of a lane of which no job is under way; one without any is no more.
 
@@ -606,8 +633,11 @@ class ScheduleLog:
         """Begin to end a lane: all that it has not taken yet up to the common cursor is given out.
 
         That must be at most about `rows_max` rows, or the job comes to nothing and the lane stays.
-        There must be no rows of its subjects in the wheel. Returns None if it came to nothing now.
+        There must be no rows of its subjects in the wheel. Returns None if it came to nothing now,
+        as it does while something of the lane could not be read.
         """
+        if self.lanes[lane].unread is not None:
+            return None
         job = CloseJob(
             self,
             lane=lane,
@@ -640,13 +670,18 @@ class ScheduleLog:
         )
 
     def crossed_off(self, segment: Segment) -> Int64s:
-        """Return the sequences of a segment that have a fact, repeated ones included."""
+        """Return the sequences of a segment that have a fact, repeated ones included.
+
+        Raises ReadFailedError: without its facts nobody can say what of it was delivered.
+        """
         found = []
-        for block in segment.read_facts(self.disk):
-            if isinstance(block, Damage):
-                self.report(block)
-            else:
-                found.append(block.sequence)
+        path = segment.facts_file.path
+        with self.trying(path):
+            for block in segment.read_facts(self.disk, patient=self.is_patient_with(path)):
+                if isinstance(block, Damage):
+                    self.report(block)
+                else:
+                    found.append(block.sequence)
         if segment.key.span is Span.MINUTE:
             found += [block.sequence[block.minute == segment.key.start] for block in self._unfiled]
         return np.concatenate(found) if found else np.empty(0, np.int64)
@@ -667,6 +702,38 @@ class ScheduleLog:
             self._reported.add(place)
             self._on_damage(damage)
 
+    # -- what cannot be read -----------------------------------------------------------------
+
+    def is_patient_with(self, path: str) -> bool:
+        """Say whether a file that cannot be read is tried again, rather than taken for damage."""
+        known = self.unread.get(path)
+        return self.is_patient and not (known is not None and known.given_up)
+
+    @contextlib.contextmanager
+    def trying(self, path: str) -> Iterator[None]:
+        """Note what becomes of an attempt to read all of a file; it may raise ReadFailedError."""
+        with self.noting(path):
+            yield
+        self.unread.pop(path, None)
+
+    @contextlib.contextmanager
+    def noting(self, path: str) -> Iterator[None]:
+        """Note whether an attempt to read something of a file raises ReadFailedError."""
+        try:
+            yield
+        except ReadFailedError as error:
+            known = self.unread.get(path)
+            failures = known.failures if known is not None else 0
+            given_up = known is not None and known.given_up
+            self.unread[path] = Unread(path, error.errno, error.reason, failures + 1, given_up)
+            raise
+
+    def give_up_on(self, path: str) -> None:
+        """Take what cannot be read of a file for damage, as long as it cannot be."""
+        known = self.unread.get(path)
+        if known is not None:
+            known.given_up = True
+
     # -- splitting ---------------------------------------------------------------------------
 
     def next_split_ms(self) -> int | None:
@@ -679,8 +746,21 @@ class ScheduleLog:
                 times.append(segment.key.start - self._limits.hour_horizon_minutes)
         return min(times) * MINUTE_MS if times else None
 
-    def begin_split(self, now_ms: int) -> "SplitJob | None":
-        """Return the next split that is due, having moved the marks over empty time before it."""
+    def split_deadline_ms(self, key: SegmentKey) -> int:
+        """Return until when the split of a coarse segment delays nothing.
+
+        What is loaded next must be split by then, and of a day its first hour as well.
+        """
+        return (key.start - self._limits.minute_horizon_minutes // 2) * MINUTE_MS
+
+    def begin_split(
+        self, now_ms: int, *, postponed: Collection[SegmentKey] = ()
+    ) -> "SplitJob | None":
+        """Return the next split that is due, having moved the marks over empty time before it.
+
+        Those of `postponed` segments are not begun. What is due before them is split meanwhile, and
+        the marks stay where they begin.
+        """
         if self._split is not None:
             return self._split
         now = now_ms // MINUTE_MS
@@ -692,11 +772,16 @@ class ScheduleLog:
             segment = self._first_coarse(Span.HOUR, hour_target)
         else:
             self.day_mark = max(self.day_mark, segment.key.start)
+            if segment.key in postponed:
+                hour_target = min(hour_target, segment.key.start)
+                segment = self._first_coarse(Span.HOUR, hour_target)
         if segment is None:
             self.hour_mark = max(self.hour_mark, hour_target)
             return None
         if segment.key.span is Span.HOUR:
             self.hour_mark = max(self.hour_mark, segment.key.start)
+            if segment.key in postponed:
+                return None
         # Rows that wait for this segment go in first, while it is still where they belong.
         if not self.flush(now_ms):
             return None
@@ -732,14 +817,26 @@ class ScheduleLog:
         else:
             self.hour_mark = max(self.hour_mark, source.key.end)
         self.names_changed = True
+        self._end_split()
+        files = [file.path for file in (source.file, source.facts_file) if file.length]
+        (self.quarantined if job.damaged else self.retired).extend(files)
+
+    def abandon_split(self, job: "SplitJob") -> None:
+        """Let the coarse segment have its rows again, until the split is begun anew.
+
+        Nothing names the finer segments yet; the next try writes over their files.
+        """
+        for segment in job.finer.values():
+            segment.close()
+        self._end_split()
+
+    def _end_split(self) -> None:
         self._split = None
         waiting, self._pile, self._held = self._held + self._pile, [], []
         self.owed.pile_bytes = self.owed.pile_rows = 0
         for block in waiting:
             self._put_aside(block)
         self.count_splits()
-        files = [file.path for file in (source.file, source.facts_file) if file.length]
-        (self.quarantined if job.damaged else self.retired).extend(files)
 
     # -- crossing off ------------------------------------------------------------------------
 
@@ -999,8 +1096,17 @@ class SplitJob:
     def step(self, now_ms: int) -> bool:
         """Do a bounded part of the work; return True when the finer segments have taken over.
 
-        Raises StorageFullError where a finer segment finds no space; the step can be repeated.
+        Raises StorageFullError where a finer segment finds no space; the step can be repeated. And
+        ReadFailedError where the coarse one cannot be read: then this split is over, the segment
+        stays as it is, and another may be begun.
         """
+        try:
+            return self._step(now_ms)
+        except ReadFailedError:
+            self.schedule.abandon_split(self)
+            raise
+
+    def _step(self, now_ms: int) -> bool:
         if self._batches is None:
             self._open()
         assert self._batches is not None
@@ -1008,8 +1114,11 @@ class SplitJob:
         if sum(block.weight for block in self.gathered) >= self.schedule.gather_bytes_max:
             self._write(now_ms)
             return False
-        batch = next(self._batches, None)
+        path = self.source.file.path
+        with self.schedule.noting(path):
+            batch = next(self._batches, None)
         if batch is None:
+            self.schedule.unread.pop(path, None)
             self._write(now_ms)
             self._write_facts(now_ms)
             self.schedule.finish_split(self)
@@ -1019,7 +1128,12 @@ class SplitJob:
             self.schedule.report(batch)
             return False
         try:
-            rows = batch.rows(self.schedule.disk, self.schedule.subjects)
+            with self.schedule.noting(path):
+                rows = batch.rows(
+                    self.schedule.disk,
+                    self.schedule.subjects,
+                    patient=self.schedule.is_patient_with(path),
+                )
         except DamagedError as error:
             self.damaged = True
             self.schedule.report(
@@ -1039,12 +1153,15 @@ class SplitJob:
         for segment in self.finer.values():
             segment.forget_facts()  # Of a try that found no space.
         facts = []
-        for found in self.source.read_facts(self.schedule.disk):
-            if isinstance(found, FactBlock):
-                facts.append(found)
-            else:
-                self.damaged = True
-                self.schedule.report(found)
+        path = self.source.facts_file.path
+        patient = self.schedule.is_patient_with(path)
+        with self.schedule.trying(path):
+            for found in self.source.read_facts(self.schedule.disk, patient=patient):
+                if isinstance(found, FactBlock):
+                    facts.append(found)
+                else:
+                    self.damaged = True
+                    self.schedule.report(found)
         if not facts:
             return
         span = Span.HOUR if self.source.key.span is Span.DAY else Span.MINUTE
@@ -1054,7 +1171,11 @@ class SplitJob:
                 finer.append_facts(part, epoch=self.schedule.epoch, append_ms=now_ms)
 
     def _open(self) -> None:
-        self._batches = self.source.read_rows(self.schedule.disk, self.source.file.length)
+        self._batches = self.source.read_rows(
+            self.schedule.disk,
+            self.source.file.length,
+            patient=self.schedule.is_patient_with(self.source.file.path),
+        )
 
     def _write(self, now_ms: int) -> None:
         if not self.gathered:

@@ -13,6 +13,7 @@ from storage.chained_file import (
     ChainedFile,
     read_blob,
     read_columns,
+    records_of,
     sample_raw_bytes,
 )
 from storage.checkpoint import SegmentState
@@ -180,23 +181,35 @@ class Segment:
         self.facts_file.length = self.facts_file.last_crc = 0
         self.facts = self.facts_seen = 0
 
-    def read_rows(self, disk: Disk, length: int) -> Iterator["SegmentBatch | Damage"]:
-        """Yield the batches in the first `length` bytes, columns checked, blobs unread."""
+    def read_rows(
+        self,
+        disk: Disk,
+        length: int,
+        *,
+        patient: bool = False,
+        unreadable: list[tuple[str, int]] | None = None,
+    ) -> Iterator["SegmentBatch | Damage"]:
+        """Yield the batches in the first `length` bytes, columns checked, blobs unread.
+
+        patient, unreadable: as `read_columns` takes them.
+        """
         if not length:
             return
         file = self.file
-        for found in read_columns(disk, file.path, length, file.header):
+        for found in read_columns(
+            disk, file.path, length, file.header, unreadable=unreadable, patient=patient
+        ):
             if isinstance(found, Damage):
                 yield found
             else:
                 yield SegmentBatch(self, *found)
 
-    def read_facts(self, disk: Disk) -> Iterator[FactBlock | Damage]:
-        """Yield the facts filed for this segment."""
+    def read_facts(self, disk: Disk, *, patient: bool = False) -> Iterator[FactBlock | Damage]:
+        """Yield the facts filed for this segment; `patient` as `read_columns` takes it."""
         file = self.facts_file
         if not file.length:
             return
-        for found in read_columns(disk, file.path, file.length, file.header):
+        for found in read_columns(disk, file.path, file.length, file.header, patient=patient):
             yield found if isinstance(found, Damage) else facts_of_columns(found[2])
 
     def close(self) -> None:
@@ -213,6 +226,11 @@ class SegmentBatch:
     position: int
     header: BatchHeader
     columns: Columns
+
+    @property
+    def records(self) -> range:
+        """Sequences from its first row's to its last one's."""
+        return records_of(self.header, self.columns)
 
     @property
     def sequence(self) -> Int64s:
@@ -242,12 +260,17 @@ class SegmentBatch:
         """Return the file position of each item (of an uncompressed blob)."""
         return _item_positions(self.position, self.header, self.columns.arrays["size"])
 
-    def rows(self, disk: Disk, subjects: SubjectTable) -> RowBlock:
-        """Return the rows with their bytes, read and checked. Raises DamagedError."""
+    def rows(self, disk: Disk, subjects: SubjectTable, *, patient: bool = False) -> RowBlock:
+        """Return the rows with their bytes, read and checked; raises what `read_blob` does."""
         file = self.segment.file
         arrays = self.columns.arrays
         blob = read_blob(
-            disk, self.header, position=self.position, path=file.path, header=file.header
+            disk,
+            self.header,
+            position=self.position,
+            path=file.path,
+            header=file.header,
+            patient=patient,
         )
         return RowBlock(
             sequence=arrays["sequence"],

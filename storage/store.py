@@ -32,7 +32,7 @@ from storage.columns import RecordKind
 from storage.disk import Disk, File
 from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
 from storage.durable_end import DURABLE_END_NAME
-from storage.errors import DamagedError, LogStateError, UnsupportedFormatError
+from storage.errors import DamagedError, LogStateError, ReadFailedError, UnsupportedFormatError
 from storage.facts import FactBlock, Outcome
 from storage.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.identity import IDENTITY_PATH, Identity, open_identity
@@ -260,6 +260,7 @@ class Store:
             recovery = _Recovery(disk, settings, identity, now_ms, on_damage)
             store, summary = recovery.run()
             store.schedule.owed.keep_free = store.keep_free
+            store.schedule.is_patient = True
             store.hold(locks.pop_all())
             return store, summary
 
@@ -412,7 +413,10 @@ class Store:
             key = segment.key
             if segment.last_sequence > sequence or self.schedule.waits(key):
                 continue
-            seal = self._seal_of(segment, now_ms)
+            try:
+                seal = self._seal_of(segment, now_ms)
+            except ReadFailedError:
+                continue  # The next checkpoint tries again.
             if seal is None:
                 segment.facts_at_last_look = segment.facts
             else:
@@ -420,17 +424,28 @@ class Store:
         return seals
 
     def _seal_of(self, segment: Segment, now_ms: int) -> Seal | None:
-        """Return the seal of a segment whose facts cover its rows, None if they do not."""
+        """Return the seal of a segment whose facts cover its rows, None if they do not.
+
+        Raises ReadFailedError.
+        """
+        schedule = self.schedule
         digests = [hashlib.blake2b(digest_size=16) for _ in _DIGESTED]
         sequences = [np.empty(0, np.int64)]
-        for batch in segment.read_rows(self.disk, segment.file.length):
-            if not isinstance(batch, SegmentBatch):
-                return None
-            sequences.append(batch.sequence)
-            for name, digest in zip(_DIGESTED, digests, strict=True):
-                digest.update(batch.columns.arrays[name].data)
+        path, length = segment.file.path, segment.file.length
+        with schedule.trying(path):
+            patient = schedule.is_patient_with(path)
+            for batch in segment.read_rows(self.disk, length, patient=patient):
+                if not isinstance(batch, SegmentBatch):
+                    return None
+                sequences.append(batch.sequence)
+                for name, digest in zip(_DIGESTED, digests, strict=True):
+                    digest.update(batch.columns.arrays[name].data)
         rows = np.concatenate(sequences)
-        facts = [block for block in segment.read_facts(self.disk) if isinstance(block, FactBlock)]
+        path = segment.facts_file.path
+        with schedule.trying(path):
+            patient = schedule.is_patient_with(path)
+            found = list(segment.read_facts(self.disk, patient=patient))
+        facts = [block for block in found if isinstance(block, FactBlock)]
         told = np.unique(np.concatenate([rows[:0], *(block.sequence for block in facts)]))
         if len(rows) != segment.rows or not np.isin(rows, told).all():
             return None

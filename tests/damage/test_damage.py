@@ -138,7 +138,7 @@ def broken_by(kind: Kind, match: str) -> bool:
 
 
 def test_the_judge_notices_rows_that_are_read_twice_or_not_at_all() -> None:
-    with mock.patch.object(chained_file._Taken, "is_free", return_value=True):
+    with mock.patch.object(chained_file.TakenRecords, "is_free", return_value=True):
         assert broken_by(Kind.REPEAT, "handed out twice")
-    with mock.patch.object(chained_file._Taken, "is_free", return_value=False):
+    with mock.patch.object(chained_file.TakenRecords, "is_free", return_value=False):
         assert broken_by(Kind.ZERO, "untouched and not handed out")

@@ -23,6 +23,7 @@ VALUES = st.lists(
 )
 
 NAMES = """
+    unreadable_files read_failures_total unread_messages
     build_info messages_accepted_total accepted_bytes_total messages_refused_total requests_total
     requests_indivisible_total requests_expired_total requests_held connections
     connections_accepted_total connections_refused_total connections_at_door

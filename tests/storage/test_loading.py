@@ -6,6 +6,8 @@ sender that may hold rows for long, facts that are noted late.
 
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,6 +24,7 @@ from storage import (
     Key,
     LoadJob,
     Outcome,
+    ReadFailedError,
     ScheduleLimits,
     ScheduleLog,
 )
@@ -29,6 +32,7 @@ from storage.loading import GivenOut, SequenceSet
 from storage.segment import Segment, SegmentBatch
 from storage.spans import MINUTE_MS
 from tests.simulation.disk import SimDisk
+from tests.simulation.faults import Action, Trap
 
 LOG_UUID = UUID(int=7)
 START_MS = 29_000_000 * MINUTE_MS
@@ -52,8 +56,11 @@ class Row:
 class Model:
     """A schedule log and the server's memory around it."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, *, eio_read: float = 0.0) -> None:
         self.chance = chance
+        self.eio_read = eio_read
+        self.unread_jobs: list[LoadJob | CloseJob] = []
+        """Jobs of which only what could not be read is left."""
         self.disk = SimDisk(random.Random(0))
         for name in ("schedule_log", "dispatch_log"):
             self.disk.make_directory(name)
@@ -87,7 +94,48 @@ class Model:
             on_damage=self.damages.append,
         )
         log.begin_split(self.now_ms)
+        log.is_patient = True
         return log
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let reads fail as often as they are to."""
+        if self.eio_read:
+            trap = Trap(
+                action=Action.EIO,
+                kinds=frozenset({"open_read", "size", "read"}),
+                when=lambda *_: self.chance.random() < self.eio_read,
+            )
+            self.disk.arm(trap, trap, trap)
+        try:
+            yield
+        finally:
+            self.disk.disarm()
+
+    def read_failed(self, error: ReadFailedError) -> None:
+        """Now and then take rows for damaged; what is known of facts is never given up here."""
+        self.counts["unread"] += 1
+        if error.path.startswith("schedule_log") and self.chance.random() < 0.2:
+            self.log.give_up_on(error.path)
+            self.counts["given up"] += 1
+
+    def try_again(self) -> None:
+        """Go on with a job of which something could not be read, and with lanes."""
+        for lane in self.log.lanes:
+            if self.lane_job is None or self.lane_job.lane != lane:
+                self.log.retry_lane(lane)
+        if self.unread_jobs:
+            job = self.unread_jobs.pop(self.chance.randrange(len(self.unread_jobs)))
+            done = False
+            while not done:
+                try:
+                    with self.reading():
+                        entries, done = job.step(10)
+                except ReadFailedError as error:
+                    self.read_failed(error)
+                    self.unread_jobs.append(job)
+                    return
+                self.take(entries)
 
     def number(self, subject: int) -> int:
         return self.log.subjects.number(b"s%d" % subject)
@@ -144,7 +192,14 @@ class Model:
             )
         if self.job is None:
             return
-        entries, done = self.job.step(step)
+        try:
+            with self.reading():
+                entries, done = self.job.step(step)
+        except ReadFailedError as error:
+            self.read_failed(error)
+            self.unread_jobs.append(self.job)
+            self.job = None
+            return
         for key in self.keys(entries):
             assert self.job.begin < key <= self.job.until
         self.take(entries)
@@ -257,7 +312,17 @@ class Model:
         if self.lane_job is None:
             return
         job, was_started = self.lane_job, self.lane_job.started
-        entries, done = job.step(step)
+        try:
+            with self.reading():
+                entries, done = job.step(step)
+        except ReadFailedError as error:
+            self.read_failed(error)
+            assert isinstance(job, CloseJob)
+            if not was_started:
+                self._note_closed()
+            self.unread_jobs.append(job)
+            self.lane_job = None
+            return
         if job.started and not was_started:
             self._note_closed()
         if isinstance(job, CloseJob):
@@ -268,6 +333,8 @@ class Model:
             keys = [(row.due_ms, row.sequence) for row in self._offer(entries, job)]
             assert keys == sorted(keys)
         if done:
+            if isinstance(job, DrainJob) and job.trouble is not None:
+                self.read_failed(job.trouble)
             self.counts[type(job).__name__] += job.started
             self.lane_job = None
 
@@ -321,17 +388,21 @@ class Model:
         self.waiting.clear()
         self.lane_of.clear()
         self.job = self.lane_job = None
+        self.unread_jobs.clear()
         self.sweeping = False
         self.counts["restarts"] += 1
 
     def finish(self) -> None:
         """Let everything become due and be delivered; no row may be forgotten."""
+        damages = len(self.damages)
+        self.eio_read = 0
         for _ in range(3000):
             if len(self.done) == len(self.rows):
                 break
             self.now_ms += 10_000
             self.log.begin_split(self.now_ms)
             self.open_lanes()
+            self.try_again()
             self.load(60_000, self.chance.choice([4, 100]), 10_000)
             self.pop(10**6)
             self.serve_lane(self.chance.choice([4, 100]), 10_000)
@@ -339,7 +410,10 @@ class Model:
             self.note(1)
             self.collect(10)
         assert self.done == self.rows.keys()
-        assert not self.damages
+        while self.unread_jobs:
+            self.try_again()
+        assert not self.damages[damages:]
+        assert self.damages == [] or self.counts["given up"]
         self.check_segments()
 
     def check_segments(self) -> None:
@@ -353,7 +427,7 @@ class Model:
 
     def act(self) -> None:
         chance = self.chance
-        action = chance.randrange(16)
+        action = chance.randrange(17 if self.eio_read else 16)
         if action <= 2:
             spread = chance.choice([1, 3, 2000, 3 * MINUTE_MS])
             first = self.now_ms + chance.choice([-2 * MINUTE_MS, -500, 0, 0, 30_000])
@@ -392,6 +466,8 @@ class Model:
             self.open_lanes()
         elif action <= 14:
             self.serve_lane(chance.choice([1, 5, 10**6]), chance.choice([1, 10, 1000]))
+        elif action == 16:
+            self.try_again()
         elif chance.random() < 0.03:
             self.restart()
         else:
@@ -416,6 +492,55 @@ def test_whatever_interleaves_every_row_is_given_out_exactly_once(first_seed: in
     assert min(counts[name] for name in ("joined", "left")) > 5
     assert counts["collections"] > 50
     assert counts["restarts"]
+
+
+@pytest.mark.parametrize(
+    "first_seed",
+    [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(20, 200, 20))],
+)
+def test_what_the_disk_cannot_read_now_and_then_is_given_out_once_and_no_later_than_it_can(
+    first_seed: int,
+) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(first_seed, first_seed + 20):
+        chance = random.Random(seed)
+        model = Model(chance, eio_read=chance.choice([0.02, 0.1, 0.5]))
+        for _ in range(300):
+            model.act()
+        model.finish()
+        counts += model.counts
+    assert min(counts[name] for name in ("loads", "evictions", "lanes", "DrainJob")) > 20
+    assert min(counts[name] for name in ("CloseJob", "joined", "restarts")) > 2
+    assert counts["unread"] > 200
+    assert counts["given up"] > 20
+
+
+def test_a_slice_waits_for_nothing_but_the_segment_that_cannot_be_read() -> None:
+    model = Model(random.Random(1))
+    model.file([START_MS + place * MINUTE_MS for place in (5, 6, 7)], [0, 1, 2])
+    unreadable = Trap(
+        action=Action.EIO,
+        kinds=frozenset({"open_read"}),
+        when=lambda _kind, path, _label: path == model.log.segments[middle].key.path,
+    )
+    middle = sorted(model.log.segments)[1]
+    model.disk.arm(unreadable, unreadable)
+    job = model.log.begin_load(START_MS + 9 * MINUTE_MS, rows_max=10, now_ms=model.now_ms)
+    assert job is not None
+    entries, done = job.step(1000)
+    assert (entries["sequence"].tolist(), done) == ([1, 3], False)
+    with pytest.raises(ReadFailedError, match=model.log.segments[middle].key.name):
+        job.step(1000)
+    [unread] = model.log.unread.values()
+    assert (unread.path, unread.errno) == (model.log.segments[middle].key.path, 5)
+    # Others come meanwhile, and are loaded: nothing stands before them.
+    model.file([START_MS + 20 * MINUTE_MS], [0])
+    model.load(30 * MINUTE_MS, 10, 1000)
+    assert sorted(model.wheel) == [4]
+    entries, done = job.step(1000)
+    assert (entries["sequence"].tolist(), done) == ([2], True)
+    assert not model.log.unread
+    assert not model.damages
 
 
 def test_a_lane_comes_by_rows_that_are_filed_where_the_lowered_cursor_has_not_been() -> None:

@@ -19,11 +19,13 @@ from storage.errors import (
     FatalDiskError,
     LogStateError,
     NotRegularFileError,
+    ReadFailedError,
     StorageError,
     StorageFullError,
     UnsupportedFormatError,
 )
-from storage.spans import MINUTE_MS, Span, key_of_minute, key_of_name
+from storage.schedule_log import Unread
+from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_minute, key_of_name
 from storage.store import Store, StoreSettings
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, FaultPlan, Trap
@@ -33,6 +35,7 @@ _CHANGES = frozenset(
     {"write", "sync", "rename", "unlink", "sync_directory", "create", "truncate", "make_directory"}
 )
 HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
 SEALS_PATH = "seals/00000000000000000001.log"
 
 
@@ -610,6 +613,17 @@ def test_a_quarantined_segment_is_durable_before_the_checkpoint_moves_beyond_it(
         rig.work.write()
         rig.commit([due_ms + 2])
         rig.file()
+    if not midway:
+        # Not read, and not given up: it stays what it is, and is tried again.
+        rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"})))
+        with pytest.raises(ReadFailedError, match=coarse):
+            rig.split(100)
+        assert rig.store.schedule.unread[coarse].failures == 1
+        rig.checkpoint()
+        assert [state.key.path for state in rig.store.checkpoint.segments] == [coarse]
+        assert rig.store.checkpoint.quarantined == ()
+    rig.store.schedule.unread[coarse] = Unread(coarse, 5, "EIO", 12)
+    rig.store.schedule.give_up_on(coarse)
     rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"}), skip=0))
     rig.split(100)
     assert [damage.path for damage in rig.damages] == [coarse]
@@ -622,6 +636,137 @@ def test_a_quarantined_segment_is_durable_before_the_checkpoint_moves_beyond_it(
     assert rig.store.checkpoint.quarantined == (coarse,)
     rig.disk.power_cut()
     assert rig.disk.contents()[coarse] == whole
+
+
+@pytest.mark.parametrize("kind", ["open_read", "size", "read"])
+def test_a_split_that_cannot_read_is_begun_again_and_nothing_is_damaged_or_sent_twice(
+    kind: str,
+) -> None:
+    failed = True
+    for skip in range(40):
+        rig = StoreRig(1)
+        rig.open()
+        rig.split()
+        due_ms = START_MS + 3 * HOUR_MS
+        for place in range(3):
+            rig.commit([due_ms + 61_000 * place, due_ms + place])
+            rig.file()
+        rig.checkpoint()
+        [state] = rig.store.checkpoint.segments
+        [segment] = rig.store.schedule.segments.values()
+        rig.now_ms = due_ms - MINUTE_MS
+        trap = Trap(action=Action.EIO, kinds=frozenset({kind}), skip=skip)
+        rig.disk.arm(trap)
+        failed = False
+        try:
+            rig.split(100)
+        except ReadFailedError:
+            failed = True
+            [unread] = rig.store.schedule.unread.values()
+            assert (unread.failures, unread.errno) == (1, 5)
+            assert list(rig.store.schedule.segments.values()) == [segment]
+            # What comes meanwhile goes to the segment, which the next try finds whole.
+            rig.commit([due_ms + 7])
+            rig.file()
+            rig.flush()
+            assert segment.rows == 7
+            rig.checkpoint()
+            assert not rig.store.checkpoint.retired
+        if not failed:
+            assert skip > 0
+            break
+        rig.split(100)
+        assert not rig.store.schedule.unread
+        rig.checkpoint()
+        assert rig.store.checkpoint.quarantined == ()
+        assert state.key.path in {file.path for file in rig.store.checkpoint.retired}
+        rig.now_ms = due_ms + 3 * MINUTE_MS
+        rig.load(steps=100)
+        rig.deliver()
+        assert rig.memory.deliveries == dict.fromkeys(rig.memory.accepted, 1)
+    assert failed is False
+
+
+def test_a_power_cut_while_a_split_waits_for_the_disk_loses_nothing() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    due_ms = START_MS + 3 * HOUR_MS
+    rig.commit([due_ms, due_ms + 61_000])
+    rig.file()
+    rig.checkpoint()
+    rig.commit([due_ms + 1])
+    rig.file()
+    rig.now_ms = due_ms - MINUTE_MS
+    # The rows are read, and part of the finer segments may be written; the facts are not.
+    rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"read"}), skip=1))
+    with pytest.raises(ReadFailedError):
+        rig.split(100)
+    rig.commit([due_ms + 2])
+    rig.file()
+    rig.checkpoint()
+    rig.disk.power_cut()
+    rig.reopen()
+    rig.split(100)
+    rig.now_ms = due_ms + 3 * MINUTE_MS
+    rig.load(steps=100)
+    rig.deliver()
+    assert rig.memory.deliveries == dict.fromkeys(rig.memory.accepted, 1)
+
+
+def test_a_day_that_cannot_be_split_keeps_no_hour_from_it() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    schedule = rig.store.schedule
+    day_ms = (START_MS // DAY_MS + 4) * DAY_MS
+    rig.commit([START_MS + 4 * HOUR_MS, day_ms, day_ms - HOUR_MS])
+    rig.file()
+    rig.flush()
+    rig.now_ms = day_ms - 49 * HOUR_MS
+    spans = {segment.key.span for segment in schedule.segments.values()}
+    assert spans == {Span.HOUR, Span.DAY}
+    day = max(schedule.segments.values(), key=lambda one: one.key.start).key
+    split: set[SegmentKey] = set()
+    while rig.now_ms < day_ms:
+        while (job := schedule.begin_split(rig.now_ms, postponed={day})) is not None:
+            split.add(job.key)
+            while not job.step(rig.now_ms):
+                pass
+        assert schedule.hour_mark <= day.start
+        assert schedule.day_mark <= day.start
+        rig.now_ms += 10 * MINUTE_MS
+    # All that is due before that day has minutes of its own, and nothing of the day is touched.
+    coarse = [s.key for s in schedule.segments.values() if s.key.span is not Span.MINUTE]
+    assert coarse == [day]
+    assert day not in split
+    assert schedule.split_deadline_ms(day) < day_ms
+
+
+def test_a_seal_that_could_not_read_its_segment_comes_with_the_next_checkpoint() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS])
+    rig.file_and_deliver()
+    rig.now_ms += 2 * MINUTE_MS
+    rig.commit_floor()
+    rig.file()
+    [segment] = [s for s in rig.store.schedule.segments.values() if s.key.span is Span.MINUTE]
+    path = segment.key.path
+    rig.disk.arm(
+        Trap(
+            action=Action.EIO,
+            kinds=frozenset({"open_read"}),
+            when=lambda _kind, wanted, _label: wanted == path,
+        )
+    )
+    rig.checkpoint()
+    assert rig.store.sealed == 0
+    assert list(rig.store.schedule.unread) == [path]
+    rig.checkpoint()
+    assert rig.store.sealed == 1
+    assert not rig.store.schedule.unread
 
 
 def test_a_lost_seals_log_is_damage_and_no_sealed_file_is_taken_for_an_orphan() -> None:
