@@ -331,12 +331,12 @@ class ClockConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """The port for metrics, health and status."""
+    """The port for metrics, health, status and administration."""
 
     address: str = "127.0.0.1:20811"
-    """host:port; port 0 for any free one, empty for no HTTP at all. There is no authentication: the
-    default takes connections from this machine only. What changes something is for callers on this
-    machine wherever it listens."""
+    """host:port; port 0 for any free one, empty for no HTTP at all. The default takes connections
+    from this machine only; beyond it `admin.token_file` has to be set. Metrics, health and status
+    are for whoever reaches it, and a clock is accepted for callers on this machine only."""
 
     connections_max: int = 64
     """Open connections. One more is accepted and closed at once."""
@@ -351,6 +351,67 @@ class HttpConfig:
         require_at_least(self, 1024, "header_bytes_max")
         if self.address:
             parse_address(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """Who may pause, limit, drain and see to dead letters. Metrics and status are for everybody."""
+
+    token_file: str = ""
+    """The file of tokens that `delaywheel admin token add` writes; it is read again when it
+    changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
+
+    token_look_ms: int = 1000
+    """Milliseconds between two looks at whether the file of tokens has changed."""
+
+    body_bytes_max: int = 256 * KIB
+    """Bytes of a request's body: 10,000 dead letters by their numbers, as many as one may name,
+    take up to 200,000. A longer one is answered 413."""
+
+    denials_per_second_max: float = 10.0
+    """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
+    ones are answered 429. Good tokens count all the same."""
+
+    denials_burst_seconds: float = 3.0
+    """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
+
+    audit_file_bytes_max: int = 4 * MIB
+    """Bytes. Beyond this a file of the audit is closed and the next begun."""
+
+    audit_files_max: int = 4
+    """Files of the audit that are kept; the oldest goes when there would be more."""
+
+    explain_rows_max: int = 20_000_000
+    """Messages on disk that are looked at, at the most, to find the one that `explain` is asked
+    for. Other work goes on in between."""
+
+    drain_seconds_max: float = 3600.0
+    """Seconds that a request to drain may ask to wait, at the most."""
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody could be let in by, and an audit that keeps nothing."""
+        require_at_least(self, 10, "token_look_ms")
+        require_at_least(self, 1024, "body_bytes_max", "audit_file_bytes_max")
+        require_at_least(self, 1, "audit_files_max", "explain_rows_max")
+        require_at_least(self, 0.1, "denials_per_second_max", "denials_burst_seconds")
+        require_at_least(self, 0, "drain_seconds_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlsConfig:
+    """How the limits of subjects that an operator sets are kept."""
+
+    burst_seconds: float = 0.1
+    """Seconds' worth of a subject's limit that may leave at once after a quiet time, one message at
+    least. Less is smoother; a limit far above what brokers answer in this time is not reached."""
+
+    buffer_seconds: float = 5.0
+    """Seconds' worth of a subject's limit that are held in memory, at most its share of what there
+    is room for. Less means that what waits is read from disk more often."""
+
+    def __post_init__(self) -> None:
+        """Refuse times in which nothing could leave."""
+        require_at_least(self, 0.001, "burst_seconds", "buffer_seconds")
 
 
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
@@ -518,7 +579,13 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """What is believed of the clock."""
 
     http: HttpConfig = msgspec.field(default_factory=HttpConfig)
-    """Metrics, health and status."""
+    """Metrics, health, status and administration."""
+
+    admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
+    """Who may administer."""
+
+    controls: ControlsConfig = msgspec.field(default_factory=ControlsConfig)
+    """What an operator limits."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """What the process says."""

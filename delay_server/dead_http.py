@@ -9,12 +9,12 @@ A change names dead letters by `sequences`, or by `filter` (an empty one means a
 many at most; `dry_run` only counts. An answer with `next` has not come to the end: the same request
 with it as `after` goes on from there. Errors are {"error": {"code": word, "message": sentence}}.
 
-Who may do this is decided by the `Access` that is given, for each request before its body is read.
+Who may ask: `guarding.py`. A change goes to the audit (controls.py) twice: before it, with what was
+asked for, and after it, with how many that were.
 """
 
 import base64
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -24,19 +24,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from delay_protocol import ProtocolError, decode_item
+from delay_protocol.controls import decode_rule
+from delay_server.controls import AuditEntry
 from delay_server.dead_letters import DEAD_LANE, Change, DeadLetters, Letter, Page, Wanted
 from delay_server.dead_reason import code_name, code_of, decode_reason
-from delay_server.local_access import Access, AccessError
+from delay_server.guarding import Guard, RequestError, peer_of, read_body
+from delay_transport.access import Caller
 from delay_transport.http import json_response
-from storage import Place
+from storage import Place, StorageFullError
 
 if TYPE_CHECKING:
     from delay_server.server import DelayServer
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-BODY_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a request's body."""
 SEQUENCES_MAX: Final = 10_000
 """Dead letters that a request may name."""
 _PAGE_ROWS: Final = 100
@@ -44,8 +45,12 @@ _PAGE_ROWS: Final = 100
 _DEATHS_SHOWN: Final = 20
 """How often the same message became a dead letter, as `dead show` tells."""
 
+_AUDITED_SEQUENCES: Final = 20
+"""Dead letters that the audit names of a request; of the others it says how many they were."""
+_AUDITED_CHARACTERS: Final = 200
+"""Characters of each part of a filter that the audit keeps."""
+
 Json = dict[str, Any]
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class _Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,12 +68,12 @@ class _Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     dead_until_ms: int | None = None
 
     def wanted(self) -> Wanted:
-        """Return what is looked for. Raises _RequestError."""
+        """Return what is looked for. Raises RequestError."""
         code = None
         if self.code is not None:
             code = code_of(str(self.code))
             if code is None:
-                raise _RequestError(400, "code", f"no item code is called {self.code!r}")
+                raise RequestError(400, "code", f"no item code is called {self.code!r}")
         return Wanted(
             subject=_bytes(self.subject),
             subject_prefix=_bytes(self.subject_prefix),
@@ -97,49 +102,22 @@ _FILTERS: Final = tuple(field.name for field in msgspec.structs.fields(_Filter))
 _NUMBERS: Final = frozenset(name for name in _FILTERS if name.endswith("_ms"))
 
 
-class _RequestError(Exception):
-    """A request that cannot be done as it is; `code` is HTTP's, `kind` a word for programs."""
-
-    def __init__(self, code: int, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.kind = kind
-
-
-def dead_routes(server: "DelayServer", access: Access) -> list[Route]:
-    """Return the routes; `access` decides about each request."""
-    return _Routes(server, access).all()
+def dead_routes(server: "DelayServer", guard: Guard) -> list[Route]:
+    """Return the routes of one server's dead letters."""
+    dead = _Dead(server)
+    return [
+        guard.route("/dead", {"GET": dead.page}),
+        guard.route("/dead/{sequence:int}", {"GET": dead.show}),
+        guard.route("/dead/requeue", {"POST": dead.requeue}),
+        guard.route("/dead/drop", {"POST": dead.drop}),
+    ]
 
 
-class _Routes:
-    def __init__(self, server: "DelayServer", access: Access) -> None:
+class _Dead:
+    """The endpoints."""
+
+    def __init__(self, server: "DelayServer") -> None:
         self._server = server
-        self._access = access
-
-    def all(self) -> list[Route]:
-        return [
-            Route("/dead", self._guarded(self._list, is_change=False)),
-            Route("/dead/{sequence:int}", self._guarded(self._show, is_change=False)),
-            Route("/dead/requeue", self._guarded(self._requeue, is_change=True), methods=["POST"]),
-            Route("/dead/drop", self._guarded(self._drop, is_change=True), methods=["POST"]),
-        ]
-
-    def _guarded(self, handler: Handler, *, is_change: bool) -> Handler:
-        async def guarded(request: Request) -> Response:
-            try:
-                request.state.caller = self._access(request, is_change=is_change)
-                self._require_started()
-                return await handler(request)
-            except (_RequestError, AccessError) as error:
-                return json_response(
-                    {"error": {"code": error.kind, "message": str(error)}}, error.code
-                )
-
-        return guarded
-
-    def _require_started(self) -> None:
-        if not self._server.is_wired:
-            raise _RequestError(503, "starting", "the server is starting; try again")
 
     @property
     def _letters(self) -> DeadLetters:
@@ -147,7 +125,7 @@ class _Routes:
 
     # -- looking -----------------------------------------------------------------------------
 
-    async def _list(self, request: Request) -> Response:
+    async def page(self, request: Request, _caller: Caller) -> Response:
         given = dict(request.query_params)
         after = _place_of(given.pop("after", None))
         limit = _number("limit", given.pop("limit", str(_PAGE_ROWS)))
@@ -161,14 +139,14 @@ class _Routes:
         )
         return Response(body, media_type="application/json")
 
-    async def _show(self, request: Request) -> Response:
+    async def show(self, request: Request, _caller: Caller) -> Response:
         sequence: int = request.path_params["sequence"]
         with_payload = request.query_params.get("payload") in {"1", "true"}
         page = await self._letters.find(
             Wanted(sequences=[sequence]), after=Place(), rows_max=1, settled=True
         )
         if not page.letters:
-            raise _RequestError(
+            raise RequestError(
                 404,
                 "unknown",
                 f"there is no dead letter {sequence}, or all of its day were settled since",
@@ -182,78 +160,102 @@ class _Routes:
 
     # -- changing ----------------------------------------------------------------------------
 
-    async def _requeue(self, request: Request) -> Response:
-        return await self._change(request, "requeue", self._letters.requeue)
+    async def requeue(self, request: Request, caller: Caller) -> Response:
+        return await self._change(request, caller, "requeue")
 
-    async def _drop(self, request: Request) -> Response:
-        return await self._change(request, "drop", self._letters.drop)
+    async def drop(self, request: Request, caller: Caller) -> Response:
+        return await self._change(request, caller, "drop")
 
-    async def _change(
-        self, request: Request, verb: str, change: Callable[..., Awaitable[Change]]
-    ) -> Response:
-        asked = await _decoded(request)
+    async def _change(self, request: Request, caller: Caller, verb: str) -> Response:
+        asked = decode_rule(await read_body(self._server, request), _ChangeRequest)
         wanted, rows_max = self._meant(asked)
         after = _place_of(asked.after)
         if asked.dry_run:
-            change = self._letters.count
-        elif self._letters.is_closed:
-            raise _RequestError(503, "stopping", "the server changes nothing any more")
+            return _answer(await self._letters.count(wanted, after=after, rows_max=rows_max))
+        if self._letters.is_closed:
+            raise RequestError(503, "stopping", "the server changes nothing any more")
+        change = self._letters.requeue if verb == "requeue" else self._letters.drop
+        entry = AuditEntry(
+            at_ms=self._server.runtime.clock.now_ms(),
+            who=caller.name,
+            peer=peer_of(request),
+            action=f"{verb} dead letters",
+            target=_text_of_request(asked),
+        )
+        await self._server.operator.note(entry)
         came_to = await change(wanted, after=after, rows_max=rows_max)
-        if not asked.dry_run:
+        await self._note_done(entry, verb, came_to.done)
+        return _answer(came_to)
+
+    async def _note_done(self, asked: AuditEntry, verb: str, count: int) -> None:
+        """Have in the audit how many were changed; that somebody wanted it is there already."""
+        entry = msgspec.structs.replace(
+            asked,
+            at_ms=self._server.runtime.clock.now_ms(),
+            action=f"{_DONE[verb]} dead letters",
+            count=count,
+        )
+        try:
+            await self._server.operator.note(entry)
+        except StorageFullError as error:
             _log.warning(
-                "dead letters were changed by request",
-                change=verb,
-                caller=request.state.caller,
-                peer=request.client.host if request.client else "",
-                count=came_to.done,
-                filter=None if asked.filter is None else _given(asked.filter),
-                sequences=None if asked.sequences is None else asked.sequences[:20],
+                "how many dead letters were changed is not in the audit",
+                action=entry.action,
+                who=entry.who,
+                count=count,
+                reason=str(error),
             )
-        found: Json = {
-            "matched": came_to.matched,
-            "done": came_to.done,
-            "damaged": came_to.damaged or [],
-            "next": None if came_to.after is None else _text_of(came_to.after),
-        }
-        if came_to.lacks_space:
-            found["error"] = {
-                "code": "disk",
-                "message": f"{came_to.done} done, then there was no free disk for more; free some "
-                "and try again: what was done is not done twice",
-            }
-            return json_response(found, 507)
-        return json_response(found)
 
     def _meant(self, asked: _ChangeRequest) -> tuple[Wanted, int]:
         if (asked.sequences is None) is (asked.filter is None):
-            raise _RequestError(400, "which", "give either sequences or a filter")
+            raise RequestError(400, "which", "give either sequences or a filter")
         if asked.sequences is not None:
             wanted = Wanted(sequences=asked.sequences)
             return wanted, max(len(asked.sequences), 1)
         assert asked.filter is not None
         if asked.max is None:
-            raise _RequestError(400, "max", "a filter needs max: how many it may be at most")
+            raise RequestError(400, "max", "a filter needs max: how many it may be at most")
         return asked.filter.wanted(), min(asked.max, self._letters.config.change_rows_max)
 
 
-async def _decoded(request: Request) -> _ChangeRequest:
-    body = bytearray()
-    async with aclosing(request.stream()) as parts:
-        async for part in parts:
-            body += part
-            if len(body) > BODY_BYTES_MAX:
-                raise _RequestError(413, "size", f"a body has at most {BODY_BYTES_MAX} bytes")
-    try:
-        return msgspec.json.decode(body, type=_ChangeRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _RequestError(400, "body", f"the body is not as it should be: {error}") from error
+def _answer(came_to: Change) -> Response:
+    found: Json = {
+        "matched": came_to.matched,
+        "done": came_to.done,
+        "damaged": came_to.damaged or [],
+        "next": None if came_to.after is None else _text_of(came_to.after),
+    }
+    if came_to.lacks_space:
+        found["error"] = {
+            "code": "disk",
+            "message": f"{came_to.done} done, then there was no free disk for more; free some "
+            "and try again: what was done is not done twice",
+        }
+        return json_response(found, 507)
+    return json_response(found)
+
+
+_DONE: Final = {"requeue": "requeued", "drop": "dropped"}
+
+
+def _text_of_request(asked: _ChangeRequest) -> str:
+    """Return which dead letters are meant, for the audit."""
+    if asked.sequences is not None:
+        named = " ".join(map(str, asked.sequences[:_AUDITED_SEQUENCES]))
+        more = len(asked.sequences) - _AUDITED_SEQUENCES
+        return f"{named} and {more} more" if more > 0 else named
+    assert asked.filter is not None
+    given = [
+        f"{name}={str(value)[:_AUDITED_CHARACTERS]}" for name, value in _given(asked.filter).items()
+    ]
+    return ", ".join([*given, f"max={asked.max}"])
 
 
 def _filter_of_query(given: Mapping[str, str]) -> _Filter:
     unknown = [name for name in given if name not in _FILTERS]
     if unknown:
         known = ", ".join(("limit", "after", *_FILTERS))
-        raise _RequestError(400, "parameter", f"{unknown[0]!r} is none of {known}")
+        raise RequestError(400, "parameter", f"{unknown[0]!r} is none of {known}")
     values: Json = {
         name: _number(name, value) if name in _NUMBERS else value for name, value in given.items()
     }
@@ -266,7 +268,7 @@ def _number(name: str, text: str) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        raise _RequestError(400, name, f"{name} must be a number, not {text[:40]!r}")
+        raise RequestError(400, name, f"{name} must be a number, not {text[:40]!r}")
     return number
 
 
@@ -284,7 +286,7 @@ def _place_of(text: str | None) -> Place:
         return Place()
     numbers = text.split(".")
     if len(numbers) != len(_PLACE_PARTS) or len(text) > _PLACE_LETTERS_MAX:
-        raise _RequestError(400, "after", "after must be what `next` of an answer said")
+        raise RequestError(400, "after", "after must be what `next` of an answer said")
     start, sequence, position = (_number("after", number) for number in numbers)
     return Place(start, sequence, position)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 import trio
 from xxhash import xxh3_64_intdigest
@@ -88,6 +89,8 @@ class Wanted:
     """Which dead letters are meant; None: any. Bounds of times are wall ms, both included."""
 
     sequences: Sequence[int] | None = None
+    old_sequences: Sequence[int] | None = None
+    """Of the messages before they were given up."""
     subject: bytes | None = None
     subject_prefix: bytes | None = None
     code: int | None = None
@@ -102,12 +105,12 @@ class Wanted:
 
     def filter(self, *, settled: bool = False) -> DeadFilter:
         """Return what storage looks for; message ids are told by their hash alone there."""
-        sequences = self.sequences
         has_subject = self.subject is not None or self.subject_prefix is not None
         has_reason = self.code is not None or self.group is not None
         message_id = self.message_id
         return DeadFilter(
-            sequences=None if sequences is None else np.unique(np.array(sequences, np.int64)),
+            sequences=_ascending(self.sequences),
+            old_sequences=_ascending(self.old_sequences),
             subject=self._subject_fits if has_subject else None,
             reason=self._reason_fits if has_reason else None,
             id_hash=None if message_id is None else xxh3_64_intdigest(message_id),
@@ -130,6 +133,10 @@ class Wanted:
         if self.code is not None and reason.code != self.code:
             return False
         return self.group is None or reason.group == self.group
+
+
+def _ascending(sequences: Sequence[int] | None) -> npt.NDArray[np.int64] | None:
+    return None if sequences is None else np.unique(np.array(sequences, np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,7 @@ class Draining:
     async def _open(self, lane: int) -> None:
         """Open a lane, or let those that wait for it join it."""
         async with self._filing.taking:
+            await self._filing.take_back_returned()
             if lane not in self._lanes.unopened:
                 # While this waited, those that were to come got other routes.
                 return

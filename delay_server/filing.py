@@ -430,9 +430,15 @@ class Filing:
         async with self.taking:
             for _ in self._wheel.evict((0, 0)):
                 await trio.lowlevel.checkpoint()
+            await self.take_back_returned()
             given = self._out_of_wheel.after((0, 0))
             await self.run(self._store.schedule.lower_cursor, (0, 0), given)
         self._wake_loading()
+
+    async def take_back_returned(self) -> None:
+        """Tell the schedule_log of all that the sender gave back; to be called holding `taking`."""
+        while len(returned := self._lanes.take_returned()):
+            await self.run(self._store.schedule.take_back, returned)
 
     # -- names of subjects -------------------------------------------------------------------
 

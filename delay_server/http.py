@@ -1,14 +1,15 @@
-"""Metrics, health and status over HTTP: Starlette on Hypercorn's trio worker.
+"""Metrics, health, status and administration over HTTP: Starlette on Hypercorn's trio worker.
 
 GET  /livez         200 while the loop turns
 GET  /readyz        200 when messages are taken and delivered, else 503 and what is missing
 GET  /status        JSON, what `delaywheel status` shows
 GET  /metrics       Prometheus
-POST /clock/accept  an operator on this machine vouches for the clock after a step forward
-/dead …             dead letters: see dead_http.py
+POST /clock/accept  an operator vouches for the clock after a step forward
+     /controls, /drain, /explain: see admin_http.py
+     /dead: dead letters, see dead_http.py
 
-There are no tokens: whoever reaches the port may look. What changes something, and what shows the
-bodies of messages, is for this machine alone, and for no browser's page (local_access.py).
+Whoever reaches the port may look at the first four. All else is for callers on this machine, and no
+page in a browser on it, or for those who have a token where there are any (guarding.py).
 """
 
 from typing import TYPE_CHECKING
@@ -20,12 +21,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from delay_server.admin_http import admin_routes
 from delay_server.dead_http import dead_routes
-from delay_server.local_access import ThisMachine, peer_of
+from delay_server.guarding import Guard, peer_of
 from delay_server.metrics import ServerMetrics
 from delay_server.status import failing_checks, status_of
+from delay_transport.access import Caller
 from delay_transport.http import METRICS_TYPE, json_response, make_application, serve_application
-from delay_transport.http_access import PlaceError
 
 if TYPE_CHECKING:
     from delay_server.config import HttpConfig
@@ -37,7 +39,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 def application(server: "DelayServer") -> Starlette:
     """Return the ASGI application of one server."""
     metrics = ServerMetrics(server)
-    access = ThisMachine(server.config.http)
+    guard = Guard(server)
 
     async def livez(_: Request) -> Response:
         return json_response({"live": True})
@@ -53,13 +55,9 @@ def application(server: "DelayServer") -> Starlette:
         text = await trio.to_thread.run_sync(metrics.take().render)
         return Response(text, media_type=METRICS_TYPE)
 
-    async def accept_clock(request: Request) -> Response:
-        try:
-            access.check_operator(request)
-        except PlaceError as error:
-            _log.warning("the clock was not accepted", reason=str(error), peer=peer_of(request))
-            return json_response({"error": {"code": error.kind, "message": str(error)}}, 403)
+    async def accept_clock(request: Request, caller: Caller) -> Response:
         server.pacer.accept()
+        _log.warning("the clock was accepted by request", who=caller.name, peer=peer_of(request))
         return json_response({"clock_held": server.clock_held})
 
     return make_application(
@@ -68,8 +66,12 @@ def application(server: "DelayServer") -> Starlette:
             Route("/readyz", readyz),
             Route("/status", status),
             Route("/metrics", render),
-            Route("/clock/accept", accept_clock, methods=["POST"]),
-            *dead_routes(server, access),
+            # A held clock is accepted by a plain `curl -X POST`, and before the node has recovered.
+            guard.route(
+                "/clock/accept", {"POST": accept_clock}, needs_json=False, needs_wiring=False
+            ),
+            *admin_routes(server, guard),
+            *dead_routes(server, guard),
         ]
     )
 

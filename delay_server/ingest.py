@@ -34,6 +34,7 @@ _TOGETHER_BYTES_MAX = 256 * 1024
 
 DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
 RETIRED_REMARK = "BROKER_READ_ONLY: the group was retired"
+LEAVING_REMARK = "BROKER_READ_ONLY: the node is about to be stopped"
 
 _WHY_LENGTH_MAX = 500
 """Letters of the reason that goes with code 51."""
@@ -137,6 +138,8 @@ class Ingest:
         """Set by the server: appends are refused with item code 4 while it is."""
         self.retired = False
         """Set by the server, likewise: clients are told of other groups."""
+        self.is_leaving = False
+        """The same, for a node whose clients were told to go elsewhere."""
         self.counts = IngestCounts()
 
     # -- FrameHandler ------------------------------------------------------------------------
@@ -158,9 +161,14 @@ class Ingest:
     def closed(self, connection: Connection, reason: CloseReason) -> None:
         """Let held requests of the connection go when their time comes; nobody waits for them."""
 
+    @property
+    def _refuses(self) -> bool:
+        """Whether every append is refused with item code 4."""
+        return self.disk_full or self.retired or self.is_leaving
+
     def _admit_together(self, connection: Connection, frames: list[Frame]) -> bool:
         """Admit all requests at once where nothing is wrong with any of them."""
-        if self.disk_full or self.retired or self._must_hold():
+        if self._refuses or self._must_hold():
             return False
         if any(frame.code != CommandCode.SEND_MESSAGE for frame in frames):
             return False
@@ -191,7 +199,7 @@ class Ingest:
 
     def _admit(self, connection: Connection, frame: Frame) -> None:
         self.counts.requests += 1
-        if self.disk_full or self.retired:
+        if self._refuses:
             self._refuse_all(connection, frame)
             return
         try:
@@ -226,7 +234,11 @@ class Ingest:
             return
         code = ItemCode.BROKER_READ_ONLY
         self.counts.refused[code.name] += len(scan.ids)
-        remark = RETIRED_REMARK if self.retired else DISK_FULL_REMARK
+        remark = DISK_FULL_REMARK
+        if self.retired:
+            remark = RETIRED_REMARK
+        elif self.is_leaving:
+            remark = LEAVING_REMARK
         failures = [(message_id, int(code), remark) for message_id in dict.fromkeys(scan.ids)]
         connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(failures))
 
@@ -254,6 +266,11 @@ class Ingest:
     def is_serving(self) -> bool:
         """Whether requests are admitted."""
         return self._state is IngestState.SERVING
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was admitted is not answered yet."""
+        return bool(self._waiting or self._committing)
 
     async def stop(self) -> None:
         """Admit no more and wait until everything admitted is committed and answered."""

@@ -2,17 +2,19 @@
 
 A *lane* is a number; in the sender lanes take turns. Which one a subject has:
 
+    0                    that of all others, where every subject goes to any group
     1 to lanes_max       its own, while more than a little of it is held for delivery
+    below base           those of gates (gates.py): what an operator has narrowed, and (base - 1)
+                         what comes back from disk of subjects that belong in lane 0
+    base + NO_ROUTE      while it has no route, or is paused: nothing leaves there
     base + route         that of all others which go to the same broker groups (routes.py)
-    base + NO_ROUTE      while it has no route: nothing leaves there
-    0                    that of all others, where every subject goes to any group: base is 0
 
 If more is to be held of a lane than its share, the messages beyond it are dropped, and their
 subjects are *parked*: whatever is popped of them, or would enter the wheel, is dropped as well, and
-comes from disk again as fast as the lane leaves (draining.py). A subject without a route is parked
-whenever a message of it is due, and stays so until there is one. The share is half of what is free,
-as in the shared buffers of network switches: k lanes that wait leave 2/(2+k) of the room free for
-all others. Lane 0 has no share: beside it there is nobody.
+comes from disk again as fast as the lane leaves (draining.py). A subject without a route, or one
+that is paused, is parked whenever a message of it is due, and stays so until it may go. The share
+is half of what is free, as in the shared buffers of network switches: k lanes that wait leave
+2/(2+k) of the room free for all others. Lane 0 has no share: beside it there is nobody.
 
 What is parked is kept by number: a few bytes each, however many messages it has.
 """
@@ -29,7 +31,8 @@ import numpy.typing as npt
 from storage import Entries, NumberSet
 
 NO_ROUTE: Final = 0
-"""The route of subjects that have none; others are numbered from 1."""
+"""The route of subjects that have none or are paused; others are numbered from 1, and the lanes of
+gates are routes below it."""
 
 _NEVER: Final = 2**62
 
@@ -42,11 +45,21 @@ Subjects = npt.NDArray[np.uint32]
 class RouteNumbers(Protocol):
     """Where Lanes looks up the route of a subject, by its number."""
 
+    @property
+    def directs(self) -> bool:
+        """Whether any subject has another lane than 0 by it; else it need not be asked."""
+
+    def entries_max(self, lane: int) -> int:
+        """Return how many entries should be held at most of a lane of gates."""
+
     def look(self, subjects: Subjects) -> npt.NDArray[np.int32]:
         """Return the route of each; those that were not seen yet are asked for."""
 
     def forget_numbers(self, held: npt.NDArray[np.bool_]) -> Iterator[None]:
         """Forget the numbers that are not held, in steps: they may come to mean other subjects."""
+
+    def paused(self, subjects: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+        """Say which subjects, of those that Lanes knows, are paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +71,9 @@ class LaneLimits:
 
     lanes_max: int = 256
     """Lanes of single subjects at a time. Beyond it hot subjects are delivered like all others."""
+
+    gated_max: int = 4096
+    """Lanes of subjects that are limited in rate: one for each limit and set of groups."""
 
     def __post_init__(self) -> None:
         """Refuse nonsense."""
@@ -86,7 +102,8 @@ class Lanes:
 
     Invariants: every number from 1 to lanes_max is free or has one subject; `_held_in[lane]` is the
     sum of `_held` over the subjects of the lane (but not kept for lane 0); a parked subject of a
-    lane with a route is in exactly one of `unopened`, `opened` and `leaving`, any other in none.
+    lane that leads anywhere is in exactly one of `unopened`, `opened` and `leaving`, any other in
+    none.
     """
 
     def __init__(
@@ -98,12 +115,18 @@ class Lanes:
         it has to be loaded anew (`forgotten`).
         """
         self._limits = limits
+        self.lanes_max = limits.lanes_max
         self._unrouted_max = unrouted_max
         self.forgotten = 0
         """Messages that were left on disk, though their subject could not be parked."""
         self._routes = routes
-        self.base = 0 if routes is None else limits.lanes_max + 1
+        self.base = limits.lanes_max + limits.gated_max + 2
         """The lane of the route 0."""
+        self.anywhere = -self.base
+        """The route that leads to lane 0."""
+        self.catching_up = self.base - 1
+        """The lane in which what has waited on disk comes back that belongs in lane 0, which has no
+        share."""
         self._held = np.zeros(64, np.int64)
         self._numbers = np.zeros(64, np.int32)
         """The number of each subject, 0 for none."""
@@ -129,6 +152,8 @@ class Lanes:
         """Called with lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
         self.dropped = 0
         """Entries that were in memory and are read from disk again, since their subject waits."""
+        self._returned: list[npt.NDArray[np.int64]] = []
+        """Sequences of those that were with the sender: what was given out is not any more."""
 
     # -- looks -------------------------------------------------------------------------------
 
@@ -189,10 +214,23 @@ class Lanes:
         if self._routes is not None:
             yield from self._routes.forget_numbers(held)
 
+    def _blocked(self, *, paused: bool) -> npt.NDArray[np.intp]:
+        """Return the subjects that are parked because they are paused, or for want of a route."""
+        parked = self._parked.numbers()
+        blocked: npt.NDArray[np.intp] = parked[self._lane_of[parked] == self.base]
+        if self._routes is not None and len(blocked):
+            blocked = blocked[self._routes.paused(blocked) == paused]
+        return blocked
+
     def unrouted(self, shown: int) -> Unrouted:
         """Return what waits for want of a route, with the numbers of so many subjects."""
-        parked = self._parked.numbers()
-        waits = parked[self._lane_of[parked] == self.base] if self.base else parked[:0]
+        return self._waiting_among(self._blocked(paused=False), shown)
+
+    def paused(self, shown: int) -> Unrouted:
+        """Return what waits because it is paused, with the numbers of so many subjects."""
+        return self._waiting_among(self._blocked(paused=True), shown)
+
+    def _waiting_among(self, waits: npt.NDArray[np.intp], shown: int) -> Unrouted:
         oldest = self._oldest[waits]
         first = np.argsort(oldest, kind="stable")[:shown]
         due = int(oldest.min()) if len(waits) else _NEVER
@@ -204,13 +242,58 @@ class Lanes:
             numbers=waits[first].tolist(),
         )
 
+    def is_idle(self, lane: int) -> bool:
+        """Whether nothing is held of a lane and nobody waits for it."""
+        places = (self.unopened, self.opened, self.leaving)
+        return not self.held_in(lane) and not any(lane in place for place in places)
+
+    def place_known(self, subjects: npt.NDArray[np.intp]) -> None:
+        """Put subjects into the lanes where they belong now, but for those not known any more."""
+        known = self._held[subjects] > 0
+        known |= self._parked.contains(subjects) | (self._numbers[subjects] > 0)
+        if known.any():
+            self._place(subjects[known].astype(np.uint32), coming=0)
+
     @property
     def has_room_for_unrouted(self) -> bool:
         """Whether half as many subjects as there may be wait for want of a route, at the most."""
         return self._unrouted() <= self._unrouted_max // 2
 
+    def dropped_of(self, subject: int) -> int:
+        """Return how much of a subject was left on disk that is due, or nearly."""
+        return int(self._dropped[subject]) if subject < len(self._dropped) else 0
+
+    def oldest_of(self, subject: int) -> int | None:
+        """Return when the earliest of that was due."""
+        oldest = int(self._oldest[subject]) if self.dropped_of(subject) else _NEVER
+        return oldest if oldest < _NEVER else None
+
+    def dropped_by_lane(self) -> dict[int, int]:
+        """Return by lane how much was left on disk that is due, or nearly, and may leave."""
+        parked = self._parked.numbers()
+        parked = parked[self._lane_of[parked] != self.base]
+        lanes, places = np.unique(self._lane_of[parked], return_inverse=True)
+        counts = np.zeros(len(lanes), np.int64)
+        np.add.at(counts, places, self._dropped[parked])
+        return dict(zip(lanes.tolist(), counts.tolist(), strict=True))
+
+    def is_known(self, subject: int) -> bool:
+        """Whether anything of a subject is held, or it waits, or has a lane."""
+        return bool(self.held(subject) or self.number(subject)) or subject in self._parked
+
+    def lane_of(self, subject: int) -> int:
+        """Return the lane of a subject as it was counted last; 0 for one that is not known."""
+        return int(self._lane_of[subject]) if subject < len(self._lane_of) else 0
+
+    def known(self) -> npt.NDArray[np.intp]:
+        """Return the subjects of which the sender holds anything, or that wait, or have a lane."""
+        known = self._held > 0
+        known[self._parked.numbers()] = True
+        known[list(self._subject_of.values())] = True
+        return np.flatnonzero(known)
+
     def _unrouted(self) -> int:
-        """Return how many subjects are parked for want of a route."""
+        """Return how many subjects are parked because nothing of them may leave."""
         return len(self._parked) - self.waiting_count
 
     def loads_anew(self) -> None:
@@ -223,8 +306,11 @@ class Lanes:
     def share(self, room: int, lane: int) -> int:
         """Return how much may be held of a lane while there is room for `room` more of all."""
         # Those of single subjects are few; with a least share each, routes could take all room.
-        least = self._limits.lane_entries_min if lane < self.base or not self.base else 1
-        return max(least, room // 2)
+        least = self._limits.lane_entries_min if lane <= self._limits.lanes_max else 1
+        share = max(least, room // 2)
+        if self._limits.lanes_max < lane < self.base and self._routes is not None:
+            return max(min(share, self._routes.entries_max(lane)), 1)
+        return share
 
     # -- what comes and goes -----------------------------------------------------------------
 
@@ -235,7 +321,7 @@ class Lanes:
         """
         subjects = np.ascontiguousarray(entries["subject"])
         self._grow(subjects)
-        if self._routes is None and not self._subject_of:
+        if self._is_plain and not self._lane_of[subjects].any():
             np.add.at(self._held, subjects, 1)
             if int(self._held[subjects].max()) <= self._limits.lane_entries_min:
                 return [(0, entries)]
@@ -247,6 +333,12 @@ class Lanes:
                 self._drop(entries[waits])
                 entries, subjects = entries[~waits], subjects[~waits]
         return self._admit(entries, subjects, room) if len(entries) else []
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all lanes but the first are out of use."""
+        directs = self._routes is not None and self._routes.directs
+        return not (directs or self._subject_of or len(self._parked))
 
     def _admit(self, entries: Entries, subjects: Subjects, room: int) -> list[tuple[int, Entries]]:
         self._place(subjects)
@@ -279,22 +371,45 @@ class Lanes:
         # They come in the order in which they are due.
         np.maximum.at(self._oldest, subjects, entries["due_ms"])
         self._place(subjects)
-        offers = _by_lane(entries, self._lane_of[subjects])
-        for lane, part in offers:
-            self._hold(part["subject"], lane)
+        offers: list[tuple[int, Entries]] = []
+        for lane, part in _by_lane(entries, self._lane_of[subjects]):
+            if lane == self.base:
+                # While they were read their subjects were paused, or lost their routes.
+                self._drop(part)
+                self._returned.append(part["sequence"].copy())
+            else:
+                self._hold(part["subject"], lane)
+                offers.append((lane, part))
         return offers
+
+    def withdrawn(self, entries: Entries) -> None:
+        """Leave entries on disk, in due time, that the sender has given back; nothing may leave."""
+        self.settled(entries)
+        subjects = np.unique(entries["subject"]).astype(np.intp)
+        self._park(subjects[~self._parked.contains(subjects)], self.base)
+        self._drop(entries)
+        self._returned.append(entries["sequence"].copy())
+
+    def take_returned(self) -> npt.NDArray[np.int64]:
+        """Return, once, what the sender held and has no more, though it was not delivered.
+
+        The schedule_log has to hear of it before a lane is opened, or the cursor set back.
+        """
+        returned, self._returned = self._returned, []
+        return np.concatenate([np.empty(0, np.int64), *returned])
 
     def settled(self, entries: Entries) -> None:
         """Count entries that the sender has done with."""
         subjects = entries["subject"]
         np.subtract.at(self._held, subjects, 1)
-        if self.base or self._subject_of:
-            np.subtract.at(self._held_in, self._lane_of[subjects], 1)
+        lanes = self._lane_of[subjects]
+        if lanes.any():
+            np.subtract.at(self._held_in, lanes, 1)
             self._held_in[0] = 0
 
     def ask(self, entries: Entries) -> Iterator[None]:
         """Have the routes asked for, in steps, of entries that will be due soon."""
-        if self._routes is not None:
+        if self._routes is not None and self._routes.directs:
             for first in range(0, len(entries), _ASKED_AT_ONCE):
                 part = entries["subject"][first : first + _ASKED_AT_ONCE]
                 self._routes.look(np.ascontiguousarray(part))
@@ -341,30 +456,40 @@ class Lanes:
         if number:
             # What waits there goes to other groups from now on.
             self._changed.add(number)
-            if route == NO_ROUTE:
+            if not self._may_be_alone(np.array([route], np.int32)).all():
                 self._release_numbers(np.array([subject], np.uint32))
         lane = self.number(subject) or self.base + route
+        if not lane and subject in self._parked:
+            lane = self.catching_up
         self._count_in(lane)
         if self._lane_of[subject] != lane:
             self._move(subject, lane)
         self._tell_changed()
 
-    def _place(self, subjects: Subjects) -> None:
+    def _place(self, subjects: Subjects, *, coming: int = 1) -> None:
         """Put the subjects of entries that are to be held into the lanes where they belong.
+
+        `coming` is 0 if there are no such entries.
 
         One that becomes hot by them gets a lane of its own.
         """
         present, counts = np.unique(subjects, return_counts=True)
-        routes = np.zeros(len(present), np.int32)
-        if self._routes is not None:
+        if self._routes is not None and self._routes.directs:
             routes = self._routes.look(present)
-        held = self._held[present] + counts
+        else:
+            routes = np.full(len(present), self.anywhere, np.int32)
+        held = self._held[present] + coming * counts
         hot = (held > self._limits.lane_entries_min) & (self._numbers[present] == 0)
-        for subject in present[hot & ~self._lacks(routes)].tolist():
+        alone = self._may_be_alone(routes)
+        for subject in present[hot & alone].tolist():
             self._new_number(subject)
-        self._release_numbers(present[self._lacks(routes) & (self._numbers[present] > 0)])
+        self._release_numbers(present[~alone & (self._numbers[present] > 0)])
         numbers = self._numbers[present]
         lanes = np.where(numbers > 0, numbers, self.base + routes).astype(np.int32)
+        if len(self._parked):
+            in_first = np.flatnonzero(lanes == 0)
+            waits = self._parked.contains(present[in_first].astype(np.intp))
+            lanes[in_first[waits]] = self.catching_up
         self._count_in(int(lanes.max()))
         moved = self._lane_of[present] != lanes
         if moved.any():
@@ -384,9 +509,10 @@ class Lanes:
             changed, self._changed = self._changed, set()
             self.on_changed(changed)
 
-    def _lacks(self, routes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        lacking: npt.NDArray[np.bool_] = routes == NO_ROUTE
-        return lacking if self.base else np.zeros(len(routes), np.bool_)
+    def _may_be_alone(self, routes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Say by which of these routes a subject may have a lane of its own."""
+        alone: npt.NDArray[np.bool_] = (routes > NO_ROUTE) | (routes == self.anywhere)
+        return alone
 
     def _move(self, subject: int, lane: int) -> None:
         """Count a subject in another lane from now on."""
@@ -411,7 +537,7 @@ class Lanes:
         self._await_opening(subject, lane)
 
     def _await_opening(self, subject: int, lane: int) -> None:
-        if not self.base or lane != self.base:
+        if lane != self.base:
             self.unopened.setdefault(lane, set()).add(subject)
 
     def _new_number(self, subject: int) -> None:
@@ -444,7 +570,7 @@ class Lanes:
 
     def _park(self, subjects: npt.NDArray[np.intp], lane: int) -> None:
         """Leave what comes of these on disk; they are of this lane, and not parked."""
-        if self.base and lane == self.base:
+        if lane == self.base:
             subjects = subjects[: max(self._unrouted_max - self._unrouted(), 0)]
         self._parked.add(subjects)
         for subject in subjects.tolist():

@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 
 from delay_protocol import NodeRole
+from delay_server.explaining import counts
 from delay_server.registration import Registration
 from delay_server.routes import SubjectRoutes
 from delay_transport.metric_families import (
@@ -103,18 +104,18 @@ class ServerMetrics:
 
     def _intake(self) -> Iterator[Metric]:
         server = self._server
-        counts = server.ingest.counts
-        yield counter("messages_accepted", "Messages made durable.", counts.accepted)
-        yield counter("accepted_bytes", "Bytes of those messages.", counts.accepted_bytes)
+        taken = server.ingest.counts
+        yield counter("messages_accepted", "Messages made durable.", taken.accepted)
+        yield counter("accepted_bytes", "Bytes of those messages.", taken.accepted_bytes)
         refused = CounterMetricFamily(
             "delaywheel_messages_refused", "Messages refused, by item code.", labels=["reason"]
         )
-        for reason, count in sorted(counts.refused.items()):
+        for reason, count in sorted(taken.refused.items()):
             refused.add_metric([reason.lower()], count)
         yield refused
-        yield counter("requests", "SEND_MESSAGE requests.", counts.requests)
-        yield counter("requests_indivisible", "Requests answered 51.", counts.indivisible)
-        yield counter("requests_expired", "Requests held in vain.", counts.expired)
+        yield counter("requests", "SEND_MESSAGE requests.", taken.requests)
+        yield counter("requests_indivisible", "Requests answered 51.", taken.indivisible)
+        yield counter("requests_expired", "Requests held in vain.", taken.expired)
         yield gauge("requests_held", "Requests waiting to be taken.", server.ingest.held_requests)
         if server.listener is not None:
             yield from listener_families(server.listener)
@@ -174,6 +175,7 @@ class ServerMetrics:
         yield gauge("lanes_waiting", "Subjects waiting on disk.", server.lanes.waiting_count)
         if server.routes is not None:
             yield from self._routes(server.routes)
+        yield from self._controls()
         yield counter("lanes_opened", "Times a subject had to wait.", server.draining.opened)
         yield counter("lane_messages", "Messages brought from there.", server.draining.drained)
         yield counter("lane_dropped", "Entries dropped, read again.", server.lanes.dropped)
@@ -212,8 +214,31 @@ class ServerMetrics:
         yield from families.values()
         yield circuits
 
+    def _controls(self) -> Iterator[Metric]:
+        """Yield why messages are undelivered, and what an operator has to do with it."""
+        server = self._server
+        reasons = GaugeMetricFamily(
+            "delaywheel_undelivered_messages", "Without an outcome, by reason.", labels=["reason"]
+        )
+        for reason, count in counts(server).items():
+            reasons.add_metric([reason], count)
+        yield reasons
+        controls = server.operator.applied
+        paused = server.lanes.paused(0)
+        yield gauge("paused_subjects", "Of which messages wait.", paused.subjects)
+        rules = sum(rule.paused for rule in controls.subjects.values())
+        yield gauge("paused_rules", "Rules that pause subjects.", rules)
+        groups = sum(rule.paused for rule in controls.groups.values())
+        yield gauge("paused_groups", "Broker groups that are paused.", groups)
+        yield gauge("limits", "Rules that limit subjects.", len(server.gates.rates))
+        yield gauge("metered_messages", "Held in memory for their rate.", server.meters.count)
+        yield counter("metered", "Messages that passed a limit.", server.meters.passed)
+        yield gauge("controls_version", "Counted up by changes.", controls.version)
+        resting = server.planned_stop.is_leaving
+        yield gauge("draining", "1 while a planned stop is prepared.", int(resting))
+
     def _routes(self, routes: SubjectRoutes) -> Iterator[Metric]:
-        server, counts = self._server, routes.session.counts
+        server, asked = self._server, routes.session.counts
         unrouted = server.lanes.unrouted(0)
         yield gauge("unrouted_subjects", "Waiting for a route.", unrouted.subjects)
         messages = unrouted.messages + unrouted.forgotten
@@ -227,9 +252,9 @@ class ServerMetrics:
         yield gauge("routed_subjects", "Subjects asked for.", len(routes.session))
         yield gauge("routes", "Different sets of broker groups.", routes.routes)
         yield counter("route_changes", "Routes that came, changed, went.", routes.counts.changes)
-        yield counter("route_questions", "Questions for a route.", counts.questions)
-        yield counter("route_pushes", "Changes told unasked.", counts.pushes)
-        yield counter("route_refusals", "Questions refused.", counts.refusals)
+        yield counter("route_questions", "Questions for a route.", asked.questions)
+        yield counter("route_pushes", "Changes told unasked.", asked.pushes)
+        yield counter("route_refusals", "Questions refused.", asked.refusals)
 
 
 _SENDER_METRICS = (

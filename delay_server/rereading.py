@@ -11,8 +11,6 @@ import numpy as np
 import structlog
 import trio
 
-from delay_server.dispatch import Offer
-from delay_server.lanes import Lanes
 from delay_transport import Wakeup
 from storage import Entries
 
@@ -23,14 +21,13 @@ class Rereading:
     """Takes back what the sender could not read, for some time."""
 
     def __init__(
-        self, *, lanes: Lanes, offer: Offer, tries: int, wait_ms: Callable[[int], int]
+        self, *, offer: Callable[[Entries], None], tries: int, wait_ms: Callable[[int], int]
     ) -> None:
         """Take over the parts.
 
         tries: how often an item is read in vain before it counts as damaged; wait_ms: milliseconds
         to the next try by the number of those that failed.
         """
-        self._lanes = lanes
         self._offer = offer
         self._tries = tries
         self._wait_ms = wait_ms
@@ -96,11 +93,6 @@ class Rereading:
             ready = [entries for at, entries in self._waiting if at <= now]
             self._waiting = deque(kept for kept in self._waiting if kept[0] > now)
             for entries in ready:
-                self._offer_again(entries)
+                self.count -= len(entries)
+                self._offer(entries)
                 await trio.lowlevel.checkpoint()
-
-    def _offer_again(self, entries: Entries) -> None:
-        self.count -= len(entries)
-        lanes = self._lanes.lanes_of(entries)
-        for lane in np.unique(lanes).tolist():
-            self._offer(entries[lanes == lane], lane=lane)

@@ -74,6 +74,8 @@ class SubjectRoutes:
         self.counts = RouteCounts()
         self.lanes: Lanes
         """Set before anything is asked."""
+        self.on_route_changed: Callable[[int, int], None]
+        """Told of the number of a subject and its new route; set likewise."""
         self._now = now
         self._name_of = name_of
         self._on_wanted = on_wanted
@@ -159,7 +161,7 @@ class SubjectRoutes:
         number = self._numbers.get(name)
         if route != before and number is not None:
             self._route[number] = route
-            self.lanes.route_changed(number, route)
+            self.on_route_changed(number, route)
         if route != before:
             self._count(before, -1)
 
@@ -247,6 +249,10 @@ class SubjectRoutes:
         subject = self.lanes.subject_of(lane)
         route = NO_ROUTE if subject is None else max(int(self._route[subject]), NO_ROUTE)
         return self._groups[route]
+
+    def groups_of_name(self, name: str) -> Sequence[str]:
+        """Return the names of the groups that a subject goes to, as far as that is known."""
+        return self._groups[self._route_of.get(name, NO_ROUTE)]
 
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Return the lane in which each entry belongs now."""

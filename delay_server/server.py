@@ -11,7 +11,7 @@ import dataclasses
 import random
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -28,19 +28,24 @@ from delay_server.burying import Burying
 from delay_server.clock_guard import ClockGuard
 from delay_server.committing import MESSAGE_LANE, Committing
 from delay_server.config import DelayServerConfig
+from delay_server.controls import Audit, ControlsStore
 from delay_server.dead_letters import DeadLetters
 from delay_server.disk_budget import DiskBudget
 from delay_server.dispatch import CrossingOff, Dispatch
 from delay_server.draining import Draining
 from delay_server.errors import MembershipError
 from delay_server.filing import SCHEDULE_LANE, Filing
+from delay_server.gates import Gates
 from delay_server.http import serve_http
 from delay_server.ingest import Ingest
 from delay_server.intake import Intake
 from delay_server.lanes import Lanes
+from delay_server.metering import Meters
 from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
+from delay_server.operator import Operator
 from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer, TrustedClock
+from delay_server.planned_stop import Phase, PlannedStop
 from delay_server.registration import Registration
 from delay_server.rereading import Rereading
 from delay_server.routes import SubjectRoutes
@@ -56,11 +61,13 @@ from delay_transport import (
     serve_connections,
     system_runtime,
 )
+from delay_transport.access import check_exposure
 from delay_transport.meta_address import MetaLocator
 from delay_transport.meta_routes import MetaRoutes
 from delay_transport.metric_families import installed_version
 from delay_transport.process import allow_open_files, settle_memory, stop_on_signals
 from delay_transport.shared_secret import SharedSecret
+from delay_transport.tokens import Tokens
 from sender import CircuitState, GroupState, Refusal, Sender
 from sender import Outcome as SenderOutcome
 from storage import (
@@ -84,6 +91,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 _DISK_LANE = "disk"
 _SECRETS_LANE = "secrets"
 _SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
+_TOKENS_LANE = "tokens"
 _DISK_SHORT_SHARE = 1 / 4
 """Of the floor: with less available beyond it the server deletes what is only old…"""
 _DISK_ROOMY_SHARE = 1 / 2
@@ -93,6 +101,7 @@ _DISK_SMALL_FACTOR = 2
 _DURABLE_END_S = 0.01
 """Half of the 20 ms within which the durable end is to be durable itself."""
 _DAMAGES_KEPT = 100
+_UNDELIVERABLE_KEPT = 10_000
 _ROUNDS = 5
 """How often all subjects' use is looked at while one may go unused."""
 _STOP_FACTS_S = 0.5
@@ -110,7 +119,9 @@ class DelayServer:
     disk_check_idle_s = 60.0
     """How often free disk is looked at while nothing is committed: others write there, too."""
 
-    def __init__(self, config: DelayServerConfig, runtime: Runtime, disk: Disk) -> None:
+    def __init__(  # noqa: PLR0915 (a list of parts)
+        self, config: DelayServerConfig, runtime: Runtime, disk: Disk
+    ) -> None:
         self.config = config
         self.runtime = runtime
         self.disk = disk
@@ -129,11 +140,18 @@ class DelayServer:
         """With the meta server, once the store stands; None where there is none."""
         self.damages: list[Damage] = []
         self.damage_count = 0
+        self.undeliverable_sequences: set[int] = set()
+        """Those of the first of them."""
         self.undeliverable = 0
         """Messages whose bytes are damaged; they wait on disk."""
         self.commit_seconds = Distribution(FSYNC_BUCKETS_S)
         self.lateness_seconds = Distribution(LATENESS_BUCKETS_S)
         self.lateness_max_seconds = 0.0
+        self.planned_stop = PlannedStop(self)
+        self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
+        """Who may administer."""
+        self._weights: dict[str, float] = {}
+        """Of groups, as an operator says."""
         self._committed = Wakeup()
         self._disk_checked = Wakeup()
         self._dispatching = trio.CancelScope()
@@ -161,6 +179,10 @@ class DelayServer:
         self.recovery_seconds = 0.0
         # The rest stands when the data directory is open.
         self.store: Store
+        self.controls: ControlsStore
+        self.gates: Gates
+        self.meters: Meters
+        self.operator: Operator
         self.budget: DiskBudget
         self.filing: Filing
         self.committing: Committing
@@ -183,7 +205,7 @@ class DelayServer:
 
     def _clock_trust_changed(self, trusted: bool) -> None:  # noqa: FBT001
         if self.is_wired and self.ended_by is None:
-            (self.sender.resume if trusted else self.sender.pause)()
+            (self.sender.resume if trusted and not self.is_resting else self.sender.pause)()
 
     # -- start -------------------------------------------------------------------------------
 
@@ -191,7 +213,7 @@ class DelayServer:
         """Open the data directory and recover."""
         told = self._address_told() if self.config.has_meta else ""
         began = trio.current_time()
-        total, self.store, self.recovery = await self.runtime.executor.run(
+        total, self.store, self.recovery, self.controls = await self.runtime.executor.run(
             SCHEDULE_LANE, self._open_store
         )
         self._fit_to(total)
@@ -211,36 +233,40 @@ class DelayServer:
             note_facts=self._note_facts,
             sync_ms_max=config.storage.fact_sync_ms_max,
         )
-        reader = ItemReader(
-            self.disk,
-            self._damaged,
-            may_try_again=self._may_try_again,
-        )
+        reader = ItemReader(self.disk, self._damaged, may_try_again=self._may_try_again)
         if config.has_routes:
             self.routes = self._make_routes()
-        self.lanes = Lanes(config.lane_limits(), self.routes, unrouted_max=config.unrouted_max)
-        if self.routes is not None:
-            self.routes.lanes = self.lanes
+        self.gates = Gates(
+            name_of=self.store.schedule.subjects.names.__getitem__,
+            routes=self.routes,
+            groups=tuple(config.brokers),
+            buffer_s=config.controls.buffer_seconds,
+        )
+        self.lanes = Lanes(config.lane_limits(), self.gates, unrouted_max=config.unrouted_max)
+        self.gates.attach(self.lanes)
+        self.meters = Meters(burst_s=config.controls.burst_seconds)
         self.sender = self._make_sender(reader)
-        if self.routes is not None:
-            self.lanes.on_changed = self.sender.routes_changed
         limits = config.filing_limits()
         self.rereading = Rereading(
-            lanes=self.lanes,
-            offer=self.sender.offer,
+            offer=self._offer_again,
             tries=limits.read_tries,
             wait_ms=limits.read_retry_ms,
         )
         out_of_wheel = OutOfWheel(
-            count=lambda: self._unsent,
-            held=lambda: chain(self.sender.held(), self.burying.held(), self.rereading.held()),
+            count=lambda: self._held_beside_wheel,
+            held=lambda: chain(
+                self.sender.held(),
+                self.meters.parts(),
+                self.burying.held(),
+                self.rereading.held(),
+            ),
             unnoted=self.crossing_off.unnoted,
         )
         self.dispatch = Dispatch(
             wheel=self.wheel,
             pacer=self.pacer,
             lanes=self.lanes,
-            offer=self.sender.offer,
+            offer=self._offer,
             # What is being read for a lane has its place already.
             room=lambda: max(self._room - self.draining.reserved, 0),
             on_popped=self._popped,
@@ -264,7 +290,7 @@ class DelayServer:
             wheel=self.wheel,
             out_of_wheel=out_of_wheel,
             pacer=self.pacer,
-            offer=self.sender.offer,
+            offer=self._offer,
             room=lambda: self._room,
             on_unreserved=self.dispatch.room_has_grown,
         )
@@ -287,6 +313,18 @@ class DelayServer:
             budget=self.budget,
         )
         self._wire_dead_letters(reader)
+        self.operator = Operator(
+            self.controls,
+            gates=self.gates,
+            lanes=self.lanes,
+            meters=self.meters,
+            sender=self.sender,
+            filing=self.filing,
+            draining=self.draining,
+            executor=runtime.executor,
+            set_weights=self._set_weights,
+        )
+        self.lanes.on_changed = self.operator.lanes_changed
         self.is_wired = True
 
     def _wire_dead_letters(self, reader: ItemReader) -> None:
@@ -310,6 +348,50 @@ class DelayServer:
             on_appended=self._record_appended,
         )
         self._bound_dead_letters()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be held for delivery."""
+        return self._room > self.draining.reserved
+
+    @property
+    def _room(self) -> int:
+        """How much more should be given to the sender.
+
+        What waits for its rate counts as held, and so does what the sender has given up, or could
+        not read.
+        """
+        return max(self.sender.room - self._beside_sender, 0)
+
+    @property
+    def _held_beside_wheel(self) -> int:
+        """Messages that have left the wheel and have no outcome."""
+        return self.sender.unsent().total + self._beside_sender
+
+    @property
+    def _beside_sender(self) -> int:
+        return self.meters.count + self.burying.count + self.rereading.count
+
+    def _offer(self, entries: Entries, *, lane: int) -> None:
+        self.operator.offer(entries, lane=lane)
+
+    def _offer_again(self, entries: Entries) -> None:
+        self.operator.offer_again(entries)
+
+    def _set_weights(self, weights: Mapping[str, float]) -> None:
+        """Have groups weigh as an operator says."""
+        if weights != self._weights:
+            self._weights = dict(weights)
+            self._set_groups()
+
+    def _set_groups(self) -> None:
+        """Deliver to the groups of the settings, or to those that any route leads to."""
+        routes = self.routes
+        groups = self.config.broker_groups() if routes is None else routes.targets()
+        self.sender.set_groups(
+            dataclasses.replace(group, weight=self._weights.get(group.name, group.weight))
+            for group in groups
+        )
 
     def _fit_to(self, total_bytes: int) -> None:
         """Lower the limits to what a file system of this size can take, and say so."""
@@ -367,7 +449,7 @@ class DelayServer:
             seconds=round(self.recovery_seconds, 3),
         )
 
-    def _open_store(self) -> tuple[int, Store, RecoverySummary]:
+    def _open_store(self) -> tuple[int, Store, RecoverySummary, ControlsStore]:
         """Open the data directory with what its file system can take; return its size, too."""
         _, total = self.disk.free_bytes()
         config = self.config.fitted_to(total)
@@ -379,7 +461,18 @@ class DelayServer:
             now_ms=self.runtime.clock.now_ms(),
             on_damage=self._damaged,
         )
-        return total, store, recovery
+        try:
+            admin = config.admin
+            audit = Audit(
+                self.disk,
+                file_bytes_max=admin.audit_file_bytes_max,
+                files_max=admin.audit_files_max,
+            )
+            controls = ControlsStore(self.disk, log_uuid=store.identity.log_uuid, audit=audit)
+        except BaseException:
+            store.close()
+            raise
+        return total, store, recovery, controls
 
     def _make_sender(self, reader: ItemReader) -> Sender:
         names = self.store.schedule.subjects.names
@@ -398,7 +491,7 @@ class DelayServer:
             on_outcome=self._settled,
             on_damaged=self._undeliverable,
             on_dead=self._given_up,
-            routes=self.routes,
+            routes=self.gates,
         )
 
     def _make_routes(self) -> SubjectRoutes:
@@ -434,23 +527,23 @@ class DelayServer:
     def _follow_routes(self) -> None:
         assert self.routes is not None
         if self.routes.targets_changed:
-            self.sender.set_groups(self.routes.targets())
+            self._set_groups()
         if self.lanes.anyone_waits:
             self.draining.wake()
 
-    async def run_routes(self) -> None:
+    async def run_rounds(self) -> None:
         """Forget, now and then, the routes of subjects that are not in use.
 
         And look after messages of subjects that were too many to be parked: once there is room for
         them, and if there never is once for each time that others may go unused.
         """
-        assert self.routes is not None
         rounds = 0
         while True:
             await trio.sleep(self.config.routes.unused_ms / 1000 / _ROUNDS)
-            for _ in self.routes.round():
-                self._follow_routes()
-                await trio.lowlevel.checkpoint()
+            if self.routes is not None:
+                for _ in self.routes.round():
+                    self._follow_routes()
+                    await trio.lowlevel.checkpoint()
             rounds += 1
             if self.lanes.forgotten and (self.lanes.has_room_for_unrouted or not rounds % _ROUNDS):
                 self.lanes.loads_anew()
@@ -467,16 +560,6 @@ class DelayServer:
         await self.filing.note_facts(facts, last_number)
         self.dead_letters.noted(facts)
         self._bound_dead_letters()
-
-    @property
-    def _room(self) -> int:
-        """How much more should be given to the sender; what it has given up counts as held."""
-        return max(self.sender.room - self.burying.count - self.rereading.count, 0)
-
-    @property
-    def _unsent(self) -> int:
-        """How many messages have left the wheel and have no outcome."""
-        return self.sender.unsent().total + self.burying.count + self.rereading.count
 
     # -- dead letters ------------------------------------------------------------------------
 
@@ -602,10 +685,13 @@ class DelayServer:
         self.ingest.retired = self.is_retired
         if self.registration is not None and not self.registration.accepts:
             self.ingest.hold()
+        elif self.planned_stop.is_closed and self.registration is None:
+            # There is nowhere else for clients to go.
+            self.ingest.hold()
         else:
             self.ingest.serve()
             self.ready.set()
-        self._tell_state()
+        self.tell_state()
 
     def _standing_changed(self) -> None:
         if self._takes_messages and not self.stopping and self.ended_by is None:
@@ -615,7 +701,7 @@ class DelayServer:
         """Return how clients should see the group; None while nothing is to be said."""
         if not self.ready.is_set() or self.is_retired:
             return None
-        if not self.ingest.is_serving:
+        if not self.ingest.is_serving or self.planned_stop.is_leaving:
             return BrokerState.NRW
         return BrokerState.R if self.ingest.disk_full else BrokerState.RW
 
@@ -625,9 +711,27 @@ class DelayServer:
         standing = None if self.registration is None else self.registration.standing
         return standing is not None and standing.is_retired
 
-    def _tell_state(self) -> None:
+    def tell_state(self) -> None:
+        """Have clients told how they should see the group now, where a meta server does."""
         if self.registration is not None:
             self.registration.state_changed()
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing is sent because the node is about to be stopped."""
+        return self.planned_stop.phase is Phase.RESTING
+
+    @property
+    def connections(self) -> int:
+        """Open connections of clients."""
+        return self.listener.open_connections if self.listener is not None else 0
+
+    def follow_planned_stop(self) -> None:
+        """Take and send messages, or not, as a planned stop has it."""
+        self.ingest.is_leaving = self.planned_stop.is_closed and self.registration is not None
+        if self._takes_messages and not self.stopping and self.ended_by is None:
+            self.take_messages()
+            self._clock_trust_changed(not self.clock_held)
 
     async def until_over(self, stop: trio.Event) -> None:
         """Wait until `stop` is set, or the node must not serve any more."""
@@ -635,6 +739,15 @@ class DelayServer:
             nursery.start_soon(_cancel_after, self._ended, nursery.cancel_scope)
             await stop.wait()
             nursery.cancel_scope.cancel()
+
+    async def watch_tokens(self) -> None:
+        """Read the file of tokens again when it changes, until cancelled."""
+        while self.tokens.are_needed:
+            await trio.sleep(self.config.admin.token_look_ms / 1000)
+            if await self.runtime.executor.run(_TOKENS_LANE, self.tokens.read):
+                fault = self.tokens.fault
+                log = _log.error if fault else _log.info
+                log("the file of tokens was read again", tokens=self.tokens.count, fault=fault)
 
     # -- what goes wrong ---------------------------------------------------------------------
 
@@ -664,6 +777,8 @@ class DelayServer:
         entries = self.rereading.keep(entries)
         if len(entries):
             self.undeliverable += len(entries)
+            room = max(_UNDELIVERABLE_KEPT - len(self.undeliverable_sequences), 0)
+            self.undeliverable_sequences.update(entries["sequence"][:room].tolist())
             self._left_sender(entries)
 
     # -- what goes right ---------------------------------------------------------------------
@@ -679,6 +794,7 @@ class DelayServer:
         """Let what waits for room in the sender go on."""
         self.rereading.forget(entries)
         self.lanes.settled(entries)
+        self.operator.sender_has_room()
         self.dispatch.room_has_grown()
         if self.lanes.anyone_waits:
             self.draining.wake()
@@ -700,8 +816,7 @@ class DelayServer:
         minute = self.runtime.clock.now_ms() // MINUTE_MS
         segments = list(self.store.schedule.segments.values())
         overdue = sum(segment.pending for segment in segments if segment.key.end <= minute)
-        held = self.sender.unsent().total + self.rereading.count
-        return max(held + self.undeliverable, overdue)
+        return max(self._held_beside_wheel + self.undeliverable, overdue)
 
     def sender_numbers(self) -> dict[str, dict[str, int | float | str | None]]:
         """Return what is known of each broker group."""
@@ -744,6 +859,7 @@ class DelayServer:
                 nursery.start_soon(self.dispatch.run)
                 nursery.start_soon(self.draining.run)
                 nursery.start_soon(self.rereading.run)
+                nursery.start_soon(self.operator.run)
 
     async def watch_disk(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -787,7 +903,7 @@ class DelayServer:
             owed=budget.owed,
             floor=budget.floor,
         )
-        self._tell_state()
+        self.tell_state()
 
     async def sync_durable_end(self) -> None:
         """Make the durable end durable soon after a commit, and before the log rests."""
@@ -885,7 +1001,7 @@ async def serve(
                 await inner.start(server.sender.run)
                 if server.meta_routes is not None:
                     inner.start_soon(server.meta_routes.run)
-                    inner.start_soon(server.run_routes)
+                inner.start_soon(server.run_rounds)
                 inner.start_soon(server.run_dispatch)
                 # Take messages now that everything behind stands.
                 inner.start_soon(server.ingest.run_commits)
@@ -977,6 +1093,9 @@ async def _run_process(config: DelayServerConfig) -> None:
     except OSError as error:
         raise DataDirectoryError(f"cannot make the data directory: {error}") from error
     server = DelayServer(config, system_runtime(), DirectoryDisk(config.node.data_dir))
+    server.tokens.read()
+    if config.http.address:
+        check_exposure({"http.address": config.http.address}, server.tokens)
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
@@ -986,6 +1105,7 @@ async def _run_process(config: DelayServerConfig) -> None:
         if config.http.address:
             http = await nursery.start(serve_http, server, config.http)
             server.http_address = config.meta.told_http(parse_address(http))
+            nursery.start_soon(server.watch_tokens)
         nursery.start_soon(_announce, server, http)
         await serve(server, stop)
         nursery.cancel_scope.cancel()

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from delay_protocol.meta_session import Standing
+from delay_server.explaining import counts
 from delay_server.metrics import SUBJECTS_SHOWN_MAX, top_subjects
 from delay_server.registration import Registration
 from delay_transport import format_address
@@ -29,6 +30,8 @@ def failing_checks(server: "DelayServer") -> list[str]:
         return failing
     if server.is_retired:
         failing.append("the group was retired: messages are refused, delivery goes on")
+    if server.planned_stop.is_leaving:
+        failing.append("the node is being drained: `delaywheel drain --undo` ends that")
     if server.ingest.disk_full:
         failing.append("free disk is below its floor: messages are refused, delivery goes on")
     if server.clock_held:
@@ -39,7 +42,7 @@ def failing_checks(server: "DelayServer") -> list[str]:
 def status_of(server: "DelayServer") -> dict[str, Any]:
     """Return the status as `GET /status` and `delaywheel status` show it."""
     now_ms = server.runtime.clock.now_ms()
-    counts = server.ingest.counts
+    taken = server.ingest.counts
     status: dict[str, Any] = {
         "version": installed_version(),
         "now_ms": now_ms,
@@ -47,9 +50,9 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "ready": not failing_checks(server),
         "failing": failing_checks(server),
         "listen": format_address(server.listener.address) if server.listener else None,
-        "connections": server.listener.open_connections if server.listener else 0,
-        "accepted": counts.accepted,
-        "refused": dict(counts.refused),
+        "connections": server.connections,
+        "accepted": taken.accepted,
+        "refused": dict(taken.refused),
         "held_requests": server.ingest.held_requests,
     }
     if server.recovery is None:
@@ -91,6 +94,9 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
             for subject in islice(_waiting(server), SUBJECTS_SHOWN_MAX)
         ),
         "unrouted": unrouted_of(server),
+        "paused": paused_of(server),
+        "undelivered": counts(server),
+        "controls": controls_of(server),
         "routes": routes_of(server),
         "next_due_ms": due,
         "late": server.late_now,
@@ -190,12 +196,39 @@ def unrouted_of(server: "DelayServer") -> dict[str, Any]:
     }
 
 
+def paused_of(server: "DelayServer") -> dict[str, Any]:
+    """Return what waits because its subject is paused, with a few of the subjects."""
+    paused = server.lanes.paused(_EXAMPLES)
+    names = server.store.schedule.subjects.names
+    return {
+        "subjects": paused.subjects,
+        "messages": paused.messages,
+        "oldest_due_ms": paused.oldest_due_ms,
+        "examples": [names[number].decode(errors="replace") for number in paused.numbers],
+    }
+
+
+def controls_of(server: "DelayServer") -> dict[str, Any]:
+    """Return what an operator has closed and narrowed, in numbers."""
+    controls = server.operator.applied
+    rules = controls.subjects.values()
+    return {
+        "version": controls.version,
+        "paused_rules": sum(rule.paused for rule in rules),
+        "limits": len(server.gates.rates),
+        "group_rules": len(controls.groups),
+        "metered": server.meters.count,
+        "unmetered": server.gates.unmetered,
+        "planned_stop": server.planned_stop.phase.value,
+    }
+
+
 def routes_of(server: "DelayServer") -> dict[str, Any]:
     """Return how it stands with the meta server; empty if there is none to be asked."""
     routes, meta = server.routes, server.meta_routes
     if routes is None or meta is None:
         return {}
-    counts = routes.session.counts
+    asked = routes.session.counts
     return {
         "meta_server": None if meta.peer is None else format_address(meta.peer),
         "meta_failures": meta.failures,
@@ -203,11 +236,11 @@ def routes_of(server: "DelayServer") -> dict[str, Any]:
         "subjects": len(routes.session),
         "routes": routes.routes,
         "changes": routes.counts.changes,
-        "questions": counts.questions,
-        "answers": counts.answers,
-        "pushes": counts.pushes,
-        "refusals": counts.refusals,
-        "doubted": counts.doubted,
+        "questions": asked.questions,
+        "answers": asked.answers,
+        "pushes": asked.pushes,
+        "refusals": asked.refusals,
+        "doubted": asked.doubted,
     }
 
 

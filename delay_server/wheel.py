@@ -154,6 +154,10 @@ class Wheel:
         held[: len(pending)] = pending > 0
         return held
 
+    def pending_of(self, subject: int) -> int:
+        """Return how many entries of a subject are held."""
+        return int(self._pending[subject]) if subject < len(self._pending) else 0
+
     def pending_among(self, subjects: npt.NDArray[np.intp]) -> int:
         """Return how many entries are held of these subjects."""
         return int(self._pending[subjects[subjects < len(self._pending)]].sum())

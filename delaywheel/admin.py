@@ -45,7 +45,7 @@ def admin(ctx: click.Context, *, meta: str, token_file: Path | None, as_json: bo
       delaywheel admin --meta 127.0.0.1:8080 route set orders --group broker1
       delaywheel admin audit --action route
     """
-    ctx.obj = Session(meta=meta, token_file=token_file, as_json=as_json)
+    ctx.obj = Session(address=meta, token_file=token_file, as_json=as_json)
 
 
 def _json_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Asking a meta server's administration API, and what its refusals mean for a command."""
+"""Asking a server's administration over HTTP, and what its refusals mean for a command."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -25,6 +25,7 @@ _EXIT_CODES: Final[Mapping[int, ExitCode]] = {
     413: ExitCode.USAGE,
     415: ExitCode.USAGE,
     504: ExitCode.DISK,
+    507: ExitCode.DISK,
 }
 """How a command ends that was answered so; 503 depends on the reason, all others are refusals."""
 
@@ -33,9 +34,15 @@ _EXIT_CODES: Final[Mapping[int, ExitCode]] = {
 class Session:
     """Where a command asks, and how it shows what it is told."""
 
-    meta: str
+    address: str
+    """host:port of the server's HTTP."""
     token_file: Path | None
     as_json: bool
+    prefix: str = _PREFIX
+    """Before every path."""
+    what: str = "meta server"
+    """Whom the command wants to speak to, for people."""
+    timeout_s: float = TIMEOUT_S
 
     def ask(
         self,
@@ -48,25 +55,26 @@ class Session:
 
         Parameters and fields that are None are left out.
         """
-        target = "/".join([_PREFIX, *(quote(part, safe="") for part in path)])
+        target = "/".join([self.prefix, *(quote(part, safe="") for part in path)])
         if given := {name: _text(value) for name, value in _given(query)}:
             target += "?" + urlencode(given)
         token = self._token()
         status, found = ask_json(
-            self.meta,
+            self.address,
             method,
             target,
             body=None if body is None else dict(_given(body)),
             token=token,
-            timeout_s=TIMEOUT_S,
-            server="meta server",
+            timeout_s=self.timeout_s,
+            server=self.what,
             purpose="can be administered",
         )
         if status < 400:
             return found
         message, code = str(found["error"]["message"]), str(found["error"]["code"])
         if status == 401 and token is None:
-            message = f"{self.meta} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
+            remedy = f"set {TOKEN_VARIABLE}, or give --token-file FILE"
+            message = f"{self.address} wants a token: {remedy}"
         if status == 503 and code == "store":
             raise _failure(message, ExitCode.DISK)
         raise _failure(message, _EXIT_CODES.get(status, ExitCode.REFUSED))

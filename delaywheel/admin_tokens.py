@@ -20,7 +20,7 @@ from delaywheel.failures import ExitCode, Failure
 from delaywheel.terminal import cell, wide_console
 
 if TYPE_CHECKING:
-    from meta_server.tokens import Token
+    from delay_transport.tokens import Token
 
 _FILE = click.option(
     "--file",
@@ -55,7 +55,7 @@ def add(*, name: str, role: str, file: Path) -> None:
     """
     import msgspec
 
-    from meta_server.tokens import SECRET_BYTES, Role, Token, digest_of, token_text
+    from delay_transport.tokens import SECRET_BYTES, Role, Token, digest_of, token_text
 
     text = token_text(secrets.token_bytes(SECRET_BYTES))
     with _locked(file):
@@ -130,7 +130,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _read(file: Path, *, must_exist: bool = False) -> tuple["Token", ...]:
-    from meta_server.tokens import read_tokens
+    from delay_transport.tokens import read_tokens
 
     if not must_exist and not file.exists():
         return ()
@@ -139,7 +139,7 @@ def _read(file: Path, *, must_exist: bool = False) -> tuple["Token", ...]:
 
 def _write(file: Path, tokens: Sequence["Token"]) -> None:
     """Replace the file durably; only its owner may read it."""
-    from meta_server.tokens import decode_tokens, encode_tokens
+    from delay_transport.tokens import decode_tokens, encode_tokens
 
     content = encode_tokens(tokens)
     # What a server would not read is not written.

@@ -1,20 +1,21 @@
 """`delaywheel dead`: messages that brokers refused for good, looked at, requeued, dropped.
 
-Everything goes over the node's HTTP port, which answers on its own machine only.
+Everything goes over the node's HTTP port.
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import click
 
-from delaywheel.failures import ExitCode, Failure
-from delaywheel.http_exchange import Json, ask_json
+from delaywheel.admin_client import Session
+from delaywheel.failures import ExitCode
+from delaywheel.http_exchange import Json
+from delaywheel.node_client import at_node, session_of
 from delaywheel.parameters import MomentType
 from delaywheel.status import format_value
 from delaywheel.terminal import cell, wide_console
@@ -29,15 +30,6 @@ CHANGED_AT_ONCE: Final = 5000
 """Dead letters changed by one request: so each is answered in time."""
 
 _LISTED: Final = 100
-
-_EXIT_CODES: Final[Mapping[int, ExitCode]] = {
-    400: ExitCode.USAGE,
-    404: ExitCode.USAGE,
-    413: ExitCode.USAGE,
-    415: ExitCode.USAGE,
-    507: ExitCode.DISK,
-}
-"""How a command ends that was answered so; all others are refusals."""
 
 Command = Callable[..., Any]
 
@@ -59,42 +51,13 @@ def dead() -> None:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The HTTP port of a delay server."""
-
-    address: str
-
-    def ask(self, method: str, path: str, body: Json | None = None) -> Json:
-        """Return the answer; raise Failure with a sentence and an exit code."""
-        from delay_protocol import printable
-
-        status, found = ask_json(
-            self.address,
-            method,
-            path,
-            body=body,
-            timeout_s=TIMEOUT_S,
-            server="delay server",
-            purpose="keeps dead letters",
-        )
-        if status < 400:
-            return found
-        message = printable(str(found["error"]["message"]))
-        raise Failure(message, _EXIT_CODES.get(status, ExitCode.REFUSED))
-
-
 def _on_a_node(command: Command) -> Command:
-    command = click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON, one object a line."
-    )(command)
-    return click.option(
-        "--server",
-        default="127.0.0.1:20811",
-        metavar="HOST:PORT",
-        show_default=True,
-        help="The delay server's HTTP address (http.address).",
-    )(command)
+    shown = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+    return at_node(shown(command))
+
+
+def _session(server: str, token_file: Path | None, *, as_json: bool) -> Session:
+    return session_of(server, token_file, as_json=as_json, timeout_s=TIMEOUT_S)
 
 
 _FILTERS: Final = (
@@ -134,7 +97,9 @@ def _filter(given: Mapping[str, Any]) -> Json:
     "--limit", default=_LISTED, show_default=True, type=click.IntRange(0), help="0 shows all."
 )
 @_on_a_node
-def list_letters(*, server: str, as_json: bool, limit: int, **given: object) -> None:
+def list_letters(
+    *, server: str, token_file: Path | None, as_json: bool, limit: int, **given: object
+) -> None:
     """List dead letters, those that were given up first at the top.
 
     \b
@@ -142,7 +107,8 @@ def list_letters(*, server: str, as_json: bool, limit: int, **given: object) -> 
       delaywheel dead list
       delaywheel dead list --subject-prefix orders. --due-until 2026-11-21T14:00 --json
     """
-    rows = _rows(Node(server), _filter(given), limit or None)
+    session = _session(server, token_file, as_json=as_json)
+    rows = _rows(session, _filter(given), limit or None)
     if as_json:
         for row in rows:
             click.echo(json.dumps(row, ensure_ascii=False))
@@ -150,20 +116,19 @@ def list_letters(*, server: str, as_json: bool, limit: int, **given: object) -> 
     _print_table(list(rows))
 
 
-def _rows(node: Node, wanted: Json, limit: int | None) -> Iterator[Json]:
+def _rows(session: Session, wanted: Json, limit: int | None) -> Iterator[Json]:
     after: str | None = None
     left = limit
     while left is None or left > 0:
         size = PAGE if left is None else min(PAGE, left)
-        query = wanted | {"limit": size} | ({} if after is None else {"after": after})
-        page = node.ask("GET", f"/dead?{urlencode(query)}")
+        page = session.ask("GET", "dead", query=wanted | {"limit": size, "after": after})
         yield from page["items"]
         left = None if left is None else left - len(page["items"])
         after = page["next"]
         if after is None:
             return
     # Whether anything is behind the last one shown is known only by asking.
-    if node.ask("GET", f"/dead?{urlencode(wanted | {'limit': 1, 'after': after})}")["items"]:
+    if session.ask("GET", "dead", query=wanted | {"limit": 1, "after": after})["items"]:
         click.echo("there are more: give --limit", err=True)
 
 
@@ -206,7 +171,9 @@ def _shown(key: str, value: object) -> str:
 @click.argument("sequence", type=click.IntRange(1))
 @click.option("--payload", is_flag=True, help="With the item's bytes, in base64.")
 @_on_a_node
-def show(*, sequence: int, payload: bool, server: str, as_json: bool) -> None:
+def show(
+    *, sequence: int, payload: bool, server: str, token_file: Path | None, as_json: bool
+) -> None:
     """Show one dead letter: its item, and by whom it was refused, and when.
 
     Earlier deaths of the same message are shown too, as long as their day is kept.
@@ -215,7 +182,8 @@ def show(*, sequence: int, payload: bool, server: str, as_json: bool) -> None:
     Example:
       delaywheel dead show 184467 --payload
     """
-    found = Node(server).ask("GET", f"/dead/{sequence}" + ("?payload=1" if payload else ""))
+    session = _session(server, token_file, as_json=as_json)
+    found = session.ask("GET", "dead", str(sequence), query={"payload": 1 if payload else None})
     if as_json:
         click.echo(json.dumps(found, ensure_ascii=False))
         return
@@ -316,6 +284,7 @@ def _change(
     sequences: tuple[int, ...],
     *,
     server: str,
+    token_file: Path | None,
     as_json: bool,
     most: int | None,
     dry_run: bool,
@@ -327,11 +296,11 @@ def _change(
         raise click.UsageError("give either sequences or a filter with --max")
     if not sequences and most is None:
         raise click.UsageError("name dead letters by their sequences, or give --max with a filter")
-    node = Node(server)
+    session = _session(server, token_file, as_json=as_json)
     if verb == "drop" and not dry_run and not yes and len(sequences) != 1:
-        count = _run(node, verb, sequences, wanted, most, dry_run=True)["matched"]
+        count = _run(session, verb, sequences, wanted, most, dry_run=True)["matched"]
         click.confirm(f"Drop {count} dead letters for good?", abort=True, err=True)
-    total = _run(node, verb, sequences, wanted, most, dry_run=dry_run)
+    total = _run(session, verb, sequences, wanted, most, dry_run=dry_run)
     missing = len(set(sequences)) - total["matched"] if sequences else 0
     if as_json:
         click.echo(json.dumps(total))
@@ -348,7 +317,7 @@ def _change(
 
 
 def _run(
-    node: Node,
+    session: Session,
     verb: str,
     sequences: tuple[int, ...],
     wanted: Json,
@@ -371,7 +340,7 @@ def _run(
             body |= {"filter": wanted, "max": min(most - total["matched"], CHANGED_AT_ONCE)}
         if after is not None:
             body["after"] = after
-        answer = node.ask("POST", f"/dead/{verb}", body)
+        answer = session.ask("POST", "dead", verb, body=body)
         for name in total:
             total[name] += answer[name]
         after = answer["next"]

@@ -6,11 +6,17 @@ import click
 
 from delaywheel.admin import admin
 from delaywheel.broker import broker
+from delaywheel.controls import controls
 from delaywheel.dead import dead
 from delaywheel.delay_server import delay_server
+from delaywheel.drain import drain
+from delaywheel.explain import explain
 from delaywheel.failures import failure_of
+from delaywheel.limit import limit
 from delaywheel.log import log
 from delaywheel.meta_server import meta_server
+from delaywheel.pause import pause
+from delaywheel.resume import resume
 from delaywheel.send import send
 from delaywheel.settings import settings
 from delaywheel.status import status
@@ -50,7 +56,7 @@ def main() -> None:
     """
 
 
-for command in (
+_COMMANDS = (
     delay_server,
     meta_server,
     admin,
@@ -58,8 +64,16 @@ for command in (
     broker,
     send,
     status,
+    pause,
+    resume,
+    limit,
+    controls,
+    explain,
     dead,
+    drain,
     log,
     settings,
-):
+)
+
+for command in _COMMANDS:
     main.add_command(command)

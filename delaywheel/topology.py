@@ -53,7 +53,7 @@ def topology(
       delaywheel topology --meta 127.0.0.1:8080
       delaywheel topology --watch
     """
-    session = Session(meta=meta, token_file=token_file, as_json=as_json)
+    session = Session(address=meta, token_file=token_file, as_json=as_json)
     if as_json:
         while True:
             found = msgspec.json.encode(fetch(session))

@@ -30,8 +30,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from delay_protocol import BrokerRole, BrokerState
+from delay_transport.access import AccessError, Caller
 from delay_transport.http import json_response
-from meta_server.access import AccessError, Caller
+from delay_transport.tokens import Role
 from meta_server.admin_plans import (
     Desk,
     accept_older_node,
@@ -146,7 +147,6 @@ from meta_server.errors import (
 from meta_server.handlers import NEW_GROUP
 from meta_server.limits import LIMIT_NAMES
 from meta_server.model import EVERY, AuditRow, Change, ClientSeen
-from meta_server.tokens import Role
 
 if TYPE_CHECKING:
     from meta_server.server import MetaServer

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 import trio
 
-from meta_server.access import AccessError, Gate
+from delay_transport.access import AccessError, Gate
+from delay_transport.tokens import Tokens
 from meta_server.admin_plans import Desk, set_limits
 from meta_server.admin_types import RoutesChanged
 from meta_server.committing import STORE_LANE, Intent
@@ -21,7 +22,6 @@ from meta_server.errors import MetaServerError, NotFoundError, StateError, Store
 from meta_server.handlers import NEW_GROUP, NODES
 from meta_server.model import Audit, AuditAge, AuditCounts, AuditRow, Change
 from meta_server.registry import NodeKey
-from meta_server.tokens import Tokens
 
 if TYPE_CHECKING:
     from meta_server.config import MetaServerConfig

@@ -377,6 +377,16 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """What the process says."""
 
+    @property
+    def exposures(self) -> dict[str, str]:
+        """Where HTTP is served, and said to be, by the setting that says so."""
+        if not self.http.address:
+            return {}
+        return {
+            "http.address": self.http.address,
+            "listener.advertised": self.listener.advertised,
+        }
+
 
 def sections() -> dict[str, type]:
     """Return the dataclass of every section, as declared."""

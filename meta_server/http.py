@@ -15,7 +15,7 @@ GET  /api/v1              what it has, for people
 GET  /api/v1/openapi.json the same for programs
 
 Discovery, health and metrics are for everybody, everything else for those whom
-`meta_server/access.py` lets in.
+`delay_transport/access.py` lets in.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,8 +29,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from delay_protocol import BrokerRole, ClientType
+from delay_transport.access import AccessError
 from delay_transport.http import METRICS_TYPE, json_response, make_application, serve_application
-from meta_server.access import AccessError
 from meta_server.admin_api import (
     OPERATIONS,
     PREFIX,

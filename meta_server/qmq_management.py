@@ -25,8 +25,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from delay_protocol import BrokerRole, BrokerState
+from delay_transport.access import AccessError, Caller
 from delay_transport.http import json_response
-from meta_server.access import AccessError, Caller
+from delay_transport.tokens import Role
 from meta_server.admin_api import BodyError, convert_request, peer_of, read_body
 from meta_server.admin_plans import (
     Desk,
@@ -52,7 +53,6 @@ from meta_server.errors import BadValueError, MetaServerError, StateError
 from meta_server.handlers import NEW_GROUP
 from meta_server.model import EVERY, Broker, BrokerGroup, Change, Route, Subject
 from meta_server.registry import Registry
-from meta_server.tokens import Role
 
 if TYPE_CHECKING:
     from meta_server.server import MetaServer

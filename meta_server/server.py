@@ -23,9 +23,10 @@ from delay_transport import (
     serve_connections,
     system_runtime,
 )
+from delay_transport.access import check_exposure
 from delay_transport.process import allow_open_files, settle_memory, stop_on_signals
 from delay_transport.shared_secret import SharedSecret
-from meta_server.access import check_exposure, warn_of_exposure
+from delay_transport.tokens import Tokens
 from meta_server.administration import Administration
 from meta_server.audit_keeping import AuditKeeping
 from meta_server.clients import SeenClients
@@ -33,6 +34,7 @@ from meta_server.committing import STORE_LANE, Committing, Intent
 from meta_server.config import MetaServerConfig
 from meta_server.credentials import Credentials
 from meta_server.errors import MetaServerError
+from meta_server.exposure import warn_of_exposure
 from meta_server.groups import watched
 from meta_server.handlers import Handlers, Liveliness
 from meta_server.http import serve_http
@@ -62,7 +64,6 @@ from meta_server.pushing import Pushing
 from meta_server.registry import Registry
 from meta_server.store import open_store
 from meta_server.timestamps import Timestamps
-from meta_server.tokens import Tokens
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -436,7 +437,7 @@ def run(config: MetaServerConfig) -> None:
     """
     tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
     tokens.read()
-    check_exposure(config, tokens)
+    check_exposure(config.exposures, tokens)
     secret_of(config).check("registration.secret_file")
     warn_of_exposure(config)
     # Made before the loop runs: it takes tens of milliseconds.

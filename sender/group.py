@@ -36,6 +36,7 @@ from sender.group_status import MOVES, GroupCounts, GroupState, GroupStatus
 from sender.lanes import LaneQueue
 from sender.outcomes import Outcome
 from sender.parcels import Batch, Entries, Mask, Parcel
+from sender.places import HeldPart, Where
 from sender.refused_lanes import RefusedLanes
 from sender.routing import LaneView
 from sender.weight import Weight
@@ -332,6 +333,23 @@ class Group:
             for request in self._connection.in_flight.values():
                 if request is not None:
                     yield request.batch.entries
+
+    def parts(self) -> Iterator[HeldPart]:
+        """Yield all that held() does, and where it is."""
+        for parcel in self._queue.parcels():
+            yield HeldPart(Where.QUEUED, parcel.lane, self.name, parcel.entries)
+        if self._connection is not None:
+            for request in self._connection.in_flight.values():
+                if request is not None:
+                    yield HeldPart(Where.IN_FLIGHT, None, self.name, request.batch.entries)
+
+    def count_of(self, lane: int) -> int:
+        """Return how many entries of a lane wait for this group."""
+        return self._queue.count_of(lane)
+
+    def withdraw(self, lane: int, wanted: Callable[[Entries], Mask]) -> list[Entries]:
+        """Take back what is wanted of a lane and not in flight."""
+        return self._queue.take_where(lane, wanted)
 
     def enqueue(self, parcel: Parcel) -> None:
         """Queue entries for this group; it must have room for them."""

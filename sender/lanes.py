@@ -8,9 +8,9 @@ one turn of each other lane at most. Every call costs the same however many entr
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from sender.parcels import Batch, Parcel, ParcelQueue, joined
+from sender.parcels import Batch, Entries, Mask, Parcel, ParcelQueue, joined
 
 
 class LaneQueue:
@@ -121,6 +121,22 @@ class LaneQueue:
                 self._left = self._turn_items
             self._turns.remove(lane)
         return queue.clear()
+
+    def take_where(self, lane: int, wanted: Callable[[Entries], Mask]) -> list[Entries]:
+        """Take what is wanted of one lane; the rest keeps its order, and is brought back."""
+        taken: list[Entries] = []
+        left: list[Parcel] = []
+        for parcel in self.take_lane(lane):
+            mask = wanted(parcel.entries)
+            if not mask.any():
+                left.append(parcel)
+            elif mask.all():
+                taken.append(parcel.entries)
+            else:
+                taken.append(parcel.where(mask).entries)
+                left.append(parcel.where(~mask))
+        self.prepend(left)
+        return taken
 
     def set_aside(self, lane: int, rest: Sequence[Parcel] = ()) -> None:
         """Let the lane whose turn it is miss its turns until it is brought back.

@@ -8,7 +8,7 @@ is synchronous and knows no clock.
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -255,6 +255,21 @@ class Shelf:
         """Yield everything in no order; it stays."""
         for _, _, parcel in self._heap:
             yield parcel
+
+    def take_where(self, wanted: Callable[[Entries], Mask]) -> list[Entries]:
+        """Take what is wanted, whatever its time."""
+        taken: list[Entries] = []
+        left: list[tuple[float, int, Parcel]] = []
+        for at, put, parcel in self._heap:
+            mask = wanted(parcel.entries)
+            if mask.any():
+                taken.append(parcel.where(mask).entries)
+            if not mask.all():
+                left.append((at, put, parcel.where(~mask) if mask.any() else parcel))
+        self._heap = left
+        heapq.heapify(self._heap)
+        self.count -= sum(map(len, taken))
+        return taken
 
     def take_until(self, now: float) -> list[Parcel]:
         """Take the parcels whose time has come, the earliest first."""

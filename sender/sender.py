@@ -34,7 +34,8 @@ from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus
 from sender.lanes import LaneQueue
 from sender.outcomes import Outcome
-from sender.parcels import NOBODY, Batch, Entries, Parcel, Shelf, first_try
+from sender.parcels import NOBODY, Batch, Entries, Mask, Parcel, Shelf, first_try
+from sender.places import HeldPart, Where
 from sender.routing import LATER, LaneRoutes, Routing, Weighted
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
@@ -192,6 +193,35 @@ class Sender:
             counts.update(group.queued_by_lane)
         return dict(counts)
 
+    def queued_in(self, lane: int) -> int:
+        """Return how many entries of a lane wait to be sent for the first time, or given back."""
+        queued = sum(group.count_of(lane) for group in self._groups)
+        return self._waiting.count_of(lane) + queued
+
+    def withdraw(self, lane: int, wanted: Callable[[Entries], Mask]) -> list[Entries]:
+        """Take back what is wanted of a lane and neither in flight nor put off.
+
+        They are not counted any more; whoever takes them sees to it that they are delivered. How
+        often they were refused is forgotten, as how often they were tried is.
+        """
+        taken = self._waiting.take_where(lane, wanted)
+        from_groups = [found for group in self._groups for found in group.withdraw(lane, wanted)]
+        if from_groups:
+            # There is room where they were.
+            self.groups_changed()
+        self._tend_now.set()
+        return self._forgotten(taken + from_groups)
+
+    def withdraw_put_off(self, wanted: Callable[[Entries], Mask]) -> list[Entries]:
+        """Take back what is wanted of all that waits for the end of a backoff, or for its time."""
+        return self._forgotten(self._retries.take_where(wanted) + self._early.take_where(wanted))
+
+    def _forgotten(self, taken: list[Entries]) -> list[Entries]:
+        """Note no refusals any more of what may be away for long: others want their places."""
+        for entries in taken:
+            self._refusals.forget(entries)
+        return taken
+
     def held(self) -> Iterator[Entries]:
         """Yield all entries that were offered and have no outcome yet, as they are just now.
 
@@ -202,6 +232,16 @@ class Sender:
                 yield parcel.entries
         for group in self._groups + self._leaving:
             yield from group.held()
+
+    def parts(self) -> Iterator[HeldPart]:
+        """Yield all that held() does, and where it is; for rare occasions as well."""
+        for parcel in self._waiting.parcels():
+            yield HeldPart(Where.QUEUED, parcel.lane, None, parcel.entries)
+        for where, shelf in ((Where.PUT_OFF, self._retries), (Where.EARLY, self._early)):
+            for parcel in shelf.parcels():
+                yield HeldPart(where, parcel.lane, None, parcel.entries)
+        for group in self._groups + self._leaving:
+            yield from group.parts()
 
     def status(self) -> list[GroupStatus]:
         """Return a look at each group: those that leave, then the others as they came."""

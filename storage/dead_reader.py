@@ -82,7 +82,9 @@ class DeadFilter:
     """Which dead letters are looked for; None: any. Bounds of times are wall ms, both included."""
 
     sequences: Int64s | None = None
-    """Ascending."""
+    """Ascending; so is the next."""
+    old_sequences: Int64s | None = None
+    """Of the rows that they were before."""
     subject: Callable[[bytes], bool] | None = None
     reason: Callable[[bytes], bool] | None = None
     id_hash: int | None = None
@@ -97,8 +99,9 @@ class DeadFilter:
         """Say which rows of a batch are wanted, whatever became of them."""
         arrays = columns.arrays
         mask = np.ones(len(arrays["sequence"]), np.bool_)
-        if self.sequences is not None:
-            mask &= np.isin(arrays["sequence"], self.sequences)
+        for numbers, name in ((self.sequences, "sequence"), (self.old_sequences, "old_sequence")):
+            if numbers is not None:
+                mask &= np.isin(arrays[name], numbers)
         if self.id_hash is not None:
             mask &= arrays["id_hash"] == np.uint64(self.id_hash)
         for bound, name, is_upper in (

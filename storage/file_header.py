@@ -52,6 +52,7 @@ class LogKind(IntEnum):
     DURABLE_END = 7
     IDENTITY = 8
     JOURNAL_END = 9
+    CONTROLS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

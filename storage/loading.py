@@ -135,6 +135,11 @@ class GivenOut:
             if self._settled_count > max(_FEW_ROWS, len(self._ascending)):
                 self._tidy()
 
+    def take_back(self, sequences: Int64s) -> None:
+        """Note that these are not given out any more, though they have no fact."""
+        self._tidy()
+        self._ascending = np.setdiff1d(self._ascending, sequences, assume_unique=False)
+
     def _tidy(self) -> None:
         if self._settled:
             settled = np.unique(np.concatenate(self._settled))

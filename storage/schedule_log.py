@@ -573,6 +573,18 @@ class ScheduleLog:
         for job in self.jobs:
             job.cap(key)
 
+    def unwritten(self) -> list[RowBlock]:
+        """Return the rows that wait in memory to be written, to whichever segment."""
+        return [*self._near, *self._pile, *self._held]
+
+    def take_back(self, sequences: Int64s) -> None:
+        """Give rows out again that came back undelivered: to a lane that is opened from now on.
+
+        No lane may be open that has a subject of theirs, unless it is left before another is opened
+        for it.
+        """
+        self.given.take_back(sequences)
+
     def open_lane(self, lane: int, subjects: Numbers, given: Int64s) -> None:
         """Let what is due of these subjects, of which none is in a lane, wait on disk from now on.
 

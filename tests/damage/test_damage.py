@@ -137,8 +137,24 @@ def broken_by(kind: Kind, match: str) -> bool:
     return False
 
 
+class AllFree(chained_file.TakenRecords):
+    """Of which everything may be taken again."""
+
+    def is_free(self, _wanted: range) -> bool:
+        """Say so."""
+        return True
+
+
+class NoneFree(chained_file.TakenRecords):
+    """Of which nothing may be taken."""
+
+    def is_free(self, _wanted: range) -> bool:
+        """Say so."""
+        return False
+
+
 def test_the_judge_notices_rows_that_are_read_twice_or_not_at_all() -> None:
-    with mock.patch.object(chained_file.TakenRecords, "is_free", return_value=True):
+    with mock.patch.object(chained_file, "TakenRecords", AllFree):
         assert broken_by(Kind.REPEAT, "handed out twice")
-    with mock.patch.object(chained_file.TakenRecords, "is_free", return_value=False):
+    with mock.patch.object(chained_file, "TakenRecords", NoneFree):
         assert broken_by(Kind.ZERO, "untouched and not handed out")

@@ -49,6 +49,7 @@ class ScriptedMeta:
         self._nodes = FakeMeta(world)
         """Makes each start of the node the master."""
         self._scope = trio.CancelScope()
+        self._sending = trio.Lock()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled, or killed."""
@@ -105,9 +106,10 @@ class ScriptedMeta:
         told = self._told.setdefault(request.subject, [])
         if stream not in told:
             told.append(stream)
-        body = self._reply(request.subject)
-        if body is not None:
-            await stream.send_all(encode_response(frame, code=0, body=body))
+        async with self._sending:
+            body = self._reply(request.subject)
+            if body is not None:
+                await stream.send_all(encode_response(frame, code=0, body=body))
 
     def _reply(self, subject: str) -> bytes | None:
         names = self.routes.get(subject, self.rest)
@@ -138,10 +140,11 @@ class ScriptedMeta:
         code = int(CommandCode.CLIENT_REGISTER)
         asked = Frame(code=code, version=9, opaque=0, flag=0, request_code=code, body=b"")
         for subject in subjects:
-            body = self._reply(subject)
-            assert body is not None
-            for stream in self._told.get(subject, []):
-                await stream.send_all(encode_response(asked, code=0, body=body))
+            for stream in list(self._told.get(subject, [])):
+                async with self._sending:
+                    body = self._reply(subject)
+                    assert body is not None
+                    await stream.send_all(encode_response(asked, code=0, body=body))
 
     async def change(self, subject: str, *groups: str) -> None:
         """Route a subject to other groups from now on."""

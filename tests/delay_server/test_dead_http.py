@@ -8,7 +8,8 @@ import pytest
 from starlette.applications import Starlette
 
 from delay_protocol import ItemCode
-from delay_server.dead_http import BODY_BYTES_MAX, SEQUENCES_MAX
+from delay_server.config import AdminConfig
+from delay_server.dead_http import SEQUENCES_MAX
 from delay_server.http import application
 from delay_server.server import DelayServer
 from tests.asgi import JSON, Caller
@@ -125,7 +126,7 @@ async def test_below_the_floor_of_free_disk_requeueing_is_refused_and_dropping_i
         ({"sequences": ["one"]}, 400),
         ({"sequences": list(range(SEQUENCES_MAX + 1))}, 400),
         ({"sequences": [1], "after": "elsewhere"}, 400),
-        ({"sequences": [1], "padding": "x" * BODY_BYTES_MAX}, 413),
+        ({"sequences": [1], "padding": "x" * AdminConfig().body_bytes_max}, 413),
         ([], 400),
     ],
 )

@@ -17,6 +17,7 @@ from delay_protocol import (
 )
 from delay_protocol.meta_session import MetaSession
 from delay_server.config import RoutesConfig, StorageConfig, WheelConfig
+from delay_server.gates import Gates
 from delay_server.lanes import LaneLimits, Lanes
 from delay_server.routes import SubjectRoutes
 from delay_server.server import DelayServer
@@ -334,8 +335,9 @@ class Bench:
         self.routes = SubjectRoutes(
             self.session, now=lambda: 0.0, name_of=self.names.__getitem__, on_wanted=lambda: None
         )
-        self.lanes = Lanes(LaneLimits(lane_entries_min=1000), self.routes)
-        self.routes.lanes = self.lanes
+        gates = Gates(name_of=self.names.__getitem__, routes=self.routes)
+        self.lanes = Lanes(LaneLimits(lane_entries_min=1000), gates)
+        gates.attach(self.lanes)
         self.lanes.on_changed = self.told.append
         self.session.connected(0.0)
 

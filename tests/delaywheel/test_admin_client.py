@@ -15,7 +15,7 @@ def problem(code: str, message: str) -> bytes:
 
 
 def session(address: str, *, token_file: Path | None = None) -> Session:
-    return Session(meta=address, token_file=token_file, as_json=False)
+    return Session(address=address, token_file=token_file, as_json=False)
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from delay_transport.tokens import Tokens, read_tokens
 from delaywheel import admin_tokens
 from delaywheel.failures import ExitCode
 from delaywheel.main import main
-from meta_server.tokens import Tokens, read_tokens
 
 
 def run(*arguments: str) -> Result:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from tests.fuzz.controls_targets import CONTROLS_TARGETS
 from tests.fuzz.disk_targets import DISK_TARGETS
 from tests.fuzz.meta_server_targets import META_SERVER_TARGETS
 from tests.fuzz.meta_targets import META_TARGETS
@@ -14,6 +15,6 @@ TARGETS: Final[Mapping[str, Target]] = {
     target.name: target
     for target in (
         *(*WIRE_TARGETS, *META_TARGETS, *META_SERVER_TARGETS),
-        *(*DISK_TARGETS, *TEXT_TARGETS),
+        *(*DISK_TARGETS, *CONTROLS_TARGETS, *TEXT_TARGETS),
     )
 }

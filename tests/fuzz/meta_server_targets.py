@@ -30,6 +30,7 @@ from delay_protocol import (
 )
 from delay_transport import ConfigError
 from delay_transport.http_access import PlaceError, check_local, check_same_site, is_loopback
+from delay_transport.tokens import Token, decode_tokens, encode_tokens
 from meta_server.admin_api import OPERATIONS, PREFIX, convert_request, single_values
 from meta_server.groups import check_address, check_name
 from meta_server.model import (
@@ -44,7 +45,6 @@ from meta_server.qmq_management import answer_management
 from meta_server.registry import Registry
 from meta_server.roles import plan_node
 from meta_server.server import MetaServer
-from meta_server.tokens import Token, decode_tokens, encode_tokens
 from tests.asgi import JSON, Answer
 from tests.fuzz.meta_targets import node_register
 from tests.fuzz.target import Target, attempt, byte_at, fault_of
@@ -384,7 +384,7 @@ META_SERVER_TARGETS = (
         name="tokens",
         run=tokens,
         decoders=(decode_tokens,),
-        packages=("meta_server.tokens",),
+        packages=("delay_transport.tokens",),
         size_max=1024,
     ),
 )

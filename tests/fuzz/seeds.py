@@ -471,6 +471,13 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b'{"tokens":[{"name":"alice","role":"admin","sha256":"' + b"0a" * 32 + b'"}]}',
         b"{}",
     ],
+    "controls": [
+        b'\x00{"version":3,"groups":{"g1":{"paused":true}},"subjects":{"a.*":{"rate_per_s":5}}}',
+        b'\x01{"paused":true,"rate_per_s":null}',
+        b'\x02{"weight":2.5,"rate_per_s":0.01}',
+        b"\x03order.*",
+    ],
+    "controls_file": [b'{"version":1,"subjects":{"*":{"paused":true},"b":{}}}', b"{}", b""],
     "overrides": [
         b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",
         b"delay_transport.backoff_ms_max=inf",
@@ -497,6 +504,11 @@ def _setting_words() -> list[bytes]:
         words |= {name, f"[{name}]\n", *(setting.name for setting in fields(section))}
     return [word.encode() for word in sorted(words)]
 
+
+_CONTROLS_WORDS: Final = [
+    *(b'"version":', b'"groups":', b'"subjects":', b'"paused":', b'"rate_per_s":', b'"weight":'),
+    *(b"null", b"true", b"1e999", b"-1", b"\\ud800", b"*"),
+]
 
 _TOKENS: Final[dict[str, list[bytes]]] = {
     "config_file": [*_setting_words(), b"inf", b"nan", b"0x", b"'''", b'"""', b"1979-05-27"],
@@ -529,6 +541,8 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
         *(b"operation", b"consumerGroup", b"%00", b"&", b"="),
     ],
     "discovery": [b"content-length", b"transfer-encoding: chunked", b"\r\n\r\n", b"[::1]:1"],
+    "controls": _CONTROLS_WORDS,
+    "controls_file": _CONTROLS_WORDS,
     "tokens": [b'"name":', b'"role":', b'"sha256":', b'"created":', b'"read"'],
     "nodes": [
         *(

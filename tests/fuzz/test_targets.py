@@ -50,11 +50,11 @@ DECODES: Final = re.compile(
 EXEMPT: Final = {
     "delay_client.batches.cut_batches": "cuts what the caller sends",
     "delay_transport.shared_secret.read_secrets": "divides a file of the operator into lines",
-    "meta_server.access.check_exposure": "looks at settings that were read already",
+    "delay_transport.access.check_exposure": "looks at settings that were read already",
     "meta_server.admin_plans.check_groups": "looks at names that a struct of the API has",
     "meta_server.admin_plans.check_subject": "the same",
     "meta_server.admin_plans.check_version": "compares two numbers",
-    "meta_server.tokens.read_tokens": "reads the file that decode_tokens takes apart",
+    "delay_transport.tokens.read_tokens": "reads the file that decode_tokens takes apart",
     "sender.config.check_groups": "looks at settings that were read already",
     "delay_server.dead_reason.decode_reason": "any bytes, in test_dead_reason.py",
 }

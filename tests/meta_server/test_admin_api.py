@@ -11,10 +11,10 @@ import structlog
 import trio
 
 from delay_protocol import BrokerRequestType, BrokerState, ClientType, OnlineState
+from delay_transport.tokens import Role, Token, digest_of, encode_tokens
 from meta_server.config import AdminConfig, RegistrationConfig
 from meta_server.model import BrokerGroup, Contents, GroupKind, LimitSetting, Route, Subject
 from meta_server.server import MetaServer
-from meta_server.tokens import Role, Token, digest_of, encode_tokens
 from tests.asgi import JSON
 from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Fault, Medium

@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 import pytest
 
 from delay_protocol import ClientType, OnlineState
+from delay_transport.tokens import Role
 from meta_server.config import AdminConfig
 from meta_server.model import Contents, Route
 from meta_server.qmq_management import ACTIONS
-from meta_server.tokens import Role
 from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Medium
 from tests.meta_server.meta_rig import World, broker, make_config, names

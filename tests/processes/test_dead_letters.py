@@ -27,17 +27,22 @@ pytestmark = pytest.mark.process
 QUICK = ("--set", "sender.refused_base_s=0.05")
 
 
-def dead(node: ServerProcess, *words: str, code: int = 0) -> str:
-    """Run `delaywheel dead`; return what it prints."""
-    verb, *rest = words
-    done = subprocess.run(
-        [sys.executable, "-m", "delaywheel", "dead", verb, "--server", node.http, *rest],
+def delaywheel(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command."""
+    return subprocess.run(
+        [sys.executable, "-m", "delaywheel", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+def dead(node: ServerProcess, *words: str, code: int = 0) -> str:
+    """Run `delaywheel dead`; return what it prints."""
+    verb, *rest = words
+    done = delaywheel("dead", verb, "--server", node.http, *rest)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -104,21 +109,14 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
             assert (code, b"delaywheel_dead_letters 0.0" in metrics) == (200, True)
             assert node.terminate() < 5
         assert len(broker.ids) == len(set(broker.ids)) == 52
-    done = subprocess.run(
-        [sys.executable, "-m", "delaywheel", "log", "verify", str(data)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = delaywheel("log", "verify", str(data))
     assert done.returncode == 0, done.stdout
 
 
 def test_what_is_wrong_is_said_and_nothing_is_changed(tmp_path: Path) -> None:
     with RecordingBroker() as broker, server(tmp_path / "data", broker_port=broker.port) as node:
         node.wait_ready()
-        assert "no dead letter 4711" in dead(node, "show", "4711", code=ExitCode.USAGE)
+        assert "no dead letter 4711" in dead(node, "show", "4711", code=ExitCode.REFUSED)
         assert "--max" in dead(node, "drop", "--subject", "a", code=ExitCode.USAGE)
         assert "either" in dead(node, "drop", "7", "--subject", "a", code=ExitCode.USAGE)
         assert "item code" in dead(node, "list", "--code", "nonsense", code=ExitCode.USAGE)
@@ -138,3 +136,42 @@ def test_what_is_wrong_is_said_and_nothing_is_changed(tmp_path: Path) -> None:
                 urllib.request.urlopen(request, timeout=5)  # noqa: S310
             assert refused.value.code == code
             refused.value.close()
+
+
+def test_with_tokens_the_same_option_opens_dead_letters_and_controls_and_all_is_audited(
+    tmp_path: Path,
+) -> None:
+    tokens, mine = tmp_path / "tokens", tmp_path / "mine"
+    made = delaywheel("admin", "token", "add", "adam", "--role", "admin", "--file", str(tokens))
+    mine.write_text(made.stdout.split()[-1], encoding="ascii")
+    options = (*QUICK, "--set", f"admin.token_file={tokens}")
+    with RecordingBroker() as broker:
+        broker.blocked = {"poison"}
+        with server(tmp_path / "data", broker_port=broker.port, options=options) as node:
+            node.wait_ready()
+            token = ("--token-file", str(mine))
+            with Producer(node.port) as producer:
+                assert producer.send([make_item("p", wall_ms(), subject="poison")]) == {}
+            assert until(lambda: pending(node) == 1, seconds=20)
+            assert "wants a token" in dead(node, "list", code=ExitCode.REFUSED)
+            (row,) = letters(node, *token)
+            number = str(row["sequence"])
+            at = ("--server", node.http, *token)
+            said = delaywheel("explain", "--id", "p", *at).stdout
+            assert f"see `delaywheel dead show {number}`" in said
+            assert delaywheel("pause", "--subject", "poison", *at).returncode == 0
+            broker.blocked = set()
+            assert dead(node, "requeue", number, *token) == "1 requeued\n"
+            assert not until(lambda: "p" in broker.ids, seconds=1)
+            assert delaywheel("resume", "--subject", "poison", *at).returncode == 0
+            assert until(lambda: "p" in broker.ids, seconds=10)
+            said = delaywheel("explain", "--sequence", number, *at).stdout
+            assert "was requeued or dropped" in said
+            rows = json.loads(delaywheel("controls", "--audit", "--json", *at).stdout)["items"]
+            assert [(row["who"], row["action"], row.get("count")) for row in rows[::-1]] == [
+                ("adam", "set subject", None),
+                ("adam", "requeue dead letters", None),
+                ("adam", "requeued dead letters", 1),
+                ("adam", "set subject", None),
+            ]
+            assert "requeued dead letters" in delaywheel("controls", "--audit", *at).stdout

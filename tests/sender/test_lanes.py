@@ -381,3 +381,38 @@ def test_no_lane_gets_less_than_its_share_but_for_one_turn_and_nothing_is_lost_o
     assert left == {lane: list(numbers) for lane, numbers in play.model.waiting.items()}
     play.queue.append(first_try(parcel_of([1, 2], lane=0).entries, lane=9))
     assert take(play.queue, 5) == [(9, 2)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=30),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_what_is_taken_out_of_a_lane_is_what_was_wanted_and_the_rest_keeps_its_order(
+    offers: list[tuple[int, int]], lane: int, rest: int, put_aside: bool
+) -> None:
+    queue = LaneQueue(turn_items=4)
+    first, put = 0, Counter[int]()
+    for to, count in offers:
+        queue.append(parcel_of(range(first, first + count), lane=to))
+        put[to] += count
+        first += count
+    if put_aside and queue.next_lane is not None:
+        queue.set_aside(queue.next_lane)
+    taken = queue.take_where(lane, lambda entries: entries["sequence"] % 4 == rest)
+    sequences = [sequence for part in taken for sequence in part["sequence"].tolist()]
+    assert all(sequence % 4 == rest for sequence in sequences)
+    assert sequences == sorted(sequences)
+    assert queue.count == first - len(sequences)
+    queue.bring_back_all()
+    left: dict[int, list[int]] = {}
+    while queue.count:
+        parcel = queue.take_alike(100)
+        left.setdefault(parcel.lane, []).extend(parcel.entries["sequence"].tolist())
+    assert all(found == sorted(found) for found in left.values())
+    assert all(sequence % 4 != rest for sequence in left.get(lane, []))
+    assert {to: len(found) for to, found in left.items() if to != lane} == {
+        to: count for to, count in put.items() if to != lane
+    }
+    assert len(left.get(lane, [])) + len(sequences) == put[lane]

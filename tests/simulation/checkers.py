@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.simulation import independent_reader as reader
+from tests.simulation.gating import Gating, subjects_of
 from tests.simulation.independent_reader import Batch, Checkpoint, MismatchError
 from tests.simulation.witness import Receipt, Witness
 
@@ -96,16 +97,20 @@ def check(
     *,
     brokers: Collection[str] = (),
     at_stop: Mapping[str, bytes] | None = None,
+    gating: Gating | None = None,
 ) -> Findings:
     """Hold every promise against what was seen and what is on the disk.
 
     `files`: what a power cut after a clean stop left, and what was deleted for good reason
     (deleted.py); `at_stop`: what was there before it;
-    `brokers`: the names of the groups that were there all the time.
+    `brokers`: the names of the groups that were there all the time;
+    `gating`: the operator, if there was one.
     """
     findings = Findings(violations=list(witness.complaints))
     _check_receipts(witness, findings)
-    _check_on_time(witness, brokers, findings)
+    _check_on_time(witness, brokers, findings, gating)
+    if gating is not None:
+        findings.violations += gating.check()
     damaged = {path for path, _position, _byte in witness.damage}
     whole = whole_files(witness, with_files_set_aside(files))
     image = _Image(whole, findings, damaged=damaged)
@@ -259,10 +264,13 @@ def _check_receipts(witness: Witness, findings: Findings) -> None:
     findings.broken("leaves", "acknowledged messages never left", witness.missing())
 
 
-def _check_on_time(witness: Witness, brokers: Collection[str], findings: Findings) -> None:
+def _check_on_time(
+    witness: Witness, brokers: Collection[str], findings: Findings, gating: Gating | None
+) -> None:
     """Find what left late although a group was there to take it all the time."""
     late: list[object] = []
     blocked = _subjects_of_poison(witness) if witness.space_short_until_s else set()
+    subjects = {} if gating is None else subjects_of(witness.items)
     for message_id, receipts in witness.receipts_by_id().items():
         receipt = receipts[0]
         acknowledged_s = witness.acknowledged.get(message_id)
@@ -278,6 +286,7 @@ def _check_on_time(witness: Witness, brokers: Collection[str], findings: Finding
             and not witness.clock_was_set_between(from_s, receipt.at_s)
             and witness.all_was_well(from_s, until_s)
             and witness.some_broker_was_calm(brokers, from_s - _CALM_BEFORE_S, until_s)
+            and not (gating and gating.is_gated(subjects[message_id], due_s - 1, receipt.at_s))
         ):
             item = witness.items[message_id]
             if from_s < witness.space_short_until_s and reader.read_item(item).subject in blocked:

@@ -14,6 +14,7 @@ import trio
 
 from delay_protocol import BrokerState, ClientType
 from tests.simulation import independent_reader as reader
+from tests.simulation.gating import Gating
 from tests.simulation.meta_peers import SimClient
 from tests.simulation.meta_store import GROUPS
 from tests.simulation.meta_witness import MetaWitness
@@ -105,10 +106,17 @@ class ClusterJudge:
     """Holds what was seen against what the store said."""
 
     def __init__(
-        self, witness: Witness, meta: MetaWitness, well: Wellness, counts: Counter[str]
+        self,
+        witness: Witness,
+        meta: MetaWitness,
+        well: Wellness,
+        counts: Counter[str],
+        *,
+        gating: Gating | None = None,
     ) -> None:
-        """Count in `counts` how much there was to be judged."""
+        """Count in `counts` how much there was to be judged; what `gating` holds back may wait."""
         self.well = well
+        self._gating = gating
         self._witness = witness
         self._meta = meta
         self._counts = counts
@@ -233,6 +241,8 @@ class ClusterJudge:
         if wall_ms < witness.floor_ms(from_s) or not witness.all_was_well(from_s, until_s):
             return None
         subject = reader.read_item(receipt.item).subject
+        if self._gating and self._gating.is_gated(subject.decode(), ready_s - 1, receipt.at_s):
+            return None
         known_s = self._known_from(receipts_of[subject], from_s)
         if known_s is None:
             return None

@@ -25,7 +25,7 @@ _FOLLOWED = (
         "following routes",
         "Messages that wait go where the route leads that their subject has now.",
         "a route that changes",
-        (_ROUTES, "            self.lanes.route_changed(number, route)\n", ""),
+        (_ROUTES, "            self.on_route_changed(number, route)\n", ""),
     ),
     _rule(
         "a group stays where it was",

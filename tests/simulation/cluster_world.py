@@ -147,7 +147,9 @@ class ClusterWorld(World):
         self.meta = SimMeta(
             seed, network=self.network, trace=self.trace, result=self.result, well=well
         )
-        self._judge = ClusterJudge(self.witness, self.meta.witness, well, self.result.counts)
+        self._judge = ClusterJudge(
+            self.witness, self.meta.witness, well, self.result.counts, gating=self.gating
+        )
         self.masters = [self._make_master(broker) for broker in self.brokers]
         self._new_broker = MovingBroker(
             _NEW_GROUP,
@@ -301,6 +303,8 @@ class ClusterWorld(World):
             await self.meta.reroute(self._routing.choice(_SUBJECTS), (NOWHERE,))
         # The server's last start knows routes by then, and has to follow.
         await trio.sleep(self._routing.uniform(0, _REROUTED_S))
+        if self.gating is not None:
+            await self.gating.all_open.wait()
         calm_s = trio.current_time()
         await self.meta.reroute(_PREFIX, (), is_prefix=True)
         for subject in _SUBJECTS:

@@ -175,7 +175,11 @@ _NEW_NAMES = Scenario(
     ends=({"point": "names", "death": Kill, "fails": False, "pause_s": 0.1}, _SOON) * 2,
 )
 _CLOCK_SET = Scenario(
-    name="clock set", disturbances={"set_clock": 2, "broker_outage": 3}, rounds=12
+    name="clock set",
+    disturbances={"set_clock": 2, "broker_outage": 3},
+    rounds=12,
+    # What is paused when the clock is set back does not wait for a broker.
+    gating=0.0,
 )
 _CLOCK_LEAPS = Scenario(name="clock leaps", disturbances={"leap": 1}, rounds=8)
 _ROT = Scenario(name="rot", disturbances={"rot": 1}, rounds=12)
@@ -1640,5 +1644,76 @@ _DEAD = (
     ),
 )
 
-MUTANTS = (*_KEPT, *_FILED, *_DELETED, *_DELIVERED, *_WAITING, *_DEAD)
+_OPERATED = Scenario(
+    name="an operator who is always there",
+    gating=1.0,
+    hot_ahead_s=(10, 2400),
+    disturbances={"broker_outage": 1},
+    rounds=6,
+)
+_CALM_OPERATED = replace(
+    _OPERATED, name="an operator, brokers that work", disturbances={"drift": 1}
+)
+_GATED = (
+    Mutant(
+        section="6 controls",
+        name="a pause is not kept",
+        rule="A change is durable before it is answered.",
+        edits=(
+            Edit(
+                "delay_server/controls.py",
+                "        write_controls(self._disk, self._log_uuid, after)\n",
+                "",
+            ),
+        ),
+        needs="an end of the server",
+        scenario=_OPERATED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="a pause is not synced",
+        rule="A change is durable, its name too, before it is answered.",
+        edits=(
+            Edit(
+                "delay_server/controls.py",
+                ('    disk.rename(_TEMPORARY_PATH, CONTROLS_PATH)\n    disk.sync_directory("")\n'),
+                "    disk.rename(_TEMPORARY_PATH, CONTROLS_PATH)\n",
+            ),
+        ),
+        needs="a power cut",
+        seeds=60,
+        scenario=_OPERATED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="a limit lets all pass",
+        rule="What is limited leaves at its rate.",
+        edits=(
+            Edit(
+                "delay_server/metering.py",
+                "        left = min(bucket.tokens(now), room)\n",
+                "        left = room = max(bucket.tokens(now), 10**6)\n",
+            ),
+        ),
+        needs="more due of a limited subject than its rate",
+        seeds=60,
+        scenario=_CALM_OPERATED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="a resumed subject is not fetched",
+        rule="What has waited on disk comes back when it may leave.",
+        edits=(
+            Edit(
+                "delay_server/lanes.py",
+                "        if lane != self.base:\n            self.unopened",
+                "        if lane > self.base:\n            self.unopened",
+            ),
+        ),
+        needs="a pause that ends",
+        scenario=_OPERATED,
+    ),
+)
+
+MUTANTS = (*_KEPT, *_FILED, *_DELETED, *_DELIVERED, *_WAITING, *_DEAD, *_GATED)
 """In the order of the design."""

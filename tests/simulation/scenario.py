@@ -33,6 +33,8 @@ class Scenario:
     """Set in every life but the last."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """Chances of faults.FaultPlan, in every life of the server."""
+    gating: float = 0.35
+    """Chance of an operator who pauses, limits and resumes (gating.py)."""
     small_disk: float = 0.1
     """Chance of a disk that the messages fill, until the last life of the server."""
     disk_bytes: tuple[int, int] = (80_000, 250_000)

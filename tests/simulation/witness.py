@@ -79,6 +79,8 @@ class Witness:
     """Begin and end of each life of the server; the end of a present one is infinite."""
     _troubles: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """By broker: from when to when it did not do its work."""
+    _closed: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By broker group: from when to when an operator may have held back what goes there."""
     _excuses: list[tuple[float, float]] = field(default_factory=list)
     _facts_late: list[tuple[float, float]] = field(default_factory=list)
 
@@ -133,6 +135,17 @@ class Witness:
             (from_s, now_s if until_s == math.inf else until_s) for from_s, until_s in troubles
         ]
 
+    def group_closed(self, name: str) -> None:
+        """Note that an operator may have closed or narrowed a group from now on."""
+        self._closed.setdefault(name, []).append((trio.current_time(), math.inf))
+
+    def group_opened(self, name: str) -> None:
+        """Note that he has opened it again."""
+        now_s = trio.current_time()
+        self._closed[name] = [
+            (from_s, min(until_s, now_s)) for from_s, until_s in self._closed.get(name, [])
+        ]
+
     def excuse_lateness(self, until_s: float) -> None:
         """Note that from now until then nobody need be on time."""
         self._excuses.append((trio.current_time(), until_s))
@@ -167,7 +180,17 @@ class Witness:
 
     def some_broker_was_calm(self, names: Iterable[str], from_s: float, until_s: float) -> bool:
         """Say whether one of the brokers did its work all this time."""
-        return any(not _touches(self._troubles.get(name, []), from_s, until_s) for name in names)
+        return any(
+            not _touches(self._troubles.get(name, []) + self._closed.get(name, []), from_s, until_s)
+            for name in names
+        )
+
+    def any_trouble(self, from_s: float, until_s: float) -> bool:
+        """Say whether a broker misbehaved in this time, or the server did not live through it."""
+        lived = any(began_s <= from_s and until_s < ended_s for began_s, ended_s in self._lives)
+        return not lived or any(
+            _touches(times, from_s, until_s) for times in self._troubles.values()
+        )
 
     def server_died(self) -> None:
         """Note a crash."""

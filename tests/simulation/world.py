@@ -54,6 +54,7 @@ from tests.simulation.faults import (
     Trap,
     running,
 )
+from tests.simulation.gating import Gating
 from tests.simulation.network import NetworkPlan, SimNetwork
 from tests.simulation.operator import Poison, SimOperator
 from tests.simulation.probe import Probe
@@ -318,6 +319,11 @@ class World:
             )
             for number in range(PRODUCERS)
         ]
+        gating = derive(seed, "gating")
+        self.gating: Gating | None = None
+        """The operator, if the seed has one."""
+        if gating.random() < scenario.gating:
+            self.gating = Gating(gating, self.witness, faults, self.length_s)
         self._chance = derive(seed, "world")
         self._racing = derive(seed, "race")
         self._stop = trio.Event()
@@ -385,6 +391,8 @@ class World:
                     producing.start_soon(producer.run)
             await self._ends_done.wait()
             self._disturbances.stop()
+            if self.gating is not None:
+                self.gating.stop()
             self.network.plan = NetworkPlan()
             await self._see_everything_delivered()
             self._finished = True
@@ -591,9 +599,13 @@ class World:
             async with trio.open_nursery() as nursery:
                 if self.witness.poison.one_in:
                     nursery.start_soon(self.operator.work, server)
+                if self.gating is not None:
+                    nursery.start_soon(self.gating.run, server)
                 await serve(server, self._stop)
                 nursery.cancel_scope.cancel()
         finally:
+            if self.gating is not None:
+                self.gating.end_life()
             self.witness.server_ended()
 
     def _see_race(self, kind: str, _path: str, label: str) -> None:
@@ -756,6 +768,7 @@ def judge(world: World) -> WorldResult:
             world.deleted.with_files(whole_files(world.witness, world.node.revive().contents())),
             brokers=world.constant_brokers,
             at_stop=at_stop,
+            gating=world.gating,
         )
         result.violations += findings.violations
         result.twice = findings.twice

@@ -518,6 +518,7 @@ def test_what_the_disk_cannot_read_now_and_then_is_given_out_once_and_no_later_t
 def test_a_slice_waits_for_nothing_but_the_segment_that_cannot_be_read() -> None:
     model = Model(random.Random(1))
     model.file([START_MS + place * MINUTE_MS for place in (5, 6, 7)], [0, 1, 2])
+    model.log.flush(model.now_ms)
     unreadable = Trap(
         action=Action.EIO,
         kinds=frozenset({"open_read"}),

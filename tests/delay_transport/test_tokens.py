@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_transport import ConfigError
-from meta_server.tokens import (
+from delay_transport.tokens import (
     LOOPBACK,
     TOKENS_MAX,
     Role,

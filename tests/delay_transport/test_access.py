@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from structlog.testing import capture_logs
 
 from delay_transport import ConfigError
+from delay_transport.access import AccessError, Caller, Gate, check_exposure
 from delay_transport.http_access import is_loopback
-from meta_server.access import AccessError, Caller, Gate, check_exposure, warn_of_exposure
-from meta_server.config import AdminConfig, HttpConfig, ListenerConfig, RegistrationConfig
-from meta_server.tokens import LOOPBACK, Role, Token, Tokens, digest_of
+from delay_transport.tokens import LOOPBACK, Role, Token, Tokens, digest_of
+from meta_server.config import AdminConfig, HttpConfig, ListenerConfig
 from tests.meta_server.meta_rig import make_config
 
 HOST = {"host": "127.0.0.1:8080"}
@@ -40,13 +39,15 @@ async def reason(
     peer: str = "127.0.0.1",
     needed: Role = Role.ADMIN,
     is_change: bool = True,
+    reached_at: str = "",
 ) -> str:
     """Return why a request is turned away, or whom it is from."""
     await trio.lowlevel.checkpoint()
     try:
-        return at.admit(headers, peer, needed=needed, is_change=is_change).name
+        caller = at.admit(headers, peer, needed=needed, is_change=is_change, reached_at=reached_at)
     except AccessError as error:
         return f"{error.code} {error.kind}"
+    return caller.name
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,19 @@ async def test_a_name_that_was_made_to_lead_here_is_turned_away_even_for_reading
 
 async def test_the_name_that_is_listened_on_is_ones_own() -> None:
     assert await reason(gate(own="meta.local:8080"), {"host": "Meta.Local:8080"}) == LOOPBACK
+
+
+async def test_the_address_that_was_connected_to_is_ones_own_and_so_is_a_peer_with_it() -> None:
+    headers = {"host": "10.0.0.5:8080"}
+    for peer, reached_at, expected in (
+        ("10.0.0.5", "10.0.0.5", LOOPBACK),
+        ("127.0.0.1", "10.0.0.5", LOOPBACK),
+        ("10.0.0.9", "10.0.0.5", "403 peer"),
+        ("127.0.0.1", "10.0.0.6", "403 host"),
+        ("127.0.0.1", "", "403 host"),
+    ):
+        found = await reason(gate(), headers, peer=peer, reached_at=reached_at)
+        assert found == expected
 
 
 async def test_a_peer_elsewhere_needs_a_token_whatever_is_listened_on() -> None:
@@ -178,38 +192,20 @@ def test_others_are_listened_to_only_with_a_token(
     config = make_config(http=http, listener=listener)
     for tokens in (Tokens(None), tokens_of()):
         with pytest.raises(ConfigError, match="token add") as caught:
-            check_exposure(config, tokens)
+            check_exposure(config.exposures, tokens)
         assert caught.value.key == key
-    check_exposure(config, tokens_of(alice=Role.READ))
+    check_exposure(config.exposures, tokens_of(alice=Role.READ))
 
 
 def test_this_machine_alone_and_no_http_at_all_need_no_token() -> None:
-    check_exposure(make_config(), Tokens(None))
+    check_exposure(make_config().exposures, Tokens(None))
     listener = ListenerConfig(advertised="10.0.0.1:20880")
-    check_exposure(make_config(http=HttpConfig(address=""), listener=listener), Tokens(None))
+    config = make_config(http=HttpConfig(address=""), listener=listener)
+    check_exposure(config.exposures, Tokens(None))
 
 
 def test_a_file_of_tokens_that_is_damaged_is_said_at_the_start(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "missing")
     tokens.read()
     with pytest.raises(ConfigError, match="cannot be read"):
-        check_exposure(make_config(), tokens)
-
-
-@pytest.mark.parametrize(
-    ("listener", "secret", "warnings"),
-    [
-        (ListenerConfig(), "", 0),
-        (ListenerConfig(address="0.0.0.0:20880"), "", 1),
-        (ListenerConfig(advertised="meta.example:20880"), "", 1),
-        (ListenerConfig(address="10.0.0.1:20880"), "secret", 0),
-    ],
-)
-def test_a_listener_that_others_reach_without_a_secret_is_warned_of(
-    listener: ListenerConfig, secret: str, warnings: int
-) -> None:
-    registration = RegistrationConfig(secret_file=secret)
-    with capture_logs() as logs:
-        warn_of_exposure(make_config(listener=listener, registration=registration))
-    assert [line["log_level"] for line in logs] == ["warning"] * warnings
-    assert all("registration.secret_file" in line["remedy"] for line in logs)
+        check_exposure(make_config().exposures, tokens)

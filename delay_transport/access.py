@@ -11,15 +11,16 @@ With a file of tokens there is nothing that a browser would send by itself.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 import trio
 
-from delay_transport import ConfigError, parse_address
+from delay_transport.errors import ConfigError
 from delay_transport.http_access import PlaceError, check_local, check_same_site, is_loopback
 from delay_transport.leaky_bucket import LeakyBucket
-from meta_server.config import AdminConfig, MetaServerConfig
-from meta_server.tokens import LOOPBACK, Role, Tokens
+from delay_transport.runtime import parse_address
+from delay_transport.tokens import LOOPBACK, Role, Tokens
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -44,16 +45,16 @@ class AccessError(Exception):
         """Seconds after which to try again; 0: trying again does not help."""
 
 
-def check_exposure(config: MetaServerConfig, tokens: Tokens) -> None:
-    """Raise ConfigError if others could administer without a token."""
+def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
+    """Raise ConfigError if others could administer without a token.
+
+    `addresses`: host:port by the setting that says so, of all that tell where HTTP is served.
+    """
     if tokens.fault:
         raise ConfigError(source="settings", key="admin.token_file", reason=tokens.fault)
-    if not config.http.address or tokens.count:
+    if tokens.count:
         return
-    for key, address in (
-        ("http.address", config.http.address),
-        ("listener.advertised", config.listener.advertised),
-    ):
+    for key, address in addresses.items():
         if address and not is_loopback(parse_address(address)[0]):
             raise ConfigError(
                 source="settings",
@@ -66,30 +67,22 @@ def check_exposure(config: MetaServerConfig, tokens: Tokens) -> None:
             )
 
 
-def warn_of_exposure(config: MetaServerConfig) -> None:
-    """Warn if whoever reaches the listener could register as any delay server.
+class DenialLimits(Protocol):
+    """How many wrong tokens are answered as such; settings of a process's administration."""
 
-    That is no reason to refuse, as it is over HTTP: what QMQ's clients and brokers say on that port
-    cannot be authenticated at all, so it needs a network of its own in any case, and there may be
-    no delay servers of ours.
-    """
-    if config.registration.secret_file:
-        return
-    for address in (config.listener.address, config.listener.advertised):
-        if address and not is_loopback(parse_address(address)[0]):
-            _log.warning(
-                "other machines reach the listener, and delay servers need no secret to register: "
-                "whoever gets there can take a master's place",
-                address=address,
-                remedy="set registration.secret_file here, and meta.secret_file of delay servers",
-            )
-            return
+    @property
+    def denials_per_second_max(self) -> float:
+        """Wrong tokens a second, of all callers."""
+
+    @property
+    def denials_burst_seconds(self) -> float:
+        """Seconds' worth of them that may come at once."""
 
 
 class Gate:
     """Decides about each request by its headers alone."""
 
-    def __init__(self, settings: AdminConfig, tokens: Tokens, *, own_address: str) -> None:
+    def __init__(self, settings: DenialLimits, tokens: Tokens, *, own_address: str) -> None:
         """`own_address` is the host:port that HTTP is served on."""
         self._tokens = tokens
         self._own_hosts = {parse_address(own_address)[0].lower()} if own_address else set()
@@ -101,20 +94,32 @@ class Gate:
         """Requests turned away, by reason."""
 
     def admit(
-        self, headers: Mapping[str, str], peer: str, *, needed: Role, is_change: bool
+        self,
+        headers: Mapping[str, str],
+        peer: str,
+        *,
+        needed: Role,
+        is_change: bool,
+        reached_at: str = "",
     ) -> Caller:
-        """Return who asks; raise AccessError. Names of headers are in lower case."""
+        """Return who asks; raise AccessError. Names of headers are in lower case.
+
+        `reached_at` is the address that was connected to, where that is known.
+        """
         try:
-            self._check_place(headers, peer, is_change=is_change)
+            own_hosts = {*self._own_hosts, reached_at.lower()} - {""}
+            self._check_place(headers, peer, own_hosts, is_change=is_change)
             return self._caller(headers, peer, needed)
         except AccessError as error:
             self.denied[error.kind] += 1
             raise
 
-    def _check_place(self, headers: Mapping[str, str], peer: str, *, is_change: bool) -> None:
+    def _check_place(
+        self, headers: Mapping[str, str], peer: str, own_hosts: set[str], *, is_change: bool
+    ) -> None:
         try:
             if not self._tokens.are_needed:
-                check_local(headers, peer, self._own_hosts)
+                check_local(headers, peer, own_hosts)
             if is_change:
                 check_same_site(headers)
         except PlaceError as error:

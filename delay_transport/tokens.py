@@ -20,7 +20,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from delay_transport import ConfigError
+from delay_transport.errors import ConfigError
 
 LOOPBACK: Final = "loopback"
 """What the audit calls a caller who needs no token; no token is called so."""

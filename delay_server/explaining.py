@@ -1,0 +1,274 @@
+"""Looks around a running server for why messages were not delivered yet; `reasons.py` says why."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+from xxhash import xxh3_64_intdigest
+
+from delay_server.dead_letters import Wanted
+from delay_server.reasons import (
+    GroupLook,
+    LaneKind,
+    Place,
+    Reason,
+    Surroundings,
+    reason_of,
+    reason_of_lane,
+)
+from sender import CircuitState, GroupState
+from sender.places import Where
+from storage import DeadRow
+from storage import Place as DeadPlace
+from storage.find_row import FindRow, FoundRow
+
+if TYPE_CHECKING:
+    from delay_server.server import DelayServer
+
+_STEP_ROWS: Final = 100_000
+"""Rows looked at in one step; filing and loading go on in between."""
+_LETTERS_MAX: Final = 20
+"""Dead letters that are named at a time, as many as rows."""
+_PLACES: Final = {
+    Where.QUEUED: Place.QUEUED,
+    Where.IN_FLIGHT: Place.IN_FLIGHT,
+    Where.PUT_OFF: Place.PUT_OFF,
+    Where.EARLY: Place.EARLY,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """Where a message is and why."""
+
+    row: FoundRow
+    reason: Reason | None
+    """None: it was delivered, or is done with otherwise."""
+    group: str | None
+    """The broker group at which it is, if it is at one."""
+    letter: DeadRow | None = None
+    """The dead letter that it has become, also if that was requeued or dropped since."""
+
+
+def surroundings(server: "DelayServer") -> Surroundings:
+    """Look at what counts for all messages."""
+    return Surroundings(
+        groups={
+            group.name: GroupLook(
+                is_paused=group.gate.paused,
+                is_limited=group.gate.rate_per_s is not None,
+                is_up=group.state is GroupState.UP and group.circuit is not CircuitState.OPEN,
+            )
+            for group in server.sender.status()
+        },
+        clock_held=server.clock_held,
+        stopping=server.stopping or server.is_resting,
+        has_room=server.has_room,
+        now_ms=server.pacer.trusted_ms(),
+    )
+
+
+def lane_look(server: "DelayServer", lane: int, subject: int | None) -> tuple[LaneKind, list[str]]:
+    """Return what a lane does with its entries, or those of one subject, and its groups."""
+    lanes, gates = server.lanes, server.gates
+    groups = list(gates.groups_of(lane))
+    if lane == lanes.base:
+        paused = subject is not None and bool(gates.paused_one(subject))
+        return (LaneKind.PAUSED if paused else LaneKind.NO_ROUTE), groups
+    narrow = gates.narrow(lane)
+    is_limited = narrow is not None and narrow.pattern in gates.rates
+    return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
+
+
+def reason_now(
+    server: "DelayServer", *, sequence: int, due_ms: int, subject: bytes
+) -> tuple[Reason, str | None]:
+    """Return why a message that has no outcome was not delivered yet, and at which group it is."""
+    around = surroundings(server)
+    number = server.store.schedule.subjects.ids.get(subject)
+    place, lane, group = _place_of(server, sequence, number)
+    if lane is None:
+        kind, groups = _look_by_name(server, subject)
+    else:
+        kind, groups = lane_look(server, lane, number)
+        if place is Place.QUEUED:
+            # What was put into a group's queue is sent from there, whatever has changed since.
+            kind = LaneKind.FREE if kind is LaneKind.LIMITED else kind
+    reason = reason_of(
+        place,
+        due_ms=due_ms,
+        kind=kind,
+        groups=groups,
+        is_damaged=sequence in server.undeliverable_sequences,
+        around=around,
+    )
+    return reason, group
+
+
+def _place_of(
+    server: "DelayServer", sequence: int, number: int | None
+) -> tuple[Place, int | None, str | None]:
+    """Return where a message is, in which lane, and at which group."""
+    lanes = server.lanes
+    lane = None
+    if number is not None and lanes.is_known(number):
+        lane = lanes.lane_of(number)
+    for part in server.sender.parts():
+        if (part.entries["sequence"] == sequence).any():
+            return _PLACES[part.where], lane, part.group
+    for place, parts in (
+        (Place.METERED, server.meters.parts()),
+        (Place.BURIED, server.burying.held()),
+        (Place.UNREAD, server.rereading.held()),
+    ):
+        if any((entries["sequence"] == sequence).any() for entries in parts):
+            return place, lane, None
+    if number is not None and lanes.is_parked(number):
+        return Place.PARKED, lane, None
+    return Place.ELSEWHERE, lane, None
+
+
+def _look_by_name(server: "DelayServer", subject: bytes) -> tuple[LaneKind, Collection[str]]:
+    """Return how it stands with a subject of which nothing is held, so that it has no lane."""
+    name = subject.decode(errors="replace")
+    if server.gates.is_paused(name):
+        return LaneKind.PAUSED, ()
+    groups = [status.name for status in server.sender.status()]
+    if server.routes is not None:
+        groups = list(server.routes.groups_of_name(name))
+    pattern = server.gates.pattern_of(name)
+    is_limited = pattern is not None and pattern in server.gates.rates
+    return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
+
+
+def counts(server: "DelayServer") -> dict[str, int]:
+    """Return how many messages were not delivered, by reason.
+
+    What the sender and the wheel hold is counted as it is; of what is on disk only, what was seen
+    to be due is known by subject, and the rest waits for its time or to be loaded.
+    """
+    found: Counter[Reason] = Counter()
+    around = surroundings(server)
+    unsent = server.sender.unsent()
+    found[Reason.IN_FLIGHT] = unsent.in_flight
+    found[Reason.RETRY_BACKOFF] = unsent.retrying
+    found[Reason.CLOCK_SET_BACK] = unsent.early
+    found[Reason.RATE_LIMITED] = server.meters.count
+    found[Reason.DEAD_BEING_RECORDED] = server.burying.count
+    found[Reason.UNREADABLE] = server.rereading.count
+    paused, unrouted = server.lanes.paused(0), server.lanes.unrouted(0)
+    for lane, count in server.sender.queued_by_lane().items():
+        kind, groups = lane_look(server, lane, None)
+        if kind is LaneKind.LIMITED:
+            kind = LaneKind.FREE
+        elif kind is LaneKind.NO_ROUTE and not unrouted.subjects:
+            kind = LaneKind.PAUSED
+        found[reason_of_lane(kind, groups, around)] += count
+    found[Reason.PAUSED_SUBJECT] += paused.messages
+    found[Reason.NO_ROUTE] += unrouted.messages
+    for lane, count in server.lanes.dropped_by_lane().items():
+        kind, groups = lane_look(server, lane, None)
+        reason = reason_of_lane(kind, groups, around)
+        found[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
+    found[Reason.DAMAGED] = server.undeliverable
+    next_due_ms = server.wheel.next_due_ms()
+    in_wheel = len(server.wheel)
+    if next_due_ms is not None and next_due_ms <= around.now_ms and not around.has_room:
+        found[Reason.NO_ROOM] += in_wheel
+    else:
+        found[Reason.CLOCK_HELD if around.clock_held else Reason.WAITING] += in_wheel
+    rest = server.store.schedule.pending + server.filing.backlog_rows - sum(found.values())
+    if rest > 0:
+        load_ms = server.store.schedule.next_load_ms()
+        behind = load_ms is not None and load_ms <= around.now_ms
+        of_rest = Reason.LOADING if behind else Reason.WAITING
+        found[Reason.CLOCK_HELD if around.clock_held else of_rest] += rest
+    # Last: they are done with for the log of what is to be delivered.
+    found[Reason.DEAD] = server.dead_letters.pending
+    return {reason.value: found[reason] for reason in Reason}
+
+
+async def find(
+    server: "DelayServer", *, sequence: int | None = None, message_id: bytes | None = None
+) -> tuple[list[Explained], FindRow]:
+    """Look for a message by its sequence or its id among all that have a row, and dead letters.
+
+    Several may have the hash of an id. It looks at no more than `admin.explain_rows_max` rows.
+    """
+    search = await _rows(server, sequence, message_id)
+    # After the rows: what becomes a dead letter meanwhile is found twice, and not missed.
+    letters = await _dead_letters(server, sequence=sequence, message_id=message_id)
+    found = list(_explained(server, search.found, letters))
+    if letters and all(one.reason is None for one in found):
+        # It may have been requeued while this looked for it.
+        search = await _rows(server, sequence, message_id)
+        found = list(_explained(server, search.found, letters))
+    return found, search
+
+
+async def _rows(server: "DelayServer", sequence: int | None, message_id: bytes | None) -> FindRow:
+    """Return the rows with a sequence, or with the hash of an id."""
+    filing = server.filing
+    # What waits to be written is written now, or it would not be found.
+    await filing.run(server.store.schedule.flush, server.pacer.now_ms())
+    search = FindRow(
+        server.store.schedule,
+        sequence=sequence,
+        id_hash=None if message_id is None else xxh3_64_intdigest(message_id),
+        rows_max=server.config.admin.explain_rows_max,
+    )
+    while not await filing.run(search.step, _STEP_ROWS):
+        await trio.lowlevel.checkpoint()
+    return search
+
+
+async def _dead_letters(
+    server: "DelayServer", *, sequence: int | None, message_id: bytes | None
+) -> list[DeadRow]:
+    """Return the dead letters with an id, or with a sequence now or before they died."""
+    if sequence is None:
+        wanted = [Wanted(message_id=message_id)]
+    else:
+        wanted = [Wanted(sequences=[sequence]), Wanted(old_sequences=[sequence])]
+    found: list[DeadRow] = []
+    for one in wanted:
+        after: DeadPlace | None = DeadPlace()
+        rows_left = server.config.admin.explain_rows_max
+        while after is not None and len(found) < _LETTERS_MAX and rows_left > 0:
+            page = await server.dead_letters.find(
+                one, after=after, rows_max=_LETTERS_MAX, settled=True, with_items=False
+            )
+            found += [letter.row for letter in page.letters]
+            after = page.after
+            rows_left -= server.config.dead.examined_rows_max
+    return found
+
+
+def _explained(
+    server: "DelayServer", rows: list[FoundRow], letters: list[DeadRow]
+) -> Iterator[Explained]:
+    """Yield what is to be said of each row and dead letter; of one that died, as a dead letter."""
+    died = {letter.old_sequence for letter in letters}
+    for row in rows:
+        if row.sequence in died:
+            continue
+        if row.is_crossed_off:
+            yield Explained(row=row, reason=None, group=None)
+            continue
+        reason, group = reason_now(
+            server, sequence=row.sequence, due_ms=row.due_ms, subject=row.subject
+        )
+        yield Explained(row=row, reason=reason, group=group)
+    for letter in letters:
+        row = FoundRow(
+            sequence=letter.sequence,
+            due_ms=letter.due_ms,
+            subject=letter.subject,
+            size=letter.size,
+            segment=letter.key.name,
+            is_crossed_off=not letter.is_pending,
+        )
+        of_letter = Reason.DEAD if letter.is_pending else None
+        yield Explained(row=row, reason=of_letter, group=None, letter=letter)

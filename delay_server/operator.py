@@ -1,0 +1,209 @@
+"""What an operator closes and narrows takes effect here: gates, meters and the sender follow.
+
+A change is durable first, then it holds, then it is answered. When a pause was answered, nothing of
+its subjects is sent any more but what was in flight: what the sender still had of them is dropped
+and waits on disk like all the rest.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from delay_protocol.controls import Controls
+from delay_server.controls import AuditEntry, ControlsStore
+from delay_server.draining import Draining
+from delay_server.filing import Filing
+from delay_server.gates import Gates
+from delay_server.lanes import Lanes
+from delay_server.metering import Meters
+from delay_transport import Executor, Wakeup
+from sender import GroupGate, Sender
+from storage import Entries
+
+CONTROLS_LANE = "controls"
+
+
+class Operator:
+    """Keeps the controls, and has everything follow them; one task that meters."""
+
+    def __init__(
+        self,
+        store: ControlsStore,
+        *,
+        gates: Gates,
+        lanes: Lanes,
+        meters: Meters,
+        sender: Sender,
+        filing: Filing,
+        draining: Draining,
+        executor: Executor,
+        set_weights: Callable[[Mapping[str, float]], None],
+    ) -> None:
+        """Have the controls that are stored hold from the start; nothing was offered yet."""
+        self._store = store
+        self._gates = gates
+        self._lanes = lanes
+        self._meters = meters
+        self._sender = sender
+        self._filing = filing
+        self._draining = draining
+        self._executor = executor
+        self._set_weights = set_weights
+        self._more = Wakeup()
+        self._changing = trio.Lock()
+        self._stale: set[int] = set()
+        """Lanes of which something belongs elsewhere, as far as the meters have not followed."""
+        self.applied = Controls()
+        """What holds; a change that is being made durable is not in it."""
+        self.changes = 0
+        """Changes since the start."""
+        self._follow()
+
+    # -- changes -----------------------------------------------------------------------------
+
+    async def change(
+        self,
+        plan: Callable[[Controls], Controls],
+        entry: Callable[[Controls, Controls], AuditEntry],
+    ) -> Controls:
+        """Make what `plan` makes of the controls durable, and have it hold; return it.
+
+        Raises what `plan` does, StorageFullError (nothing has changed then) or FatalDiskError.
+        """
+        # Whoever asked may go away meanwhile: half a change would be worse than none.
+        with trio.CancelScope(shield=True):
+            async with self._changing:
+                before = self._store.controls
+                after = await self._executor.run(CONTROLS_LANE, self._store.change, plan, entry)
+                if after is not before:
+                    self.changes += 1
+                    await self._apply()
+        return after
+
+    async def note(self, entry: AuditEntry) -> None:
+        """Have something in the audit that changes no controls. Raises as `change`."""
+        with trio.CancelScope(shield=True):
+            async with self._changing:
+                await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
+
+    async def audit(self, count: int) -> list[AuditEntry]:
+        """Return the latest entries of the audit, at most so many, the newest first."""
+        async with self._changing:
+            return await self._executor.run(CONTROLS_LANE, self._store.audit.entries, count)
+
+    async def _apply(self) -> None:
+        """Bring everything that is in memory to where it belongs by the present controls."""
+        self._follow()
+        for _ in self._gates.place_known():
+            await trio.lowlevel.checkpoint()
+        # In all lanes: what waits for a group is there under the lane that it had when it came.
+        # Last in that of the paused ones: what a group gives back in between is put there.
+        for lane in [*self._sender.queued_by_lane(), self._lanes.base]:
+            self._take_from_sender(lane)
+            await trio.lowlevel.checkpoint()
+        for entries in self._sender.withdraw_put_off(self._is_blocked):
+            self._lanes.withdrawn(entries)
+        self._sort_meters()
+        self._more.wake()
+        if self._lanes.anyone_waits:
+            self._draining.wake()
+        async with self._filing.taking:
+            await self._filing.take_back_returned()
+        if self._lanes.forgotten and self._lanes.has_room_for_unrouted:
+            # Some of them may go now, and nothing else leads to them.
+            self._lanes.loads_anew()
+            await self._filing.reload()
+
+    def _follow(self) -> None:
+        """Have all that is decided from now on go by the stored controls."""
+        controls = self.applied = self._store.controls
+        self._gates.set_rules(controls)
+        self._meters.set_rates(self._gates.rates)
+        self._set_weights(
+            {name: rule.weight for name, rule in controls.groups.items() if rule.weight is not None}
+        )
+        self._sender.set_gates(
+            {
+                name: GroupGate(paused=rule.paused, rate_per_s=rule.rate_per_s)
+                for name, rule in controls.groups.items()
+                if rule.paused or rule.rate_per_s is not None
+            }
+        )
+
+    def _take_from_sender(self, lane: int) -> None:
+        """Take back what the sender has in a lane and should not have."""
+        found = self._sender.withdraw(lane, self._is_gated)
+        for entries in reversed(found):
+            lanes = self._lanes.lanes_of(entries)
+            for place in np.unique(lanes).tolist():
+                part = entries[lanes == place]
+                narrow = self._gates.narrow(place)
+                if narrow is None:
+                    self._lanes.withdrawn(part)
+                else:
+                    self._meters.put_first(place, narrow.pattern, part)
+
+    def _is_blocked(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Say which of these may not leave at all."""
+        blocked: npt.NDArray[np.bool_] = self._lanes.lanes_of(entries) == self._lanes.base
+        return blocked
+
+    def _is_gated(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Say which of these may not leave, or not as they like."""
+        lanes = self._lanes.lanes_of(entries)
+        narrow = (lanes > self._lanes.lanes_max) & (lanes < self._lanes.catching_up)
+        gated: npt.NDArray[np.bool_] = narrow | (lanes == self._lanes.base)
+        return gated
+
+    def lanes_changed(self, lanes: set[int]) -> None:
+        """Hear of lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
+        if self._meters.count:
+            self._stale |= lanes
+            self._more.wake()
+        self._sender.routes_changed(lanes)
+
+    # -- metering ----------------------------------------------------------------------------
+
+    def offer(self, entries: Entries, *, lane: int) -> None:
+        """Give entries to the sender, or have them wait for the rate of their lane."""
+        narrow = self._gates.narrow(lane)
+        if narrow is None or narrow.pattern not in self._gates.rates:
+            self._sender.offer(entries, lane=lane)
+        else:
+            self._meters.put(lane, narrow.pattern, entries)
+            self._more.wake()
+
+    def sender_has_room(self) -> None:
+        """Go on if something waits until the sender has given on what it has."""
+        if self._meters.count:
+            self._more.wake()
+
+    async def run(self) -> None:
+        """Give metered entries to the sender as their tokens come, until cancelled."""
+        while True:
+            self._sort_meters()
+            now = trio.current_time()
+            for lane, entries in self._meters.take(now, self._sender.queued_in):
+                self._sender.offer(entries, lane=lane)
+            with trio.move_on_at(self._meters.next_at(now)):
+                await self._more.sleep()
+
+    def _sort_meters(self) -> None:
+        """Bring what waits in lanes that have changed to where it belongs, in its order."""
+        stale, self._stale = self._stale, set()
+        for lane in stale:
+            entries = self._meters.take_lane(lane)
+            if len(entries):
+                self.offer_again(entries)
+
+    def offer_again(self, entries: Entries) -> None:
+        """Offer what waited somewhere else by what its lanes are now."""
+        lanes = self._lanes.lanes_of(entries)
+        for place in np.unique(lanes).tolist():
+            part = entries[lanes == place]
+            if place == self._lanes.base:
+                self._lanes.withdrawn(part)
+            else:
+                self.offer(part, lane=place)

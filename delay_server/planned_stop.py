@@ -1,0 +1,125 @@
+"""Brings a node to rest before it is stopped on purpose, so that nothing is in doubt afterwards.
+
+    RUNNING --> LEAVING    clients are told to go elsewhere; messages are taken meanwhile
+            --> CLOSED     no message is taken any more
+            --> RESTING    nothing is sent any more; what is in flight is answered, and what was
+                           given up becomes a dead letter
+
+Where a meta server tells clients, what they still send after that is refused with item code 4: they
+have another group by then. Without one there is nowhere else to go: requests are held and answered
+51, and producers try again until the node is back.
+
+A node that rests goes on running: `undo` brings it back. So does a start: nothing of this is kept.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from delay_protocol import BrokerState
+
+if TYPE_CHECKING:
+    from delay_server.server import DelayServer
+
+_LOOK_S = 0.02
+"""Time between two looks at whether something is at its end."""
+
+
+class Phase(Enum):
+    """How far a planned stop has come."""
+
+    RUNNING = "running"
+    LEAVING = "leaving"
+    CLOSED = "closed"
+    RESTING = "resting"
+
+
+@dataclass(slots=True)
+class PlannedStop:
+    """The steps, and what is left at each."""
+
+    server: "DelayServer"
+    phase: Phase = Phase.RUNNING
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether clients are told that the node takes nothing."""
+        return self.phase is not Phase.RUNNING
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no message is taken any more."""
+        return self.phase in {Phase.CLOSED, Phase.RESTING}
+
+    async def run(self, seconds: float) -> dict[str, Any]:
+        """Go through all steps in at most so many seconds; return what is left, as `report`.
+
+        What did not come to its end in time is left as it is: the node rests all the same.
+        """
+        server = self.server
+        deadline = trio.current_time() + seconds
+        self.phase = Phase.LEAVING
+        server.tell_state()
+        with trio.move_on_at(min(deadline, trio.current_time() + self._telling_s)):
+            await self._until(lambda: self._clients_are_told)
+        if self.phase is Phase.LEAVING:
+            self.phase = Phase.CLOSED
+            server.follow_planned_stop()
+        with trio.move_on_at(deadline):
+            await self._until(lambda: not server.ingest.is_busy)
+            await self._until(lambda: not server.connections)
+        if self.phase is Phase.CLOSED:
+            self.phase = Phase.RESTING
+            server.follow_planned_stop()
+        with trio.move_on_at(max(deadline, trio.current_time() + _LOOK_S)):
+            await self._until(lambda: not server.sender.in_flight and not server.burying.count)
+        return self.report()
+
+    async def _until(self, condition: Any) -> None:  # noqa: ANN401 (any condition)
+        """Wait for a condition, or until somebody has undone all this."""
+        # Any condition, seldom, and for a short time.
+        while self.phase is not Phase.RUNNING and not condition():  # noqa: ASYNC110
+            await trio.sleep(_LOOK_S)
+
+    @property
+    def _telling_s(self) -> float:
+        return self.server.config.meta.offline_seconds_max
+
+    @property
+    def _clients_are_told(self) -> bool:
+        registration = self.server.registration
+        return registration is None or registration.announced in {None, BrokerState.NRW}
+
+    def undo(self) -> None:
+        """Take and send messages again."""
+        self.phase = Phase.RUNNING
+        self.server.follow_planned_stop()
+        self.server.tell_state()
+
+    def report(self) -> dict[str, Any]:
+        """Return how far it has come and what is left, as plain values."""
+        server = self.server
+        unsent, recording = server.sender.unsent(), server.burying.count
+        waits_for = []
+        if self.phase is not Phase.RUNNING:
+            if not self._clients_are_told:
+                waits_for.append("the meta server to tell clients")
+            if server.connections:
+                waits_for.append(f"{server.connections} connections to be closed by their clients")
+            if unsent.in_flight:
+                waits_for.append(f"{unsent.in_flight} messages in flight to be answered")
+            if recording:
+                why = ": there is no free disk" if server.burying.lacks_space else ""
+                waits_for.append(f"{recording} dead letters to be recorded{why}")
+        return {
+            "phase": self.phase.value,
+            "done": self.phase is Phase.RESTING and not (unsent.in_flight or recording),
+            "waits_for": waits_for,
+            "connections": server.connections,
+            "held_requests": server.ingest.held_requests,
+            "in_flight": unsent.in_flight,
+            "dead_being_recorded": recording,
+            "held": unsent.total - unsent.in_flight + server.meters.count,
+        }

@@ -1,0 +1,62 @@
+"""Dead letters in a world of one server, and an operator who asks for them over HTTP."""
+
+from pathlib import Path
+from typing import Any
+
+from delay_protocol import ItemCode
+from delay_server.config import AdminConfig
+from delay_server.http import application
+from delay_server.server import DelayServer
+from delay_transport.tokens import Role, Token, digest_of, encode_tokens
+from tests.delay_server.server_rig import World, make_item, until
+from tests.delay_server.test_admin_http import Caller
+
+
+def refuse_all(world: World) -> None:
+    """Have the broker refuse everything for good."""
+    world.broker.fails = lambda _: ItemCode.SUBJECT_NOT_ASSIGNED
+
+
+def take_all(world: World) -> None:
+    """Have the broker take everything again."""
+    world.broker.fails = lambda _: 0
+
+
+def fill_disk(world: World) -> None:
+    """Leave less disk than the floor, and enough for what was accepted."""
+    world.disk.capacity_bytes = sum(map(len, world.disk.contents().values())) + 500_000
+
+
+async def send(world: World, *names: str, subject: str = "s") -> None:
+    """Send messages that are due now."""
+    producer = await world.connect()
+    await producer.send(*(make_item(name, world.now_ms, subject=subject) for name in names))
+
+
+async def bury(world: World, server: DelayServer, *names: str) -> Caller:
+    """Have messages become dead letters, and be taken from then on; return an operator."""
+    refuse_all(world)
+    await send(world, *names)
+    await until(lambda: server.dead_letters.pending == len(names))
+    take_all(world)
+    return Caller(application(server))
+
+
+async def explained(operator: Caller, query: str) -> list[dict[str, Any]]:
+    """Return what is said of a message."""
+    code, answer = await operator.ask("GET", f"/explain?{query}")
+    assert code == 200
+    found: list[dict[str, Any]] = answer["messages"]
+    return found
+
+
+def tokens(path: Path) -> AdminConfig:
+    """Return the settings of a node with a reader's token, r, and an administrator's, a."""
+    roles = {"rita": Role.READ, "adam": Role.ADMIN}
+    path.write_bytes(
+        encode_tokens(
+            [Token(name=name, role=role, sha256=digest_of(name[0])) for name, role in roles.items()]
+        )
+    )
+    path.chmod(0o600)
+    return AdminConfig(token_file=str(path))

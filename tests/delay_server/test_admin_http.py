@@ -1,0 +1,264 @@
+"""Pauses, limits, planned stops and reasons, as an operator asks for them over HTTP."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from starlette.applications import Starlette
+
+from delay_protocol import ItemCode
+from delay_protocol.controls import SubjectControl
+from delay_server.config import AdminConfig
+from delay_server.http import application
+from delay_transport.tokens import Role, Token, digest_of, encode_tokens
+from tests.delay_server.route_rig import RouteWorld
+from tests.delay_server.server_rig import World, make_config, make_item, until
+
+
+class Caller:
+    """A caller of the ASGI application, with its headers."""
+
+    def __init__(self, app: Starlette, *, peer: str = "127.0.0.1", **headers: str) -> None:
+        self.app = app
+        self.peer = peer
+        self.headers = {"host": "127.0.0.1:20811", "content-type": "application/json"}
+        self.headers |= {name.replace("_", "-"): value for name, value in headers.items()}
+
+    async def ask(
+        self, method: str, target: str, body: object = None, *, raw: bytes | None = None
+    ) -> tuple[int, Any]:
+        sent: list[Any] = []
+        data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
+
+        async def receive() -> dict[str, object]:
+            await trio.lowlevel.checkpoint()
+            return {"type": "http.request", "body": data, "more_body": False}
+
+        async def send(message: Any) -> None:  # noqa: ANN401 (whatever ASGI sends)
+            await trio.lowlevel.checkpoint()
+            sent.append(message)
+
+        path, _, query = target.partition("?")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(n.encode(), v.encode()) for n, v in self.headers.items()],
+            "root_path": "",
+            "scheme": "http",
+            "client": (self.peer, 40_000),
+        }
+        await self.app(scope, receive, send)
+        answer = b"".join(message.get("body", b"") for message in sent[1:])
+        return sent[0]["status"], msgspec.json.decode(answer)
+
+
+async def test_a_subject_is_paused_explained_and_resumed_and_the_audit_says_by_whom() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        code, answer = await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": True})
+        assert (code, answer["version"], answer["rule"]["paused"]) == (200, 1, True)
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms + 500))
+        await trio.sleep(2)
+        code, answer = await operator.ask("GET", "/explain?id=m1")
+        (message,) = answer["messages"]
+        assert (message["reason"], message["subject"], message["group"]) == (
+            "paused_subject",
+            "a.b",
+            None,
+        )
+        by_number = await operator.ask("GET", f"/explain?sequence={message['sequence']}")
+        assert by_number[1]["messages"] == answer["messages"]
+        _, about = await operator.ask("GET", "/explain?subject=a.b")
+        assert (about["reason"], about["rule"], about["left_on_disk"]) == (
+            "paused_subject",
+            "a.*",
+            1,
+        )
+        _, status = await operator.ask("GET", "/status")
+        assert status["undelivered"]["paused_subject"] == 1
+        assert (status["paused"]["messages"], status["paused"]["examples"]) == (1, ["a.b"])
+        code, answer = await operator.ask("DELETE", "/controls/subjects/a.*")
+        assert (code, answer["rule"]) == (200, None)
+        await until(lambda: world.broker.ids == ["m1"])
+        _, controls = await operator.ask("GET", "/controls")
+        assert (controls["version"], controls["subjects"]) == (2, {})
+        assert controls["group_states"]["g1"]["state"] == "up"
+        _, audit = await operator.ask("GET", "/controls/audit?limit=5")
+        first = audit["items"][0]
+        assert (first["who"], first["peer"], first["action"], first["target"]) == (
+            "loopback",
+            "127.0.0.1",
+            "remove subject",
+            "a.*",
+        )
+        assert (first["before"]["paused"], first["after"]) == (True, None)
+        assert len(audit["items"]) == 2
+
+
+async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        rule = "/controls/subjects/a"
+        await operator.ask("PUT", rule, {"rate_per_s": 5})
+        await operator.ask("PATCH", rule, {"paused": True})
+        expected = SubjectControl(paused=True, rate_per_s=5)
+        assert server.operator.applied.subjects == {"a": expected}
+        await operator.ask("PATCH", rule, {"rate_per_s": None})
+        assert server.operator.applied.subjects == {"a": SubjectControl(paused=True)}
+        await operator.ask("PUT", rule, {"rate_per_s": 7})
+        assert server.operator.applied.subjects == {"a": SubjectControl(rate_per_s=7)}
+        group = "/controls/groups/g1"
+        await operator.ask("PUT", group, {"weight": 2.5, "paused": True})
+        (status,) = server.sender.status()
+        assert status.name == "g1"
+        await operator.ask("DELETE", group)
+        assert server.operator.applied.groups == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "code"),
+    [
+        ("PUT", "/controls/subjects/a", {"paused": 1}, 400),
+        ("PUT", "/controls/subjects/a", {"pausd": True}, 400),
+        ("PUT", "/controls/subjects/a", {"rate_per_s": 0}, 400),
+        ("PUT", "/controls/subjects/a", {"rate_per_s": -1}, 400),
+        ("PUT", "/controls/subjects/a", [], 400),
+        ("PUT", "/controls/subjects/" + "a" * 3000, {"paused": True}, 400),
+        ("PUT", "/controls/subjects/", {"paused": True}, 400),
+        ("PUT", "/controls/groups/g", {"weight": 0}, 400),
+        ("PATCH", "/controls/groups/g", {"version": 3}, 400),
+        ("DELETE", "/controls/subjects/nobody", None, 404),
+        ("PUT", "/controls/subjects/a?version=7", {"paused": True}, 409),
+        ("PUT", "/controls/subjects/a?version=x", {"paused": True}, 400),
+        ("GET", "/explain", None, 400),
+        ("GET", "/explain?id=a&subject=b", None, 400),
+        ("GET", "/explain?sequence=-1", None, 400),
+        ("GET", "/controls/audit?limit=9999999", None, 400),
+        ("POST", "/drain", {"seconds": -1}, 400),
+        ("POST", "/drain", {"seconds": 1e9}, 400),
+        ("POST", "/drain", {"minutes": 1}, 400),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_with_a_reason_and_changes_nothing(
+    method: str, target: str, body: object, code: int
+) -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        found, answer = await operator.ask(method, target, body)
+        assert found == code
+        assert answer["error"]["message"]
+        assert server.operator.applied.version == 0
+        assert server.planned_stop.report()["phase"] == "running"
+
+
+async def test_a_body_that_is_no_json_or_too_long_is_refused() -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        assert (await operator.ask("PUT", "/controls/subjects/a", raw=b"{"))[0] == 400
+        too_long = b" " * (AdminConfig().body_bytes_max + 1)
+        assert (await operator.ask("PUT", "/controls/subjects/a", raw=too_long))[0] == 413
+
+
+async def test_without_tokens_only_this_machine_may_and_no_page_of_another_place() -> None:
+    async with World().serving() as server:
+        app = application(server)
+        body = {"paused": True}
+        rule = "/controls/subjects/a"
+        for caller, code in (
+            (Caller(app, peer="10.0.0.9"), 403),
+            (Caller(app, host="evil.example"), 403),
+            (Caller(app, origin="http://evil.example"), 403),
+            (Caller(app, sec_fetch_site="cross-site"), 403),
+            (Caller(app), 200),
+        ):
+            assert (await caller.ask("PUT", rule, body))[0] == code
+        form = Caller(app, content_type="text/plain")
+        assert (await form.ask("POST", "/drain", raw=b'{"seconds": 0}'))[0] == 415
+        assert server.planned_stop.report()["phase"] == "running"
+        assert (await Caller(app, peer="10.0.0.9").ask("GET", "/controls"))[0] == 403
+        # Health and status are for everybody.
+        assert (await Caller(app, peer="10.0.0.9").ask("GET", "/status"))[0] == 200
+
+
+async def test_with_tokens_a_reader_reads_and_an_administrator_changes(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(
+        encode_tokens(
+            [
+                Token(name="rita", role=Role.READ, sha256=digest_of("r")),
+                Token(name="adam", role=Role.ADMIN, sha256=digest_of("a")),
+            ]
+        )
+    )
+    path.chmod(0o600)
+    config = make_config(admin=AdminConfig(token_file=str(path)))
+    async with World().serving(config) as server:
+        server.tokens.read()
+        app = application(server)
+        rule, body = "/controls/subjects/a", {"paused": True}
+        nobody, wrong = Caller(app), Caller(app, authorization="Bearer x")
+        reader = Caller(app, peer="10.0.0.9", authorization="Bearer r")
+        admin = Caller(app, peer="10.0.0.9", host="node7:20811", authorization="Bearer a")
+        assert [(await c.ask("GET", "/controls"))[0] for c in (nobody, wrong)] == [401, 401]
+        assert (await reader.ask("GET", "/controls"))[0] == 200
+        assert (await reader.ask("PUT", rule, body))[0] == 403
+        assert (await reader.ask("POST", "/drain", {}))[0] == 403
+        assert (await admin.ask("PUT", rule, body))[0] == 200
+        _, audit = await reader.ask("GET", "/controls/audit")
+        assert [(row["who"], row["peer"]) for row in audit["items"]] == [("adam", "10.0.0.9")]
+
+
+async def test_a_node_that_is_drained_takes_and_sends_nothing_until_that_is_undone() -> None:
+    world = World()
+    world.broker.answer_after_s = 0.5
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        producer = await world.connect()
+        await producer.send(
+            make_item("m1", world.now_ms + 100), make_item("m2", world.now_ms + 600_000)
+        )
+        await trio.sleep(0.3)
+        assert server.sender.in_flight == 1
+        code, answer = await operator.ask("POST", "/drain", {"seconds": 2})
+        assert (code, answer["phase"], answer["in_flight"]) == (200, "resting", 0)
+        assert answer["done"]
+        # The producer did not go; it is told of.
+        assert answer["waits_for"] == ["1 connections to be closed by their clients"]
+        assert world.broker.ids == ["m1"]
+        _, ready = await operator.ask("GET", "/readyz")
+        assert "drained" in ready["failing"][0]
+        opaque = await producer.post(make_item("m3", world.now_ms + 100))
+        with trio.move_on_after(2):
+            await producer.answer(opaque)
+            pytest.fail("it was answered")
+        assert world.broker.ids == ["m1"]
+        code, answer = await operator.ask("DELETE", "/drain")
+        assert answer["phase"] == "running"
+        assert (await producer.answer(opaque)).code == 0
+        await until(lambda: world.broker.ids == ["m1", "m3"])
+        _, audit = await operator.ask("GET", "/controls/audit")
+        assert [row["action"] for row in audit["items"]] == ["end drain", "drain"]
+
+
+async def test_a_drained_node_of_a_meta_server_has_its_clients_go_elsewhere() -> None:
+    world = RouteWorld(groups=1)
+    async with world.routing() as (server, _):
+        operator = Caller(application(server))
+        producer = await world.connect()
+        assert await producer.send(make_item("m1", world.now_ms + 60_000)) == {}
+        _, answer = await operator.ask("POST", "/drain", {"seconds": 1})
+        assert answer["phase"] == "resting"
+        refused = await producer.send(make_item("m2", world.now_ms + 60_000))
+        assert {code for code, _ in refused.values()} == {ItemCode.BROKER_READ_ONLY}
+        await operator.ask("DELETE", "/drain")
+        assert await producer.send(make_item("m3", world.now_ms + 1000)) == {}
+        await until(lambda: "m3" in world.ids())

@@ -1,0 +1,280 @@
+"""An operator pauses and limits subjects: nothing is lost or stuck, and nobody else is delayed."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from delay_protocol.controls import Controls, GroupControl, SubjectControl
+from delay_server.config import DelayServerConfig, RoutesConfig, StorageConfig, WheelConfig
+from delay_server.controls import AuditEntry
+from delay_server.server import DelayServer
+from sender import SenderConfig
+from tests.delay_server.route_rig import RouteWorld, routed_config
+from tests.delay_server.server_rig import World, make_config, make_item, until
+
+REQUEST_ITEMS = 500
+PAUSED = SubjectControl(paused=True)
+
+
+async def send(world: World, items: list[bytes]) -> None:
+    producer = await world.connect()
+    for first in range(0, len(items), REQUEST_ITEMS):
+        assert await producer.send(*items[first : first + REQUEST_ITEMS]) == {}
+
+
+def entry(_before: Controls, after: Controls) -> AuditEntry:
+    return AuditEntry(at_ms=1, who="test", peer="", action="set", target="", version=after.version)
+
+
+async def change(server: DelayServer, plan: Callable[[Controls], Controls]) -> None:
+    await server.operator.change(plan, entry)
+
+
+async def set_rule(server: DelayServer, pattern: str, rule: SubjectControl | None) -> None:
+    await change(server, lambda controls: controls.with_subject(pattern, rule))
+
+
+async def all_sealed(server: DelayServer) -> None:
+    await until(lambda: not server.store.schedule.pending, seconds=60)
+
+
+async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is_resumed() -> None:
+    world = World()
+    async with world.serving() as server:
+        await set_rule(server, "p", PAUSED)
+        due_ms = world.now_ms + 1000
+        await send(world, [make_item(f"p{n}", due_ms + n // 20, subject="p") for n in range(3000)])
+        await send(world, [make_item(f"o{n}", due_ms + n // 20, subject="o") for n in range(3000)])
+        await until(lambda: len(world.broker.ids) == 3000)
+        late = [d.at_ms - d.due_ms for d in world.broker.deliveries]
+        assert max(late) < 200
+        await trio.sleep(5)
+        assert world.broker.subjects == {"o"}
+        assert (len(server.wheel), server.sender.unsent().total) == (0, 0)
+        paused = server.lanes.paused(3)
+        assert (paused.subjects, paused.messages, paused.oldest_due_ms) == (1, 3000, due_ms)
+        assert server.lanes.unrouted(3).subjects == 0
+        assert not server.lanes.anyone_waits
+        await set_rule(server, "p", None)
+        late_ms = world.now_ms + 300
+        await send(world, [make_item(f"n{n}", late_ms + n // 5, subject="o") for n in range(500)])
+        await until(lambda: len(world.broker.ids) == 6500)
+        of_p = [d.message_id for d in world.broker.deliveries if d.message_id[0] == "p"]
+        assert of_p == [f"p{n}" for n in range(3000)]
+        late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "n"]
+        assert max(late) < 200
+        await all_sealed(server)
+        await until(lambda: not server.lanes.anyone_waits, seconds=60)
+        assert not server.store.schedule.lanes
+        assert server.lanes.paused(3).subjects == 0
+    assert set(Counter(world.broker.ids).values()) == {1}
+
+
+async def test_when_a_pause_is_answered_nothing_is_sent_but_what_was_in_flight() -> None:
+    world = World()
+    world.broker.answer_after_s = 0.02
+    config = make_config(sender=SenderConfig(heartbeat_s=3600, batch_items=16))
+    async with world.serving(config) as server:
+        due_ms = world.now_ms + 500
+        items = [make_item(f"{s}{n}", due_ms, subject=s) for n in range(5000) for s in "po"]
+        await send(world, items)
+        await until(lambda: len(world.broker.ids) > 1000)
+        await set_rule(server, "p", PAUSED)
+        in_flight = server.sender.in_flight
+        assert 0 < in_flight < 1000
+        seen = len([i for i in world.broker.ids if i[0] == "p"])
+        assert not server.sender.queued_in(server.lanes.base)
+        await until(lambda: len([i for i in world.broker.ids if i[0] == "o"]) == 5000)
+        await trio.sleep(3)
+        assert len([i for i in world.broker.ids if i[0] == "p"]) <= seen + in_flight
+        assert server.sender.unsent().total == 0
+        await set_rule(server, "p", SubjectControl(rate_per_s=1000))
+        began = trio.current_time()
+        left = 5000 - len([i for i in world.broker.ids if i[0] == "p"])
+        await until(lambda: len(world.broker.ids) == 10_000)
+        assert left / 1000 - 0.5 < trio.current_time() - began < left / 1000 + 2
+        await all_sealed(server)
+    assert set(Counter(world.broker.ids).values()) == {1}
+
+
+async def test_a_limited_prefix_leaves_at_its_rate_smoothly_and_delays_nobody() -> None:
+    world = World()
+    async with world.serving() as server:
+        await set_rule(server, "slow.*", SubjectControl(rate_per_s=200))
+        due_ms = world.now_ms + 1000
+        slow = [make_item(f"s{n}", due_ms, subject=f"slow.{n % 3}") for n in range(3000)]
+        await send(world, slow)
+        fast = [make_item(f"f{n}", due_ms + 20 * n, subject="fast") for n in range(700)]
+        await send(world, fast)
+        await until(lambda: len(world.broker.ids) == 3700)
+        of_slow = [d for d in world.broker.deliveries if d.message_id[0] == "s"]
+        seconds = Counter((d.at_ms - due_ms) // 1000 for d in of_slow)
+        burst = 0.1 * 200
+        assert max(seconds.values()) <= 200 + 2 * burst
+        assert min(seconds[n] for n in range(14)) >= 190
+        assert max(server.lanes.held_in(lane) for lane in server.gates.narrow_lanes) <= 1000
+        late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "f"]
+        assert max(late) < 200
+        await all_sealed(server)
+    assert set(Counter(world.broker.ids).values()) == {1}
+
+
+async def test_a_limit_survives_an_absence_of_the_broker_without_a_flood() -> None:
+    world = World()
+    async with world.serving(has_broker=False) as server, trio.open_nursery() as nursery:
+        await set_rule(server, "s", SubjectControl(rate_per_s=50))
+        due_ms = world.now_ms + 500
+        await send(world, [make_item(f"m{n}", due_ms, subject="s") for n in range(1000)])
+        await trio.sleep(60)
+        await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
+        await until(lambda: len(world.broker.ids) == 1000)
+        seconds = Counter(d.at_ms // 1000 for d in world.broker.deliveries)
+        assert max(seconds.values()) <= 50 + 2 * 5
+        nursery.cancel_scope.cancel()
+    assert set(Counter(world.broker.ids).values()) == {1}
+
+
+async def test_a_paused_group_leaves_the_others_all_and_takes_its_part_again() -> None:
+    world = RouteWorld(groups=2)
+    world.meta.rest = ("g0", "g1")
+    world.meta.routes["only"] = ("g0",)
+    async with world.routing() as (server, _):
+        paused = GroupControl(paused=True)
+        await send(world, [make_item("first", world.now_ms + 100)])
+        await until(lambda: world.ids() == ["first"])
+        await change(server, lambda controls: controls.with_group("g0", paused))
+        before = len(world.brokers[0].ids)
+        due_ms = world.now_ms + 1000
+        both = [make_item(f"m{n}", due_ms + n // 20) for n in range(2000)]
+        await send(world, both + [make_item(f"o{n}", due_ms, subject="only") for n in range(500)])
+        await until(lambda: len(world.brokers[1].ids) >= 2000)
+        assert len(world.brokers[0].ids) == before
+        assert max(d.at_ms - d.due_ms for d in world.brokers[1].deliveries) < 300
+        await change(server, lambda controls: controls.with_group("g0", None))
+        await until(lambda: len(world.ids()) == 2501)
+        await all_sealed(server)
+    assert set(Counter(world.ids()).values()) == {1}
+
+
+async def test_controls_hold_over_a_stop_and_a_start() -> None:
+    world = World()
+    async with world.serving() as server:
+        await set_rule(server, "p*", PAUSED)
+        await set_rule(server, "s", SubjectControl(rate_per_s=10))
+        due_ms = world.now_ms + 60_000
+        await send(
+            world, [make_item(f"{s}{n}", due_ms, subject=s) for n in range(50) for s in "ps"]
+        )
+    async with world.serving() as server:
+        assert server.operator.applied.version == 2
+        await until(lambda: len(world.broker.ids) == 50, seconds=200)
+        assert max(d.at_ms - d.due_ms for d in world.broker.deliveries) > 4000
+        assert world.broker.subjects == {"s"}
+        await set_rule(server, "p*", None)
+        await until(lambda: len(world.broker.ids) == 100)
+        await all_sealed(server)
+    assert set(Counter(world.broker.ids).values()) == {1}
+
+
+RULES: list[SubjectControl | None] = [
+    None, None, SubjectControl(), PAUSED, PAUSED,
+    SubjectControl(rate_per_s=5), SubjectControl(rate_per_s=500),
+]  # fmt: skip
+
+
+def small_sections(chance: random.Random) -> dict[str, object]:
+    return {
+        "wheel": WheelConfig(entries_max=2000, lane_entries_min=50, lanes_max=2),
+        "sender": SenderConfig(heartbeat_s=3600, batch_items=16, reconnect_max_s=5),
+        "storage": StorageConfig(disk_free_bytes_min=0, subjects_bytes_max=1 << 20),
+        "routes": RoutesConfig(doubt_ms=0, unused_ms=5000, subjects_max=chance.choice([10, 1000])),
+    }
+
+
+async def disturb(world: World, server: DelayServer, chance: random.Random) -> int:
+    """Do something at random; return how many messages were sent."""
+    subjects = [f"s{n}" for n in range(20)]
+    action = chance.randrange(6)
+    if action <= 2:
+        some = chance.choices(subjects, k=chance.choice([1, 5, 20]))
+        first_ms = world.now_ms + chance.choice([-60_000, 0, 3000, 100_000])
+        count = chance.choice([1, 30, 400])
+        number = chance.getrandbits(60)
+        await send(
+            world,
+            [
+                make_item(f"{number}.{n}", first_ms + n * 7, subject=chance.choice(some))
+                for n in range(count)
+            ],
+        )
+        return count
+    if action == 3:
+        pattern = chance.choice([*subjects, "s1*", "*", "s*"])
+        await set_rule(server, pattern, chance.choice(RULES))
+    elif action == 4:
+        group = chance.choice(sorted(status.name for status in server.sender.status()) or ["g1"])
+        rule = chance.choice([None, GroupControl(paused=True), GroupControl(rate_per_s=300)])
+        await change(server, lambda controls: controls.with_group(group, rule))
+    else:
+        await trio.sleep(chance.choice([0.003, 0.05, 1, 20]))
+    return 0
+
+
+async def open_all(server: DelayServer) -> None:
+    await change(
+        server, lambda controls: Controls(version=controls.version + 1, subjects={}, groups={})
+    )
+
+
+SEEDS = [0, 1, 2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 60))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_end(
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    world = World(seed=seed)
+    world.broker.answer_after_s = chance.choice([0, 0.01])
+    config: DelayServerConfig = make_config(**small_sections(chance))
+    sent = 0
+    async with world.serving(config) as server:
+        for _ in range(80):
+            sent += await disturb(world, server, chance)
+        await open_all(server)
+        await until(lambda: len(set(world.broker.ids)) == sent, seconds=900)
+        await all_sealed(server)
+        await until(lambda: not server.lanes.anyone_waits, seconds=400)
+        assert not server.store.schedule.lanes
+        assert (server.meters.count, server.sender.unsent().total) == (0, 0)
+        assert not server.lanes.holders().size
+        assert not server.lanes._held_in.any()
+    assert set(Counter(world.broker.ids).values()) == {1}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_the_same_with_routes_that_come_go_and_change(seed: int) -> None:
+    chance = random.Random(seed)
+    world = RouteWorld(groups=3, seed=seed)
+    world.meta.rest = chance.choice([(), ("g0",)])
+    sent = 0
+    async with world.routing(routed_config(**small_sections(chance))) as (server, _):
+        for broker in world.brokers:
+            broker.answer_after_s = chance.choice([0, 0.01])
+        for _ in range(80):
+            sent += await disturb(world, server, chance)
+            if chance.random() < 0.2:
+                for subject in [f"s{n}" for n in chance.sample(range(20), 10)]:
+                    groups = chance.sample(sorted(world.meta.masters), chance.randrange(4))
+                    await world.meta.change(subject, *groups)
+        world.meta.rest = ("g2",)
+        world.meta.routes.clear()
+        await world.meta.push(*(f"s{n}" for n in range(20)))
+        await open_all(server)
+        await until(lambda: len(set(world.ids())) == sent, seconds=900)
+        await all_sealed(server)
+        assert not server.lanes._held_in.any()
+    assert set(Counter(world.ids()).values()) == {1}

@@ -1,0 +1,104 @@
+"""Targets for what an operator closes and narrows: rules as they are sent, and the file of them."""
+
+import zlib
+from typing import Final
+
+from delay_protocol.controls import (
+    Controls,
+    ControlsError,
+    GroupControl,
+    SubjectControl,
+    SubjectRules,
+    check_controls,
+    check_group_name,
+    check_pattern,
+    decode_controls,
+    decode_rule,
+    encode_controls,
+)
+from delay_server.controls import CONTROLS_PATH, read_controls, write_controls
+from storage.batches import log_seed
+from storage.errors import DamagedError, UnsupportedFormatError
+from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
+from tests.fuzz.memory_disk import MemoryDisk
+from tests.fuzz.target import Target, attempt, byte_at, fault_of
+from tests.storage.small_logs import LOG_UUID
+
+_BODY_AT: Final = FILE_HEADER_SIZE + 8
+
+
+def controls(data: bytes) -> None:
+    """A document or a rule is what was written, or refused with a sentence."""
+    body = data[1:]
+    match byte_at(data, 0) % 4:
+        case 0:
+            found = attempt(ControlsError, decode_controls, body)
+            if found is not None:
+                check_controls(found)
+                assert decode_controls(encode_controls(found)) == found
+                _check_rules(found)
+        case 1:
+            fault = fault_of(ControlsError, decode_rule, body, SubjectControl)
+            assert fault is None or fault.reason
+        case 2:
+            fault = fault_of(ControlsError, decode_rule, body, GroupControl)
+            assert fault is None or fault.reason
+        case _:
+            _names(body.decode(errors="surrogateescape"))
+
+
+def _check_rules(found: Controls) -> None:
+    """Every rule counts for the subject that it is named after, unless another is nearer."""
+    rules = SubjectRules(found.subjects)
+    for pattern in found.subjects:
+        counts = rules.pattern_of(pattern.removesuffix("*"))
+        assert counts == pattern or pattern.endswith("*")
+        assert counts is None or counts in found.subjects
+
+
+def _names(text: str) -> None:
+    """A name that is taken can be stored and is found again."""
+    paused = SubjectControl(paused=True)
+    fault = fault_of(ControlsError, check_pattern, text)
+    after = attempt(ControlsError, Controls().with_subject, text, paused)
+    assert (fault is None) is (after is not None)
+    if after is not None:
+        assert decode_controls(encode_controls(after)).subjects == {text: paused}
+    fault = fault_of(ControlsError, check_group_name, text)
+    grouped = attempt(ControlsError, Controls().with_group, text, GroupControl(weight=2.0))
+    assert (fault is None) is (grouped is not None)
+    if grouped is not None:
+        assert decode_controls(encode_controls(grouped)) == grouped
+
+
+def controls_file(data: bytes) -> None:
+    """A file of controls is what was written, or refused as damaged: never taken for no rules."""
+    header = encode_file_header(FileHeader(kind=LogKind.CONTROLS, log_uuid=LOG_UUID))
+    crc = zlib.crc32(data, log_seed(LOG_UUID, LogKind.CONTROLS))
+    mended = b"".join((header, len(data).to_bytes(4, "little"), crc.to_bytes(4, "little"), data))
+    for image in (data, mended):
+        disk = MemoryDisk({CONTROLS_PATH: image})
+        found = attempt((DamagedError, UnsupportedFormatError), read_controls, disk, LOG_UUID)
+        if found is not None:
+            assert decode_controls(image[_BODY_AT:]) == found
+            again = MemoryDisk()
+            write_controls(again, LOG_UUID, found)
+            assert read_controls(again, LOG_UUID) == found
+
+
+CONTROLS_TARGETS = (
+    Target(
+        name="controls",
+        run=controls,
+        decoders=(decode_controls, decode_rule, check_controls, check_pattern, check_group_name),
+        packages=("delay_protocol.controls",),
+        size_max=1024,
+    ),
+    Target(
+        name="controls_file",
+        run=controls_file,
+        decoders=(read_controls, decode_controls),
+        packages=("delay_server.controls", "delay_protocol.controls"),
+        size_max=1024,
+    ),
+)

@@ -1,0 +1,145 @@
+"""An operator pauses a subject of a real node under load, and kills the node: it stays paused."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from delaywheel.failures import ExitCode
+from tests.processes.real_processes import (
+    STOP_S,
+    Producer,
+    RecordingBroker,
+    ServerProcess,
+    make_item,
+    server,
+    until,
+    wall_ms,
+)
+
+pytestmark = pytest.mark.process
+
+
+def command(node: ServerProcess, *words: str) -> tuple[int, str]:
+    """Run `delaywheel` against a node; return its exit code and what it said."""
+    found = subprocess.run(
+        [sys.executable, "-m", "delaywheel", *words, "--server", f"http://{node.http}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return found.returncode, found.stdout + found.stderr
+
+
+class Load:
+    """Sends messages of two subjects that are due now, until it is stopped or the node is gone."""
+
+    def __init__(self, port: int) -> None:
+        self.acknowledged: list[str] = []
+        self._port = port
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+        self._thread.start()
+
+    def _send(self) -> None:
+        number = 0
+        try:
+            with Producer(self._port) as producer:
+                while not self._stop.is_set():
+                    names = [f"{subject}{number}" for subject in ("p", "o")]
+                    due_ms = wall_ms()
+                    items = [make_item(name, due_ms, subject=f"{name[0]}.s") for name in names]
+                    if producer.send(items) == {}:
+                        self.acknowledged += names
+                    number += 1
+                    time.sleep(0.002)
+        except OSError:
+            return
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+
+def test_a_pause_under_load_survives_kill_9_and_all_is_delivered_in_order_in_the_end(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    with RecordingBroker() as broker:
+        with server(data, broker_port=broker.port) as node:
+            node.wait_ready()
+            load = Load(node.port)
+            assert until(lambda: len(broker.ids) > 100, seconds=20)
+            assert command(node, "pause", "--subject", "p.*") == (0, "subject p.*: paused\n")
+            time.sleep(0.3)
+            seen = Counter(name[0] for name in broker.ids)
+            assert until(lambda: len(broker.ids) > seen.total() + 200, seconds=30)
+            assert Counter(name[0] for name in broker.ids)["p"] == seen["p"]
+            node.kill()
+            load.stop()
+        with server(data, broker_port=broker.port) as node:
+            node.wait_ready()
+            others = {name for name in load.acknowledged if name[0] == "o"}
+            assert until(lambda: others <= set(broker.ids), seconds=30)
+            time.sleep(1)
+            at_pause = [name for name in broker.ids if name[0] == "p"]
+            assert len(set(at_pause)) == len(at_pause) == seen["p"]
+            code, said = command(node, "explain", "--subject", "p.s")
+            assert (code, "paused_subject" in said) == (0, True)
+            assert node.status()["undelivered"]["paused_subject"] > 0
+            code, said = command(node, "controls", "--json")
+            assert (code, msgspec.json.decode(said)["subjects"]) == (
+                0,
+                {"p.*": {"paused": True, "rate_per_s": None}},
+            )
+            assert command(node, "resume", "--subject", "p.*") == (0, "subject p.*: open\n")
+            wanted = set(load.acknowledged)
+            assert until(lambda: wanted <= set(broker.ids), seconds=60)
+            resumed = [int(name[1:]) for name in broker.ids if name[0] == "p"][len(at_pause) :]
+            assert resumed == sorted(resumed)
+            code, said = command(node, "controls", "--audit")
+            assert (code, "loopback" in said, "set subject" in said) == (0, True, True)
+            assert command(node, "limit", "--group", "g1", "--rate", "5")[0] == 0
+            assert command(node, "limit", "--group", "g1", "--none")[0] == 0
+            code, said = command(node, "drain", "--seconds", "5")
+            assert (code, said) == (0, "the node is resting; 0 due messages are left in it\n")
+            assert command(node, "drain", "--undo")[0] == 0
+            assert command(node, "drain", "--group", "g1", "--seconds", "5")[0] == 0
+            assert command(node, "resume", "--group", "g1") == (0, "group g1: open\n")
+            assert command(node, "limit", "--subject", "x", "--rate", "0")[0] == ExitCode.USAGE
+            assert command(node, "limit", "--subject", "x")[0] == ExitCode.USAGE
+            assert command(node, "pause")[0] == ExitCode.USAGE
+            assert node.terminate() < STOP_S
+
+
+def test_a_node_refuses_to_be_administered_from_elsewhere_without_a_token(tmp_path: Path) -> None:
+    with (
+        RecordingBroker() as broker,
+        server(tmp_path / "data", broker_port=broker.port, options=("--http", "0.0.0.0:0")) as node,
+    ):
+        assert node.wait(20) == ExitCode.USAGE
+        assert "admin.token_file" in node.sentence()
+
+
+def test_a_damaged_file_of_controls_keeps_the_node_from_starting(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with RecordingBroker() as broker:
+        with server(data, broker_port=broker.port) as node:
+            node.wait_ready()
+            assert command(node, "pause", "--subject", "a")[0] == 0
+            node.terminate()
+        path = data / "controls"
+        path.write_bytes(path.read_bytes()[:-1])
+        with server(data, broker_port=broker.port) as node:
+            assert node.wait(20) == ExitCode.LOGS
+            assert "remove it and set the rules anew" in node.sentence()
+        path.unlink()
+        with server(data, broker_port=broker.port) as node:
+            node.wait_ready()
+            node.terminate()

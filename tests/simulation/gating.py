@@ -1,0 +1,308 @@
+"""An operator who pauses, limits and resumes at random, and what has to be true meanwhile.
+
+He asks the server itself, in its life; what he was answered is what counts. Of each moment it is
+known which rules hold: those of the last answer, or, while one is awaited (a crash may come first),
+those before or after it. Judged by what brokers got:
+
+    paused      nothing of a paused subject arrives that was not under way when the pause was
+                answered, crashes and starts or not
+    limited     no more of a limited rule arrives than its rate and its burst allow
+    explained   each message that was acknowledged and not received has a reason when he asks, and
+                one that fits the rules
+"""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import trio
+
+from delay_protocol import decode_item
+from delay_protocol.controls import Controls, GroupControl, SubjectControl, SubjectRules
+from delay_server.controls import AuditEntry
+from delay_server.explaining import find
+from delay_server.reasons import Reason
+from delay_server.server import DelayServer
+from storage import StorageFullError
+from tests.simulation.configuration import BROKER_ADDRESSES
+from tests.simulation.witness import Witness
+
+_PATTERNS = ("orders", "orders*", "*", "flights", "%*", "g*", "orders.paid", "hot*")
+_RATES = (0.05, 1.0, 20.0)
+_BURST_S = 0.1
+_RATE_WINDOW_S = 20.0
+_SLACK = 2
+"""Messages more than the arithmetic allows: what was refused before comes again."""
+_AT_BACKLOG = 0.25
+"""Chance that he pauses everything when he sees that something waits for a broker."""
+_EXPLAINED = 3
+"""Messages for which he asks at a time."""
+
+
+@dataclass(slots=True)
+class Epoch:
+    """A time in which it was known which rules held."""
+
+    controls: Controls
+    from_s: float
+    until_s: float = float("inf")
+
+
+@dataclass(slots=True)
+class Gating:
+    """The operator of one world."""
+
+    chance: random.Random
+    witness: Witness
+    faults: Counter[str]
+    length_s: float
+    patterns: tuple[str, ...] = _PATTERNS
+    epochs: list[Epoch] = field(default_factory=list)
+    explained: Counter[str] = field(default_factory=Counter)
+    is_over: bool = False
+    """All is to be open from now on."""
+    all_open: trio.Event = field(default_factory=trio.Event)
+    """Set when it is."""
+    _known: Controls = field(default_factory=Controls)
+    _awaited: Controls | None = None
+    """What a change makes of the rules that was not answered."""
+
+    def stop(self) -> None:
+        """Have the next life of the server, or the present one, open everything."""
+        self.is_over = True
+
+    async def run(self, server: DelayServer) -> None:
+        """Ask for this and that in one life of the server, until cancelled."""
+        await server.ready.wait()
+        self._begin_life(server)
+        while not self.is_over:
+            await self._disturb(server)
+            await self._explain(server)
+            until_s = trio.current_time() + self.chance.uniform(5, self.length_s / 12)
+            # An event would be of this life or the next; it is seldom, and costs nothing.
+            while trio.current_time() < until_s and not self.is_over:
+                await trio.sleep(3.1)
+                if server.sender.unsent().queued and self.chance.random() < _AT_BACKLOG:
+                    await self._pause_all(server)
+        await self._change(server, lambda _: Controls())
+        if not (self._known.subjects or self._known.groups):
+            self.all_open.set()
+
+    def end_life(self) -> None:
+        """Note that the server is gone; what it was told stays."""
+        self._end_epoch()
+
+    def _begin_life(self, server: DelayServer) -> None:
+        """See to it that the rules are those that were answered."""
+        found = server.operator.applied
+        allowed = [self._known] + ([self._awaited] if self._awaited is not None else [])
+        if found not in allowed:
+            self.witness.complain(f"paused: after a start {found} holds, not one of {allowed}")
+        self._known, self._awaited = found, None
+        self._begin_epoch()
+
+    async def _pause_all(self, server: DelayServer) -> None:
+        """Pause everything for a while, now that something waits for a broker."""
+        paused = SubjectControl(paused=True)
+        await self._change(server, lambda controls: controls.with_subject("*", paused))
+        await trio.sleep(self.chance.choice((0.0, 5.0, 60.0)))
+        await self._change(server, lambda controls: controls.with_subject("*", None))
+
+    async def _disturb(self, server: DelayServer) -> None:
+        chance = self.chance
+        if chance.random() < 0.7:
+            pattern = chance.choice(self.patterns)
+            rule = chance.choice(
+                (
+                    None,
+                    SubjectControl(),
+                    SubjectControl(paused=True),
+                    SubjectControl(paused=True),
+                    SubjectControl(rate_per_s=chance.choice(_RATES)),
+                )
+            )
+            await self._change(server, lambda controls: controls.with_subject(pattern, rule))
+            return
+        group = chance.choice(list(BROKER_ADDRESSES))
+        group_rule = chance.choice(
+            (None, None, GroupControl(paused=True), GroupControl(rate_per_s=5.0))
+        )
+        await self._change(server, lambda controls: controls.with_group(group, group_rule))
+
+    async def _change(self, server, plan) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        planned = plan(self._known)
+        if (planned.subjects, planned.groups) == (self._known.subjects, self._known.groups):
+            return
+        after = Controls(
+            version=self._known.version + 1, subjects=planned.subjects, groups=planned.groups
+        )
+        before = self._known
+        self._end_epoch()
+        self._awaited = after
+        self._note_groups(after)
+
+        def entry(_before: Controls, now: Controls) -> AuditEntry:
+            return AuditEntry(
+                at_ms=0, who="operator", peer="", action="set", target="", version=now.version
+            )
+
+        try:
+            answered = await server.operator.change(lambda _: after, entry)
+        except StorageFullError:
+            # Nothing has changed, or nobody knows; the next start tells.
+            answered = server.operator.applied
+            if answered not in (before, after):
+                self.witness.complain(f"paused: {answered} after a full disk")
+            self._note_groups(answered)
+        self.faults["operator"] += 1
+        self._known, self._awaited = answered, None
+        self._begin_epoch()
+
+    def _note_groups(self, controls: Controls) -> None:
+        """Tell the witness which groups cannot be counted on."""
+        for name in BROKER_ADDRESSES:
+            if name in controls.groups:
+                self.witness.group_closed(name)
+            elif name in self._known.groups:
+                self.witness.group_opened(name)
+
+    def _begin_epoch(self) -> None:
+        self.epochs.append(Epoch(self._known, trio.current_time()))
+
+    def _end_epoch(self) -> None:
+        if self.epochs and self.epochs[-1].until_s == float("inf"):
+            self.epochs[-1].until_s = trio.current_time()
+
+    # -- reasons -----------------------------------------------------------------------------
+
+    async def _explain(self, server: DelayServer) -> None:
+        """Ask for some messages that were not received yet why."""
+        witness = self.witness
+        rules = SubjectRules(self._known.subjects)
+        now_ms = server.runtime.clock.now_ms()
+        missing = witness.missing()
+        refused = [
+            message_id
+            for message_id in witness.acknowledged
+            if message_id not in witness.received
+            and message_id not in witness.lost
+            and witness.poison.is_poison(message_id)
+            and witness.due_ms[message_id] <= now_ms
+        ]
+        asked = [
+            message_id
+            for some in (missing, refused)
+            for message_id in self.chance.sample(some, min(_EXPLAINED, len(some)))
+        ]
+        for message_id in asked:
+            if not self._is_filed(server):
+                return
+            found, search = await find(server, message_id=message_id)
+            if message_id in witness.received or not search.is_complete:
+                continue
+            if message_id in witness.poison.dropped:
+                continue
+            if not self._is_filed(server):
+                return
+            open_ones = [one for one in found if one.reason is not None]
+            if not open_ones:
+                witness.complain(f"explained: nothing is said of {message_id!r}: {found}")
+                continue
+            for one in open_ones:
+                assert one.reason is not None
+                self.explained[one.reason.value] += 1
+                self._judge(server, rules, one.row.due_ms, one.row.subject, one.reason)
+                if one.letter is not None and not witness.poison.is_poison(message_id):
+                    witness.complain(f"explained: {message_id!r} is said to be a dead letter")
+
+    def _is_filed(self, server: DelayServer) -> bool:
+        """Say whether everything that was acknowledged has a row that can be read."""
+        backlog = server.filing.backlog_rows
+        return not (self.witness.damage or backlog or server.store.schedule.full)
+
+    def _judge(
+        self,
+        server: DelayServer,
+        rules: SubjectRules,
+        due_ms: int,
+        subject: bytes,
+        reason: Reason,
+    ) -> None:
+        """Complain of a reason that cannot be."""
+        pattern = rules.pattern_of(subject.decode())
+        is_paused = pattern is not None and rules.rule(pattern).paused
+        if reason is Reason.PAUSED_SUBJECT and not is_paused:
+            self.witness.complain(f"explained: {subject!r} is not paused, though that is said")
+        busy = {Reason.IN_FLIGHT, Reason.RETRY_BACKOFF, Reason.CLOCK_SET_BACK, Reason.DAMAGED}
+        busy |= {Reason.DEAD, Reason.DEAD_BEING_RECORDED}
+        waits = {Reason.WAITING, Reason.CLOCK_HELD}
+        is_due = due_ms <= server.pacer.trusted_ms()
+        if is_paused and is_due and reason not in {Reason.PAUSED_SUBJECT} | busy:
+            self.witness.complain(f"explained: {subject!r} is paused and due, said is {reason}")
+        if is_due and reason in waits and not server.clock_held:
+            self.witness.complain(f"explained: a message that is due {reason}")
+
+    # -- what must be true -------------------------------------------------------------------
+
+    def is_gated(self, subject: str, from_s: float, until_s: float) -> bool:
+        """Say whether a rule may have held a subject up in this time."""
+        before = None
+        for epoch in self.epochs:
+            if epoch.from_s <= until_s and epoch.until_s >= from_s:
+                for controls in filter(None, (before, epoch.controls)):
+                    rules = SubjectRules(controls.subjects)
+                    pattern = rules.pattern_of(subject)
+                    if pattern is not None and not rules.rule(pattern).is_open:
+                        return True
+            before = epoch.controls
+        return False
+
+    def check(self) -> list[str]:
+        """Return what brokers got that they should not have, as violations."""
+        found: list[str] = []
+        subjects = subjects_of(self.witness.items)
+        margin_s = self.witness.under_way_s + 1
+        seen: set[bytes] = set()
+        arrivals: dict[tuple[int, str], list[float]] = {}
+        rules = [SubjectRules(epoch.controls.subjects) for epoch in self.epochs]
+        for receipt in self.witness.receipts:
+            subject = subjects.get(receipt.message_id)
+            if subject is None:
+                continue
+            for number, epoch in enumerate(self.epochs):
+                if not epoch.from_s + margin_s < receipt.at_s < epoch.until_s:
+                    continue
+                pattern = rules[number].pattern_of(subject)
+                if pattern is None:
+                    continue
+                rule = rules[number].rule(pattern)
+                if rule.paused:
+                    found.append(
+                        f"paused: {receipt.message_id!r} of {subject} arrived at "
+                        f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
+                    )
+                elif rule.rate_per_s is not None and receipt.message_id not in seen:
+                    arrivals.setdefault((number, pattern), []).append(receipt.at_s)
+            seen.add(receipt.message_id)
+        for (number, pattern), times in arrivals.items():
+            rate = rules[number].rule(pattern).rate_per_s
+            assert rate is not None
+            found += self._too_many(pattern, rate, sorted(times))
+        return found[:5]
+
+    def _too_many(self, pattern: str, rate: float, times: list[float]) -> list[str]:
+        most = rate * _RATE_WINDOW_S + 2 * max(1.0, rate * _BURST_S) + _SLACK
+        for first, at_s in enumerate(times):
+            until_s = at_s + _RATE_WINDOW_S
+            if self.witness.any_trouble(at_s, until_s):
+                continue
+            count = sum(at_s <= other <= until_s for other in times[first:])
+            if count > most:
+                return [f"limited: {count} of {pattern} within {_RATE_WINDOW_S} s, rate {rate}"]
+        return []
+
+
+def subjects_of(items: Mapping[bytes, bytes]) -> dict[bytes, str]:
+    """Return the subject of each message."""
+    return {message_id: decode_item(item).subject for message_id, item in items.items()}
