@@ -5,6 +5,7 @@ delivery   1,000,000 messages due in half a second, to one broker group and to f
 lateness   1,000 messages a second
 restart    SIGKILL with 2,000,000 messages pending
 neighbours a good producer beside thousands of bad peers
+isolation  a group that is dead, a subject that is poisonous or overdue: what others notice
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
 meta       10,000 clients and 100,000 subjects on one meta server
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import burst, registrations
+from benchmarks import isolation as ills
 from benchmarks import neighbours as bad
 from benchmarks.load import Load, build_load, codec_seconds, send_load
 from benchmarks.processes import DelayServer, Receiver
@@ -124,6 +126,12 @@ def neighbours(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def isolation(directory: Path, scale: float) -> None:
+    """Measure what others notice of a group that is ill, and of a subject that is."""
+    for name, value in ills.measure(directory, scale):
+        say(name, value)
+
+
 def backlog(directory: Path, scale: float) -> None:
     """Measure a hot subject that far exceeds memory and broker, and what others notice of it."""
     messages, others = int(5_000_000 * scale), int(6000 * scale)
@@ -189,6 +197,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "lateness": lateness,
     "restart": restart,
     "neighbours": neighbours,
+    "isolation": isolation,
     "backlog": backlog,
     "meta": meta,
 }

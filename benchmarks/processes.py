@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -68,13 +70,17 @@ class Process:
 
 
 class DelayServer(Process):
-    """A delay server in a directory, delivering to one port, or to a group at each of several."""
+    """A delay server in a directory, delivering to one port, or to a group at each of several.
+
+    Or to those that a meta server names, of which the HTTP port is `meta_port`.
+    """
 
     def __init__(
         self,
         directory: Path,
         *,
-        broker_port: int | Sequence[int],
+        broker_port: int | Sequence[int] = (),
+        meta_port: int | None = None,
         settings: tuple[str, ...] = (),
     ) -> None:
         self.port = free_port()
@@ -83,6 +89,8 @@ class DelayServer(Process):
         extra = [part for setting in settings for part in ("--set", setting)]
         for number, port in enumerate(ports):
             extra += ["--broker", f"bench{number}=127.0.0.1:{port}"]
+        if meta_port is not None:
+            extra += ["--meta", f"127.0.0.1:{meta_port}", "--group", "delay0", "--node-id", "n0"]
         super().__init__(
             "delaywheel", "delay-server",
             "--data", str(directory / "data"),
@@ -156,6 +164,24 @@ class Collector(Process):
         """Stop it and return what it received."""
         summary: dict[str, Any] = json.loads(self.stop())
         return summary
+
+
+class Ailing(Process):
+    """A broker that has a fault between two times of the wall clock, in ms."""
+
+    def __init__(
+        self, directory: Path, name: str, *, fault: str, from_ms: float, until_ms: float
+    ) -> None:
+        self.port = free_port()
+        self._record = directory / f"{name}.npy"
+        arguments = (str(self.port), str(self._record), fault, str(from_ms), str(until_ms))
+        super().__init__("benchmarks.ailing", *arguments, log=directory / f"{name}.log")
+
+    def record(self) -> np.ndarray:
+        """Stop it and return what came, item by item."""
+        self.stop()
+        items: np.ndarray = np.load(self._record)
+        return items
 
 
 class Sink(Process):

@@ -27,17 +27,25 @@ _ROOM_RECHECK_S = 5.0
 _SLICE_ENTRIES = 2048
 """Entries offered in one go; others run between two of them."""
 _FULL_RETRY_S = 1.0
+_ON_TIME_MS_MAX = 1000
+"""What became due in a longer span between two looks is a backlog as a whole."""
 
 
 class Offer(Protocol):
     """What gives entries to the sender."""
 
-    def __call__(self, entries: Entries, *, lane: int) -> None:
-        """Offer entries as part of this lane."""
+    def __call__(self, entries: Entries, *, lane: int, late: bool = False) -> None:
+        """Offer entries as part of this lane; behind others of it if they are `late`."""
 
 
 class Dispatch:
-    """Takes what is due out of the wheel and offers it to the sender."""
+    """Takes what is due out of the wheel and offers it to the sender.
+
+    When more becomes due at a time than is taken in one slice, the rest is a backlog. It is offered
+    as late, slice by slice, and before each of them what has become due just now: so what is on
+    time does not wait until a backlog has left, be it of one subject or of thousands. Within a
+    subject the order stays: what is due just now of one that is in the backlog is part of it.
+    """
 
     def __init__(
         self,
@@ -58,6 +66,8 @@ class Dispatch:
         self._earlier = Wakeup()
         self._roomier = Wakeup()
         self._sleeps_until_ms: int | None = None
+        self._reached_ms: int | None = None
+        """What was due by then and is still in the wheel is a backlog; None while all has left."""
 
     def wheel_has_grown(self) -> None:
         """Wake up if something is due before the time that is slept for."""
@@ -78,6 +88,7 @@ class Dispatch:
                 continue
             due_ms = self._wheel.next_due_ms()
             if due_ms is None:
+                self._no_backlog()
                 self._sleeps_until_ms = None
                 await self._earlier.sleep()
                 continue
@@ -86,11 +97,16 @@ class Dispatch:
                 continue
             now_ms = self._pacer.trusted_ms()
             if due_ms > now_ms:
+                self._no_backlog()
                 self._sleeps_until_ms = due_ms
                 wait_ms = min(due_ms - now_ms, _SLEEP_MS_MAX)
                 with trio.move_on_after(wait_ms / 1000):
                     await self._earlier.sleep()
                 continue
+            reached_ms, self._reached_ms = self._reached_ms, now_ms
+            is_backlog = reached_ms is not None and due_ms <= reached_ms
+            if reached_ms is not None and is_backlog:
+                self._pop_on_time(reached_ms, now_ms)
             room = self._room()
             if not room:
                 # The sender holds as much as it should; the rest waits here, in order.
@@ -98,11 +114,40 @@ class Dispatch:
                     await self._roomier.sleep()
                 continue
             entries = self._wheel.pop_due(now_ms, min(room, _SLICE_ENTRIES))
-            for lane, part in self._lanes.admit(entries, room) if len(entries) else ():
-                self._offer(part, lane=lane)
+            next_ms = self._wheel.next_due_ms()
+            if is_backlog or next_ms is None or next_ms > now_ms:
+                self._admit(entries, room, late=is_backlog)
+            else:
+                # More is due than that: so a backlog begins, behind what has little due.
+                since_ms = max(due_ms - 1, now_ms - _ON_TIME_MS_MAX)
+                self._wheel.begin_backlog(since_ms)
+                rest = room - len(entries)
+                few = self._wheel.pop_between(since_ms, now_ms, min(rest, _SLICE_ENTRIES))
+                self._admit(entries, room, late=self._wheel.is_behind(entries["subject"]))
+                self._admit(few, rest, late=False)
             self._on_popped()
             # Others run between slices of a large burst.
             await trio.lowlevel.checkpoint()
+
+    def _pop_on_time(self, reached_ms: int, now_ms: int) -> None:
+        """Offer what has become due since the latest look, if that was just now."""
+        if now_ms > reached_ms + _ON_TIME_MS_MAX:
+            self._wheel.begin_backlog(now_ms)
+        elif now_ms > reached_ms:
+            room = self._room()
+            limit = min(room, _SLICE_ENTRIES)
+            self._admit(self._wheel.pop_between(reached_ms, now_ms, limit), room, late=False)
+
+    def _no_backlog(self) -> None:
+        self._reached_ms = None
+        self._wheel.end_backlog()
+
+    def _admit(self, entries: Entries, room: int, *, late: bool | npt.NDArray[np.bool_]) -> None:
+        for part, is_behind in self._lanes.by_lateness(entries, late=late):
+            for lane, offered in self._lanes.admit(part, room):
+                # In a lane of its own a subject has nobody to stand before.
+                is_shared = self._lanes.subject_of(lane) is None
+                self._offer(offered, lane=lane, late=is_behind and is_shared)
 
 
 class CrossingOff:

@@ -166,11 +166,11 @@ class Operator:
 
     # -- metering ----------------------------------------------------------------------------
 
-    def offer(self, entries: Entries, *, lane: int) -> None:
+    def offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         """Give entries to the sender, or have them wait for the rate of their lane."""
         narrow = self._gates.narrow(lane)
         if narrow is None or narrow.pattern not in self._gates.rates:
-            self._sender.offer(entries, lane=lane)
+            self._sender.offer(entries, lane=lane, late=late)
         else:
             self._meters.put(lane, narrow.pattern, entries)
             self._more.wake()

@@ -372,8 +372,8 @@ class DelayServer:
     def _beside_sender(self) -> int:
         return self.meters.count + self.burying.count + self.rereading.count
 
-    def _offer(self, entries: Entries, *, lane: int) -> None:
-        self.operator.offer(entries, lane=lane)
+    def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
+        self.operator.offer(entries, lane=lane, late=late)
 
     def _offer_again(self, entries: Entries) -> None:
         self.operator.offer_again(entries)

@@ -111,6 +111,11 @@ class _Run:
             end = bisect_right(self.sequence, sequence, tied, end)
         return end - self.start
 
+    def between(self, after_ms: int, now_ms: int) -> tuple[int, int]:
+        """Return where the rows held begin and end that are due after the one and by the other."""
+        first = bisect_right(self.due_ms, after_ms, self.start, self.end)
+        return first, bisect_right(self.due_ms, now_ms, first, self.end)
+
     def cut(self, count: int) -> Rows:
         """Return the first `count` rows held and hold them no longer. A view."""
         rows = self.rows[self.start : self.start + count]
@@ -179,6 +184,45 @@ class SortedRuns:
         if not len(front):
             self._front = None
         self._count -= len(rows)
+        return rows
+
+    def subjects_between(self, after_ms: int, now_ms: int) -> Iterator[npt.NDArray[np.uint32]]:
+        """Yield the subjects of all rows due after `after_ms` and by `now_ms`, in parts."""
+        for run in self._all_runs():
+            first, end = run.between(after_ms, now_ms)
+            if first < end:
+                yield run.rows[first:end].view(ENTRY)["subject"]
+
+    def take_between(self, after_ms: int, now_ms: int, goes: npt.NDArray[np.bool_]) -> Rows:
+        """Remove and return the rows due after `after_ms` and by `now_ms`, in order; a copy.
+
+        Only those go whose subject does. What is due before stays where it is, unseen.
+        """
+        taken: list[Rows] = []
+        left: list[Rows] = []
+        runs: list[_Run] = []
+        for run in self._all_runs():
+            first, end = run.between(after_ms, now_ms)
+            rows = run.rows[first:end]
+            chosen = goes[rows.view(ENTRY)["subject"]]
+            if not chosen.any():
+                runs.append(run)
+                continue
+            taken.append(rows[chosen])
+            # Views, and what is as large as a run should be: there may be very many.
+            rest = [run.rows[run.start : first], run.rows[end : run.end]]
+            stays = rows[~chosen]
+            (rest if len(stays) >= FRONT_ROWS else left).append(stays)
+            runs += [_Run(part) for part in rest if len(part)]
+        if not taken:
+            return np.empty(0, RAW)
+        self._front = None
+        self._runs = runs
+        self._runs_head = min((run.head for run in runs), default=_AFTER_ALL)
+        rows = sorted_rows(np.concatenate(taken))[0]
+        self._count -= len(rows) + sum(map(len, left))
+        for part in left:
+            self.add(part)
         return rows
 
     def sample(self, keys_max: int) -> list[tuple[Key, int]]:

@@ -115,6 +115,8 @@ class Wheel:
         self._pending = np.zeros(64, np.int64)
         self._moved_to_ms = -1
         """No row that the floor moved into a later minute was moved further than this."""
+        self._behind = np.zeros(0, np.bool_)
+        """Which subjects are in the backlog."""
         self.is_evicting = False
         """Whether rows are being thrown out; until the end none may be added or popped."""
 
@@ -212,12 +214,71 @@ class Wheel:
                 parts.append(rows)
                 limit -= len(rows)
             elif next_slot_ms <= now_ms:
-                self._open_next_slot()
+                self._open_slot(self._slot_numbers[0])
             else:
                 break
         if not parts:
             return np.empty(0, ENTRY)
-        due = (np.concatenate(parts) if len(parts) > 1 else parts[0].copy()).view(ENTRY)
+        return self._popped(np.concatenate(parts) if len(parts) > 1 else parts[0].copy())
+
+    def pop_between(self, after_ms: int, now_ms: int, limit: int) -> Entries:
+        """Remove and return at most `limit` entries due after `after_ms` and by `now_ms`.
+
+        They leave before the backlog, which is all that was due by `after_ms`, however much that
+        is. Where they exceed the limit, subjects with the fewest go first, and each as a whole: the
+        rest of them is part of the backlog from now on, and so is all that becomes due of the same
+        subjects until it has left, which the caller tells by end_backlog().
+        """
+        assert not self.is_evicting
+        self._reached_ms = now_ms
+        if self._fresh_earliest_ms <= now_ms:
+            self._spread_reached()
+        # Each slot in the span is opened, so spans should be short.
+        for number in range((after_ms + 1) // self._slot_ms, now_ms // self._slot_ms + 1):
+            if number in self._slots:
+                self._open_slot(number)
+        size = len(self._pending)
+        behind = np.zeros(size, np.bool_)
+        behind[: len(self._behind)] = self._behind
+        due = list(self._runs.subjects_between(after_ms, now_ms))
+        subjects = np.concatenate(due) if due else np.zeros(0, np.uint32)
+        counts = np.bincount(subjects, minlength=size)
+        present = np.flatnonzero((counts > 0) & ~behind)
+        fewest = present[np.argsort(counts[present], kind="stable")]
+        goes = np.zeros(size, np.bool_)
+        goes[fewest[counts[fewest].cumsum() <= limit]] = True
+        behind[present[~goes[present]]] = True
+        self._behind = behind
+        return self._popped(self._runs.take_between(after_ms, now_ms, goes))
+
+    def begin_backlog(self, until_ms: int) -> None:
+        """Take all that is due by then as the backlog, whoever has how much of it."""
+        behind = np.zeros(len(self._pending), np.bool_)
+        for subjects in self._runs.subjects_between(-NEVER, until_ms):
+            behind[subjects] = True
+        for number, slot in self._slots.items():
+            if number * self._slot_ms <= until_ms:
+                for rows in (*slot.runs, np.frombuffer(bytes(slot.rows), RAW)):
+                    entries = rows.view(ENTRY)
+                    behind[entries["subject"][entries["due_ms"] <= until_ms]] = True
+        fresh = self._fresh[: self._fresh_count].view(ENTRY)
+        behind[fresh["subject"][fresh["due_ms"] <= until_ms]] = True
+        self._behind = behind
+
+    def is_behind(self, subjects: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Say for each of some subjects whether more of it is in the backlog."""
+        behind = np.zeros(len(subjects), np.bool_)
+        known = subjects < len(self._behind)
+        behind[known] = self._behind[subjects[known]]
+        return behind
+
+    def end_backlog(self) -> None:
+        """Hear that nothing is left that was due at the latest look."""
+        self._behind = np.zeros(0, np.bool_)
+
+    def _popped(self, rows: Rows) -> Entries:
+        """Count rows that are handed out, which are a copy."""
+        due = rows.view(ENTRY)
         self._count -= len(due)
         np.subtract.at(self._pending, due["subject"], 1)
         if not self._count:
@@ -275,8 +336,14 @@ class Wheel:
         """Return the earliest due time of all slots, or NEVER."""
         return self._slots[self._slot_numbers[0]].earliest_ms if self._slot_numbers else NEVER
 
-    def _open_next_slot(self) -> None:
-        slot = self._slots.pop(heappop(self._slot_numbers))
+    def _open_slot(self, number: int) -> None:
+        if number == self._slot_numbers[0]:
+            heappop(self._slot_numbers)
+        else:
+            # Earlier ones are opened when their turn comes.
+            self._slot_numbers.remove(number)
+            heapify(self._slot_numbers)
+        slot = self._slots.pop(number)
         slot.seal()
         for run in slot.runs:
             self._runs.add(run)

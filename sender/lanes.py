@@ -5,12 +5,32 @@ of its own, all others share lane 0. Within a lane entries keep their order. Bet
 deficit round robin: each turn is worth so many entries, and a turn that a request cuts short goes
 on with the next one. A lane in which nothing waits is forgotten; one that comes (again) waits for
 one turn of each other lane at most. Every call costs the same however many entries and lanes wait.
+
+Those who offer number lanes from 0 on. What is late of a lane has a lane beside it, see late_of().
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from sender.parcels import Batch, Entries, Mask, Parcel, ParcelQueue, joined
+
+
+def late_of(lane: int) -> int:
+    """Return the lane for what comes late of a lane: it takes turns with it, and with all others.
+
+    So entries that are on time do not stand behind a backlog of other subjects of their lane.
+    """
+    return ~lane
+
+
+def lane_of(lane: int) -> int:
+    """Return the lane whose entries these are, be they late ones or not."""
+    return max(lane, ~lane)
+
+
+def both_of(lane: int) -> tuple[int, int]:
+    """Return a lane and the one for what comes late of it."""
+    return lane, late_of(lane)
 
 
 class LaneQueue:

@@ -32,7 +32,7 @@ from sender.dead import OnDead, Refusals, nobody
 from sender.gates import OPEN_GATE, GroupGate
 from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus
-from sender.lanes import LaneQueue
+from sender.lanes import LaneQueue, both_of, lane_of, late_of
 from sender.outcomes import Outcome
 from sender.parcels import NOBODY, Batch, Entries, Mask, Parcel, Shelf, first_try
 from sender.places import HeldPart, Where
@@ -191,12 +191,17 @@ class Sender:
         counts = Counter(self._waiting.counts())
         for group in self._groups:
             counts.update(group.queued_by_lane)
+        for lane in [lane for lane in counts if lane != lane_of(lane)]:
+            counts[lane_of(lane)] += counts.pop(lane)
         return dict(counts)
 
     def queued_in(self, lane: int) -> int:
         """Return how many entries of a lane wait to be sent for the first time, or given back."""
-        queued = sum(group.count_of(lane) for group in self._groups)
-        return self._waiting.count_of(lane) + queued
+        queued = 0
+        for beside in both_of(lane):
+            queued += self._waiting.count_of(beside)
+            queued += sum(group.count_of(beside) for group in self._groups)
+        return queued
 
     def withdraw(self, lane: int, wanted: Callable[[Entries], Mask]) -> list[Entries]:
         """Take back what is wanted of a lane and neither in flight nor put off.
@@ -204,8 +209,11 @@ class Sender:
         They are not counted any more; whoever takes them sees to it that they are delivered. How
         often they were refused is forgotten, as how often they were tried is.
         """
-        taken = self._waiting.take_where(lane, wanted)
-        from_groups = [found for group in self._groups for found in group.withdraw(lane, wanted)]
+        taken, from_groups = [], []
+        for beside in both_of(lane):
+            taken += self._waiting.take_where(beside, wanted)
+            for group in self._groups:
+                from_groups += group.withdraw(beside, wanted)
         if from_groups:
             # There is room where they were.
             self.groups_changed()
@@ -289,8 +297,9 @@ class Sender:
     def routes_changed(self, lanes: Iterable[int]) -> None:
         """Look up anew which groups these lanes may use, and whether their entries belong there."""
         for lane in lanes:
-            self._of_lane.pop(lane, None)
-            self._misplaced[lane] = None
+            for beside in both_of(lane):
+                self._of_lane.pop(beside, None)
+                self._misplaced[beside] = None
         self._tend_now.set()
 
     def _add_group(self, target: BrokerGroup) -> None:
@@ -312,17 +321,18 @@ class Sender:
         self._leaving.remove(group)
         del self._by_number[group.number]
 
-    def offer(self, entries: Entries, *, lane: int = 0) -> None:
+    def offer(self, entries: Entries, *, lane: int = 0, late: bool = False) -> None:
         """Take due entries, in the order in which they should be sent. The array is not copied.
 
         The order holds within a lane (any number); lanes take turns of `turn_items` entries, so
         that however many wait in one, none stands before those of another. Whoever offers says
-        what a lane is; a number that is used again is the same lane.
+        what a lane is; a number that is used again is the same lane, and none is negative. Those
+        that are offered as `late` take turns with the others of their lane.
 
         After drain() they are counted and kept, but never sent.
         """
         if len(entries):
-            self._waiting.append(first_try(entries, lane=lane))
+            self._waiting.append(first_try(entries, lane=late_of(lane) if late else lane))
             self._tend_now.set()
 
     def pause(self) -> None:
@@ -474,7 +484,7 @@ class Sender:
             return self._groups
         found = self._of_lane.get(lane)
         if found is None:
-            names = set(self._routes.groups_of(lane))
+            names = set(self._routes.groups_of(lane_of(lane)))
             found = [group for group in self._groups if group.name in names]
             self._of_lane[lane] = found
         return found
@@ -486,7 +496,7 @@ class Sender:
         placed: list[Parcel] = []
         for parcel in parcels:
             lanes = self._routes.lanes_of(parcel.entries)
-            if (lanes == parcel.lane).all():
+            if (lanes == lane_of(parcel.lane)).all():
                 placed.append(parcel)
                 continue
             for lane in np.unique(lanes).tolist():

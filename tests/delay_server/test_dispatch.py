@@ -1,7 +1,7 @@
 """What is due is offered at once and in order, never before; its outcome becomes a durable fact."""
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from storage import Entries, FactBlock, FactsJournal, FatalDiskError, Outcome
 from storage.entries import ENTRY
-from tests.simulation.clock import EPOCH_MS, SimClock
+from tests.simulation.clock import EPOCH_MS, EventClock, SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor
 from tests.simulation.faults import CALM, HARSH, Action, Trap
@@ -42,18 +42,25 @@ class Bench:
         self.offers: list[tuple[int, list[int], list[int]]] = []
         self.lanes: list[int] = []
         """The lane of each offer."""
+        self.late: list[bool] = []
+        """Whether it was offered as late."""
         self.room = 1_000_000
+        self.on_popped: Callable[[], object] = lambda: None
         self.dispatch = Dispatch(
             wheel=self.wheel,
             pacer=self.pacer,
             lanes=Lanes(LaneLimits()),
             offer=self._offer,
             room=lambda: self.room,
-            on_popped=lambda: None,
+            on_popped=self._popped,
         )
 
-    def _offer(self, entries: Entries, *, lane: int) -> None:
+    def _popped(self) -> None:
+        self.on_popped()
+
+    def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         self.lanes.append(lane)
+        self.late.append(late)
         now_ms = self.clock.now_ms()
         assert len(entries)
         assert entries["due_ms"].max() <= now_ms, "early"
@@ -179,6 +186,108 @@ async def test_others_run_between_the_slices_of_a_burst() -> None:
         assert len(b.offered) == 20_000
         assert turns >= 9
         assert max(len(sequences) for _, sequences, _ in b.offers) <= 2048
+
+
+async def test_what_is_due_now_goes_before_a_backlog_which_is_offered_as_late() -> None:
+    async with bench() as b:
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, EventClock)
+        # A slice takes its time.
+        b.on_popped = lambda: clock.leap(0.002)
+        first_ms = EPOCH_MS + 1000
+        burst = entries_of([first_ms] * 50_000)
+        burst["subject"] = 1 + burst["sequence"] % 1000
+        b.wheel.add(burst)
+        # Those of the same millisecond come last by their sequence.
+        b.add(*range(first_ms, first_ms + 40), first=50_001)
+        await trio.sleep(3)
+        assert len(b.offered) == 50_040
+        late_by = [
+            now - due
+            for (now, sequences, dues) in b.offers
+            for sequence, due in zip(sequences, dues, strict=True)
+            if sequence > 50_000
+        ]
+        assert max(late_by) <= 4, "behind the backlog it would be 50 ms"
+        at_once = sum(
+            dues.count(first_ms)
+            for late, (_, _, dues) in zip(b.late, b.offers, strict=True)
+            if not late
+        )
+        assert at_once <= 2 * 2048, "the others of the burst are late"
+        on_time = [
+            late for late, (_, _, dues) in zip(b.late, b.offers, strict=True) if dues[0] > first_ms
+        ]
+        assert on_time
+        assert not any(on_time)
+
+
+async def test_a_backlog_that_has_left_makes_nothing_late_that_comes_after_it() -> None:
+    async with bench() as b:
+        b.add(*[EPOCH_MS + 1000] * 5000)
+        await trio.sleep(2)
+        b.add(EPOCH_MS + 3000, EPOCH_MS + 4000, first=5001)
+        await trio.sleep(3)
+        assert b.offered[-2:] == [5001, 5002]
+        assert b.late[-2:] == [False, False]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_within_a_subject_none_overtakes_however_much_is_due_at_a_time(seed: int) -> None:
+    chance = random.Random(seed)
+    async with bench() as b:
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, EventClock)
+        b.on_popped = lambda: clock.leap(chance.choice([0, 0.001, 0.005]))
+        due_ms = [
+            EPOCH_MS + 1000 + offset
+            for _ in range(chance.randrange(1, 6))
+            for offset in [chance.randrange(300)] * chance.choice([1, 30, 3000, 12_000])
+        ]
+        due_ms += [EPOCH_MS + 1000 + chance.randrange(300) for _ in range(500)]
+        entries = entries_of(due_ms)
+        subjects = [chance.randrange(chance.choice([3, 5000])) for _ in due_ms]
+        entries["subject"] = subjects
+        b.wheel.add(entries)
+        b.dispatch.wheel_has_grown()
+        await trio.sleep(5)
+        assert sorted(b.offered) == list(range(1, len(due_ms) + 1))
+        left: dict[int, list[tuple[int, int]]] = {}
+        ways: dict[int, set[bool]] = {}
+        for lane, late, (_, sequences, dues) in zip(b.lanes, b.late, b.offers, strict=True):
+            for sequence, due in zip(sequences, dues, strict=True):
+                subject = subjects[sequence - 1]
+                left.setdefault(subject, []).append((due, sequence))
+                if not lane:
+                    ways.setdefault(subject, set()).add(late)
+        assert all(found == sorted(found) for found in left.values())
+        # All of it is held: nothing is settled here.
+        assert all(len(found) == 1 for found in ways.values())
+
+
+async def test_a_subject_of_which_late_ones_are_held_goes_behind_as_a_whole() -> None:
+    async with bench() as b:
+        burst = entries_of([EPOCH_MS + 1000] * 6000)
+        burst["subject"] = 1 + burst["sequence"] % 900
+        burst["subject"][-1500:] = 0
+        b.wheel.add(burst)
+        b.add(EPOCH_MS + 3000, first=6001)
+        await trio.sleep(4)
+        assert (b.offered[-1], b.late[-1]) == (6001, True)
+        b.dispatch._lanes.settled(burst)
+        b.dispatch._lanes.settled(entries_of([EPOCH_MS + 3000]))
+        b.add(EPOCH_MS + 5000, first=6002)
+        await trio.sleep(2)
+        assert (b.offered[-1], b.late[-1]) == (6002, False)
+
+
+async def test_a_subject_with_a_lane_of_its_own_has_no_second_one_for_what_is_late() -> None:
+    async with bench() as b:
+        b.add(*[EPOCH_MS + 1000] * 50_000)
+        await trio.sleep(2)
+        assert {(lane > 0, late) for lane, late in zip(b.lanes, b.late, strict=True)} == {
+            (True, False)
+        }
 
 
 # -- crossing off ---------------------------------------------------------------------------------

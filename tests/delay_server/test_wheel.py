@@ -56,6 +56,7 @@ class HeapWheel:
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, tuple[int, ...]]] = []
+        self.behind: set[int] = set()
 
     def add(self, entries: Entries) -> None:
         for entry in entries.tolist():
@@ -66,6 +67,20 @@ class HeapWheel:
         while self.heap and self.heap[0][0] <= now_ms and len(due) < limit:
             due.append(heapq.heappop(self.heap)[2])
         return due
+
+    def pop_between(self, after_ms: int, now_ms: int, limit: int) -> list[tuple[int, ...]]:
+        span = sorted(one for one in self.heap if after_ms < one[0] <= now_ms)
+        counts = Counter(entry[-1] for _, _, entry in span if entry[-1] not in self.behind)
+        goes: set[int] = set()
+        for subject, count in sorted(counts.items(), key=lambda pair: (pair[1], pair[0])):
+            limit -= count
+            (goes if limit >= 0 else self.behind).add(subject)
+        self.heap = [one for one in self.heap if one not in span or one[2][-1] not in goes]
+        heapq.heapify(self.heap)
+        return [entry for _, _, entry in span if entry[-1] in goes]
+
+    def begin_backlog(self, until_ms: int) -> None:
+        self.behind = {entry[-1] for due_ms, _, entry in self.heap if due_ms <= until_ms}
 
     def pending(self) -> Counter[int]:
         return Counter(entry[-1] for _, _, entry in self.heap)
@@ -84,13 +99,16 @@ def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 times = st.integers(-300, 300)
 adds = st.tuples(st.just("add"), st.lists(st.tuples(times, st.integers(0, 90)), max_size=40))
 pops = st.tuples(st.just("pop"), st.tuples(times, st.integers(0, 30)))
+spans = st.tuples(st.just("span"), st.tuples(times, st.integers(0, 200), st.integers(0, 30)))
+ends = st.tuples(st.just("end"), st.none())
+begins = st.tuples(st.just("begin"), times)
 sequences = st.permutations(range(40))
 
 
 @pytest.mark.usefixtures("_sizes")
 @settings(max_examples=150)
 @given(
-    steps=st.lists(st.one_of(adds, pops), max_size=40),
+    steps=st.lists(st.one_of(adds, pops, spans, begins, ends), max_size=40),
     slot_ms=st.sampled_from([1, 7, 64]),
     start_ms=st.none() | times,
     shuffled=sequences,
@@ -111,6 +129,23 @@ def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
             real.add(entries)
             model.add(entries)
             entries["due_ms"] = 0  # The caller may do with its array what it likes.
+        elif step == "span":
+            assert isinstance(argument, tuple)
+            after, length, limit = argument
+            span = NOON + after, NOON + after + length
+            due = real.pop_between(*span, limit)
+            assert due.tolist() == model.pop_between(*span, limit)
+            assert due.dtype == ENTRY
+            due["due_ms"] = 0
+        elif step == "end":
+            real.end_backlog()
+            model.behind = set()
+        elif step == "begin":
+            assert isinstance(argument, int)
+            real.begin_backlog(NOON + argument)
+            model.begin_backlog(NOON + argument)
+            every = np.arange(100, dtype=np.uint32)
+            assert set(np.flatnonzero(real.is_behind(every)).tolist()) == model.behind
         else:
             assert isinstance(argument, tuple)
             now, limit = argument

@@ -451,15 +451,20 @@ class Rig:
         assert at_ms == self.wall.now_ms()
         self.facts += [Fact(s, at_ms, group, outcome) for s in entries["sequence"].tolist()]
 
-    def offer(self, count: int, *, in_ms: int = 0, size: int = 20, lane: int = 0) -> Entries:
+    def offer(
+        self, count: int, *, in_ms: int = 0, size: int = 20, lane: int = 0, late: bool = False
+    ) -> Entries:
         """Offer messages that became due `in_ms` from now."""
-        return self.offer_due([self.wall.now_ms() + in_ms] * count, size=size, lane=lane)
+        dues_ms = [self.wall.now_ms() + in_ms] * count
+        return self.offer_due(dues_ms, size=size, lane=lane, late=late)
 
-    def offer_due(self, dues_ms: Sequence[int], *, size: int = 20, lane: int = 0) -> Entries:
+    def offer_due(
+        self, dues_ms: Sequence[int], *, size: int = 20, lane: int = 0, late: bool = False
+    ) -> Entries:
         """Offer messages due at these times."""
         entries = self.store.add(dues_ms, size=size)
         self.dues_ms += dues_ms
-        self.sender.offer(entries, lane=lane)
+        self.sender.offer(entries, lane=lane, late=late)
         return entries
 
     def delivered(self) -> list[int]:

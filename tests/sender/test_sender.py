@@ -378,6 +378,35 @@ async def test_a_hot_lane_does_not_stand_before_a_few_of_another(brokers: int) -
         assert sorted(number for number in rig.delivered() if number in few) == list(few)
 
 
+@pytest.mark.parametrize("brokers", [1, 3])
+async def test_what_is_on_time_does_not_stand_behind_what_is_late_of_its_lane(brokers: int) -> None:
+    async with rig_of(brokers, config=SLOW, setup=make_slow) as rig:
+        await trio.sleep(0.1)
+        rig.offer(20_000, late=True)
+        await trio.sleep(1)
+        few = range(rig.offered, rig.offered + 10)
+        rig.offer(10)
+        assert rig.sender.queued_by_lane().keys() == {0}
+        await trio.sleep(0.21)
+        assert sorted(number for number in rig.delivered() if number in few) == list(few)
+
+
+async def test_what_is_late_of_a_lane_goes_where_its_lane_goes() -> None:
+    routes = TableRoutes({1: ["g-b0"], 4: []})
+    async with rig_of(2, routes=routes) as rig:
+        for subject in (1, 4):
+            entries = rig.offer(300, lane=int(routes.lanes[subject]), late=True)
+            entries["subject"] = subject
+        await trio.sleep(1)
+        assert len(came_to(rig.brokers[0])) == 300
+        assert not came_to(rig.brokers[1])
+        routes.groups[4] = ["g-b1"]
+        rig.sender.routes_changed([4])
+        await trio.sleep(1)
+        assert len(came_to(rig.brokers[1])) == 300
+        rig.assert_all_settled()
+
+
 @pytest.mark.parametrize("hot", [1, 3])
 async def test_few_of_a_lane_go_out_within_one_turn_of_each_other_lane(hot: int) -> None:
     async with rig_of(config=SLOW, setup=make_slow) as rig:
