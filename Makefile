@@ -72,12 +72,15 @@ $(VENV)/.developing: requirements-dev.lock $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/python -m examples.departures.demo
 
+# Four at the most: some tests start several processes of their own.
+ON_ALL_CORES := --numprocesses auto --maxprocesses 4 --dist worksteal
+
 test: $(VENV)/.developing
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(ON_ALL_CORES)
 
 # Without real processes and long campaigns: below two minutes.
 unit: $(VENV)/.developing
-	$(BIN)/python -m pytest -m "not slow and not process"
+	$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not slow and not process"
 
 check: $(VENV)/.developing
 	$(BIN)/ruff check .
