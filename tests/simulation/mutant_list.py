@@ -930,8 +930,8 @@ _DELIVERED = (
         edits=(
             Edit(
                 _LOADING,
-                "            yield from self._read(segment, length)\n",
-                "            yield from self._read(segment, max(length, segment.file.length))\n",
+                "in self._matching(gone, part.length, part.done):",
+                "in self._matching(gone, max(part.length, segment.file.length), part.done):",
             ),
         ),
         needs="messages that arrive during a load",
