@@ -28,6 +28,9 @@ class CommandCode(IntEnum):
     NODE_CHALLENGE = 1011
     """A delay server that has a secret asks for what proves, on this connection, that a meta server
     has it too: the first request on a connection that registers."""
+    NODE_CONTROLS = 1012
+    """A delay server that has registered on this connection says which controls hold there, and
+    asks for others: answered when there are some, or after a while."""
 
 
 class ResponseCode(IntEnum):

@@ -18,10 +18,13 @@ The rate of a prefix is one for all of its subjects together, but for those with
 own.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Final, TypeVar
+from uuid import UUID
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from delay_protocol.errors import LocalProtocolError
 
@@ -98,6 +101,9 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """By name of the broker group; of some there may be none at present."""
     subjects: dict[str, SubjectControl] = {}
     """By subject, or prefix with a `*` at its end."""
+    store: UUID | UnsetType = UNSET
+    """Which meta server's store has made it; left out where the node has made it itself. Versions
+    of different stores cannot be compared."""
 
     def with_subject(self, pattern: str, rule: SubjectControl | None) -> "Controls":
         """Return the next version, with this rule or (None) without it; raise ControlsError.
@@ -147,6 +153,45 @@ class SubjectRules:
     def rule(self, pattern: str) -> SubjectControl:
         """Return a rule by its pattern."""
         return self._rules[pattern]
+
+    def rule_over(self, pattern: str) -> SubjectControl | None:
+        """Return the rule that counts for what only this pattern stands for; None if none does."""
+        if not pattern.endswith(ANY_END):
+            found = self.pattern_of(pattern)
+            return None if found is None else self._rules[found]
+        stem = pattern[: -len(ANY_END)]
+        for length in self._lengths:
+            if length <= len(stem) and (rule := self._rules.get(stem[:length] + ANY_END)):
+                return rule
+        return None
+
+
+def opened_by(before: Controls, after: Controls) -> list[str]:
+    """Return what may leave faster by the rules of `after` than by those of `before`.
+
+    Subjects, prefixes and `group NAME`: each that is paused before and not after, or has a higher
+    rate. Weights let nothing leave that could not.
+    """
+    old, new = SubjectRules(before.subjects), SubjectRules(after.subjects)
+    # Of a subject's rules before and after one has the longer pattern, at which both are looked up.
+    found = [
+        pattern
+        for pattern in sorted({*before.subjects, *after.subjects})
+        if _rate_of(new.rule_over(pattern)) > _rate_of(old.rule_over(pattern))
+    ]
+    return found + [
+        f"group {name}"
+        for name, rule in sorted(before.groups.items())
+        if _rate_of(after.groups.get(name)) > _rate_of(rule)
+    ]
+
+
+def _rate_of(rule: SubjectControl | GroupControl | None) -> float:
+    if rule is None:
+        return math.inf
+    if rule.paused:
+        return 0.0
+    return math.inf if rule.rate_per_s is None else rule.rate_per_s
 
 
 def check_pattern(pattern: str) -> None:

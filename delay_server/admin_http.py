@@ -6,10 +6,13 @@ PATCH  /controls/subjects/{rule}    change some fields of it
 DELETE /controls/subjects/{rule}    remove it
 PUT, PATCH, DELETE /controls/groups/{name}    the same for a broker group
 GET    /controls/audit?limit=       who changed what, the newest first
+POST   /controls/follow             go by what the meta server tells, whatever that opens
 POST   /drain                       {"seconds": 30}: bring the node to rest before a planned stop
 GET    /drain                       how far that has come
 DELETE /drain                       take and send messages again
 GET    /explain?subject= | ?sequence= | ?id=    where messages are, and why they were not delivered
+
+Where there is a meta server the rules are changed there: here that is refused.
 
 A change may say on which version it is based (?version=); if that is not the present one it is
 answered 409. A change is answered when it is durable and holds. Who may ask: `guarding.py`.
@@ -33,6 +36,7 @@ from delay_server.controls import AuditEntry
 from delay_server.explaining import Explained, find, lane_look, surroundings
 from delay_server.guarding import Endpoint, Guard, RequestError, peer_of, read_body
 from delay_server.reasons import LaneKind, Reason, reason_of_lane
+from delay_server.status import following_of
 from delay_transport.access import Caller
 from delay_transport.http import json_response
 from storage.find_row import FindRow
@@ -62,6 +66,7 @@ def admin_routes(server: "DelayServer", guard: Guard) -> list[Route]:
     return [
         guard.route("/controls", {"GET": admin.controls}),
         guard.route("/controls/audit", {"GET": admin.audit}),
+        guard.route("/controls/follow", {"POST": admin.follow}),
         guard.route("/controls/subjects/{rule:path}", subjects.endpoints),
         guard.route("/controls/groups/{name:path}", groups.endpoints),
         guard.route(
@@ -128,6 +133,14 @@ class _Rules(Generic[T]):
         self, request: Request, caller: Caller, change: Callable[[T | None], T | None]
     ) -> Response:
         name = str(request.path_params[self._parameter])
+        if self._server.config.has_meta:
+            raise RequestError(
+                409,
+                "meta",
+                "what this node sends is said at its meta server, for all nodes of the cluster: "
+                f"give --meta {self._server.config.meta.addresses.partition(',')[0].strip()} "
+                "instead of --server",
+            )
         based_on = _number(request, "version", None, 2**62)
         at_ms = self._server.runtime.clock.now_ms()
 
@@ -183,8 +196,19 @@ class _Admin:
                 "subjects": controls.subjects,
                 "groups": controls.groups,
                 "group_states": states,
+                "meta": following_of(server),
             }
         )
+
+    async def follow(self, request: Request, caller: Caller) -> Response:
+        following = self._server.following
+        if following is None:
+            raise RequestError(409, "no-meta", "this node has no meta server to go by")
+        if not await following.follow(who=caller.name, peer=peer_of(request)):
+            raise RequestError(
+                409, "not-told", "no meta server has told this node any controls since it started"
+            )
+        return json_response({"version": self._server.operator.applied.version})
 
     async def audit(self, request: Request, _caller: Caller) -> Response:
         count = _number(request, "limit", _AUDIT_SHOWN, _AUDIT_MAX)

@@ -451,6 +451,10 @@ class MetaConfig(MetaAddressLimits):
     """Seconds, when the node stops, to have clients told so while it still takes their messages.
     Part of node.stop_ms_max."""
 
+    controls_seconds_max: float = 2.0
+    """Seconds, at the start, to hear what is paused before anything is delivered; after that what
+    was paused when the node last heard of it holds until it hears again."""
+
     remind_seconds: float = 30.0
     """Seconds between two lines in the log while the node waits for a meta server or for its turn
     to be the master."""
@@ -461,7 +465,7 @@ class MetaConfig(MetaAddressLimits):
         self.http_addresses()
         require_at_least(self, 0.001, "request_seconds_max", "heartbeat_seconds", "remind_seconds")
         require_at_least(self, 0.001, "reconnect_seconds_min")
-        require_at_least(self, 0, "offline_seconds_max")
+        require_at_least(self, 0, "offline_seconds_max", "controls_seconds_max")
         if not self.reconnect_seconds_max >= self.reconnect_seconds_min:
             raise ValueError("reconnect_seconds_max must be at least reconnect_seconds_min")
         if self.advertised and not parse_address(self.advertised)[1]:

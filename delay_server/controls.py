@@ -208,7 +208,10 @@ def _path(number: int) -> str:
 
 
 class ControlsStore:
-    """The controls of this node, and the audit. Its calls block; they are made one at a time."""
+    """The controls that hold at this node, its own or a meta server's, and the audit.
+
+    Its calls block; they are made one at a time.
+    """
 
     def __init__(self, disk: Disk, *, log_uuid: UUID, audit: Audit) -> None:
         """Read the controls; raise DamagedError, or UnsupportedFormatError."""
@@ -234,6 +237,18 @@ class ControlsStore:
         if (after.groups, after.subjects) == (before.groups, before.subjects):
             return before
         self.audit.append(entry(before, after))
-        write_controls(self._disk, self._log_uuid, after)
-        self.controls = after
+        self._write(after)
         return after
+
+    def take(self, told: Controls, entry: AuditEntry) -> None:
+        """Make durable what a meta server has told, once `entry` of it is in the audit.
+
+        Raises StorageFullError (nothing has changed then) or FatalDiskError.
+        """
+        if told != self.controls:
+            self.audit.append(entry)
+            self._write(told)
+
+    def _write(self, controls: Controls) -> None:
+        write_controls(self._disk, self._log_uuid, controls)
+        self.controls = controls

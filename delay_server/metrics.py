@@ -234,6 +234,10 @@ class ServerMetrics:
         yield gauge("metered_messages", "Held in memory for their rate.", server.meters.count)
         yield counter("metered", "Messages that passed a limit.", server.meters.passed)
         yield gauge("controls_version", "Counted up by changes.", controls.version)
+        if (following := server.following) is not None:
+            yield counter("controls_taken", "Told by a meta server and taken.", following.taken)
+            kept = int(bool(following.keeps or following.trouble))
+            yield gauge("controls_kept", "1 while others hold than a meta server tells.", kept)
         resting = server.planned_stop.is_leaving
         yield gauge("draining", "1 while a planned stop is prepared.", int(resting))
 

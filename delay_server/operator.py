@@ -82,6 +82,16 @@ class Operator:
                     await self._apply()
         return after
 
+    async def take(self, told: Controls, entry: AuditEntry) -> None:
+        """Make durable what a meta server has told, and have it hold. Raises as `change`."""
+        with trio.CancelScope(shield=True):
+            async with self._changing:
+                before = self._store.controls
+                await self._executor.run(CONTROLS_LANE, self._store.take, told, entry)
+                if self._store.controls is not before:
+                    self.changes += 1
+                    await self._apply()
+
     async def note(self, entry: AuditEntry) -> None:
         """Have something in the audit that changes no controls. Raises as `change`."""
         with trio.CancelScope(shield=True):

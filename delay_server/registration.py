@@ -9,6 +9,9 @@ the master it also tells BROKER_REGISTER, as QMQ's brokers do, in which state cl
 group: ONLINE when it serves first, then a heartbeat regularly and at each change, OFFLINE when it
 stops.
 
+On the same connection the node hears what an operator has paused, limited and weighted at the meta
+server (following.py): it always has one NODE_CONTROLS waiting there.
+
 Where there is a secret both sides prove for each request and each answer that they have it
 (delay_protocol/node_auth.py): an answer that does not prove it is none.
 
@@ -46,7 +49,14 @@ from delay_protocol import (
     unseal,
 )
 from delay_protocol.node_auth import NONCE_SIZE
+from delay_protocol.node_controls import (
+    HOLD_S,
+    REPLY_BYTES_MAX,
+    decode_node_controls_reply,
+    encode_node_controls,
+)
 from delay_server.errors import FencedError, MembershipError, NodeRefusedError
+from delay_server.following import Following
 from delay_server.standing import Standing, standing_of
 from delay_transport import (
     Clock,
@@ -61,7 +71,7 @@ from delay_transport import (
 from delay_transport.backoff import Backoff
 from delay_transport.meta_address import MetaLocator
 from delay_transport.meta_requests import MetaRefusedError, register_broker, require_success
-from storage import Identity
+from storage import Identity, StorageFullError
 
 if TYPE_CHECKING:
     from delay_server.config import MetaConfig
@@ -73,9 +83,40 @@ _RENEWALS_A_LEASE = 3
 _RENEW_S_MIN = 0.1
 _RENEW_S_MAX = 30.0
 """Whatever lease a meta server grants."""
-_ANSWER_BYTES_MAX = 64 * 1024
-"""Of one frame of a meta server; its record of a group is far smaller."""
+_ANSWER_BYTES_MAX = REPLY_BYTES_MAX + 64 * 1024
+"""Of one frame of a meta server; its record of a group is far smaller than its controls."""
 _OFFLINE_TRIES = 3
+
+
+class _Talk:
+    """A connection to a meta server, and what both sides prove on it."""
+
+    def __init__(self, connection: RequestConnection, key: bytes | None) -> None:
+        self.connection = connection
+        self.key = key
+        """What to seal with; None where nothing is to be proved."""
+        self._number = 0
+
+    async def ask(self, code: int, body: bytes, timeout_s: float) -> bytes:
+        """Send a request with this body; return the body of the answer to it.
+
+        Raises TransportError, or MetaRefusedError for what is no success, or proves nothing.
+        """
+        connection, key = self.connection, self.key
+        self._number = number = self._number + 1
+        if key is not None:
+            body = seal(key, Direction.REQUEST, code, number, body)
+        answer = await connection.request(code, body, timeout_s=timeout_s)
+        require_success(answer, connection.peer)
+        if key is None:
+            return answer.body
+        found = unseal([key], Direction.ANSWER, code, answer.body)
+        if found is None or found[1] != number:
+            raise MetaRefusedError(
+                f"the answer of {connection.peer} does not prove that it has the secret: somebody "
+                "else may answer in its place"
+            )
+        return found[2]
 
 
 class Registration:
@@ -94,6 +135,7 @@ class Registration:
         broker_state: Callable[[], BrokerState | None],
         on_changed: Callable[[], None],
         read_secret: Callable[[], Awaitable[bytes | None]],
+        following: Following,
         network: Network,
         clock: Clock,
         chance: random.Random,
@@ -103,7 +145,7 @@ class Registration:
         log_epoch: the newest epoch of its log; node: what it says of itself now; broker_state: how
         clients should see the group now, None as long as nothing is to be said; on_changed is
         called after `standing` has changed; read_secret returns what is to be proved, None where
-        nothing is, and raises ConfigError if the file cannot be used.
+        nothing is, and raises ConfigError if the file cannot be used; following hears of controls.
         """
         self._settings = settings
         self._identity = identity
@@ -112,6 +154,7 @@ class Registration:
         self._broker_state = broker_state
         self._on_changed = on_changed
         self._read_secret = read_secret
+        self._following = following
         self._network = network
         self._clock = clock
         self._chance = chance
@@ -268,28 +311,31 @@ class Registration:
         self, connection: RequestConnection, nursery: trio.Nursery
     ) -> str | MembershipError:
         """Register again and again; return what ended that."""
-        key: bytes | None = None
-        number = 0
+        talk: _Talk | None = None
         while True:
             try:
-                if not number:
-                    key = await self._prove(connection)
-                number += 1
+                if talk is None:
+                    talk = _Talk(connection, await self._prove(connection))
                 sent_ms = self._clock.boot_ms()
                 said = self._said()
-                body = await self._ask(connection, encode_node_register(said), key, number)
+                body = await talk.ask(
+                    CommandCode.NODE_REGISTER,
+                    encode_node_register(said),
+                    self._settings.request_seconds_max,
+                )
                 self._take(body, connection.peer)
             except MembershipError as error:
                 return error
             except (ConfigError, TransportError, MalformedMetaError, MetaRefusedError) as error:
                 return str(error)
             self._answered_boot_ms = sent_ms
-            self.is_authenticated = key is not None
+            self.is_authenticated = talk.key is not None
             if self.own_epoch and said.last_epoch == self.own_epoch:
                 self._epoch_known.set()
             if self.meta is None:
                 self._note_found(connection.peer)
                 nursery.start_soon(self._announce, connection)
+                nursery.start_soon(self._follow, talk)
             renew_s = self.lease_ms / 1000 / _RENEWALS_A_LEASE
             # Not all nodes at the same time, whatever they have been through together.
             renew_s *= 0.9 + 0.1 * self._chance.random()
@@ -317,25 +363,6 @@ class Registration:
         meta_nonce = decode_challenge(answer.body).nonce
         return session_key(secret, node_nonce=nonce, meta_nonce=meta_nonce)
 
-    async def _ask(
-        self, connection: RequestConnection, body: bytes, key: bytes | None, number: int
-    ) -> bytes:
-        """Send NODE_REGISTER with this body; return the body of the answer to it."""
-        code = CommandCode.NODE_REGISTER
-        if key is not None:
-            body = seal(key, Direction.REQUEST, code, number, body)
-        answer = await connection.request(code, body, timeout_s=self._settings.request_seconds_max)
-        require_success(answer, connection.peer)
-        if key is None:
-            return answer.body
-        found = unseal([key], Direction.ANSWER, code, answer.body)
-        if found is None or found[1] != number:
-            raise MetaRefusedError(
-                f"the answer of {connection.peer} does not prove that it has the secret: somebody "
-                "else may answer in its place"
-            )
-        return found[2]
-
     def _take(self, body: bytes, peer: str) -> None:
         """Take an answer to NODE_REGISTER."""
         name = f"{self._identity.node_id} of {self._identity.group}"
@@ -362,6 +389,27 @@ class Registration:
             self._delivers.wake()
         if standing != before:
             self._on_changed()
+
+    # -- what an operator has said there --------------------------------------------------------
+
+    async def _follow(self, talk: _Talk) -> None:
+        """Have the controls of the meta server hold here, from the moment that it has others."""
+        settings, following = self._settings, self._following
+        is_first = True
+        while True:
+            asked = encode_node_controls(following.question(is_first=is_first))
+            timeout_s = settings.request_seconds_max + (0 if is_first else HOLD_S)
+            try:
+                body = await talk.ask(CommandCode.NODE_CONTROLS, asked, timeout_s)
+                await following.hear(decode_node_controls_reply(body), talk.connection.peer)
+                is_first = False
+            except TransportError as error:
+                talk.connection.close(str(error))
+                return
+            except (MetaRefusedError, MalformedMetaError, StorageFullError) as error:
+                following.failed(str(error))
+                is_first = True
+                await trio.sleep(settings.reconnect_seconds_max)
 
     # -- what clients are told ---------------------------------------------------------------
 

@@ -22,19 +22,21 @@ import structlog
 import trio
 
 from delay_protocol import BrokerState, ClientType, Hello, NodeRegister
+from delay_protocol.controls import Controls
 from delay_protocol.meta_session import MetaSession
 from delay_server.admission import Admission
 from delay_server.burying import Burying
 from delay_server.clock_guard import ClockGuard
 from delay_server.committing import MESSAGE_LANE, Committing
 from delay_server.config import DelayServerConfig
-from delay_server.controls import Audit, ControlsStore
+from delay_server.controls import Audit, AuditEntry, ControlsStore
 from delay_server.dead_letters import DeadLetters
 from delay_server.disk_budget import DiskBudget
 from delay_server.dispatch import CrossingOff, Dispatch
 from delay_server.draining import Draining
 from delay_server.errors import MembershipError
 from delay_server.filing import SCHEDULE_LANE, Filing
+from delay_server.following import Following
 from delay_server.gates import Gates
 from delay_server.http import serve_http
 from delay_server.ingest import Ingest
@@ -42,7 +44,7 @@ from delay_server.intake import Intake
 from delay_server.lanes import Lanes
 from delay_server.metering import Meters
 from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
-from delay_server.operator import Operator
+from delay_server.operator import CONTROLS_LANE, Operator
 from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer, TrustedClock
 from delay_server.planned_stop import Phase, PlannedStop
@@ -147,6 +149,10 @@ class DelayServer:
         self.commit_seconds = Distribution(FSYNC_BUCKETS_S)
         self.lateness_seconds = Distribution(LATENESS_BUCKETS_S)
         self.lateness_max_seconds = 0.0
+        self.following: Following | None = None
+        """The controls of the meta server, as `registration`."""
+        self.taking_controls = trio.Lock()
+        """Held while controls are taken that a meta server has told, and while all is wired."""
         self.planned_stop = PlannedStop(self)
         self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
         """Who may administer."""
@@ -639,6 +645,9 @@ class DelayServer:
                 version=version,
             )
 
+        self.following = Following(
+            self.controls, take=self._take_controls, clock=self.runtime.clock
+        )
         return Registration(
             self.config.meta,
             identity=identity,
@@ -647,6 +656,7 @@ class DelayServer:
             broker_state=self._broker_state,
             on_changed=self._standing_changed,
             read_secret=read_secret,
+            following=self.following,
             network=self.runtime.network,
             clock=self.runtime.clock,
             chance=self._own_chance(),
@@ -662,6 +672,18 @@ class DelayServer:
         )
         _log.info("an epoch has begun", epoch=epoch, sequence=self.store.schedule.last_filed)
         await self.registration.until_epoch_known()
+        assert self.following is not None
+        with trio.move_on_after(self.config.meta.controls_seconds_max):
+            await self.following.until_heard()
+
+    async def _take_controls(self, told: Controls, entry: AuditEntry) -> None:
+        """Make durable what a meta server has told, and have it hold, from the start or now."""
+        async with self.taking_controls:
+            if self.is_wired:
+                await self.operator.take(told, entry)
+                return
+            with trio.CancelScope(shield=True):
+                await self.runtime.executor.run(CONTROLS_LANE, self.controls.take, told, entry)
 
     async def stay_registered(self) -> None:
         """Keep the registration up; stop serving at once when it says so."""
@@ -981,7 +1003,8 @@ async def serve(
             if server.registration is not None:
                 nursery.start_soon(server.stay_registered)
                 await server.take_epoch()
-            server.wire()
+            async with server.taking_controls:
+                server.wire()
             async with trio.open_nursery() as inner:
                 # Behind the commit: filing, loading, splitting, checkpoints.
                 inner.start_soon(server.filing.run_filing)

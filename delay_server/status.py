@@ -5,6 +5,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from delay_protocol.meta_session import Standing
+from delay_protocol.node_controls import id_of
 from delay_server.explaining import counts
 from delay_server.metrics import SUBJECTS_SHOWN_MAX, top_subjects
 from delay_server.registration import Registration
@@ -220,6 +221,21 @@ def controls_of(server: "DelayServer") -> dict[str, Any]:
         "metered": server.meters.count,
         "unmetered": server.gates.unmetered,
         "planned_stop": server.planned_stop.phase.value,
+        "meta": following_of(server),
+    }
+
+
+def following_of(server: "DelayServer") -> dict[str, Any] | None:
+    """Return what the meta server has told about controls; None where there is none."""
+    following = server.following
+    if following is None:
+        return None
+    present = id_of(server.operator.applied)
+    return {
+        "store": None if present is None else str(present.store),
+        "told_version": None if following.told is None else following.told.version,
+        "keeps": following.keeps,
+        "trouble": following.trouble,
     }
 
 

@@ -1,13 +1,12 @@
 """`delaywheel controls`: what is paused and limited, and who changed it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from delaywheel.node_client import of_node, print_json, session_of, text_of_rule
+from delaywheel.node_client import ClusterRules, Rules, of_rules, print_json, text_of_rule
 from delaywheel.terminal import cell, wide_console
 
 
@@ -17,21 +16,29 @@ from delaywheel.terminal import cell, wide_console
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N",
     help="Rows of --audit.",
 )  # fmt: skip
-@of_node
-def controls(
-    *, audit: bool, limit: int, server: str, token_file: Path | None, as_json: bool
-) -> None:
+@click.option("--follow", is_flag=True, help="Have a node go by what its meta server has told it.")
+@of_rules
+def controls(*, audit: bool, limit: int, follow: bool, door: Rules) -> None:
     """Show the rules of subjects and broker groups, and how the groups do.
+
+    With --meta it is shown which nodes go by the rules, and why others do not. A node with stricter
+    rules of its own, or of another store of a meta server, keeps those until --follow.
 
     \b
     Examples:
       delaywheel controls
       delaywheel controls --audit
+      delaywheel controls --meta 127.0.0.1:8080
+      delaywheel controls --follow --server 10.0.0.5:20811
     """
-    session = session_of(server, token_file, as_json=as_json)
-    path = ("controls", "audit") if audit else ("controls",)
-    answer = session.ask("GET", *path, query={"limit": limit} if audit else None)
-    if as_json:
+    if follow:
+        if isinstance(door, ClusterRules) or audit:
+            raise click.UsageError("--follow goes with --server: it is done at one node")
+        taken = door.session.ask("POST", "controls", "follow", body={})
+        click.echo(f"the node goes by version {taken['version']} of its meta server's controls")
+        return
+    answer = door.audit(limit) if audit else door.show()
+    if door.session.as_json:
         print_json(answer)
     elif audit:
         _print_audit(answer)
@@ -42,13 +49,18 @@ def controls(
 def _print_rules(answer: Mapping[str, Any]) -> None:
     from rich.table import Table
 
+    from delay_protocol import printable
+
     table = Table(title=f"version {answer['version']}", title_justify="left")
     for name in ("what", "name", "rule", "state", "circuit", "queued", "in flight"):
         table.add_column(name, justify="right" if name in {"queued", "in flight"} else "left")
     for name, rule in sorted(answer["subjects"].items()):
         table.add_row("subject", cell(name), text_of_rule(rule))
-    states = answer["group_states"]
-    for name in sorted({*answer["groups"], *states}):
+    states = answer.get("group_states")
+    for name in sorted({*answer["groups"], *(states or ())}):
+        if states is None:
+            table.add_row("group", cell(name), text_of_rule(answer["groups"][name]))
+            continue
         state = states.get(name, {})
         table.add_row(
             "group",
@@ -59,6 +71,23 @@ def _print_rules(answer: Mapping[str, Any]) -> None:
             str(state.get("queued", "")),
             str(state.get("in_flight", "")),
         )
+    wide_console().print(table)
+    if answer.get("nodes"):
+        _print_nodes(answer["nodes"])
+    meta = answer.get("meta") or {}
+    for note in filter(None, (meta.get("keeps"), meta.get("trouble"))):
+        click.echo(printable(f"not what the meta server tells: {note}"))
+
+
+def _print_nodes(nodes: Sequence[Mapping[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(title="nodes", title_justify="left")
+    for name in ("group", "node", "version", "note"):
+        table.add_column(name)
+    for node in nodes:
+        version = "-" if node["version"] is None else str(node["version"])
+        table.add_row(cell(node["group"]), cell(node["node_id"]), version, cell(node["note"]))
     wide_console().print(table)
 
 

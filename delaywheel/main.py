@@ -21,6 +21,7 @@ from delaywheel.send import send
 from delaywheel.settings import settings
 from delaywheel.status import status
 from delaywheel.topology import topology
+from delaywheel.weight import weight
 
 
 class Commands(click.Group):
@@ -67,6 +68,7 @@ _COMMANDS = (
     pause,
     resume,
     limit,
+    weight,
     controls,
     explain,
     dead,

@@ -1,16 +1,27 @@
 """What commands that ask a delay server's administration have in common."""
 
+import functools
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 import msgspec
 
-from delaywheel.admin_client import TOKEN_VARIABLE, Session
+from delaywheel.admin_client import PAGE, TOKEN_VARIABLE, Session
+from delaywheel.failures import ExitCode, Failure
 
 TIMEOUT_S: Final = 30.0
 """A change is answered when it holds, which takes longer the more is held for delivery."""
+
+_NODE: Final = "127.0.0.1:20811"
+"""A delay server's HTTP address, unless it is told otherwise."""
+
+_NODES_S: Final = 3.0
+"""Seconds in which every node should go by what was changed at the meta server."""
+
+_LOOK_S: Final = 0.1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,7 +37,7 @@ def at_node(command: Command) -> Command:
         ),
         click.option(
             "--server",
-            default="127.0.0.1:20811",
+            default=_NODE,
             show_default=True,
             metavar="HOST:PORT",
             help="The delay server's HTTP address (http.address).",
@@ -40,6 +51,56 @@ def of_node(command: Command) -> Command:
     """Add what `at_node` does, and `as_json`: how the answer is shown."""
     shown = click.option("--json", "as_json", is_flag=True, help="Print the answer as it came.")
     return at_node(shown(command))
+
+
+def of_rules(command: Command) -> Command:
+    """Add `door`: where the rules of a node, or of all nodes of a meta server, are kept."""
+
+    @functools.wraps(command)
+    def run(
+        *args: object,
+        server: str | None,
+        meta: str | None,
+        cluster: str | None,
+        token_file: Path | None,
+        as_json: bool,
+        **options: object,
+    ) -> object:
+        if meta is None:
+            if cluster is not None:
+                raise click.UsageError("--cluster goes with --meta")
+            session = session_of(server or _NODE, token_file, as_json=as_json)
+            return command(*args, door=NodeRules(session), **options)
+        if server is not None:
+            raise click.UsageError("give --server or --meta: a node, or all nodes of a meta server")
+        address = meta.removeprefix("http://").rstrip("/")
+        session = Session(address=address, token_file=token_file, as_json=as_json)
+        return command(*args, door=ClusterRules(session, cluster), **options)
+
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the answer as it came."),
+        click.option(
+            "--token-file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help=f"File with the token; else it is taken from {TOKEN_VARIABLE}.",
+        ),
+        click.option(
+            "--cluster", metavar="NAME", help="Which one, if the meta server has several."
+        ),
+        click.option(
+            "--meta",
+            metavar="HOST:PORT",
+            help="A meta server's HTTP address: for all delay servers of a cluster.",
+        ),
+        click.option(
+            "--server",
+            metavar="HOST:PORT",
+            help=f"The HTTP address of a delay server without a meta server. [default: {_NODE}]",
+        ),
+    ):
+        run = option(run)
+    return cast("Command", run)
 
 
 def on_one(command: Command) -> Command:
@@ -56,14 +117,114 @@ def on_one(command: Command) -> Command:
     return command
 
 
-def path_of(subject: str | None, group: str | None) -> tuple[str, str, str]:
-    """Return the path of the one rule that is meant."""
+class NodeRules:
+    """The rules of one node, which keeps them itself."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def show(self) -> Mapping[str, Any]:
+        """Return all rules, and how broker groups do."""
+        return self.session.ask("GET", "controls")
+
+    def audit(self, limit: int) -> Mapping[str, Any]:
+        """Return who changed what, the newest first."""
+        return self.session.ask("GET", "controls", "audit", query={"limit": limit})
+
+    def change(self, subject: str | None, group: str | None, body: Mapping[str, object]) -> None:
+        """Change the rule of a subject, or of a group, and say what it is then."""
+        kind, name = _one_of(subject, group)
+        answer = self.session.ask("PATCH", "controls", f"{kind}s", name, body=body)
+        if self.session.as_json:
+            print_json(answer)
+        else:
+            _say_rule(kind, name, answer.get("rule"))
+
+
+class ClusterRules:
+    """The rules of a cluster, which a meta server keeps for all of its nodes."""
+
+    def __init__(self, session: Session, cluster: str | None) -> None:
+        self.session = session
+        self._cluster = cluster
+
+    def show(self) -> Mapping[str, Any]:
+        """Return all rules, and which nodes go by them."""
+        return self.session.ask("GET", "controls", self._name())
+
+    def audit(self, limit: int) -> Mapping[str, Any]:
+        """Return who changed what, the newest first."""
+        query = {"action": "controls", "limit": limit}
+        rows = self.session.ask("GET", "audit", query=query)["items"]
+        shown = [{**row, "who": row["actor"], "peer": "", "version": 1} for row in rows]
+        return {"items": shown}
+
+    def change(self, subject: str | None, group: str | None, body: Mapping[str, object]) -> None:
+        """Change a rule, say what it is then, and wait until all nodes go by it.
+
+        Raises Failure if one does not.
+        """
+        kind, name = _one_of(subject, group)
+        cluster = self._name()
+        answer = self.session.ask(
+            "PATCH", "controls", cluster, f"{kind}s", body={kind: name, **body}
+        )
+        if not self.session.as_json:
+            _say_rule(kind, name, answer[f"{kind}s"].get(name))
+        deadline = time.monotonic() + _NODES_S
+        while (lacking := _lacking(answer)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            answer = self.session.ask("GET", "controls", cluster)
+        nodes = len(answer["nodes"])
+        if self.session.as_json:
+            print_json(answer)
+        else:
+            click.echo(
+                f"version {answer['version']}: {nodes - len(lacking)} of {nodes} nodes go by it"
+            )
+        if lacking:
+            raise Failure(
+                "stored, but not everywhere yet: " + "; ".join(map(_why_lacking, lacking)),
+                ExitCode.REFUSED,
+            )
+
+    def _name(self) -> str:
+        """Return which cluster is meant; raise UsageError if it has to be said."""
+        if self._cluster is None:
+            found = self.session.ask("GET", "controls", query={"limit": PAGE})["items"]
+            if len(found) != 1:
+                names = ", ".join(row["cluster"] for row in found)
+                raise click.UsageError(
+                    f"give --cluster NAME; there are: {names}"
+                    if found
+                    else "no delay server has registered at this meta server yet: there is no "
+                    "cluster of which anything could be said"
+                )
+            self._cluster = str(found[0]["cluster"])
+        return self._cluster
+
+
+Rules = NodeRules | ClusterRules
+
+
+def _lacking(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the nodes that do not go by the present version, as far as is known."""
+    return [node for node in answer["nodes"] if node["note"] or node["liveness"] == "none"]
+
+
+def _why_lacking(node: Mapping[str, Any]) -> str:
+    silent = "it is silent, and goes by what it heard last" if node["liveness"] == "none" else ""
+    return f"{node['node_id']} of {node['group']}: {silent or node['note']}"
+
+
+def _one_of(subject: str | None, group: str | None) -> tuple[str, str]:
+    """Return of what kind the one rule is that is meant, and its name."""
     if (subject is None) == (group is None):
         raise click.UsageError("give --subject or --group")
     if subject is not None:
-        return "controls", "subjects", subject
+        return "subject", subject
     assert group is not None
-    return "controls", "groups", group
+    return "group", group
 
 
 def session_of(
@@ -85,16 +246,11 @@ def print_json(answer: Mapping[str, Any]) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
 
-def say_rule(answer: Mapping[str, Any], *, as_json: bool) -> None:
+def _say_rule(kind: str, name: str, rule: Mapping[str, Any] | None) -> None:
     """Print what holds for a subject or group after a change."""
     from delay_protocol import printable
 
-    if as_json:
-        print_json(answer)
-        return
-    word = "subject" if "subject" in answer else "group"
-    rule = answer.get("rule") or {}
-    click.echo(printable(f"{word} {answer[word]}: {text_of_rule(rule)}"))
+    click.echo(printable(f"{kind} {name}: {text_of_rule(rule or {})}"))
 
 
 def text_of_rule(rule: Mapping[str, Any]) -> str:

@@ -1,30 +1,26 @@
 """`delaywheel pause`: let nothing of a subject, or to a broker group, leave until it is resumed."""
 
-from pathlib import Path
-
 import click
 
-from delaywheel.node_client import of_node, on_one, path_of, say_rule, session_of
+from delaywheel.node_client import Rules, of_rules, on_one
 
 
 @click.command(short_help="Pause a subject or a broker group.")
 @on_one
-@of_node
-def pause(
-    *, subject: str | None, group: str | None, server: str, token_file: Path | None, as_json: bool
-) -> None:
+@of_rules
+def pause(*, subject: str | None, group: str | None, door: Rules) -> None:
     """Pause a subject, all subjects with a prefix, or a broker group.
 
     When the command returns nothing more is sent but what was in flight. Messages are accepted all
     the same and wait on disk; other subjects and groups do not notice. It holds until `delaywheel
-    resume`, over restarts too.
+    resume`, over restarts too. Where nodes have a meta server it is said there (--meta), for all of
+    them.
 
     \b
     Examples:
       delaywheel pause --subject order.created
       delaywheel pause --subject 'report.*'
       delaywheel pause --group g1
+      delaywheel pause --meta 127.0.0.1:8080 --subject 'report.*'
     """
-    path = path_of(subject, group)
-    session = session_of(server, token_file, as_json=as_json)
-    say_rule(session.ask("PATCH", *path, body={"paused": True}), as_json=as_json)
+    door.change(subject, group, {"paused": True})

@@ -1,18 +1,14 @@
 """`delaywheel resume`: let a subject or a broker group go on that was paused."""
 
-from pathlib import Path
-
 import click
 
-from delaywheel.node_client import of_node, on_one, path_of, say_rule, session_of
+from delaywheel.node_client import Rules, of_rules, on_one
 
 
 @click.command(short_help="Let a paused subject or broker group go on.")
 @on_one
-@of_node
-def resume(
-    *, subject: str | None, group: str | None, server: str, token_file: Path | None, as_json: bool
-) -> None:
+@of_rules
+def resume(*, subject: str | None, group: str | None, door: Rules) -> None:
     """Let a subject, the subjects with a prefix, or a broker group go on.
 
     What has waited leaves oldest first, as fast as brokers take it and no faster than a limit
@@ -22,7 +18,6 @@ def resume(
     Examples:
       delaywheel resume --subject 'report.*'
       delaywheel resume --group g1
+      delaywheel resume --meta 127.0.0.1:8080 --subject 'report.*'
     """
-    path = path_of(subject, group)
-    session = session_of(server, token_file, as_json=as_json)
-    say_rule(session.ask("PATCH", *path, body={"paused": False}), as_json=as_json)
+    door.change(subject, group, {"paused": False})

@@ -234,8 +234,15 @@ def _node_rows(found: Json) -> Iterator[dict[str, str]]:
                 "late": _figure(lag, "late"),
                 "lateness p99": _p99(lag),
                 "unfiled": _figure(lag, "replay_lag"),
-                "notes": lag.get("error") or node["note"],
+                "controls": _controls(group, node),
+                "notes": lag.get("error") or node["note"] or node["controls_note"],
             }
+
+
+def _controls(group: Json, node: Json) -> str:
+    """Return by which version of the controls a node goes, of which there is."""
+    version = node["controls_version"]
+    return f"{'-' if version is None else version} of {group['controls_version']}"
 
 
 def _unserved_row(row: Json) -> dict[str, str]:

@@ -39,14 +39,19 @@ from meta_server.admin_plans import (
     add_broker,
     add_group,
     change_group,
+    change_group_control,
+    change_subject_control,
     check_groups,
     check_subject,
+    clusters_of,
     extend_route,
     give_up_node,
     group_named,
     reduce_route,
     remove_broker,
+    remove_group_control,
     remove_route,
+    remove_subject_control,
     replace_broker,
     restore_group,
     retire_group,
@@ -72,13 +77,19 @@ from meta_server.admin_types import (
     Brokers,
     BrokerShown,
     Clients,
+    ClusterPath,
+    Clusters,
+    ClusterSummary,
     ConsumerQuery,
     ConsumerState,
+    ControlsShown,
     DelayGroups,
     DelayGroupShown,
     Done,
     GiveUpQuery,
     GroupQuery,
+    GroupRuleChange,
+    GroupRuleQuery,
     Limits,
     LimitsChange,
     LimitsShown,
@@ -111,6 +122,8 @@ from meta_server.admin_types import (
     SubjectPath,
     SubjectQuery,
     SubjectRouteShown,
+    SubjectRuleChange,
+    SubjectRuleQuery,
     Subjects,
     SubjectSet,
     SubjectShown,
@@ -123,6 +136,7 @@ from meta_server.admin_views import (
     page_of,
     show_broker,
     show_client,
+    show_controls,
     show_delay_group,
     show_group,
     show_prefix,
@@ -737,6 +751,85 @@ async def accept_older_directory(
 
     await call.server.administration.change_dead_node(call.actor, path.name, path.node_id, plan)
     return _delay_group(call.server, path.name)
+
+
+# What delay servers send, and how fast
+
+
+@_operation("GET", "/controls")
+async def list_controls(call: Call[NoPath, PageQuery, None]) -> Clusters:
+    """List the clusters of delay servers, and which version their controls have."""
+    registry, query = call.server.registry, call.query
+    names, more = await page_of(
+        clusters_of(registry), lambda name: (name,), after=query.after, limit=query.limit
+    )
+    found = [(name, registry.controls_of(name)) for name in names]
+    return Clusters(
+        items=[
+            ClusterSummary(
+                cluster=name,
+                version=controls.version,
+                rules=len(controls.subjects) + len(controls.groups),
+            )
+            for name, controls in found
+        ],
+        next=more,
+    )
+
+
+@_operation("GET", "/controls/{cluster}")
+async def show_cluster_controls(call: Call[ClusterPath, NoQuery, None]) -> ControlsShown:
+    """Show what is paused, limited and weighted in a cluster, and which nodes go by it."""
+    return show_controls(call.server, call.path.cluster)
+
+
+@_operation("PATCH", "/controls/{cluster}/subjects")
+async def change_subject_rule(
+    call: Call[ClusterPath, NoQuery, SubjectRuleChange],
+) -> ControlsShown:
+    """Pause, resume or limit a subject, or all with a prefix; nodes are told at once."""
+    cluster, body = call.path.cluster, call.body
+    return await _change_controls(call, lambda desk: change_subject_control(desk, cluster, body))
+
+
+@_operation("DELETE", "/controls/{cluster}/subjects")
+async def remove_subject_rule(call: Call[ClusterPath, SubjectRuleQuery, None]) -> ControlsShown:
+    """Take the rule of a subject, or of a prefix, away."""
+    cluster, query = call.path.cluster, call.query
+    return await _change_controls(
+        call,
+        lambda desk: remove_subject_control(desk, cluster, query.subject, version=query.version),
+    )
+
+
+@_operation("PATCH", "/controls/{cluster}/groups")
+async def change_group_rule(call: Call[ClusterPath, NoQuery, GroupRuleChange]) -> ControlsShown:
+    """Pause, resume, limit or weight a broker group; nodes are told at once."""
+    cluster, body = call.path.cluster, call.body
+    return await _change_controls(call, lambda desk: change_group_control(desk, cluster, body))
+
+
+@_operation("DELETE", "/controls/{cluster}/groups")
+async def remove_group_rule(call: Call[ClusterPath, GroupRuleQuery, None]) -> ControlsShown:
+    """Take the rule of a broker group away."""
+    cluster, query = call.path.cluster, call.query
+    return await _change_controls(
+        call, lambda desk: remove_group_control(desk, cluster, query.group, version=query.version)
+    )
+
+
+async def _change_controls(
+    call: Call[ClusterPath, Any, Any], plan: Callable[[Desk], Sequence[Change]]
+) -> ControlsShown:
+    server, cluster = call.server, call.path.cluster
+    if ahead := server.telling.ahead(cluster):
+        # Its version would be reached again, with other rules in it.
+        raise StateError(
+            f"{ahead} has newer controls than this store, which was set back: look at what the "
+            "node has, then run `delaywheel controls --follow` there"
+        )
+    await server.administration.carry_out(call.actor, plan)
+    return show_controls(server, cluster)
 
 
 # What happened, and everything

@@ -12,14 +12,17 @@ which consumers still read, a delay server whose disk is the only one with its g
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET
 
 from delay_protocol import BrokerRole, BrokerState, Phase, real_subject, subject_fault
+from delay_protocol.controls import Controls, ControlsError, GroupControl, SubjectControl
+from delay_protocol.node_controls import document_of
 from meta_server.admin_types import (
     BrokerGroupChange,
     BrokerGroupNew,
@@ -27,8 +30,10 @@ from meta_server.admin_types import (
     BrokerPlace,
     BrokerReplacement,
     ConsumerState,
+    GroupRuleChange,
     ReadOnlyChange,
     RouteSet,
+    SubjectRuleChange,
     SubjectSet,
 )
 from meta_server.config import AdminConfig, RegistrationConfig
@@ -42,6 +47,7 @@ from meta_server.model import (
     Broker,
     BrokerGroup,
     Change,
+    ClusterControls,
     DelayGroup,
     DelayNode,
     GroupKind,
@@ -54,6 +60,7 @@ from meta_server.model import (
     Route,
     SaveBroker,
     SaveBrokerGroup,
+    SaveControls,
     SaveDelayGroup,
     SaveDelayNode,
     SaveRoute,
@@ -78,6 +85,9 @@ _MASTERS: Final = {
     GroupKind.DELAY: (BrokerRole.DELAY_MASTER, BrokerRole.DELAY),
 }
 """Roles of a group's master, by kind."""
+
+_ANY_STORE: Final = UUID(int=0)
+"""For looking at how long a document is when it is told."""
 
 _BACKUPS: Final = frozenset({BrokerRole.BACKUP, BrokerRole.DELAY_BACKUP})
 
@@ -776,3 +786,138 @@ def set_limits(desk: Desk, wanted: Mapping[str, float | None]) -> tuple[Change, 
         before[name] = getattr(desk.registration, name)
         after[name] = value
     return desk.audited("limits.change", "limits", changes, before=before, after=after)
+
+
+# Controls of delay servers
+
+
+def clusters_of(registry: Registry) -> list[str]:
+    """Return the clusters that there are: those of delay servers, and those with controls."""
+    return sorted(
+        {*registry.controls, *(group.cluster for group in registry.delay_groups.values())}
+    )
+
+
+def check_cluster(registry: Registry, cluster: str) -> None:
+    """Raise NotFoundError for a cluster of which no delay server has registered: a slip of the pen.
+
+    What is paused there would be paused nowhere.
+    """
+    if cluster not in registry.controls:
+        clusters = clusters_of(registry)
+        if cluster not in clusters:
+            known = ", ".join(clusters) or "none"
+            raise NotFoundError(
+                f"no delay server of a cluster {cluster!a} has registered here; there are: {known}"
+            )
+
+
+def change_subject_control(
+    desk: Desk, cluster: str, change: SubjectRuleChange
+) -> tuple[Change, ...]:
+    """Change the rule of a subject, or prefix, in a cluster."""
+    before = _controls_for(desk, cluster, change.version)
+    rule = before.subjects.get(change.subject, SubjectControl())
+    rule = msgspec.structs.replace(
+        rule, **{name: value for name, value in _given(change) if name != "subject"}
+    )
+    return _save_subject(desk, cluster, before, change.subject, rule)
+
+
+def remove_subject_control(
+    desk: Desk, cluster: str, subject: str, *, version: int | None
+) -> tuple[Change, ...]:
+    """Take the rule of a subject, or prefix, away."""
+    before = _controls_for(desk, cluster, version)
+    if subject not in before.subjects:
+        raise NotFoundError(f"there is no rule for the subject {subject!a}")
+    return _save_subject(desk, cluster, before, subject, None)
+
+
+def change_group_control(desk: Desk, cluster: str, change: GroupRuleChange) -> tuple[Change, ...]:
+    """Change the rule of a broker group in a cluster."""
+    before = _controls_for(desk, cluster, change.version)
+    rule = before.groups.get(change.group, GroupControl())
+    rule = msgspec.structs.replace(
+        rule, **{name: value for name, value in _given(change) if name != "group"}
+    )
+    return _save_group(desk, cluster, before, change.group, rule)
+
+
+def remove_group_control(
+    desk: Desk, cluster: str, group: str, *, version: int | None
+) -> tuple[Change, ...]:
+    """Take the rule of a broker group away."""
+    before = _controls_for(desk, cluster, version)
+    if group not in before.groups:
+        raise NotFoundError(f"there is no rule for the broker group {group!a}")
+    return _save_group(desk, cluster, before, group, None)
+
+
+def _controls_for(desk: Desk, cluster: str, version: int | None) -> Controls:
+    check_cluster(desk.registry, cluster)
+    controls = desk.registry.controls_of(cluster)
+    if version is not None and version != controls.version:
+        raise StateError(
+            f"the controls of {cluster} have version {controls.version}, not {version}: somebody "
+            "changed them meanwhile"
+        )
+    return controls
+
+
+def _given(change: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    for name in change.__struct_fields__:
+        value = getattr(change, name)
+        if name != "version" and value is not UNSET:
+            yield name, value
+
+
+def _save_subject(
+    desk: Desk, cluster: str, before: Controls, subject: str, rule: SubjectControl | None
+) -> tuple[Change, ...]:
+    def plan() -> Controls:
+        return before.with_subject(subject, rule)
+
+    after = _checked("subject", subject, plan)
+    rules = (before.subjects.get(subject), after.subjects.get(subject))
+    row = ClusterControls(cluster=cluster, controls=after)
+    return _save_controls(desk, row, f"subject.{_done(rule)}", subject, rules)
+
+
+def _save_group(
+    desk: Desk, cluster: str, before: Controls, group: str, rule: GroupControl | None
+) -> tuple[Change, ...]:
+    def plan() -> Controls:
+        return before.with_group(group, rule)
+
+    after = _checked("group", group, plan)
+    rules = (before.groups.get(group), after.groups.get(group))
+    row = ClusterControls(cluster=cluster, controls=after)
+    return _save_controls(desk, row, f"group.{_done(rule)}", group, rules)
+
+
+def _done(rule: object) -> str:
+    return "remove" if rule is None else "set"
+
+
+def _checked(field: str, value: str, plan: Callable[[], Controls]) -> Controls:
+    """Return the controls that are planned, if a node can be told them; raise BadValueError."""
+    try:
+        after = plan()
+        document_of(after, _ANY_STORE)
+    except ControlsError as error:
+        raise BadValueError(field=field, value=value, allowed=str(error)) from error
+    return after
+
+
+def _save_controls(
+    desk: Desk, row: ClusterControls, action: str, name: str, rules: tuple[object, object]
+) -> tuple[Change, ...]:
+    """Store the next version, unless the rule is as it was."""
+    before, after = rules
+    if before == after:
+        return ()
+    target = f"{row.cluster}/{name}"
+    return desk.audited(
+        f"controls.{action}", target, [SaveControls(row)], before=before, after=after
+    )

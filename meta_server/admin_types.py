@@ -9,6 +9,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from delay_protocol.controls import (
+    PATTERN_BYTES_MAX,
+    RATE_MAX,
+    RATE_MIN,
+    WEIGHT_MAX,
+    WEIGHT_MIN,
+    GroupControl,
+    SubjectControl,
+)
 from meta_server.liveness import Sign
 from meta_server.model import EVERY
 
@@ -20,6 +29,9 @@ Text = Annotated[str, Meta(max_length=255)]
 Version = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Weight = Annotated[int, Meta(ge=0, le=1_000_000)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_BYTES_MAX)]
+Rate = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
+ControlWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
 Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 Cursor = Annotated[str, Meta(max_length=8192)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -692,6 +704,10 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     longer than that."""
     heard_seconds_ago: float | None
     """Seconds since it was heard; null unless it was."""
+    controls_version: int | None
+    """Which version of its cluster's controls it goes by; null: none of this meta server's."""
+    controls_note: str
+    """Why it does not go by the present version; empty if it does."""
 
 
 class DelayGroupShown(Answer, frozen=True, kw_only=True):
@@ -715,6 +731,8 @@ class DelayGroupShown(Answer, frozen=True, kw_only=True):
     """Nodes that have every acknowledged message."""
     min_isr: int
     """The in-sync set never gets smaller."""
+    controls_version: int
+    """The present version of its cluster's controls; 0: nobody has said anything."""
     nodes: list[NodeShown]
     """Everybody who registered."""
 
@@ -723,6 +741,114 @@ class DelayGroups(Answer, frozen=True, kw_only=True):
     """A page of delay groups."""
 
     items: list[DelayGroupShown]
+    """The rows."""
+    next: str | None
+    """What to give as `after` for the next page; null: this is the last."""
+
+
+# Controls
+
+
+class ClusterPath(Request, frozen=True, kw_only=True):
+    """A cluster of delay servers."""
+
+    cluster: Name
+    """Its name."""
+
+
+class SubjectRuleQuery(Request, frozen=True, kw_only=True):
+    """The rule of a subject that is to go."""
+
+    subject: Pattern
+    """The subject, or prefix with a * at its end."""
+    version: Version | None = None
+    """The version that the controls must have; without it whatever they have is changed."""
+
+
+class GroupRuleQuery(Request, frozen=True, kw_only=True):
+    """The rule of a broker group that is to go."""
+
+    group: Name
+    """The broker group."""
+    version: Version | None = None
+    """The version that the controls must have; without it whatever they have is changed."""
+
+
+class SubjectRuleChange(Request, frozen=True, kw_only=True):
+    """What is to change of the rule of a subject; what is left out stays."""
+
+    subject: Pattern
+    """The subject, or prefix with a * at its end."""
+    version: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    """The version that the controls must have; without it whatever they have is changed."""
+    paused: bool | UnsetType = UNSET
+    """Whether nothing of it is sent."""
+    rate_per_s: Rate | UnsetType | None = UNSET
+    """Messages a second that are sent at the most; null: as many as there are."""
+
+
+class GroupRuleChange(Request, frozen=True, kw_only=True):
+    """What is to change of the rule of a broker group; what is left out stays."""
+
+    group: Name
+    """The broker group; there may be none of this name yet."""
+    version: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    """The version that the controls must have; without it whatever they have is changed."""
+    paused: bool | UnsetType = UNSET
+    """Whether nothing is sent to it."""
+    rate_per_s: Rate | UnsetType | None = UNSET
+    """Messages a second that are sent to it at the most; null: as many as it takes."""
+    weight: ControlWeight | UnsetType | None = UNSET
+    """Its share of messages, in proportion to those of others; null: as in the nodes' settings."""
+
+
+class ControlsAtNode(Answer, frozen=True, kw_only=True):
+    """By which controls a delay server goes."""
+
+    group: str
+    """Its delay group."""
+    node_id: str
+    """Which node of it."""
+    version: int | None
+    """The version; null: none of this meta server's."""
+    note: str
+    """Why it is not the present one; empty if it is."""
+    liveness: Sign
+    """heard: within the time-out; assumed: not yet, since this meta server began; none: silent."""
+
+
+class ControlsShown(Answer, frozen=True, kw_only=True):
+    """What is paused, limited and weighted at the delay servers of a cluster."""
+
+    cluster: str
+    """Its name."""
+    version: int
+    """Counts changes; 0: there never was one."""
+    store: str
+    """Which store of a meta server it is the version in."""
+    subjects: dict[str, SubjectControl]
+    """Rules by subject, or prefix with a * at its end."""
+    groups: dict[str, GroupControl]
+    """Rules by broker group."""
+    nodes: list[ControlsAtNode]
+    """By which version each delay server of the cluster goes."""
+
+
+class ClusterSummary(Answer, frozen=True, kw_only=True):
+    """A cluster of delay servers."""
+
+    cluster: str
+    """Its name."""
+    version: int
+    """Of its controls; 0: nobody has said anything."""
+    rules: int
+    """How many there are."""
+
+
+class Clusters(Answer, frozen=True, kw_only=True):
+    """A page of clusters."""
+
+    items: list[ClusterSummary]
     """The rows."""
     next: str | None
     """What to give as `after` for the next page; null: this is the last."""

@@ -19,10 +19,13 @@ import trio
 
 from delay_protocol import BrokerState, ClientType, NodeRole, real_subject
 from delay_transport.metric_families import installed_version
+from meta_server.admin_plans import check_cluster
 from meta_server.admin_types import (
     BrokerGroupShown,
     BrokerShown,
     ClientShown,
+    ControlsAtNode,
+    ControlsShown,
     DelayGroupShown,
     Kind,
     NodeShown,
@@ -353,6 +356,7 @@ def show_delay_group(server: "MetaServer", group: DelayGroup) -> DelayGroupShown
         master=None if record.master is None else record.master.node_id,
         in_sync=sorted(record.in_sync),
         min_isr=record.min_isr,
+        controls_version=server.registry.controls_of(group.cluster).version,
         nodes=[
             _show_node(server, group, node)
             for node in server.registry.nodes_in(group.cluster, group.name)
@@ -377,6 +381,33 @@ def _show_node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> Node
         registered_ms=node.registered_ms,
         liveness=server.heard.nodes.sign_of(key),
         heard_seconds_ago=_seconds_since(server, server.heard.nodes.heard_at(key)),
+        controls_version=server.telling.version_at(key),
+        controls_note=server.telling.note_of(key),
+    )
+
+
+def show_controls(server: "MetaServer", cluster: str) -> ControlsShown:
+    """Return the controls of a cluster; raise NotFoundError."""
+    registry, telling = server.registry, server.telling
+    check_cluster(registry, cluster)
+    controls = registry.controls_of(cluster)
+    return ControlsShown(
+        cluster=cluster,
+        version=controls.version,
+        store=str(server.store.uuid),
+        subjects=controls.subjects,
+        groups=controls.groups,
+        nodes=[
+            ControlsAtNode(
+                group=key[1],
+                node_id=key[2],
+                version=telling.version_at(key),
+                note=telling.note_of(key),
+                liveness=server.heard.nodes.sign_of(key),
+            )
+            for key in sorted(registry.nodes)
+            if key[0] == cluster
+        ],
     )
 
 

@@ -11,6 +11,7 @@ store has the change. Refusals:
     BROKER_REGISTER: any, or a slow store     51, and the reason as text
     NODE_REGISTER: the node does not belong   0, Refused
     NODE_REGISTER: not now                    51, and the reason as text
+    NODE_CONTROLS: any                        51, and the reason as text
     NODE_…: it does not prove that it may     1001, and the reason as text
 
 A broker of QMQ's does not start unless it is answered within 2 s, and does not look at the answer:
@@ -50,11 +51,13 @@ from delay_protocol import (
     encode_client_register_reply,
     encode_node_reply,
 )
+from delay_protocol.node_controls import decode_node_controls
 from delay_protocol.nodes import REASON_LENGTH_MAX
 from delay_transport import Clock, CloseReason, Connection, Dispatch
 from delay_transport.leaky_bucket import LeakyBucket
 from meta_server.committing import Committing, Intent
 from meta_server.config import RegistrationConfig
+from meta_server.controls_telling import ControlsTelling
 from meta_server.credentials import Credentials, UnauthenticatedError
 from meta_server.errors import MetaServerError, NotNowError, RefusedError, StoreError
 from meta_server.groups import Heard, acquire, plan_register, plan_silence
@@ -149,6 +152,7 @@ class Handlers:
         limits: RegistrationConfig,
         note_client: Callable[[ClientSeen], None],
         credentials: Credentials,
+        telling: ControlsTelling,
     ) -> None:
         self._registry = registry
         self._committing = committing
@@ -160,9 +164,10 @@ class Handlers:
         self._note_client = note_client
         self._new_subjects = _bucket(limits)
         self._credentials = credentials
+        self._telling = telling
         self._speakers: dict[NodeKey, Connection] = {}
         """On which connection a delay server was registered last, while it stands."""
-        self._spoken_for: dict[Connection, set[NodeKey]] = {}
+        self._spoken_for: dict[Connection, dict[NodeKey, None]] = {}
         """The same the other way round."""
         self._ends_noted: dict[NodeKey, float] = {}
         """When it was noted last how far a node's log goes, in trio time."""
@@ -191,6 +196,7 @@ class Handlers:
                 CommandCode.BROKER_REGISTER: self._each(self._broker_register),
                 CommandCode.NODE_REGISTER: self._each(self._node_register),
                 CommandCode.NODE_CHALLENGE: self._each(self._node_challenge),
+                CommandCode.NODE_CONTROLS: self._each(self._node_controls),
             },
             on_closed=self._closed,
         )
@@ -218,6 +224,7 @@ class Handlers:
     def _closed(self, connection: Connection, _: CloseReason) -> None:
         self.pushing.forget(connection)
         self._credentials.forget(connection)
+        self._telling.forget(connection)
         for key in self._spoken_for.pop(connection, ()):
             if self._speakers.get(key) is connection:
                 del self._speakers[key]
@@ -563,6 +570,12 @@ class Handlers:
         answer = self._credentials.challenge(connection, frame.body)
         connection.answer(frame, ResponseCode.SUCCESS, answer)
 
+    def _node_controls(self, connection: Connection, frame: Frame) -> None:
+        body, seal = self._credentials.open(connection, frame.code, frame.body)
+        asked = decode_node_controls(body)
+        nodes = self._spoken_for.get(connection, {})
+        self._telling.ask(connection, frame, asked, seal, nodes)
+
     def _node_register(self, connection: Connection, frame: Frame) -> None:
         body, seal = self._credentials.open(connection, frame.code, frame.body)
         node = _Node(connection, frame, decode_node_register(body), seal)
@@ -640,13 +653,14 @@ class Handlers:
         """Wait no longer for a delay server that was given up."""
         self._heard.nodes.forget(key)
         self._ends_noted.pop(key, None)
+        self._telling.forget_node(key)
 
     def _answer_node(self, node: _Node, registered: Registered) -> None:
         connection = node.connection
         self._heard.nodes.hear(node.key, trio.current_time())
         if not connection.is_closed:
             self._speakers[node.key] = connection
-            self._spoken_for.setdefault(connection, set()).add(node.key)
+            self._spoken_for.setdefault(connection, {})[node.key] = None
         shown = self._registry.groups.get(node.request.group)
         reply = NodeRegistered(
             role=registered.role,

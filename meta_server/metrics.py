@@ -63,6 +63,7 @@ def _requests(server: "MetaServer") -> Iterator[Metric]:
     yield counter("meta_pushes", "Routes pushed.", pushing.counts.pushes)
     yield counter("meta_push_rounds", "Looks at all subscriptions.", pushing.counts.rounds)
     yield counter("meta_pushes_delayed", "Clients not ready for one.", pushing.counts.delayed)
+    yield counter("meta_controls_told", "Controls told to delay servers.", server.telling.told)
 
 
 def _known(server: "MetaServer") -> Iterator[Metric]:
@@ -89,6 +90,14 @@ def _known(server: "MetaServer") -> Iterator[Metric]:
     for name in sorted(registry.delay_groups)[:GROUPS_SHOWN_MAX]:
         epochs.add_metric([name], registry.delay_groups[name].record.epoch)
     yield epochs
+    versions = GaugeMetricFamily(
+        "delaywheel_meta_controls_version", "Counted up by changes.", labels=["cluster"]
+    )
+    for cluster in sorted(registry.controls)[:GROUPS_SHOWN_MAX]:
+        versions.add_metric([cluster], registry.controls[cluster].version)
+    yield versions
+    behind = sum(bool(server.telling.note_of(key)) for key in registry.nodes)
+    yield gauge("meta_controls_nodes_behind", "Nodes that go by other controls.", behind)
 
 
 def _store(server: "MetaServer") -> Iterator[Metric]:

@@ -25,6 +25,7 @@ from typing import Protocol
 from uuid import UUID
 
 from delay_protocol import BrokerRole, BrokerState, GroupRecord, NodeRole
+from delay_protocol.controls import Controls
 
 EVERY = "*"
 """In a ReadOnlySetting every subject; in an OfflineState every client, or every subject."""
@@ -257,6 +258,20 @@ class LimitSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterControls:
+    """What an operator has paused, limited and weighted in a cluster. Key: cluster."""
+
+    cluster: str
+    controls: Controls
+    """Its version is the row's; it names no store, which is the one that it is in."""
+
+    @property
+    def version(self) -> int:
+        """Which version of the row this is."""
+        return self.controls.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """Everything a store has, but the audit. The order of rows says nothing."""
 
@@ -270,6 +285,7 @@ class Contents:
     delay_nodes: tuple[DelayNode, ...] = ()
     delay_groups: tuple[DelayGroup, ...] = ()
     limits: tuple[LimitSetting, ...] = ()
+    controls: tuple[ClusterControls, ...] = ()
     timestamp_ms: int = 0
     """No answer ever carried a later time than this one."""
 
@@ -419,6 +435,13 @@ class UnsetLimit:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class SaveControls:
+    """Add or replace the controls of a cluster."""
+
+    row: ClusterControls
+
+
 Change = (
     SaveBrokerGroup
     | SaveBroker
@@ -440,6 +463,7 @@ Change = (
     | ForgetAudit
     | SetLimit
     | UnsetLimit
+    | SaveControls
 )
 """Everything that may happen to what is known."""
 
@@ -480,6 +504,10 @@ class Store(Protocol):
     Whatever fails is raised as a StoreError. After StoreUnavailableError the next call tries anew
     (reconnects); the caller loads before it commits again.
     """
+
+    @property
+    def uuid(self) -> UUID:
+        """Which store it is, drawn when it was made: one that takes its place has another."""
 
     def load(self) -> Contents:
         """Return everything, as of one moment; raise StoreUnavailableError."""

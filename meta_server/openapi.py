@@ -14,10 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
+from delay_protocol import controls
 from delay_transport.metric_families import installed_version
 from meta_server import admin_types
 from meta_server.admin_api import OPERATIONS, PREFIX, Operation
 from meta_server.admin_types import Problem
+
+_EXPLAINED: Final = {module.__name__: module for module in (admin_types, controls)}
+"""Where the structs are that requests and answers are made of."""
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 
@@ -147,10 +151,10 @@ def _schemas(kinds: list[type[msgspec.Struct]]) -> dict[str, Any]:
 
 def _notes(kind: type) -> dict[str, str]:
     """Return the explanation of every field of a struct, those of its parents included."""
-    in_module = _notes_of(admin_types)
     notes: dict[str, str] = {}
     for one in reversed(kind.__mro__):
-        notes |= in_module.get(one.__name__, {})
+        if one.__module__ in _EXPLAINED:
+            notes |= _notes_of(_EXPLAINED[one.__module__]).get(one.__name__, {})
     return notes
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, MutableMap
 from typing import Any, TypeVar
 
 from delay_protocol import BrokerRole
+from delay_protocol.controls import Controls
 from meta_server.errors import ConflictError
 from meta_server.model import (
     EVERY,
@@ -18,6 +19,7 @@ from meta_server.model import (
     Change,
     ClientKey,
     ClientSeen,
+    ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
@@ -34,6 +36,7 @@ from meta_server.model import (
     Route,
     SaveBroker,
     SaveBrokerGroup,
+    SaveControls,
     SaveDelayGroup,
     SaveDelayNode,
     SaveRoute,
@@ -81,6 +84,8 @@ class Registry:
         self.delay_groups: dict[str, DelayGroup] = {}
         self.limits: dict[str, LimitSetting] = {}
         """Limits that operators set."""
+        self.controls: dict[str, ClusterControls] = {}
+        """What operators have paused, limited and weighted, by cluster."""
         self.timestamp_ms = 0
         # Other ways to find rows.
         self._brokers_in: dict[str, dict[BrokerKey, None]] = {}
@@ -122,6 +127,7 @@ class Registry:
         self.nodes = {_node_key(node): node for node in contents.delay_nodes}
         self.delay_groups = {group.name: group for group in contents.delay_groups}
         self.limits = {setting.name: setting for setting in contents.limits}
+        self.controls = {row.cluster: row for row in contents.controls}
         self.timestamp_ms = contents.timestamp_ms
         self._brokers_in = _index(self.brokers, lambda row: row.group)
         self._nodes_in = _index(self.nodes, lambda row: (row.cluster, row.group))
@@ -141,10 +147,16 @@ class Registry:
             delay_nodes=tuple(self.nodes.values()),
             delay_groups=tuple(self.delay_groups.values()),
             limits=tuple(self.limits.values()),
+            controls=tuple(self.controls.values()),
             timestamp_ms=self.timestamp_ms,
         )
 
     # Looking up
+
+    def controls_of(self, cluster: str) -> Controls:
+        """Return what holds in a cluster; version 0 where nobody has said anything."""
+        row = self.controls.get(cluster)
+        return Controls() if row is None else row.controls
 
     def brokers_in(self, group: str) -> tuple[Broker, ...]:
         """Return the brokers that belong to a group."""
@@ -274,6 +286,9 @@ class Registry:
                 yield _put(self.limits, limit.name, limit)
             case UnsetLimit(name):
                 yield _take(self.limits, name)
+            case SaveControls(row):
+                _check_version("controls", row.cluster, self.controls, row.version)
+                yield _put(self.controls, row.cluster, row)
             case Audit() | ForgetAudit():
                 pass
 

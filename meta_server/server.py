@@ -32,6 +32,7 @@ from meta_server.audit_keeping import AuditKeeping
 from meta_server.clients import SeenClients
 from meta_server.committing import STORE_LANE, Committing, Intent
 from meta_server.config import MetaServerConfig
+from meta_server.controls_telling import ControlsTelling
 from meta_server.credentials import Credentials
 from meta_server.errors import MetaServerError
 from meta_server.exposure import warn_of_exposure
@@ -51,6 +52,7 @@ from meta_server.model import (
     RemoveDelayNode,
     SaveBroker,
     SaveBrokerGroup,
+    SaveControls,
     SaveDelayGroup,
     SaveDelayNode,
     SaveRoute,
@@ -88,6 +90,7 @@ _ROUTES_NOBODY = (
     RemoveBroker,
     RemoveDelayNode,
     SaveBroker,
+    SaveControls,
     SaveDelayGroup,
     SaveDelayNode,
     SaveSubject,
@@ -136,6 +139,7 @@ class MetaServer:
         self.heard: Liveliness
         self.handlers: Handlers
         self.pushing: Pushing
+        self.telling: ControlsTelling
         self.clients: SeenClients
         self.audit: AuditKeeping
 
@@ -174,6 +178,7 @@ class MetaServer:
         )
         self._wait_for_all()
         self.clients = SeenClients(self.registry, limits)
+        self.telling = ControlsTelling(self.registry, store_uuid=lambda: self.store.uuid)
         self.handlers = Handlers(
             registry=self.registry,
             committing=self.committing,
@@ -184,6 +189,7 @@ class MetaServer:
             limits=limits,
             note_client=self.clients.note,
             credentials=self.credentials,
+            telling=self.telling,
         )
         self.pushing = Pushing(
             answers=self.handlers.answers,
@@ -221,6 +227,8 @@ class MetaServer:
         self.clients.stored(changes)
         if any(isinstance(change, SetLimit | UnsetLimit) for change in changes):
             self._put_limits_in_force()
+        if any(isinstance(change, SaveControls) for change in changes):
+            self.telling.changed()
         for change in changes:
             if isinstance(change, RaiseTimestamp):
                 self.timestamps.raise_ceiling(change.timestamp_ms)
@@ -243,6 +251,7 @@ class MetaServer:
         self.timestamps.raise_ceiling(self.registry.timestamp_ms)
         self._put_limits_in_force()
         self._wait_for_all()
+        self.telling.loaded_anew()
         self.pushing.changed()
 
     def _put_limits_in_force(self) -> None:
@@ -407,6 +416,7 @@ async def serve(
             await nursery.start(server.keep_timestamps)
             # Tell who is connected, note who is, notice who is not.
             nursery.start_soon(server.pushing.run)
+            nursery.start_soon(server.telling.run)
             nursery.start_soon(server.keep_clients)
             nursery.start_soon(server.audit.run)
             nursery.start_soon(server.administration.keep_tokens)

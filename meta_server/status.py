@@ -70,6 +70,9 @@ def status_of(server: "MetaServer") -> dict[str, Any]:
             _delay_group(server, registry.delay_groups[name])
             for name in sorted(registry.delay_groups)
         ],
+        "controls": {
+            cluster: registry.controls[cluster].version for cluster in sorted(registry.controls)
+        },
     }
     return status
 
@@ -132,6 +135,8 @@ def _node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> dict[str,
         "registered_ms": node.registered_ms,
         "liveness": server.heard.nodes.sign_of(key),
         "heard_seconds_ago": _silent_s(server, server.heard.nodes.heard_at(key)),
+        "controls_version": server.telling.version_at(key),
+        "controls_note": server.telling.note_of(key),
     }
 
 

@@ -38,6 +38,7 @@ from sqlalchemy.exc import NoResultFound
 from sqlalchemy.sql import func
 
 from delay_protocol import BrokerRole, BrokerState, GroupRecord, Master, NodeRole, Phase
+from delay_protocol.controls import decode_controls, encode_controls
 from meta_server.databases import Database, DatabaseSettings, open_database
 from meta_server.errors import ConflictError, NewerSchemaError, StoreUnusableError
 from meta_server.migrations.runner import MIGRATIONS, known_state, migrate_one
@@ -52,6 +53,7 @@ from meta_server.model import (
     Change,
     ClientKey,
     ClientSeen,
+    ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
@@ -69,6 +71,7 @@ from meta_server.model import (
     Route,
     SaveBroker,
     SaveBrokerGroup,
+    SaveControls,
     SaveDelayGroup,
     SaveDelayNode,
     SaveRoute,
@@ -87,6 +90,7 @@ from meta_server.tables import (
     BROKER_GROUP,
     CLIENT_META_INFO,
     CLIENT_OFFLINE_STATE,
+    CONTROLS,
     DELAY_GROUP,
     DELAY_GROUP_IN_SYNC,
     DELAY_NODE,
@@ -127,6 +131,11 @@ class SqlStore:
         self._database = database
         self._store_uuid = store_uuid
 
+    @property
+    def uuid(self) -> UUID:
+        """Which store it is."""
+        return self._store_uuid
+
     def load(self) -> Contents:
         """Return everything, as of one moment; raise StoreUnavailableError, StoreUnusableError."""
         with self._begin(reads=True) as connection:
@@ -151,6 +160,7 @@ class SqlStore:
                         _delay_group(row, in_sync.get(row.id, {})) for row in rows(DELAY_GROUP)
                     ),
                     limits=tuple(map(_limit, rows(LIMIT_SETTING))),
+                    controls=tuple(map(_controls, rows(CONTROLS))),
                     timestamp_ms=connection.execute(
                         select(LAST_TIMESTAMP.c.timestamp_ms)
                     ).scalar_one(),
@@ -519,6 +529,21 @@ def _limit(row: Row[Any]) -> LimitSetting:
     return LimitSetting(name=row.name, value=value)
 
 
+def _values_of_controls(row: ClusterControls) -> Values:
+    return {
+        "cluster": row.cluster,
+        "document_json": encode_controls(row.controls).decode(),
+        "version": row.version,
+    }
+
+
+def _controls(row: Row[Any]) -> ClusterControls:
+    controls = decode_controls(row.document_json.encode())
+    if controls.version != row.version:
+        raise ValueError(f"the controls of {row.cluster} are of another version than their row")
+    return ClusterControls(cluster=row.cluster, controls=controls)
+
+
 def _hash_of(key: ClientKey) -> bytes:
     parts = [key.subject, int(key.client_type), key.consumer_group, key.client_id]
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).digest()
@@ -690,6 +715,7 @@ _ROUTES: Final = _versioned(SUBJECT_ROUTE, "route", ("subject_info", "is_prefix"
 _DELAY_NODES: Final = _versioned(
     DELAY_NODE, "delay node", ("cluster", "group_name", "node_id"), _values_of_delay_node
 )
+_CONTROLS: Final = _versioned(CONTROLS, "controls", ("cluster",), _values_of_controls)
 
 _SET_OFFLINE: Final = _Step(
     table=CLIENT_OFFLINE_STATE, statements=_add(CLIENT_OFFLINE_STATE), values=_values_of_offline
@@ -800,3 +826,5 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _SET_LIMIT, setting
         case UnsetLimit(name):
             return _UNSET_LIMIT, name
+        case SaveControls(row):
+            return _CONTROLS.saving(row)

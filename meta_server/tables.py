@@ -3,8 +3,8 @@
 Names are those of QMQ's meta server where a table says the same as there; whole numbers have 64
 bits, times are wall clock in ms, and a `version` is what compare-and-set looks at. Tables without a
 counterpart in QMQ: delay_node, delay_group, delay_group_in_sync, last_timestamp, audit,
-limit_setting, store_identity, schema_version. What is left out of QMQ's: dates of rows that nobody
-reads, and of client_offline_state the state, since only what is off-line is kept.
+limit_setting, controls, store_identity, schema_version. What is left out of QMQ's: dates of rows
+that nobody reads, and of client_offline_state the state, since only what is off-line is kept.
 """
 
 import re
@@ -258,3 +258,14 @@ LIMIT_SETTING = Table(
     Column("value_json", Text, nullable=False),
 )
 """Limits that go before those of the configuration file."""
+
+CONTROLS = Table(
+    "controls",
+    TABLES,
+    _id(),
+    _text("cluster"),
+    Column("document_json", Text, nullable=False),
+    _number("version"),
+    Index("controls_key", "cluster", unique=True),
+)
+"""JSON of `delay_protocol/controls.py::Controls`, for the delay servers of a cluster."""

@@ -22,6 +22,7 @@ from meta_server.migrations import (
     m0001_first_tables,
     m0002_boot_of_a_node,
     m0003_audit_by_age_and_limits,
+    m0004_controls,
 )
 from meta_server.tables import SCHEMA_VERSION, STORE_IDENTITY
 
@@ -29,6 +30,7 @@ MIGRATIONS: Final[tuple[ModuleType, ...]] = (
     m0001_first_tables,
     m0002_boot_of_a_node,
     m0003_audit_by_age_and_limits,
+    m0004_controls,
 )
 """In order; the version of each is its place, from 1."""
 

@@ -18,6 +18,7 @@ def test_the_numbers_of_requests() -> None:
         "HELLO": 1001,
         "NODE_REGISTER": 1010,
         "NODE_CHALLENGE": 1011,
+        "NODE_CONTROLS": 1012,
     }
 
 

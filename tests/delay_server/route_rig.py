@@ -29,6 +29,8 @@ FIRST_BROKER_PORT = 30000
 
 State = tuple[str, BrokerState]
 
+_OF_NODES = {CommandCode.NODE_REGISTER, CommandCode.NODE_CONTROLS, CommandCode.BROKER_REGISTER}
+
 
 class ScriptedMeta:
     """Answers CLIENT_REGISTER from `routes`, and pushes what is changed through `change`."""
@@ -93,7 +95,7 @@ class ScriptedMeta:
         if frame.code == CommandCode.HEARTBEAT:
             await stream.send_all(encode_response(frame, code=0))
             return
-        if frame.code in {CommandCode.NODE_REGISTER, CommandCode.BROKER_REGISTER}:
+        if frame.code in _OF_NODES:
             answer = self._nodes.handle(frame)
             assert answer is not None
             await stream.send_all(answer)

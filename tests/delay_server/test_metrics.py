@@ -110,7 +110,7 @@ async def test_before_it_is_ready_a_server_shows_what_it_has() -> None:
 
 MEMBERSHIP = """
     meta_connected meta_away_seconds meta_answers_total meta_failures_total role accepts epoch
-    in_sync
+    in_sync controls_taken_total controls_kept
 """
 
 

@@ -79,6 +79,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
         ("settings",),
         ("status",),
         ("topology",),
+        ("weight",),
     ]
 
 

@@ -37,6 +37,8 @@ def node(node_id: str, http_address: str, **more: object) -> dict[str, object]:
         "http_address": http_address,
         "liveness": "heard" if node_id == "n1" else "none",
         "heard_seconds_ago": 1.25 if node_id == "n1" else None,
+        "controls_version": 4 if node_id == "n1" else None,
+        "controls_note": "",
         **more,
     }
 
@@ -68,6 +70,7 @@ def cluster(*nodes: dict[str, object]) -> dict[str, Any]:
                 "epoch": 12,
                 "phase": "active",
                 "master": "n1",
+                "controls_version": 5,
                 "nodes": list(nodes),
             }
         ],
@@ -181,6 +184,8 @@ def test_it_is_shown_for_people() -> None:
         "1,234",
         "2.5 s",
         "silent",
+        "4 of 5",
+        "- of 5",
         "does not answer",
         "1,002 subjects whose messages no broker group takes",
         "g9 is retired",

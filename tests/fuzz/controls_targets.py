@@ -15,8 +15,19 @@ from delay_protocol.controls import (
     decode_controls,
     decode_rule,
     encode_controls,
+    opened_by,
+)
+from delay_protocol.errors import MalformedMetaError
+from delay_protocol.node_controls import (
+    decode_node_controls,
+    decode_node_controls_reply,
+    document_of,
+    encode_node_controls,
+    encode_node_controls_reply,
+    id_of,
 )
 from delay_server.controls import CONTROLS_PATH, read_controls, write_controls
+from delay_server.following import why_kept
 from storage.batches import log_seed
 from storage.errors import DamagedError, UnsupportedFormatError
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
@@ -86,6 +97,27 @@ def controls_file(data: bytes) -> None:
             assert read_controls(again, LOG_UUID) == found
 
 
+def node_controls(data: bytes) -> None:
+    """What a node asks and is told is what was said, or refused: never taken for no rules."""
+    body = data[1:]
+    if byte_at(data, 0) % 2:
+        asked = attempt(MalformedMetaError, decode_node_controls, body)
+        if asked is not None:
+            assert decode_node_controls(encode_node_controls(asked)) == asked
+        return
+    for image in (body, encode_node_controls_reply(body)):
+        told = attempt(MalformedMetaError, decode_node_controls_reply, image)
+        if told is not None:
+            known = id_of(told)
+            assert known is not None
+            again = encode_node_controls_reply(document_of(told, known.store))
+            assert decode_node_controls_reply(again) == told
+            assert opened_by(told, told) == []
+            assert not why_kept(Controls(), told)
+            shut = Controls(subjects={"*": SubjectControl(paused=True)})
+            assert bool(why_kept(shut, told)) is bool(opened_by(shut, told) or not told.version)
+
+
 CONTROLS_TARGETS = (
     Target(
         name="controls",
@@ -99,6 +131,13 @@ CONTROLS_TARGETS = (
         run=controls_file,
         decoders=(read_controls, decode_controls),
         packages=("delay_server.controls", "delay_protocol.controls"),
+        size_max=1024,
+    ),
+    Target(
+        name="node_controls",
+        run=node_controls,
+        decoders=(decode_node_controls, decode_node_controls_reply, decode_controls),
+        packages=("delay_protocol.node_controls", "delay_protocol.controls"),
         size_max=1024,
     ),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -34,6 +35,12 @@ from delay_protocol import (
     encode_send_reply,
 )
 from delay_protocol.frames import Frame
+from delay_protocol.node_controls import (
+    ControlsId,
+    NodeControls,
+    encode_node_controls,
+    encode_node_controls_reply,
+)
 from delay_server.config import sections
 from meta_server.admin_api import OPERATIONS
 from meta_server.qmq_management import ACTIONS
@@ -477,6 +484,19 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b'\x02{"weight":2.5,"rate_per_s":0.01}',
         b"\x03order.*",
     ],
+    "node_controls": [
+        b"\x01"
+        + encode_node_controls(
+            NodeControls(
+                has=ControlsId(store=UUID(int=10), version=3),
+                told=ControlsId(store=UUID(int=11), version=4),
+                keeps="stricter",
+            )
+        ),
+        b'\x00{"store":"00000000-0000-0000-0000-00000000000a","version":2}',
+        b'\x00{"store":"00000000-0000-0000-0000-00000000000a","subjects":{"*":{"paused":true}}}',
+        b"\x00" + encode_node_controls_reply(None),
+    ],
     "controls_file": [b'{"version":1,"subjects":{"*":{"paused":true},"b":{}}}', b"{}", b""],
     "overrides": [
         b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",
@@ -543,6 +563,11 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "discovery": [b"content-length", b"transfer-encoding: chunked", b"\r\n\r\n", b"[::1]:1"],
     "controls": _CONTROLS_WORDS,
     "controls_file": _CONTROLS_WORDS,
+    "node_controls": [
+        *_CONTROLS_WORDS,
+        *map(msgspec.msgpack.encode, ("has", "told", "keeps", "store", "document")),
+        b'"store":',
+    ],
     "tokens": [b'"name":', b'"role":', b'"sha256":', b'"created":', b'"read"'],
     "nodes": [
         *(

@@ -5,6 +5,7 @@ A Medium is what survives; a MemoryStore is one process's way to it.
 
 from collections.abc import Sequence
 from enum import Enum
+from uuid import UUID
 
 from meta_server.errors import StoreRefusedError, StoreUnavailableError
 from meta_server.model import (
@@ -35,6 +36,7 @@ class Medium:
     """What is durable, whoever comes and goes."""
 
     def __init__(self, contents: Contents | None = None) -> None:
+        self.uuid = UUID(int=1, version=4)
         self.tables = Registry(contents or Contents())
         self.audit: list[AuditRow] = []
         self.audit_numbers = 0
@@ -58,6 +60,11 @@ class MemoryStore:
     def __init__(self, medium: Medium) -> None:
         self._medium = medium
         self.is_closed = False
+
+    @property
+    def uuid(self) -> UUID:
+        """Which store it is."""
+        return self._medium.uuid
 
     def load(self) -> Contents:
         """Return everything."""

@@ -11,6 +11,7 @@ NAMES = """
     connection_faults_total connection_pauses_total received_bytes_total held_bytes
     connections_closed_total meta_requests_total meta_requests_refused_total meta_requests_waiting
     meta_subscriptions meta_subscriptions_unkept_total meta_pushes_total meta_push_rounds_total
+    meta_controls_told_total meta_controls_version meta_controls_nodes_behind
     meta_pushes_delayed_total meta_subjects meta_routes meta_clients meta_clients_unkept_total
     meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total
     meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
@@ -37,6 +38,7 @@ async def test_everything_is_shown_and_counted() -> None:
         await peer.register("a b")
         http = Http(server)
         await http.change("PATCH", "/broker-groups/g1", {"weight": 1})
+        await http.change("PATCH", "/controls/c1/groups", {"group": "g1", "weight": 3})
         await http.ask("GET", "/api/v1/limits", headers={"host": "evil.example"})
         found = samples(take(server).render())
     bare = {name.partition("{")[0].removeprefix("delaywheel_") for name in found}
@@ -50,6 +52,8 @@ async def test_everything_is_shown_and_counted() -> None:
         ('meta_groups{state="nrw"}', 1),
         ('meta_group_up{group="d1",kind="delay"}', 0),
         ('meta_epoch{group="d1"}', 1),
+        ('meta_controls_version{cluster="c1"}', 1),
+        ("meta_controls_nodes_behind", 1),
         ('meta_admin_changes_total{action="broker-group.change"}', 1),
         ('meta_admin_denied_total{reason="host"}', 1),
         ('meta_requests_total{command="client_register"}', 2),

@@ -148,6 +148,7 @@ async def test_answers_are_what_the_document_says() -> None:
         await peer.register("s", ClientType.CONSUMER, consumer_group="cg")
         await until(lambda: server.registry.clients)
         values = {"name": "g1", "subject": "s", "prefix": "p.", "role": "MASTER", "group": "g1"}
+        values["cluster"] = "c1"
         for operation in OPERATIONS:
             if operation.is_change:
                 continue

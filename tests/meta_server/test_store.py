@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Boolean, LargeBinary, Text, Uuid, event, inspect, text
 
 from delay_protocol import BrokerRole, BrokerState, GroupRecord, Master, NodeRole, Phase
+from delay_protocol.controls import Controls, SubjectControl
 from meta_server.databases import Database, DatabaseSettings, open_database
 from meta_server.errors import (
     ConflictError,
@@ -43,6 +44,7 @@ from meta_server.model import (
     Change,
     ClientKey,
     ClientSeen,
+    ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
@@ -60,6 +62,7 @@ from meta_server.model import (
     Route,
     SaveBroker,
     SaveBrokerGroup,
+    SaveControls,
     SaveDelayGroup,
     SaveDelayNode,
     SaveRoute,
@@ -207,6 +210,11 @@ ENTRY = AuditEntry(
 )
 LIMIT = LimitSetting(name="subjects_max", value=2_000_000)
 
+CONTROLS: Final = ClusterControls(
+    cluster="c1",
+    controls=Controls(version=1, subjects={"täg.*": SubjectControl(paused=True)}),
+)
+
 EVERYTHING: Final[tuple[Change, ...]] = (
     SaveBrokerGroup(GROUP),
     SaveBroker(BROKER),
@@ -220,6 +228,7 @@ EVERYTHING: Final[tuple[Change, ...]] = (
     SaveDelayGroup(DELAY_GROUP, expected=None),
     RaiseTimestamp(NOW_MS),
     SetLimit(LIMIT),
+    SaveControls(CONTROLS),
     Audit(ENTRY),
 )
 
@@ -234,6 +243,7 @@ ALL_OF_IT: Final = Contents(
     delay_nodes=(NODE,),
     delay_groups=(DELAY_GROUP,),
     limits=(LIMIT,),
+    controls=(CONTROLS,),
     timestamp_ms=NOW_MS,
 )
 
@@ -710,6 +720,13 @@ changes = st.one_of(
         st.integers(0, 3) | st.floats(0, 1),
     ),
     st.builds(UnsetLimit, names),
+    st.builds(
+        lambda cluster, version: SaveControls(
+            ClusterControls(cluster=cluster, controls=Controls(version=version))
+        ),
+        names,
+        versions,
+    ),
 )
 
 
@@ -1385,6 +1402,7 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
         (1, "m0001_first_tables", NOW_MS),
         (2, "m0002_boot_of_a_node", NOW_MS),
         (3, "m0003_audit_by_age_and_limits", NOW_MS),
+        (4, "m0004_controls", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
 

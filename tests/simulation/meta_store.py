@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
+from uuid import UUID
 
 import trio
 
@@ -39,6 +40,7 @@ from meta_server.model import (
     RemoveRoute,
     SaveBroker,
     SaveBrokerGroup,
+    SaveControls,
     SaveDelayGroup,
     SaveDelayNode,
     SaveRoute,
@@ -65,6 +67,7 @@ CLIENTS = "clients"
 NODES = "delay_nodes"
 DELAY_GROUPS = "delay_groups"
 LIMITS = "limits"
+CONTROLS = "controls"
 TABLES = (
     GROUPS,
     BROKERS,
@@ -76,6 +79,7 @@ TABLES = (
     NODES,
     DELAY_GROUPS,
     LIMITS,
+    CONTROLS,
 )
 
 _LAG_S = 0.01
@@ -131,6 +135,8 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(LIMITS, limit.name, limit)
         case UnsetLimit(name):
             return _Row(LIMITS, name, None)
+        case SaveControls(controls):
+            return _Row(CONTROLS, controls.cluster, controls, controls.version - 1)
     return None
 
 
@@ -154,6 +160,7 @@ class Medium:
 
     def __init__(self, *, now: Callable[[], float] = trio.current_time) -> None:
         self._now = now
+        self.uuid = UUID(int=1, version=4)
         self.rows: dict[str, Rows] = {table: {} for table in TABLES}
         self.timestamp_ms = 0
         self.audit: list[AuditRow] = []
@@ -371,6 +378,11 @@ class SimStore:
         self._is_closed = False
         self._must_load = True
         self._generation = medium.generation
+
+    @property
+    def uuid(self) -> UUID:
+        """Which store it is."""
+        return self._medium.uuid
 
     def load(self) -> Contents:
         """Return everything."""

@@ -1,0 +1,102 @@
+"""An operator pauses at the meta server: real nodes go by it, whoever is killed meanwhile."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from delaywheel.failures import ExitCode
+from tests.processes.real_processes import (
+    Producer,
+    RecordingBroker,
+    closed_port,
+    make_item,
+    until,
+    wall_ms,
+)
+from tests.processes.test_nodes import Cluster
+
+pytestmark = pytest.mark.process
+
+
+def command(*words: str) -> tuple[int, str]:
+    """Run `delaywheel`; return its exit code and what it said."""
+    found = subprocess.run(
+        [sys.executable, "-m", "delaywheel", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return found.returncode, found.stdout + found.stderr
+
+
+def send(port: int, *names: str) -> None:
+    with Producer(port) as producer:
+        items = [make_item(name, wall_ms(), subject=f"{name[0]}.s") for name in names]
+        assert producer.send(items) == {}
+
+
+def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_once(
+    tmp_path: Path,
+) -> None:
+    with RecordingBroker() as broker:
+        (tmp_path / "meta").mkdir()
+        cluster = Cluster(tmp_path, broker)
+        meta_at = ("--meta", f"127.0.0.1:{cluster.meta_http}")
+        port, patient = closed_port(), ("--set", "meta.controls_seconds_max=5")
+        with cluster.meta() as meta:
+            meta.wait_ready()
+            code, said = command("pause", *meta_at, "--subject", "p.*")
+            assert (code, "no delay server has registered" in said) == (ExitCode.USAGE, True)
+            with cluster.node("n1", *patient, port=port) as node:
+                node.process.wait_ready()
+                code, said = command("pause", *meta_at, "--subject", "p.*")
+                assert (code, said) == (
+                    0,
+                    "subject p.*: paused\nversion 1: 1 of 1 nodes go by it\n",
+                )
+                send(node.process.port, "p1", "o1")
+                assert until(lambda: broker.ids == ["o1"], seconds=10)
+                code, said = command("pause", "--server", node.process.http, "--subject", "o.s")
+                assert (code, f"give --meta {meta_at[1]}" in said) == (ExitCode.REFUSED, True)
+                code, said = command("weight", *meta_at, "--group", "g1", "--weight", "3")
+                assert (code, said.startswith("group g1: weight 3\nversion 2: 1 of 1")) == (0, True)
+                assert node.process.status()["brokers"]["g1"]["weight"] == 3
+                node.process.kill()
+            code, said = command("limit", *meta_at, "--group", "g9", "--rate", "5")
+            # It is not known to be dead yet, and has not taken it.
+            assert (code, "0 of 1 nodes go by it" in said) == (ExitCode.REFUSED, True)
+            meta.kill()
+        with cluster.node("n1", *patient, port=port) as node:
+            time.sleep(2)
+            assert broker.ids == ["o1"]
+            with cluster.meta() as meta:
+                meta.wait_ready()
+                node.process.wait_ready()
+                time.sleep(1)
+                assert broker.ids == ["o1"]
+                code, said = command("explain", "--server", node.process.http, "--subject", "p.s")
+                assert (code, "paused_subject" in said) == (0, True)
+                code, said = command("topology", *meta_at, "--json")
+                assert code == 0
+                [delay_group] = json.loads(said)["delay_groups"]
+                assert delay_group["controls_version"] == 3
+                assert delay_group["nodes"][0]["controls_version"] == 3
+                began = time.monotonic()
+                code, said = command("resume", *meta_at, "--subject", "p.*")
+                assert (code, said.startswith("subject p.*: open\nversion 4: 1 of 1")) == (0, True)
+                assert until(lambda: broker.ids == ["o1", "p1"], seconds=1)
+                assert time.monotonic() - began < 5
+                code, said = command("controls", *meta_at)
+                assert (code, "weight 3" in said, "version 4" in said) == (0, True, True)
+                code, said = command("controls", *meta_at, "--audit")
+                assert (code, "controls.subject.set" in said) == (0, True)
+                assert command("pause", *meta_at, "--cluster", "x", "--subject", "a")[0] == 7
+                both = ("--server", node.process.http, "--subject", "a")
+                assert command("pause", *meta_at, *both)[0] == ExitCode.USAGE
+                code, said = command("controls", "--follow", "--server", node.process.http)
+                assert (code, "version 4" in said) == (0, True)
