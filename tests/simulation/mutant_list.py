@@ -1662,7 +1662,7 @@ _GATED = (
         edits=(
             Edit(
                 "delay_server/controls.py",
-                "        write_controls(self._disk, self._log_uuid, after)\n",
+                "        write_controls(self._disk, self._log_uuid, controls)\n",
                 "",
             ),
         ),
