@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _STEP_ROWS: Final = 100_000
 """Rows looked at in one step; filing and loading go on in between."""
+_FILED_WITHIN_S: Final = 5.0
+"""What was acknowledged is filed within milliseconds, unless the disk stalls or is full."""
 _LETTERS_MAX: Final = 20
 """Dead letters that are named at a time, as many as rows."""
 _PLACES: Final = {
@@ -164,14 +166,18 @@ def counts(server: "DelayServer") -> dict[str, int]:
         if kind is LaneKind.LIMITED:
             kind = LaneKind.FREE
         elif kind is LaneKind.NO_ROUTE and not unrouted.subjects:
-            kind = LaneKind.PAUSED
+            # Without routes only a pause leads there.
+            is_paused = server.routes is None or paused.subjects
+            kind = LaneKind.PAUSED if is_paused else kind
         found[reason_of_lane(kind, groups, around)] += count
     found[Reason.PAUSED_SUBJECT] += paused.messages
     found[Reason.NO_ROUTE] += unrouted.messages
+    of_lanes: Counter[Reason] = Counter()
     for lane, count in server.lanes.dropped_by_lane().items():
         kind, groups = lane_look(server, lane, None)
         reason = reason_of_lane(kind, groups, around)
-        found[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
+        of_lanes[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
+    found += of_lanes
     found[Reason.DAMAGED] = server.undeliverable
     next_due_ms = server.wheel.next_due_ms()
     in_wheel = len(server.wheel)
@@ -181,13 +187,29 @@ def counts(server: "DelayServer") -> dict[str, int]:
         found[Reason.CLOCK_HELD if around.clock_held else Reason.WAITING] += in_wheel
     rest = server.store.schedule.pending + server.filing.backlog_rows - sum(found.values())
     if rest > 0:
-        load_ms = server.store.schedule.next_load_ms()
-        behind = load_ms is not None and load_ms <= around.now_ms
-        of_rest = Reason.LOADING if behind else Reason.WAITING
-        found[Reason.CLOCK_HELD if around.clock_held else of_rest] += rest
+        late = 0 if around.clock_held else _due_on_disk(server, sum(found.values()), around)
+        # What becomes due of a subject whose lane comes by it is not seen before it comes.
+        of_late = of_lanes.most_common(1)[0][0] if of_lanes else Reason.LOADING
+        found[of_late] += min(late, rest)
+        of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
+        found[of_rest] += rest - min(late, rest)
     # Last: they are done with for the log of what is to be delivered.
     found[Reason.DEAD] = server.dead_letters.pending
     return {reason.value: found[reason] for reason in Reason}
+
+
+def _due_on_disk(server: "DelayServer", held: int, around: Surroundings) -> int:
+    """Return how much is due and still on disk, or on its way from there, to a minute's worth.
+
+    `held`: what is counted already, of which it is not known in which segments it lies.
+    """
+    schedule = server.store.schedule
+    load_ms = schedule.next_load_ms()
+    is_behind = load_ms is not None and load_ms <= around.now_ms
+    is_loading = is_behind or schedule.jobs or server.filing.taking.locked()
+    if not (is_loading or server.lanes.opened):
+        return 0
+    return max(schedule.pending_from(around.now_ms) - held, 0)
 
 
 async def find(
@@ -211,7 +233,10 @@ async def find(
 async def _rows(server: "DelayServer", sequence: int | None, message_id: bytes | None) -> FindRow:
     """Return the rows with a sequence, or with the hash of an id."""
     filing = server.filing
-    # What waits to be written is written now, or it would not be found.
+    # What is acknowledged is filed, and what waits to be written is written, or it would not be
+    # found. Without space nothing is.
+    with trio.move_on_after(_FILED_WITHIN_S) as waits:
+        await filing.drain_present()
     await filing.run(server.store.schedule.flush, server.pacer.now_ms())
     search = FindRow(
         server.store.schedule,
@@ -221,6 +246,8 @@ async def _rows(server: "DelayServer", sequence: int | None, message_id: bytes |
     )
     while not await filing.run(search.step, _STEP_ROWS):
         await trio.lowlevel.checkpoint()
+    if waits.cancelled_caught and not search.found:
+        search.is_complete = False
     return search
 
 

@@ -206,6 +206,7 @@ class Filing:
         self.backlog_bytes = 0
         self.backlog_rows = 0
         self._filed_bytes = 0
+        self._batches_filed = 0
         self._more = Wakeup()
         self.taking = trio.Lock()
         """Held from a call of the schedule_log that gives entries until they are in the wheel or
@@ -284,6 +285,7 @@ class Filing:
 
     def _forget(self, batch: Committed) -> None:
         """Count a batch as filed."""
+        self._batches_filed += 1
         if not isinstance(batch, CommittedControl):
             self.backlog_bytes -= len(batch.blob)
             self.backlog_rows -= _rows_of(batch)
@@ -740,6 +742,12 @@ class Filing:
     async def drain(self) -> None:
         """Wait until everything submitted is filed."""
         while self._backlog:
+            await self._next_filed()
+
+    async def drain_present(self) -> None:
+        """Wait until everything that has been submitted by now is filed."""
+        until = self._batches_filed + len(self._backlog)
+        while self._batches_filed < until:
             await self._next_filed()
 
     async def _next_filed(self) -> None:

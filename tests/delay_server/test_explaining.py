@@ -1,10 +1,13 @@
 """Why a message was not delivered, where it is a dead letter or becomes one."""
 
+from typing import Any
+
 import trio
 
+from delay_server.explaining import counts
 from delay_server.http import application
 from tests.delay_server.dead_rig import bury, explained, fill_disk, refuse_all, send
-from tests.delay_server.server_rig import World, until
+from tests.delay_server.server_rig import World, make_item, until
 from tests.delay_server.test_admin_http import Caller
 
 
@@ -57,3 +60,47 @@ async def test_what_is_given_up_and_finds_no_space_says_so_and_keeps_a_drain_fro
         assert (answer["done"], answer["dead_being_recorded"]) == (True, 0)
         assert server.dead_letters.pending == 1
         assert (await explained(operator, "id=m"))[0]["reason"] == "dead"
+
+
+async def test_what_was_acknowledged_a_moment_ago_is_found_once_it_is_filed() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        producer = await world.connect()
+        async with trio.open_nursery() as nursery, server.filing.taking:
+            # Nothing is filed meanwhile.
+            await producer.send(make_item("m", world.now_ms + 60_000))
+            assert server.filing.backlog_rows == 1
+            code, answer = await operator.ask("GET", "/explain?id=m")
+            assert (code, answer["messages"], answer["complete"]) == (200, [], False)
+            found: list[dict[str, Any]] = []
+
+            async def ask() -> None:
+                found.extend(await explained(operator, "id=m"))
+
+            nursery.start_soon(ask)
+            await trio.sleep(1)
+            server.filing.taking.release()
+            await until(lambda: found)
+            await server.filing.taking.acquire()
+        assert [one["reason"] for one in found] == ["waiting"]
+
+
+async def test_what_waits_for_its_time_is_not_counted_with_what_is_loaded() -> None:
+    world = World()
+    async with world.serving() as server:
+        producer = await world.connect()
+        hour_ms = 3_600_000
+        for after_ms in (3 * hour_ms, 5 * hour_ms):
+            await producer.send(
+                *(make_item(f"{after_ms}.{n}", world.now_ms + after_ms) for n in "ab")
+            )
+        await server.filing.drain()
+        async with server.filing.taking:
+            # As while something is on its way from disk.
+            found = counts(server)
+        assert found["waiting"] == sum(found.values()) == 4
+        schedule = server.store.schedule
+        await server.filing.run(schedule.flush, world.now_ms)
+        assert schedule.pending_from(world.now_ms + 2 * hour_ms) == 0
+        assert schedule.pending_from(world.now_ms + 4 * hour_ms) == 2

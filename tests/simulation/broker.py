@@ -231,6 +231,9 @@ class SimBroker:
             self._faults[f"broker: {what}"] += 1
             self._witness.broker_trouble(self.name)
         failures: list[tuple[bytes, int, str]] = []
+        sighting = (trio.current_time(), self.name)
+        for message_id, _ in items:
+            self._witness.sightings.setdefault(message_id, []).append(sighting)
         if what in {"refuse", "ignore"} or (what == "reset" and chance.random() < 0.5):
             items = []
         elif what == "busy":
@@ -295,10 +298,8 @@ class SimBroker:
         receipts = [
             Receipt(message_id, item, now_s, wall_ms, self.name) for message_id, item in items
         ]
-        witness.receipts += receipts
-        for message_id, _ in items:
-            witness.received.add(message_id)
-            self._seen.add(message_id)
+        witness.take(receipts)
+        self._seen.update(message_id for message_id, _ in items)
         return receipts
 
     async def _answer(

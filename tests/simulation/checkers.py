@@ -1,8 +1,9 @@
 """What must be true, judged by what peers saw and what is on the disk.
 
-Nothing of the server is asked (but for promise 8, which no peer and no disk can see), and nothing
-of its code is used: files are read by `independent_reader.py`. The disk at the end is what a power
-cut after the clean stop left of it, so whatever is found there is durable.
+Nothing of the server is asked (but for promise 8, which no peer and no disk can see, and for the
+reasons that it states), and nothing of its code is used: files are read by
+`independent_reader.py`. The disk at the end is what a power cut after the clean stop left of it, so
+whatever is found there is durable.
 
     promise           what has to hold                                            from what
     1 kept            after each end of a life all that was acknowledged is       producers, disk
@@ -26,7 +27,12 @@ cut after the clean stop left of it, so whatever is found there is durable.
                       fact, none without the other; each row is named once, and   else holds
                       so is sent again only if it was requeued
     9 isolated        while one broker group does its work, what is due leaves    producers,
-                      within 40 s, whatever the other group does                  brokers
+                      within 40 s, however many others there are and whatever     brokers
+                    they do
+      stated        at any moment each undelivered message has a reason that    producers,
+                    is true, none is said to be delivered that no broker has    brokers, the
+                    taken, and the counts by reason add up to what was          clock, the
+                    acknowledged and not received (stating.py)                  operator's rules
 
 Promise 6 needs more than one node. A violation begins with one of these words.
 """
@@ -42,7 +48,8 @@ import numpy as np
 from tests.simulation import independent_reader as reader
 from tests.simulation.gating import Gating, subjects_of
 from tests.simulation.independent_reader import Batch, Checkpoint, MismatchError
-from tests.simulation.witness import Receipt, Witness
+from tests.simulation.stating import Stating
+from tests.simulation.witness import Witness
 
 _ORDER_S = 15.0
 """After a delivery that was heard of, another may still be under way for this long."""
@@ -98,19 +105,22 @@ def check(
     brokers: Collection[str] = (),
     at_stop: Mapping[str, bytes] | None = None,
     gating: Gating | None = None,
+    stating: Stating | None = None,
 ) -> Findings:
     """Hold every promise against what was seen and what is on the disk.
 
     `files`: what a power cut after a clean stop left, and what was deleted for good reason
     (deleted.py); `at_stop`: what was there before it;
     `brokers`: the names of the groups that were there all the time;
-    `gating`: the operator, if there was one.
+    `gating`: the operator, if there was one; `stating`: who asked the server for reasons.
     """
     findings = Findings(violations=list(witness.complaints))
     _check_receipts(witness, findings)
     _check_on_time(witness, brokers, findings, gating)
     if gating is not None:
         findings.violations += gating.check()
+    if stating is not None:
+        findings.violations += stating.check()
     damaged = {path for path, _position, _byte in witness.damage}
     whole = whole_files(witness, with_files_set_aside(files))
     image = _Image(whole, findings, damaged=damaged)
@@ -315,17 +325,12 @@ def _check_twice(witness: Witness, copies: Counter[bytes], findings: Findings) -
         findings.twice += max(len(receipts) - copied, 0)
         if message_id in witness.doubled:
             continue
-        sure = [receipt for receipt in receipts if _is_settled(witness, receipt)]
+        sure = [receipt for receipt in receipts if witness.is_settled(receipt)]
         again = [receipt for receipt in receipts if sure and receipt.at_s > sure[0].at_s + order_s]
         if len(sure) > copied or (copied == 1 and again):
             times = [f"{receipt.at_s:.3f}{'!' * (receipt in sure)}" for receipt in receipts]
             wrong.append(f"{message_id!r} ({copied} copies) at {times}")
     findings.broken("few twice", "messages were delivered again without need", wrong)
-
-
-def _is_settled(witness: Witness, receipt: Receipt) -> bool:
-    """Say whether the fact of a delivery must have become durable."""
-    return receipt.sure and not witness.died_within(receipt.at_s, witness.fact_s)
 
 
 # -- what is on the disk -------------------------------------------------------------------------

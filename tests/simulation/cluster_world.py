@@ -46,7 +46,7 @@ and of the client, what meta_witness.py judges at each answer: right, stable, ti
 import contextlib
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from uuid import UUID
@@ -88,7 +88,7 @@ from tests.simulation.cluster_meta import (
     MovingBroker,
     SimMeta,
 )
-from tests.simulation.configuration import BROKER_ADDRESSES, SERVER_ADDRESS, SmallConfig
+from tests.simulation.configuration import BROKER_ADDRESSES, SERVER_ADDRESS, Groups, SmallConfig
 from tests.simulation.crash import Ending, Life
 from tests.simulation.determinism import derive
 from tests.simulation.faults import Death, Kill, PowerCut
@@ -127,7 +127,8 @@ class ClusterWorld(World):
     """Everything that belongs to one seed."""
 
     broker_kind = MovingBroker
-    constant_brokers: Collection[str] = ()
+    is_routed = True
+    groups_fail_alone = False
     hot_chance = 0.25
     # What is dead is late by its nature; dead letters are tried in the world of one server.
     poison_chance = 0.0
@@ -206,7 +207,7 @@ class ClusterWorld(World):
     def _make_master(self, broker: SimBroker) -> GroupMaster:
         name = broker.name
         assert isinstance(broker, MovingBroker)
-        assert parse_address(_ADDRESSES[name][0]) == BROKER_ADDRESSES[name]
+        assert parse_address(_ADDRESSES[name][0]) == broker.address
         master = GroupMaster(
             f"master {name}",
             group=name,
@@ -229,6 +230,12 @@ class ClusterWorld(World):
         return group
 
     # -- what is drawn -----------------------------------------------------------------------
+
+    def _draw_groups(self, chance: random.Random) -> Groups:
+        """Return three that register; the configuration loses them again."""
+        del chance
+        addresses = {name: BROKER_ADDRESSES[name] for name in _ADDRESSES}
+        return Groups(addresses=addresses, constant=tuple(addresses))
 
     def _draw_length(self, shape: random.Random) -> tuple[bool, float]:
         """Return a shorter time than elsewhere: heartbeats never end."""
@@ -340,7 +347,7 @@ class ClusterWorld(World):
             ):
                 await trio.sleep(1)
         self._client.is_ticking = True
-        for name in (*BROKER_ADDRESSES, _NEW_GROUP):
+        for name in (*self.groups.addresses, _NEW_GROUP):
             await meta.change(partial(restore_group, name=name, version=None))
             for subject in (EVERY, *_SUBJECTS):
                 change = ReadOnlyChange(subject=subject, read_only=False)

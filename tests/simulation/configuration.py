@@ -10,7 +10,8 @@ configuration files refuse to set so small (sizes of files, steps) is set behind
 import dataclasses
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from delay_server.config import (
@@ -34,9 +35,9 @@ BROKER_ADDRESSES = {
     "g1": ("10.0.1.1", 20881),
     "g2": ("10.0.1.2", 20881),
     "g3": ("10.0.1.3", 20881),
+    "g4": ("10.0.1.4", 20881),
 }
-CONSTANT_BROKERS = ("g1", "g2")
-"""Groups that every configuration has; others come and go with restarts."""
+"""All broker groups that a world may have."""
 HORIZON_DAYS = 12
 
 _MINUTE_MS = 60_000
@@ -44,7 +45,37 @@ _MINUTE_MS = 60_000
 _KEEP_MS = 400 * 86_400_000
 """Longer than any seed."""
 _AGED_CHANCE = 0.2
+_COMING_AND_GOING_FROM = 3
+"""Where there are so many groups one may not be there in each life of the server."""
+_WEIGHTS = (0.1, 1.0, 3.0, 100.0)
 _SMALL_WHEEL_CHANCE = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The broker groups of a world."""
+
+    addresses: Mapping[str, Address]
+    constant: tuple[str, ...]
+    """Those that every configuration has; others come and go with restarts."""
+
+
+def draw_groups(chance: random.Random, counts: Sequence[int] = ()) -> Groups:
+    """Draw how many groups there are, one of `counts` if it is given."""
+    count = chance.choice(counts) if counts else chance.choices((1, 2, 3, 4), (2, 3, 3, 2))[0]
+    names = tuple(BROKER_ADDRESSES)[:count]
+    is_last_constant = count < _COMING_AND_GOING_FROM or chance.random() < 0.5
+    return Groups(
+        addresses={name: BROKER_ADDRESSES[name] for name in names},
+        constant=names if is_last_constant else names[:-1],
+    )
+
+
+def draw_weights(chance: random.Random, names: Iterable[str]) -> dict[str, float]:
+    """Draw what each group is to get beside the others."""
+    if chance.random() < 0.4:
+        return dict.fromkeys(names, 1.0)
+    return {name: chance.choice(_WEIGHTS) for name in names}
 
 
 class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
@@ -107,15 +138,27 @@ def _aside(chance: random.Random) -> random.Random:
     return aside
 
 
-def draw_configuration(chance: random.Random, *, brokers: Mapping[str, Address]) -> SmallConfig:
-    """Draw the settings of a life of the server that delivers to these broker groups."""
+def draw_configuration(
+    chance: random.Random,
+    *,
+    brokers: Mapping[str, Address],
+    weights: Mapping[str, float],
+    held_min: int = 1,
+) -> SmallConfig:
+    """Draw the settings of a life of the server that delivers to these broker groups.
+
+    At least `held_min` messages may be held for delivery.
+    """
     load_ahead_ms = chance.choice((5_000, 20_000, 60_000))
     minute_horizon = max(chance.randint(2, 12), math.ceil(2 * load_ahead_ms / _MINUTE_MS))
     aged = chance.random() < _AGED_CHANCE
     return SmallConfig(
         node=NodeConfig(data_dir=Path("simulated"), cluster="c", group="dg1", node_id="n1"),
-        brokers={name: format_address(address) for name, address in brokers.items()},
-        sender=_draw_sender(chance),
+        brokers={
+            name: f"{format_address(address)},weight={weights[name]}"
+            for name, address in brokers.items()
+        },
+        sender=_draw_sender(chance, held_min),
         listener=ListenerConfig(
             address=format_address(SERVER_ADDRESS),
             in_flight_requests_max=_seldom(chance, (1, 3), 8192),
@@ -139,7 +182,7 @@ def draw_configuration(chance: random.Random, *, brokers: Mapping[str, Address])
             fact_sync_ms_max=chance.choice((0, 20, 20)),
             disk_free_bytes_min=0,
         ),
-        wheel=_draw_wheel(chance, load_ahead_ms),
+        wheel=_draw_wheel(chance, load_ahead_ms, held_min),
         clock=ClockConfig(),
         http=HttpConfig(address=""),
         message_log_file_bytes=4096 if aged else chance.choice((1 << 14, 1 << 14, 1 << 20)),
@@ -156,24 +199,24 @@ def _draw_age_ms(chance: random.Random) -> int:
     return chance.choice((0, 60_000, 1_800_000, 7_200_000))
 
 
-def _draw_wheel(chance: random.Random, load_ahead_ms: int) -> WheelConfig:
+def _draw_wheel(chance: random.Random, load_ahead_ms: int, held_min: int) -> WheelConfig:
     wheel = WheelConfig(load_ahead_ms=load_ahead_ms, slot_ms=chance.choice((1, 64)))
     if chance.random() >= _SMALL_WHEEL_CHANCE:
         return wheel
     return dataclasses.replace(
         wheel,
-        entries_max=chance.choice((8, 40, 100, 200)),
+        entries_max=max(chance.choice((8, 40, 100, 200)), held_min),
         lane_entries_min=chance.choice((1, 4, 20)),
         lanes_max=chance.choice((1, 2, 256)),
     )
 
 
-def _draw_sender(chance: random.Random) -> SenderConfig:
+def _draw_sender(chance: random.Random, held_min: int) -> SenderConfig:
     return SenderConfig(
         batch_items=chance.choice((1, 7, 7, 256)),
         in_flight_requests_max=chance.choice((1, 8)),
         queue_items_max=_seldom(chance, (1, 2), 8192),
-        entries_max=_seldom(chance, (8, 30), 1_000_000),
+        entries_max=max(_seldom(chance, (8, 30), 1_000_000), held_min),
         heartbeat_s=3600,
         retry_max_s=10,
         refused_max_s=30,

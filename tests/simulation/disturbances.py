@@ -4,9 +4,10 @@ Disturbances come one after another, each drawn, each ended again; `stop` ends t
 good. Crashes are not among them (world.py), nor is what single requests meet (broker.py).
 """
 
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -33,6 +34,8 @@ _LATE_AFTER_S = 60.0
 _SILENT_S_MAX = 100.0
 """What was sent into a silent link may arrive when it speaks again, which takes less than this."""
 _HOUR_S = 3600.0
+_OUTAGES_S = ((0.1, 5.0), (1.0, 60.0), (1.0, 60.0), (60.0, 900.0))
+"""How long a group may be away that fails alone, one of these ranges."""
 
 
 class Surroundings(Protocol):
@@ -62,9 +65,13 @@ class Disturbances:
         faults: Counter[str],
         weights: Mapping[str, float] = MappingProxyType({}),
         rounds: int = 0,
+        groups_fail_alone: bool = True,
+        long_outages: int = 0,
     ) -> None:
         """Draw them. `weights`: by kind (without the underscore), if not all are to be; `rounds`:
-        how many, if that is not to be drawn."""
+        how many, if that is not to be drawn; `groups_fail_alone`: whether each broker group has
+        outages on a schedule of its own as well, unless there are `weights`; `long_outages`: how
+        many of minutes each but the last of several has, whatever the weights."""
         self._world = world
         self._chance = chance
         self._length_s = length_s
@@ -74,7 +81,7 @@ class Disturbances:
         self._full_until_s = -1.0
         self._leap_ms = 0.0
         kinds: dict[Callable[[], Awaitable[None]], float] = {
-            self._broker_outage: 5,
+            self._broker_outage: 4,
             self._set_clock: 2,
             self._leap: 1.5,
             self._drift: 0.5,
@@ -88,13 +95,34 @@ class Disturbances:
             kinds = {getattr(self, f"_{name}"): weight for name, weight in weights.items()}
         count = rounds or chance.randint(3, 6)
         self._rounds = chance.choices(list(kinds), list(kinds.values()), k=count)
+        self._out: set[str] = set()
+        """Names of the brokers that something keeps from their work."""
+        self._alone: list[tuple[SimBroker, random.Random, list[tuple[float, float]]]] = []
+        """Brokers, and after how long each fails next, and for how long."""
+        if groups_fail_alone and (long_outages or not weights):
+            spared = 1 if long_outages and len(world.brokers) > 1 else 0
+            for broker in world.brokers[: len(world.brokers) - spared]:
+                own = random.Random(chance.getrandbits(64))
+                self._alone.append((broker, own, _draw_outages(own, length_s, long_outages)))
 
     async def run(self) -> None:
         """Disturb, until all drawn is done or `stop` is called."""
         with self._scope:
-            for disturb in self._rounds:
-                await trio.sleep(self._chance.uniform(0, self._length_s / len(self._rounds)))
-                await disturb()
+            async with trio.open_nursery() as nursery:
+                for broker, chance, outages in self._alone:
+                    nursery.start_soon(self._fail_alone, broker, chance, outages)
+                for disturb in self._rounds:
+                    await trio.sleep(self._chance.uniform(0, self._length_s / len(self._rounds)))
+                    await disturb()
+
+    async def _fail_alone(
+        self, broker: SimBroker, chance: random.Random, outages: list[tuple[float, float]]
+    ) -> None:
+        """Let one broker fail as it is drawn, whatever else happens."""
+        for pause_s, length_s in outages:
+            await trio.sleep(pause_s)
+            with self._failing([broker], chance):
+                await trio.sleep(length_s)
 
     def stop(self) -> None:
         """End what there is, for good."""
@@ -123,7 +151,20 @@ class Disturbances:
     async def _broker_outage(self) -> None:
         """Let brokers fail for a while, and now and then set the clock meanwhile."""
         world, chance = self._world, self._chance
-        out = chance.sample(world.brokers, chance.randint(1, len(world.brokers)))
+        with self._failing(
+            chance.sample(world.brokers, chance.randint(1, len(world.brokers))), chance
+        ):
+            await trio.sleep(chance.uniform(1, 40))
+            if chance.random() < 0.4:
+                await self._set_clock()
+                await trio.sleep(chance.uniform(1, 20))
+
+    @contextlib.contextmanager
+    def _failing(self, brokers: list[SimBroker], chance: random.Random) -> Iterator[None]:
+        """Keep those brokers from their work that nothing else keeps from it."""
+        world = self._world
+        out = [broker for broker in brokers if broker.name not in self._out]
+        self._out.update(broker.name for broker in out)
         silent = chance.random() < 0.2
         for broker in out:
             if silent:
@@ -133,15 +174,13 @@ class Disturbances:
             else:
                 broker.fail(chance.choice(tuple(Outage)))
         try:
-            await trio.sleep(chance.uniform(1, 40))
-            if chance.random() < 0.4:
-                await self._set_clock()
-                await trio.sleep(chance.uniform(1, 20))
+            yield
         finally:
-            if silent:
-                world.network.heal()
             for broker in out:
+                if silent:
+                    self._connect(broker.name)
                 broker.recover()
+                self._out.discard(broker.name)
 
     async def _set_clock(self) -> None:
         chance = self._chance
@@ -209,7 +248,7 @@ class Disturbances:
         try:
             await trio.sleep(self._chance.uniform(1, 90))
         finally:
-            self._world.network.heal()
+            self._connect(producer.name)
 
     async def _reset(self) -> None:
         if self._world.network.reset_any():
@@ -266,3 +305,23 @@ class Disturbances:
         self._faults["link silent"] += 1
         self._world.network.block(name, server)
         self._world.network.block(server, name)
+
+    def _connect(self, name: str) -> None:
+        server = self._world.node.name
+        self._world.network.unblock(name, server)
+        self._world.network.unblock(server, name)
+
+
+def _draw_outages(
+    chance: random.Random, length_s: float, long_ones: int
+) -> list[tuple[float, float]]:
+    """Return the outages of one broker: after how long each begins, and how long it lasts.
+
+    `long_ones`: how many, all of them long; 0 to draw that.
+    """
+    count = long_ones or chance.choice((0, 1, 2, 4))
+    lengths = _OUTAGES_S[-1:] if long_ones else _OUTAGES_S
+    return [
+        (chance.uniform(0, 1.5 * length_s / count), chance.uniform(*chance.choice(lengths)))
+        for _ in range(count)
+    ]

@@ -7,8 +7,7 @@ those before or after it. Judged by what brokers got:
     paused      nothing of a paused subject arrives that was not under way when the pause was
                 answered, crashes and starts or not
     limited     no more of a limited rule arrives than its rate and its burst allow
-    explained   each message that was acknowledged and not received has a reason when he asks, and
-                one that fits the rules
+    group       the same of a paused broker group
 """
 
 import random
@@ -21,11 +20,8 @@ import trio
 from delay_protocol import decode_item
 from delay_protocol.controls import Controls, GroupControl, SubjectControl, SubjectRules
 from delay_server.controls import AuditEntry
-from delay_server.explaining import find
-from delay_server.reasons import Reason
 from delay_server.server import DelayServer
 from storage import StorageFullError
-from tests.simulation.configuration import BROKER_ADDRESSES
 from tests.simulation.witness import Witness
 
 _PATTERNS = ("orders", "orders*", "*", "flights", "%*", "g*", "orders.paid", "hot*")
@@ -36,8 +32,6 @@ _SLACK = 2
 """Messages more than the arithmetic allows: what was refused before comes again."""
 _AT_BACKLOG = 0.25
 """Chance that he pauses everything when he sees that something waits for a broker."""
-_EXPLAINED = 3
-"""Messages for which he asks at a time."""
 
 
 @dataclass(slots=True)
@@ -49,6 +43,49 @@ class Epoch:
     until_s: float = float("inf")
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The rules that hold."""
+
+    controls: Controls = field(default_factory=Controls)
+
+    @property
+    def pauses_subjects(self) -> bool:
+        """Whether any rule pauses subjects."""
+        return any(rule.paused for rule in self.controls.subjects.values())
+
+    @property
+    def pauses_groups(self) -> bool:
+        """Whether a broker group is paused."""
+        return any(rule.paused for rule in self.controls.groups.values())
+
+    @property
+    def limits_groups(self) -> bool:
+        """Whether a broker group is limited."""
+        return any(rule.rate_per_s is not None for rule in self.controls.groups.values())
+
+    @property
+    def limits(self) -> bool:
+        """Whether any rule limits."""
+        subjects = self.controls.subjects.values()
+        return self.limits_groups or any(rule.rate_per_s is not None for rule in subjects)
+
+    def is_paused(self, subject: str) -> bool:
+        """Say whether a subject is paused."""
+        rule = self._rule_of(subject)
+        return rule is not None and rule.paused
+
+    def is_limited(self, subject: str) -> bool:
+        """Say whether a subject is limited."""
+        rule = self._rule_of(subject)
+        return rule is not None and not rule.paused and rule.rate_per_s is not None
+
+    def _rule_of(self, subject: str) -> SubjectControl | None:
+        rules = SubjectRules(self.controls.subjects)
+        pattern = rules.pattern_of(subject)
+        return None if pattern is None else rules.rule(pattern)
+
+
 @dataclass(slots=True)
 class Gating:
     """The operator of one world."""
@@ -57,14 +94,17 @@ class Gating:
     witness: Witness
     faults: Counter[str]
     length_s: float
+    groups: tuple[str, ...] = ()
+    """Names of the broker groups that he knows."""
     patterns: tuple[str, ...] = _PATTERNS
     epochs: list[Epoch] = field(default_factory=list)
-    explained: Counter[str] = field(default_factory=Counter)
     is_over: bool = False
     """All is to be open from now on."""
     all_open: trio.Event = field(default_factory=trio.Event)
     """Set when it is."""
     _known: Controls = field(default_factory=Controls)
+    _serving: DelayServer | None = None
+    """The server that the rules are of."""
     _awaited: Controls | None = None
     """What a change makes of the rules that was not answered."""
 
@@ -78,7 +118,6 @@ class Gating:
         self._begin_life(server)
         while not self.is_over:
             await self._disturb(server)
-            await self._explain(server)
             until_s = trio.current_time() + self.chance.uniform(5, self.length_s / 12)
             # An event would be of this life or the next; it is seldom, and costs nothing.
             while trio.current_time() < until_s and not self.is_over:
@@ -92,6 +131,7 @@ class Gating:
     def end_life(self) -> None:
         """Note that the server is gone; what it was told stays."""
         self._end_epoch()
+        self._serving = None
 
     def _begin_life(self, server: DelayServer) -> None:
         """See to it that the rules are those that were answered."""
@@ -99,7 +139,7 @@ class Gating:
         allowed = [self._known] + ([self._awaited] if self._awaited is not None else [])
         if found not in allowed:
             self.witness.complain(f"paused: after a start {found} holds, not one of {allowed}")
-        self._known, self._awaited = found, None
+        self._known, self._awaited, self._serving = found, None, server
         self._begin_epoch()
 
     async def _pause_all(self, server: DelayServer) -> None:
@@ -124,7 +164,7 @@ class Gating:
             )
             await self._change(server, lambda controls: controls.with_subject(pattern, rule))
             return
-        group = chance.choice(list(BROKER_ADDRESSES))
+        group = chance.choice(self.groups)
         group_rule = chance.choice(
             (None, None, GroupControl(paused=True), GroupControl(rate_per_s=5.0))
         )
@@ -161,7 +201,7 @@ class Gating:
 
     def _note_groups(self, controls: Controls) -> None:
         """Tell the witness which groups cannot be counted on."""
-        for name in BROKER_ADDRESSES:
+        for name in self.groups:
             if name in controls.groups:
                 self.witness.group_closed(name)
             elif name in self._known.groups:
@@ -174,74 +214,10 @@ class Gating:
         if self.epochs and self.epochs[-1].until_s == float("inf"):
             self.epochs[-1].until_s = trio.current_time()
 
-    # -- reasons -----------------------------------------------------------------------------
-
-    async def _explain(self, server: DelayServer) -> None:
-        """Ask for some messages that were not received yet why."""
-        witness = self.witness
-        rules = SubjectRules(self._known.subjects)
-        now_ms = server.runtime.clock.now_ms()
-        missing = witness.missing()
-        refused = [
-            message_id
-            for message_id in witness.acknowledged
-            if message_id not in witness.received
-            and message_id not in witness.lost
-            and witness.poison.is_poison(message_id)
-            and witness.due_ms[message_id] <= now_ms
-        ]
-        asked = [
-            message_id
-            for some in (missing, refused)
-            for message_id in self.chance.sample(some, min(_EXPLAINED, len(some)))
-        ]
-        for message_id in asked:
-            if not self._is_filed(server):
-                return
-            found, search = await find(server, message_id=message_id)
-            if message_id in witness.received or not search.is_complete:
-                continue
-            if message_id in witness.poison.dropped:
-                continue
-            if not self._is_filed(server):
-                return
-            open_ones = [one for one in found if one.reason is not None]
-            if not open_ones:
-                witness.complain(f"explained: nothing is said of {message_id!r}: {found}")
-                continue
-            for one in open_ones:
-                assert one.reason is not None
-                self.explained[one.reason.value] += 1
-                self._judge(server, rules, one.row.due_ms, one.row.subject, one.reason)
-                if one.letter is not None and not witness.poison.is_poison(message_id):
-                    witness.complain(f"explained: {message_id!r} is said to be a dead letter")
-
-    def _is_filed(self, server: DelayServer) -> bool:
-        """Say whether everything that was acknowledged has a row that can be read."""
-        backlog = server.filing.backlog_rows
-        return not (self.witness.damage or backlog or server.store.schedule.full)
-
-    def _judge(
-        self,
-        server: DelayServer,
-        rules: SubjectRules,
-        due_ms: int,
-        subject: bytes,
-        reason: Reason,
-    ) -> None:
-        """Complain of a reason that cannot be."""
-        pattern = rules.pattern_of(subject.decode())
-        is_paused = pattern is not None and rules.rule(pattern).paused
-        if reason is Reason.PAUSED_SUBJECT and not is_paused:
-            self.witness.complain(f"explained: {subject!r} is not paused, though that is said")
-        busy = {Reason.IN_FLIGHT, Reason.RETRY_BACKOFF, Reason.CLOCK_SET_BACK, Reason.DAMAGED}
-        busy |= {Reason.DEAD, Reason.DEAD_BEING_RECORDED}
-        waits = {Reason.WAITING, Reason.CLOCK_HELD}
-        is_due = due_ms <= server.pacer.trusted_ms()
-        if is_paused and is_due and reason not in {Reason.PAUSED_SUBJECT} | busy:
-            self.witness.complain(f"explained: {subject!r} is paused and due, said is {reason}")
-        if is_due and reason in waits and not server.clock_held:
-            self.witness.complain(f"explained: a message that is due {reason}")
+    def standing(self, server: DelayServer) -> "Standing | None":
+        """Return what holds now in this life of the server; None while that is not known."""
+        is_known = self._awaited is None and server is self._serving
+        return Standing(self._known) if is_known else None
 
     # -- what must be true -------------------------------------------------------------------
 
@@ -273,6 +249,12 @@ class Gating:
             for number, epoch in enumerate(self.epochs):
                 if not epoch.from_s + margin_s < receipt.at_s < epoch.until_s:
                     continue
+                group = epoch.controls.groups.get(receipt.broker)
+                if group is not None and group.paused:
+                    found.append(
+                        f"paused: {receipt.message_id!r} arrived at {receipt.broker} at "
+                        f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
+                    )
                 pattern = rules[number].pattern_of(subject)
                 if pattern is None:
                     continue

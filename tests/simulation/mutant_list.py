@@ -204,6 +204,7 @@ _SICK_GROUP = Scenario(
     rounds=1,
     failing=0.4,
     ends=({"point": "await"},),
+    groups=(2, 3, 4),
 )
 
 _NO_AGES = Scenario(
@@ -1715,5 +1716,164 @@ _GATED = (
     ),
 )
 
-MUTANTS = (*_KEPT, *_FILED, *_DELETED, *_DELIVERED, *_WAITING, *_DEAD, *_GATED)
+_EXPLAINING = "delay_server/explaining.py"
+_REASONS = "delay_server/reasons.py"
+_GROUPS = Scenario(
+    name="groups that fail alone",
+    groups=(2, 3),
+    long_outages=10,
+    disturbances={"drift": 1},
+    gating=0.0,
+    hot_ahead_s=(10, 600),
+    bounds={
+        "sender": SenderConfig(
+            batch_items=1,
+            in_flight_requests_max=1,
+            heartbeat_s=3600,
+            retry_max_s=10,
+            refused_max_s=30,
+        )
+    },
+)
+_ONE_GROUP = Scenario(
+    name="one group, often away for long",
+    groups=(1,),
+    long_outages=10,
+    disturbances={"drift": 1},
+    gating=0.0,
+)
+_STATED = (
+    Mutant(
+        section="6 sender",
+        name="a dead group keeps its queue",
+        rule="What is queued for a group that is given up does not wait for it to come back.",
+        edits=(
+            Edit(
+                _GROUP,
+                "        parcels = self._queue.clear()\n        if parcels:\n",
+                "        parcels = self._queue.clear() if self._stopping else []\n"
+                "        if parcels:\n",
+            ),
+        ),
+        needs="a group that is away for long while others do their work",
+        seeds=60,
+        scenario=_GROUPS,
+    ),
+    Mutant(
+        section="6 controls",
+        name="a paused subject leaves",
+        rule="Nothing of a subject that is paused leaves.",
+        edits=(
+            Edit(
+                "delay_server/gates.py",
+                "np.where(kinds == _Kind.PAUSED, NO_ROUTE, routes)",
+                "np.where(kinds > _Kind.LIMITED, NO_ROUTE, routes)",
+            ),
+        ),
+        needs="a pause",
+        scenario=_OPERATED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="a paused group is sent to",
+        rule="Nothing is queued for a broker group that is paused.",
+        edits=(
+            Edit(
+                _GROUP,
+                "            and not self._gate.paused\n",
+                "",
+            ),
+        ),
+        needs="a group that is paused",
+        scenario=_CALM_OPERATED,
+    ),
+    Mutant(
+        section="6 reasons",
+        name="what is parked is said to wait",
+        rule="What is due of a paused subject is said to be paused, wherever it is.",
+        edits=(
+            Edit(
+                _REASONS,
+                "    if due_ms > around.now_ms and place in {Place.PARKED, Place.ELSEWHERE}:\n",
+                "    if due_ms > around.now_ms or place is Place.PARKED:\n",
+            ),
+        ),
+        needs="a pause, and a question",
+        scenario=_OPERATED,
+    ),
+    Mutant(
+        section="6 reasons",
+        name="the count forgets the meters",
+        rule="What waits for the rate of its limit is counted as such.",
+        edits=(
+            Edit(
+                _EXPLAINING,
+                "    found[Reason.RATE_LIMITED] = server.meters.count\n",
+                "",
+            ),
+        ),
+        needs="more due of a limited subject than its rate, and a question",
+        seeds=60,
+        scenario=_CALM_OPERATED,
+    ),
+    Mutant(
+        section="6 reasons",
+        name="the count forgets dead letters",
+        rule="Dead letters are counted among what was not delivered.",
+        edits=(
+            Edit(
+                _EXPLAINING,
+                "    found[Reason.DEAD] = server.dead_letters.pending\n",
+                "",
+            ),
+        ),
+        needs="messages that brokers refuse for good",
+        scenario=_POISON,
+    ),
+    Mutant(
+        section="6 reasons",
+        name="a dead letter seems delivered",
+        rule="A message that was given up is not said to be delivered.",
+        edits=(
+            Edit(
+                _EXPLAINING,
+                "        of_letter = Reason.DEAD if letter.is_pending else None\n",
+                "        of_letter = None\n",
+            ),
+        ),
+        needs="messages that brokers refuse for good",
+        scenario=_POISON,
+    ),
+    Mutant(
+        section="6 reasons",
+        name="every group seems to be there",
+        rule="Nothing is said to wait for its turn while no group can be reached.",
+        edits=(
+            Edit(
+                _EXPLAINING,
+                "is_up=group.state is GroupState.UP and group.circuit is not CircuitState.OPEN,",
+                "is_up=True,",
+            ),
+        ),
+        needs="an outage of all groups",
+        seeds=60,
+        scenario=_ONE_GROUP,
+    ),
+    Mutant(
+        section="6 reasons",
+        name="all that is on disk seems due",
+        rule="What waits for its time is not counted with what is on its way from disk.",
+        edits=(
+            Edit(
+                _EXPLAINING,
+                "    return max(schedule.pending_from(around.now_ms) - held, 0)\n",
+                "    return schedule.pending\n",
+            ),
+        ),
+        needs="a question while something is loaded",
+        seeds=60,
+    ),
+)
+
+MUTANTS = (*_KEPT, *_FILED, *_DELETED, *_DELIVERED, *_WAITING, *_DEAD, *_GATED, *_STATED)
 """In the order of the design."""

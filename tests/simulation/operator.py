@@ -5,9 +5,11 @@ ordered in a life of the server that ends meanwhile may have been done or not; w
 has to hold.
 """
 
+import contextlib
 import random
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import trio
@@ -34,6 +36,17 @@ class Poison:
     """Cured ones of which a requeue was confirmed."""
     dropped: set[bytes] = field(default_factory=set)
     """Those of which a drop was ordered."""
+    under_way: int = 0
+    """Orders about dead letters that are not confirmed: they may be counted nowhere meanwhile."""
+
+    @contextlib.contextmanager
+    def ordering(self) -> Iterator[None]:
+        """Note that an order about dead letters is under way."""
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
 
     def is_poison(self, message_id: bytes) -> bool:
         """Say whether a message was ever one of these."""
@@ -85,7 +98,8 @@ class SimOperator:
             with trio.move_on_after(self._chance.expovariate(1 / self._pause_s)):
                 await self._last_round.wait()
             if not self._last_round.is_set():
-                await self._act(server)
+                with self._poison.ordering():
+                    await self._act(server)
         if self._requeues_all:
             self._poison.is_over = True
         await self._see_all_settled(server)
@@ -141,7 +155,8 @@ class SimOperator:
         """Wait until every message was sent or given up; requeue what was, if that is the plan."""
         while True:
             if self._requeues_all:
-                await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=_EVERYTHING)
+                with self._poison.ordering():
+                    await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=_EVERYTHING)
             left = server.store.schedule.pending + server.burying.count
             page = await server.dead_letters.find(Wanted(), after=Place(), rows_max=1)
             if not left and not (self._requeues_all and page.letters):

@@ -43,7 +43,7 @@ class Probe:
         yield "entries in the sender", sender.unsent().total, config.entries_max
         lane_items = min(config.queue_lane_batches_min * config.batch_items, config.queue_items_max)
         # However much the others have there, each lane may have some turns' worth, and so may what
-        # is late of it.
+        # is late of it, which stands beside it.
         more = max(2 * len(sender.queued_by_lane()) - 1, 0) * lane_items
         for group in sender.status():
             yield f"entries queued for {group.name}", group.queued, config.queue_items_max + more

@@ -384,6 +384,7 @@ class SimProducer:
         failures = {key: code for key, (code, _) in decode_send_reply(answer.body).items()}
         if set(failures.values()) == {ItemCode.BROKER_READ_ONLY} and self._disk_may_be_full():
             self._faults["message refused, disk full"] += len(failures)
+            witness.turned_away.update(request.good)
             return False
         if failures != request.flawed:
             witness.complain(f"serves: items were refused with {failures}, not {request.flawed}")

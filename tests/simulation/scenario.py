@@ -22,7 +22,8 @@ class Scenario:
     """Fields of world.PlannedEnd for each end of the server before the last; all ends are drawn if
     there are none. A tuple stands for one of its values."""
     disturbances: Mapping[str, float] = field(default_factory=dict)
-    """Kinds of disturbances.Disturbances, with their weights; the others do not happen."""
+    """Kinds of disturbances.Disturbances, with their weights; the others do not happen, nor do
+    broker groups fail on schedules of their own."""
     rounds: int = 0
     """How many of them; 0 to draw it."""
     failing: float = 0.0
@@ -35,6 +36,10 @@ class Scenario:
     """Chances of faults.FaultPlan, in every life of the server."""
     gating: float = 0.35
     """Chance of an operator who pauses, limits and resumes (gating.py)."""
+    groups: tuple[int, ...] = ()
+    """How many broker groups there are, one of these; drawn as ever if there are none."""
+    long_outages: int = 0
+    """How many of minutes each broker group but the last of several has; 0 to draw them."""
     small_disk: float = 0.1
     """Chance of a disk that the messages fill, until the last life of the server."""
     disk_bytes: tuple[int, int] = (80_000, 250_000)

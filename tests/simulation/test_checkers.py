@@ -16,7 +16,6 @@ from tests.simulation.checkers import (
     with_files_set_aside,
 )
 from tests.simulation.clock import SimClock
-from tests.simulation.configuration import CONSTANT_BROKERS
 from tests.simulation.determinism import run_deterministic
 from tests.simulation.operator import Poison
 from tests.simulation.witness import Receipt, Witness
@@ -36,9 +35,7 @@ class Story:
 
     def broken(self) -> list[str]:
         """Return the findings, in the order of the checks."""
-        return check(
-            self.witness, self.files, brokers=CONSTANT_BROKERS, at_stop=self.at_stop
-        ).violations
+        return check(self.witness, self.files, brokers=_BROKERS, at_stop=self.at_stop).violations
 
     def flip(self, path: str, position: int) -> int:
         """Flip a bit, and return the byte as it was."""
@@ -197,8 +194,7 @@ async def _deliver(
     witness.acknowledge(key)
     await trio.sleep(100 + after_s)
     receipt = Receipt(key, item, trio.current_time(), witness.clock.now_ms(), "g1")
-    witness.receipts.append(receipt)
-    witness.received.add(key)
+    witness.take([receipt])
 
 
 def _is_late(witness: Witness) -> bool:

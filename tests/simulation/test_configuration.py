@@ -6,14 +6,16 @@ from itertools import pairwise
 
 from tests.simulation.configuration import (
     BROKER_ADDRESSES,
-    CONSTANT_BROKERS,
     SmallConfig,
     draw_configuration,
+    draw_groups,
+    draw_weights,
 )
 from tests.simulation.determinism import derive
 
+_EQUAL = dict.fromkeys(BROKER_ADDRESSES, 1.0)
 DRAWN = [
-    draw_configuration(derive(seed, "configuration"), brokers=BROKER_ADDRESSES)
+    draw_configuration(derive(seed, "configuration"), brokers=BROKER_ADDRESSES, weights=_EQUAL)
     for seed in range(300)
 ]
 
@@ -77,6 +79,33 @@ def test_two_draws_differ_in_most_settings() -> None:
 
 
 def test_a_group_that_is_not_given_is_not_there() -> None:
-    there = {name: BROKER_ADDRESSES[name] for name in CONSTANT_BROKERS}
-    config = draw_configuration(derive(1, "configuration"), brokers=there)
-    assert list(config.brokers) == list(CONSTANT_BROKERS)
+    there = {name: BROKER_ADDRESSES[name] for name in ("g1", "g3")}
+    config = draw_configuration(
+        derive(1, "configuration"), brokers=there, weights={"g1": 3.0, "g3": 0.1}
+    )
+    groups = config.broker_groups()
+    assert [(group.name, group.weight) for group in groups] == [("g1", 3.0), ("g3", 0.1)]
+
+
+def test_no_fewer_messages_may_be_held_than_asked_for() -> None:
+    for seed in range(100):
+        config = draw_configuration(
+            derive(seed, "configuration"), brokers=BROKER_ADDRESSES, weights=_EQUAL, held_min=40
+        )
+        assert min(config.wheel.entries_max, config.sender.entries_max) >= 40
+
+
+def test_worlds_have_one_to_four_groups_and_at_most_one_that_comes_and_goes() -> None:
+    drawn = [draw_groups(derive(seed, "groups")) for seed in range(300)]
+    counts = Counter(len(groups.addresses) for groups in drawn)
+    assert set(counts) == {1, 2, 3, 4}
+    assert min(counts.values()) >= 30
+    assert all(groups.constant for groups in drawn)
+    assert {len(groups.addresses) - len(groups.constant) for groups in drawn} == {0, 1}
+    assert {len(draw_groups(derive(seed, "groups"), (3,)).addresses) for seed in range(9)} == {3}
+
+
+def test_groups_weigh_the_same_or_up_to_a_thousand_times_as_much() -> None:
+    drawn = [draw_weights(derive(seed, "weights"), ("g1", "g2")) for seed in range(200)]
+    ratios = {round(weights["g1"] / weights["g2"], 3) for weights in drawn}
+    assert {1.0, 1000.0, 0.001} <= ratios

@@ -10,6 +10,7 @@ from tests.simulation.clock import EPOCH_MS
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disturbances import Disturbances
 from tests.simulation.faults import HARSH
+from tests.simulation.scenario import Scenario
 from tests.simulation.world import World, planned_ends
 
 KINDS = (
@@ -125,3 +126,47 @@ def test_a_huge_leap_is_taken_back_before_the_server_starts() -> None:
     leaps = [run_deterministic(1, main, seed) for seed in range(40)]
     assert max(leaps) > 2 * 3_600_000
     assert min(leaps) >= 300_000
+
+
+def test_an_outage_is_not_ended_by_another_one_of_the_same_broker() -> None:
+    async def main() -> None:
+        world = World(1)
+        made = disturbances(world, "drift")
+        broker = world.brokers[0]
+        chance = derive(1, "outages")
+        with made._failing([broker], chance):
+            await trio.sleep(10)
+            with made._failing(world.brokers, chance):
+                await trio.sleep(10)
+            assert world.witness.is_down_since(broker.name, 1)
+            others = [other.name for other in world.brokers[1:]]
+            assert not any(world.witness.is_down_since(name, 11) for name in others)
+        assert not world.witness.is_down_since(broker.name, 1)
+        assert not world.network.is_cut_off("server", broker.name)
+
+    run_deterministic(1, main)
+
+
+def test_each_group_fails_on_a_schedule_of_its_own() -> None:
+    world = World(1, scenario=Scenario(groups=(4,)))
+    drawn: Counter[int] = Counter()
+    for seed in range(50):
+        made = Disturbances(
+            world, derive(seed, "disturbances"), length_s=1000, faults=world.result.faults
+        )
+        assert [broker for broker, _, _ in made._alone] == world.brokers
+        drawn.update(len(outages) for _, _, outages in made._alone)
+    assert set(drawn) == {0, 1, 2, 4}
+    assert not disturbances(world, "drift")._alone
+    long_ones = Disturbances(
+        world,
+        derive(1, "disturbances"),
+        length_s=1000,
+        faults=world.result.faults,
+        weights={"drift": 1},
+        long_outages=3,
+    )
+    assert [broker for broker, _, _ in long_ones._alone] == world.brokers[:-1]
+    for _, _, outages in long_ones._alone:
+        assert len(outages) == 3
+        assert all(60 <= for_s <= 900 for _, for_s in outages)

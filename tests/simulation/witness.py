@@ -43,12 +43,18 @@ class Witness:
     """By message id, of the same; 0 for an item without a due time."""
     attempts: Counter[bytes] = field(default_factory=Counter)
     """Requests in which an id was sent."""
+    turned_away: Counter[bytes] = field(default_factory=Counter)
+    """Of those requests the ones of which a producer was told that nothing was kept."""
     acknowledged: dict[bytes, float] = field(default_factory=dict)
     """By message id: when a producer first heard that it was taken."""
     refused: dict[bytes, int] = field(default_factory=dict)
     """Flawed items, by the code they have to get."""
     receipts: list[Receipt] = field(default_factory=list)
+    receipts_of: dict[bytes, list[Receipt]] = field(default_factory=dict)
+    """The same by message id."""
     received: set[bytes] = field(default_factory=set)
+    sightings: dict[bytes, list[tuple[float, str]]] = field(default_factory=dict)
+    """By message id: when it came to which broker, whatever that made of it."""
     deaths_s: list[float] = field(default_factory=list)
     """When the server died."""
     lost: set[bytes] = field(default_factory=set)
@@ -185,6 +191,19 @@ class Witness:
             for name in names
         )
 
+    def is_down_since(self, name: str, from_s: float) -> bool:
+        """Say whether a broker has been away all the time since then, and still is."""
+        troubles = self._troubles.get(name, ())
+        return any(begin_s <= from_s and end_s == math.inf for begin_s, end_s in troubles)
+
+    def known_brokers(self) -> list[str]:
+        """Return the names of all brokers that ever got something, or failed to."""
+        return sorted({receipt.broker for receipt in self.receipts} | set(self._troubles))
+
+    def lived_through(self, from_s: float, until_s: float) -> bool:
+        """Say whether one life of the server lasted all this time."""
+        return any(began_s <= from_s and until_s < ended_s for began_s, ended_s in self._lives)
+
     def any_trouble(self, from_s: float, until_s: float) -> bool:
         """Say whether a broker misbehaved in this time, or the server did not live through it."""
         lived = any(began_s <= from_s and until_s < ended_s for began_s, ended_s in self._lives)
@@ -204,6 +223,31 @@ class Witness:
             if from_s <= until_s and late_until_s >= at_s:
                 until_s = max(until_s, late_until_s + seconds)
         return place < len(self.deaths_s) and self.deaths_s[place] <= until_s
+
+    def are_facts_late(self) -> bool:
+        """Say whether facts may not become durable now, or did not a moment ago."""
+        now_s = trio.current_time()
+        return _touches(self._facts_late, now_s - self.fact_s, now_s)
+
+    def is_settled(self, receipt: Receipt) -> bool:
+        """Say whether the fact of a delivery must have become durable."""
+        return receipt.sure and not self.died_within(receipt.at_s, self.fact_s)
+
+    def is_settled_before(self, message_id: bytes, before_s: float) -> bool:
+        """Say whether the fact of a delivery before then must be durable by now."""
+        if _touches(self._facts_late, before_s, trio.current_time()):
+            return False
+        return any(
+            receipt.at_s < before_s and self.is_settled(receipt)
+            for receipt in self.receipts_of.get(message_id, ())
+        )
+
+    def take(self, receipts: Iterable[Receipt]) -> None:
+        """Note what a broker took."""
+        for receipt in receipts:
+            self.receipts.append(receipt)
+            self.received.add(receipt.message_id)
+            self.receipts_of.setdefault(receipt.message_id, []).append(receipt)
 
     def missing(self) -> list[bytes]:
         """Return what was acknowledged and has not been received."""

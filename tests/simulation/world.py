@@ -30,12 +30,13 @@ from tests.simulation.broker import SimBroker
 from tests.simulation.checkers import check, check_clean_stop, check_end_of_life, whole_files
 from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.configuration import (
-    BROKER_ADDRESSES,
-    CONSTANT_BROKERS,
     HORIZON_DAYS,
     SERVER_ADDRESS,
+    Groups,
     SmallConfig,
     draw_configuration,
+    draw_groups,
+    draw_weights,
 )
 from tests.simulation.crash import Ending, Life, SimNode
 from tests.simulation.deleted import Deleted
@@ -61,6 +62,7 @@ from tests.simulation.probe import Probe
 from tests.simulation.producer import HotBurst, SimProducer
 from tests.simulation.rot import Rot, ids_by_sequence, ids_of, sequences_of
 from tests.simulation.scenario import PLAIN, Scenario
+from tests.simulation.stating import Stating
 from tests.simulation.trace import Trace
 from tests.simulation.witness import Witness
 
@@ -76,6 +78,8 @@ _HELD_UP_S = 120
 _DISK_CHECK_S = 20.0
 """How often a small disk is looked at while it is full: it is for hours."""
 _RACE_CHANCE = 0.25
+_POISON_HELD_MIN = 40
+"""Messages that may be held for delivery at least where brokers refuse some for good."""
 _ROT_CHANCE = 0.1
 _SEALING_S = 300
 """Virtual seconds after the last delivery in which every segment must have been sealed."""
@@ -205,8 +209,10 @@ class World:
     """Everything that belongs to one seed."""
 
     broker_kind: type[SimBroker] = SimBroker
-    constant_brokers: Collection[str] = CONSTANT_BROKERS
-    """Groups that are there all the time: while one does its work, what is due leaves in time."""
+    is_routed: bool = False
+    """Whether a meta server tells the server which groups take which subjects."""
+    groups_fail_alone: bool = True
+    """Whether each broker group has outages on a schedule of its own."""
     expected: tuple[type[Exception], ...] = (StorageError, OSError)
     """Errors with which the server may end."""
     hot_chance: float = 0.12
@@ -244,11 +250,13 @@ class World:
         self._small_until_s = 0.0
         """Until then an answer may come that was given when it was."""
         self._configuring = derive(seed, "configuration")
-        self.config = self._draw_configuration()
-        self.pacer_sleep_ms_max = 7200_000 if is_long else 600_000
+        self._weighing = derive(seed, "weights")
+        self.groups = self._draw_groups(derive(seed, "groups"))
         poisoning = derive(seed, "poison")
         is_poisoned = poisoning.random() < (scenario.poison or self.poison_chance)
         self.witness.poison = Poison(poisoning.choice((6, 15, 40)) if is_poisoned else 0)
+        self.config = self._draw_configuration()
+        self.pacer_sleep_ms_max = 7200_000 if is_long else 600_000
         self.operator = SimOperator(poisoning, self.witness.poison, faults, length_s=self.length_s)
         self.witness.clock_heed_s = self.pacer_sleep_ms_max / 1000 + 60
         resets = 0.002 if shape.random() < 0.3 else 0.0
@@ -278,8 +286,9 @@ class World:
                 on_request=self._request_arrived,
                 faults=faults,
             )
-            for name, address in BROKER_ADDRESSES.items()
+            for name, address in self.groups.addresses.items()
         ]
+        faults[f"worlds of {len(self.brokers)} broker groups"] += 1
         self.deleted = Deleted(self.witness, self.clock)
         self.rot = Rot(
             derive(seed, "rot"),
@@ -299,6 +308,8 @@ class World:
             faults=faults,
             weights=scenario.disturbances,
             rounds=scenario.rounds,
+            groups_fail_alone=self.groups_fail_alone,
+            long_outages=scenario.long_outages,
         )
         minutes_ms = self._busy_minutes(shape, start_ms, days=is_long)
         burst = self._draw_burst(shape, start_ms)
@@ -323,7 +334,17 @@ class World:
         self.gating: Gating | None = None
         """The operator, if the seed has one."""
         if gating.random() < scenario.gating:
-            self.gating = Gating(gating, self.witness, faults, self.length_s)
+            names = tuple(self.groups.addresses)
+            self.gating = Gating(gating, self.witness, faults, self.length_s, groups=names)
+        self.stating = Stating(
+            derive(seed, "stating"),
+            self.witness,
+            self.length_s,
+            self.gating,
+            is_routed=self.is_routed,
+            reads_fail=lambda: self.node.disk.plan.eio_read > 0,
+            is_told_to_stop=self._is_told_to_stop,
+        )
         self._chance = derive(seed, "world")
         self._racing = derive(seed, "race")
         self._stop = trio.Event()
@@ -348,13 +369,23 @@ class World:
             far[10:] = [shape.uniform(1, 5.5) * _DAY_MS for _ in range(10)]
         return [start_ms + round(ahead_ms) for ahead_ms in near + far]
 
+    def _draw_groups(self, chance: random.Random) -> Groups:
+        return draw_groups(chance, self._scenario.groups)
+
     def _draw_configuration(self) -> SmallConfig:
         there = {
             name: address
-            for name, address in BROKER_ADDRESSES.items()
-            if name in CONSTANT_BROKERS or self._configuring.random() < 0.3
+            for name, address in self.groups.addresses.items()
+            if name in self.groups.constant or self._weighing.random() < 0.3
         }
-        config = draw_configuration(self._configuring, brokers=there)
+        config = draw_configuration(
+            self._configuring,
+            brokers=there,
+            weights=draw_weights(self._weighing, there),
+            # Each that is refused for good takes its place for some seconds: with hardly any places
+            # the others would be late by arithmetic alone.
+            held_min=_POISON_HELD_MIN if self.witness.poison.one_in else 1,
+        )
         scenario = self._scenario
         storage = dataclasses.replace(config.storage, **scenario.configuration)
         wheel = dataclasses.replace(config.wheel, **scenario.wheel)
@@ -459,6 +490,9 @@ class World:
         if ending.death is None and ending.error is None:
             check_clean_stop(self.witness, self.node.disk.contents())
         return ending
+
+    def _is_told_to_stop(self) -> bool:
+        return self._stop.is_set()
 
     def _is_small_yet(self) -> bool:
         return self.is_small or trio.current_time() < self._small_until_s
@@ -601,6 +635,7 @@ class World:
                     nursery.start_soon(self.operator.work, server)
                 if self.gating is not None:
                     nursery.start_soon(self.gating.run, server)
+                nursery.start_soon(self.stating.run, server)
                 await serve(server, self._stop)
                 nursery.cancel_scope.cancel()
         finally:
@@ -627,6 +662,7 @@ class World:
         """
         if self._probe is not None and self.node.is_alive:
             self._probe.look()
+            self.stating.something_leaves()
         if self._crash_on_send is None:
             return
         left, death = self._crash_on_send
@@ -766,9 +802,11 @@ def judge(world: World) -> WorldResult:
         findings = check(
             world.witness,
             world.deleted.with_files(whole_files(world.witness, world.node.revive().contents())),
-            brokers=world.constant_brokers,
+            # Where groups come and go the judge of the cluster knows what may be late.
+            brokers=() if world.is_routed else world.groups.constant,
             at_stop=at_stop,
             gating=world.gating,
+            stating=world.stating,
         )
         result.violations += findings.violations
         result.twice = findings.twice
