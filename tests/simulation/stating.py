@@ -216,7 +216,8 @@ class Stating:
             or message_id in witness.received
             or message_id in witness.lost
         )
-        least -= len(witness.doubled)
+        # Of a paused subject some may be counted as paused before they are due.
+        least -= len(witness.doubled) + said[Reason.PAUSED_SUBJECT]
         late = sum(
             witness.due_ms[message_id] < now_ms - _NOW_MS
             and witness.acknowledged[message_id] < young_s
