@@ -4,8 +4,9 @@ They have left the wheel and are in no queue of the sender, but count as held by
 them, and what waits for their subjects' sake goes on waiting.
 """
 
-from collections import deque
+import heapq
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import numpy as np
 import structlog
@@ -35,7 +36,9 @@ class Rereading:
         """Tries that failed, by sequence, of what is here or was offered again."""
         self._refused: set[int] = set()
         """Those that the reader could not read and the sender has yet to give back."""
-        self._waiting: deque[tuple[float, Entries]] = deque()
+        self._waiting: list[tuple[float, int, Entries]] = []
+        """A heap by the time of the next try; the number tells those of one time apart."""
+        self._numbers = count()
         self._more = Wakeup()
         self.count = 0
         """Messages held here."""
@@ -65,7 +68,8 @@ class Rereading:
             kept = entries[again]
             self._refused.difference_update(kept["sequence"].tolist())
             failures = max(self._failures[sequence] for sequence in kept["sequence"].tolist())
-            self._waiting.append((trio.current_time() + self._wait_ms(failures) / 1000, kept))
+            at = trio.current_time() + self._wait_ms(failures) / 1000
+            heapq.heappush(self._waiting, (at, next(self._numbers), kept))
             self.count += len(kept)
             self._more.wake()
         return entries[~again]
@@ -78,7 +82,7 @@ class Rereading:
 
     def held(self) -> Iterator[Entries]:
         """Yield the entries of all messages held here."""
-        for _, entries in self._waiting:
+        for _, _, entries in self._waiting:
             yield entries
 
     async def run(self) -> None:
@@ -87,12 +91,10 @@ class Rereading:
             if not self._waiting:
                 await self._more.sleep()
                 continue
-            with trio.move_on_at(min(at for at, _ in self._waiting)):
+            with trio.move_on_at(self._waiting[0][0]):
                 await self._more.sleep()
-            now = trio.current_time()
-            ready = [entries for at, entries in self._waiting if at <= now]
-            self._waiting = deque(kept for kept in self._waiting if kept[0] > now)
-            for entries in ready:
+            # One between two turns of the loop, and the others are held meanwhile.
+            if self._waiting[0][0] <= trio.current_time():
+                _, _, entries = heapq.heappop(self._waiting)
                 self.count -= len(entries)
                 self._offer(entries)
-                await trio.lowlevel.checkpoint()
