@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 from starlette.applications import Starlette
@@ -13,50 +12,25 @@ from delay_protocol.controls import SubjectControl
 from delay_server.config import AdminConfig
 from delay_server.http import application
 from delay_transport.tokens import Role, Token, digest_of, encode_tokens
+from tests import asgi
 from tests.delay_server.route_rig import RouteWorld
 from tests.delay_server.server_rig import World, make_config, make_item, until
 
 
 class Caller:
-    """A caller of the ASGI application, with its headers."""
+    """A caller of the node's port, with its headers."""
 
     def __init__(self, app: Starlette, *, peer: str = "127.0.0.1", **headers: str) -> None:
-        self.app = app
-        self.peer = peer
-        self.headers = {"host": "127.0.0.1:20811", "content-type": "application/json"}
-        self.headers |= {name.replace("_", "-"): value for name, value in headers.items()}
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = {"host": "127.0.0.1:20811", **asgi.JSON, **given}
+        self._caller = asgi.Caller(app, peer=peer, headers=lines)
 
     async def ask(
         self, method: str, target: str, body: object = None, *, raw: bytes | None = None
     ) -> tuple[int, Any]:
-        sent: list[Any] = []
-        data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
-
-        async def receive() -> dict[str, object]:
-            await trio.lowlevel.checkpoint()
-            return {"type": "http.request", "body": data, "more_body": False}
-
-        async def send(message: Any) -> None:  # noqa: ANN401 (whatever ASGI sends)
-            await trio.lowlevel.checkpoint()
-            sent.append(message)
-
         path, _, query = target.partition("?")
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": [(n.encode(), v.encode()) for n, v in self.headers.items()],
-            "root_path": "",
-            "scheme": "http",
-            "client": (self.peer, 40_000),
-        }
-        await self.app(scope, receive, send)
-        answer = b"".join(message.get("body", b"") for message in sent[1:])
-        return sent[0]["status"], msgspec.json.decode(answer)
+        answer = await self._caller.ask(method, path, body, raw=raw, query=query)
+        return answer.code, answer.json
 
 
 async def test_a_subject_is_paused_explained_and_resumed_and_the_audit_says_by_whom() -> None:

@@ -55,12 +55,8 @@ def test_whatever_strikes_each_is_given_up_once_and_settled_once(
     assert [report["damage"] for report in verify_disk(rig.disk) if report["damage"]] == []
 
 
-def buried(count: int = 6, *, seed: int = 1) -> DeadRig:
-    """Return a store in which so many were given up, their facts known."""
-    rig = DeadRig(seed)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + place for place in range(count)])
+def bury_what_is_due(rig: DeadRig) -> None:
+    """File what was appended, give up what of it is due, and have the facts known."""
     rig.file()
     rig.load(steps=10)
     rig.now_ms += 1000
@@ -68,6 +64,15 @@ def buried(count: int = 6, *, seed: int = 1) -> DeadRig:
     rig.file()
     rig.journal()
     rig.note()
+
+
+def buried(count: int = 6, *, seed: int = 1) -> DeadRig:
+    """Return a store in which so many were given up, their facts known."""
+    rig = DeadRig(seed)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + place for place in range(count)])
+    bury_what_is_due(rig)
     return rig
 
 
@@ -298,13 +303,7 @@ def test_a_place_that_somebody_made_up_leads_to_rows_or_to_nothing(position: int
 def test_a_damaged_batch_is_reported_and_the_others_are_found() -> None:
     rig = buried(3)
     rig.commit([rig.now_ms])
-    rig.file()
-    rig.load(steps=10)
-    rig.now_ms += 1000
-    rig.bury()
-    rig.file()
-    rig.journal()
-    rig.note()
+    bury_what_is_due(rig)
     rig.checkpoint()
     [key] = {row.key for row in rig.dead.rows.values()}
     first = rig.found()[0]
