@@ -820,6 +820,7 @@ class ScheduleLog:
         """Put the finer segments in the place of the coarse one."""
         source = job.source
         del self.segments[source.key.code]
+        self.pending += source.facts_seen - source.surplus_facts
         if not job.damaged:
             # Of a damaged one the files stay, for good: what is in them is to survive as well.
             self._dirty.pop(source.file.path, None)
@@ -828,6 +829,7 @@ class ScheduleLog:
         self._replaced.append(source)
         for segment in job.finer.values():
             segment.facts_seen = segment.facts + self._unfiled_facts(segment.key)
+            self.pending -= segment.facts_seen
             self.segments[segment.key.code] = segment
             for file in (segment.file, segment.facts_file):
                 if file.length:
@@ -864,19 +866,38 @@ class ScheduleLog:
         """Count durable facts; they are filed at the next checkpoint."""
         for sequence in self._untold.keys() & set(facts.sequence.tolist()) if self._untold else ():
             del self._untold[sequence]
-        self._unfiled.append(facts)
-        self.owed.unfiled_facts += len(facts)
         of_dead = facts.of_dead
         if of_dead.any():
-            self.dead.note_facts(facts.take(np.flatnonzero(of_dead)))
+            told = facts.take(np.flatnonzero(of_dead))
+            self._file_later(told)
+            self.dead.note_facts(told)
             facts = facts.take(np.flatnonzero(~of_dead))
         self.given.forget(facts.sequence)
-        self.pending -= len(facts)
         minutes, counts = np.unique(facts.minute, return_counts=True)
         for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
             segment = self._covering(minute)
             if segment is not None:
                 segment.facts_seen += count
+            elif not self.waits_for(minute, minute + 1):
+                # They tell of rows that are sealed, or were lost, and nothing has to know of them.
+                facts = facts.take(np.flatnonzero(facts.minute != minute))
+                continue
+            self.pending -= count
+        self._file_later(facts)
+
+    def _file_later(self, facts: FactBlock) -> None:
+        if len(facts):
+            self._unfiled.append(facts)
+            self.owed.unfiled_facts += len(facts)
+
+    def note_surplus(self, segment: Segment, surplus: int) -> None:
+        """Take from the count of a segment's facts those that do not tell of one more of its rows.
+
+        Else damage would leave messages that nobody counts, and a node be given up that has some.
+        """
+        if segment.key.span is not Span.DEAD:
+            self.pending += surplus - segment.surplus_facts
+        segment.surplus_facts = surplus
 
     def _covering(self, minute: int) -> Segment | None:
         if minute >= DEAD_MINUTES_FROM:
@@ -1027,6 +1048,8 @@ class ScheduleLog:
             segments = self.dead.segments if key.span is Span.DEAD else self.segments
             segment = segments.pop(key.code, None)
             if segment is not None:
+                if key.span is not Span.DEAD:
+                    self.pending -= segment.unsettled
                 segment.close()
 
     def close_clean_files(self) -> None:

@@ -55,6 +55,9 @@ class Segment:
     facts: int = 0
     facts_seen: int = 0
     """Facts filed and not filed yet, repeated ones included."""
+    surplus_facts: int = 0
+    """Of `facts`, those known to tell of no row here, or of one that another tells of: what damage
+    to rows or to facts leaves behind. Known at a start, and when the segment is looked through."""
     facts_at_last_look: int = -1
     """`facts` when the segment was last found to be incomplete."""
 
@@ -83,6 +86,7 @@ class Segment:
         segment.last_sequence = state.last_sequence
         segment.earliest_due_ms = state.earliest_due_ms
         segment.facts = segment.facts_seen = state.facts
+        segment.surplus_facts = max(state.facts - state.rows, 0)
         return segment
 
     def estimate_raw_bytes(self) -> None:
@@ -109,7 +113,12 @@ class Segment:
     @property
     def pending(self) -> int:
         """Rows that have no fact yet."""
-        return max(self.rows - self.facts_seen, 0)
+        return max(self.unsettled, 0)
+
+    @property
+    def unsettled(self) -> int:
+        """What it adds to the count of what is pending; below 0 where facts are told twice."""
+        return self.rows - self.facts_seen + self.surplus_facts
 
     @property
     def earliest_effective_ms(self) -> int:
@@ -179,7 +188,7 @@ class Segment:
     def forget_facts(self) -> None:
         """Begin the facts file anew; only while nobody counts on the segment."""
         self.facts_file.length = self.facts_file.last_crc = 0
-        self.facts = self.facts_seen = 0
+        self.facts = self.facts_seen = self.surplus_facts = 0
 
     def read_rows(
         self,

@@ -27,6 +27,7 @@ REGRESSIONS = {
     203664: "a mark of deleted files damaged: they were listed twice, and left early once",
     204723: "rows filed while a slice of a lane was planned: more than the sender has room for",
     208202: "a segment that could not be read was set aside unsynced, then the power went",
+    210024: "facts about rows that are lost hid messages that nobody counted",
     209344: "a full disk: what is given up held its subject, and each second was read once more",
     100379: "seals damaged, and facts of a sealed segment set aside: the checker missed the facts",
     7029: "a message_log file whose header never got to the disk, while bits rot",

@@ -574,12 +574,19 @@ class StoreRig:
         """Every accepted message is filed exactly once, and the spans do not overlap."""
         self.file(10**9)
         assert self.store.schedule.flush(self.now_ms)
+        self.check_pending()
         assert self.rows_on_disk() == self.expected_rows()
         taken: set[int] = set()
         for segment in self.store.schedule.segments.values():
             minutes = set(range(segment.key.start, segment.key.end))
             assert not taken & minutes, "live segments overlap"
             taken |= minutes
+
+    def check_pending(self) -> None:
+        """What is filed and has no fact is counted."""
+        if not (self._damage_expected or self.journalled):
+            expected = self.memory.accepted.keys() - self.facts_known()
+            assert self.store.schedule.pending == len(expected)
 
     def facts_known(self) -> set[int]:
         """Return the sequences that the store takes for crossed off, sealed segments included."""

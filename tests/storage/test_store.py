@@ -824,6 +824,88 @@ def test_a_lost_part_of_the_message_log_is_reported_with_the_sequences_it_held()
     assert sorted(rig.memory.deliveries) == [2, 4]
 
 
+def lose_the_last_but_one(rig: StoreRig) -> None:
+    """Damage that record in the message_log, and begin another life."""
+    path = min(p for p in rig.disk.contents() if p.startswith("message_log/0"))
+    rig.sync_durable_end()
+    data = rig.disk.contents()[path]
+    place = data.rindex(b"DWB1", 0, data.rindex(b"DWB1"))
+    rig.disk.damage(path, place + 90, b"\xff\xfe\xfd")
+    rig.reopen()
+    assert rig.damages
+
+
+@pytest.mark.parametrize("minutes", [0, 1])
+def test_facts_about_rows_that_are_lost_hide_no_message_from_the_count(minutes: int) -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    rig.checkpoint()
+    rig.commit([START_MS])
+    rig.commit([START_MS + max(minutes * MINUTE_MS, 1)])
+    rig.file(5)
+    rig.load(steps=10)
+    rig.deliver()
+    rig.journal()
+    assert sorted(rig.memory.deliveries) == [2]
+    lose_the_last_but_one(rig)
+    del rig.memory.accepted[2]
+    if not minutes:
+        # The row that is left hides behind the fact, but not once both are looked at.
+        rig.now_ms += MINUTE_MS
+        rig.commit_floor()
+        rig.file(5)
+        rig.checkpoint()
+    assert rig.store.schedule.pending == 1
+    rig.now_ms += MINUTE_MS
+    rig.load(steps=10)
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    assert sorted(rig.memory.deliveries) == [2, 3]
+    assert rig.store.schedule.pending == 0
+    rig.now_ms += MINUTE_MS
+    rig.commit_floor()
+    rig.file(5)
+    rig.checkpoint()
+    assert not rig.store.schedule.segments
+    assert rig.store.schedule.pending == 0
+
+
+def test_a_fact_that_is_told_twice_hides_no_message_from_the_count() -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS, START_MS + 1, START_MS + 2])
+    rig.file()
+    rig.load(steps=10)
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.checkpoint()
+    [segment] = rig.store.schedule.segments.values()
+    rig.disk.damage(segment.facts_file.path, segment.facts_file.length - 3, b"\xff\xfe")
+    rig.reopen()
+    rig.now_ms += 2
+    rig.load(steps=10)
+    rig.deliver(2)
+    rig.journal()
+    rig.note()
+    assert rig.store.schedule.pending == 0
+    rig.now_ms += MINUTE_MS
+    rig.commit_floor()
+    rig.file(5)
+    rig.checkpoint()
+    assert rig.memory.deliveries == Counter({2: 2, 3: 1})
+    assert rig.store.schedule.pending == 1
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.checkpoint()
+    assert not rig.store.schedule.segments
+    assert rig.store.schedule.pending == 0
+
+
 def test_the_checkpoint_is_small_beside_the_largest_batch() -> None:
     rig = populated()
     write_checkpoint(rig.disk, rig.store.identity.log_uuid, rig.store.checkpoint)
