@@ -226,6 +226,9 @@ class Filing:
         """Whether there would be something to load, if there was room for its names."""
         self._check_names = Wakeup()
         self._names_collected = trio.Event()
+        self._names_rest = (0, 0)
+        """From when on is due what was thrown out for its names, and when to load it at the
+        earliest, unless something came before it."""
         self._look_again = False
         """Something has come that run_loading may not have seen."""
         self.hour_mark = store.schedule.hour_mark
@@ -411,8 +414,11 @@ class Filing:
         excess += self._limits.wheel_entries_max // 4
         await self._throw_out(max(len(self._wheel) - excess, 0))
 
-    async def _throw_out(self, keep: int) -> None:
-        """Throw all but about `keep` entries out of the wheel; to be called holding `taking`."""
+    async def _throw_out(self, keep: int, *, rests: bool = False) -> None:
+        """Throw all but about `keep` entries out of the wheel; to be called holding `taking`.
+
+        What `rests` is loaded again when half of the time is over until the first of it is due.
+        """
         before = len(self._wheel)
         key = self._wheel.eviction_key(keep)
         for _ in self._wheel.evict(key):
@@ -422,6 +428,10 @@ class Filing:
             "the wheel is full; what is due last waits on disk", entries=before - len(self._wheel)
         )
         await self.run(self._store.schedule.lower_cursor, key, self._out_of_wheel.after(key))
+        if rests:
+            # Else what does not fit would come and go without end.
+            now_ms = self._pacer.now_ms()
+            self._names_rest = key[0], now_ms + (key[0] - now_ms) // 2
         self._wake_loading()
 
     async def reload(self) -> None:
@@ -457,7 +467,7 @@ class Filing:
                     if self._has_too_many_names():
                         share = self._subjects.bytes_max // 2 / self._subjects.bytes_held
                         keep = int(len(self._wheel) * share)
-                        await self._throw_out(max(keep, self._limits.load_step_rows))
+                        await self._throw_out(max(keep, self._limits.load_step_rows), rests=True)
                 await self._collect_names()
             self._names_collected.set()
             self._names_collected = trio.Event()
@@ -482,8 +492,8 @@ class Filing:
             await self.run(self._store.schedule.condemn_subjects, held)
         while not await self.run(self._subjects.sweep, _SWEPT_AT_ONCE):
             pass
-        most = max(self.held, len(self._subjects), 1)
-        self._bytes_an_entry = self._subjects.bytes_held // most
+        if most := max(self.held, len(self._subjects)):
+            self._bytes_an_entry = self._subjects.bytes_held // most
 
     async def _subjects_held(self) -> npt.NDArray[np.bool_]:
         """Say which subject numbers wheel and sender hold; to be called holding `taking`.
@@ -532,6 +542,8 @@ class Filing:
         waits_for_names = False
         if view.next_load_ms is not None:
             at = view.next_load_ms - self._limits.load_ahead_ms
+            if view.next_load_ms >= self._names_rest[0]:
+                at = max(at, self._names_rest[1])
             has_room = self._has_room()
             self._waits_for_room = not has_room
             waits_for_names = at <= now_ms and self._lacks_names_room
@@ -606,9 +618,11 @@ class Filing:
     def _begin_load(self, until_ms: int) -> LoadJob | None:
         if not self._has_room():
             return None
-        return self._store.schedule.begin_load(
-            until_ms, rows_max=self._rows_to_load, now_ms=self._pacer.now_ms()
-        )
+        schedule, now_ms = self._store.schedule, self._pacer.now_ms()
+        rest_from_ms, rest_until_ms = self._names_rest
+        if now_ms < rest_until_ms and (schedule.next_load_ms() or 0) >= rest_from_ms:
+            return None
+        return schedule.begin_load(until_ms, rows_max=self._rows_to_load, now_ms=now_ms)
 
     async def _load(self, job: LoadJob | CloseJob) -> None:
         done, before = False, job.started

@@ -671,6 +671,21 @@ async def test_with_more_names_due_than_fit_what_is_due_last_waits_on_disk() -> 
         assert b.entered.total() < 2 * 3000
 
 
+async def test_what_does_not_fit_for_its_names_does_not_come_and_go_without_end() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=1_024)
+    limits = FilingLimits(load_step_rows=1)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        due_ms = b.clock.now_ms() + 100_000
+        b.submit_names([b"%0200d" % number for number in range(5)], due_ms)
+        await trio.sleep(99)
+        # Seven times is 100 s halved before it is less than a second.
+        assert b.entered.total() < 7 * 5
+        with trio.fail_after(2):
+            while b.names:
+                await trio.sleep(0.05)
+                b.pop_named()
+
+
 async def test_names_of_messages_that_wait_to_be_written_do_not_stop_those_that_come() -> None:
     schedule = ScheduleLimits(subjects_bytes_max=10_000)
     limits = FilingLimits(checkpoint_interval_ms=3_600_000)

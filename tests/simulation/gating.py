@@ -32,6 +32,8 @@ _SLACK = 2
 """Messages more than the arithmetic allows: what was refused before comes again."""
 _AT_BACKLOG = 0.25
 """Chance that he pauses everything when he sees that something waits for a broker."""
+_PAUSES_MAX = 8
+"""In a life: each makes the server read anew what waits, however long it does."""
 
 
 @dataclass(slots=True)
@@ -116,13 +118,17 @@ class Gating:
         """Ask for this and that in one life of the server, until cancelled."""
         await server.ready.wait()
         self._begin_life(server)
+        pauses_left = _PAUSES_MAX
         while not self.is_over:
             await self._disturb(server)
             until_s = trio.current_time() + self.chance.uniform(5, self.length_s / 12)
             # An event would be of this life or the next; it is seldom, and costs nothing.
             while trio.current_time() < until_s and not self.is_over:
                 await trio.sleep(3.1)
-                if server.sender.unsent().queued and self.chance.random() < _AT_BACKLOG:
+                if not (pauses_left and server.sender.unsent().queued):
+                    continue
+                if self.chance.random() < _AT_BACKLOG:
+                    pauses_left -= 1
                     await self._pause_all(server)
         await self._change(server, lambda _: Controls())
         if not (self._known.subjects or self._known.groups):
