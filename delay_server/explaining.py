@@ -151,15 +151,43 @@ def counts(server: "DelayServer") -> dict[str, int]:
     What the sender and the wheel hold is counted as it is; of what is on disk only, what was seen
     to be due is known by subject, and the rest waits for its time or to be loaded.
     """
-    found: Counter[Reason] = Counter()
     around = surroundings(server)
+    found = _sent_or_parked(server, around)
+    of_lanes: Counter[Reason] = Counter()
+    for lane, count in server.lanes.dropped_by_lane().items():
+        kind, groups = lane_look(server, lane, None)
+        reason = reason_of_lane(kind, groups, around)
+        of_lanes[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
+    found += of_lanes
+    found[Reason.DAMAGED] = server.undeliverable
+    late, of_late = _late_on_disk(server, found, of_lanes, around)
+    next_due_ms = server.wheel.next_due_ms()
+    is_due = next_due_ms is not None and next_due_ms <= around.now_ms
+    of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
+    found[Reason.NO_ROOM if is_due and not around.has_room else of_rest] += len(server.wheel)
+    rest = server.store.schedule.pending + server.filing.backlog_rows - found.total()
+    if rest > 0:
+        late = min(late, rest)
+        found[of_late] += late
+        found[of_rest] += rest - late
+    # Last: they are done with for the log of what is to be delivered.
+    found[Reason.DEAD] = server.dead_letters.pending
+    return {reason.value: found[reason] for reason in Reason}
+
+
+def _sent_or_parked(server: "DelayServer", around: Surroundings) -> Counter[Reason]:
+    """Count what the sender holds, and what waits because it may not leave."""
     unsent = server.sender.unsent()
-    found[Reason.IN_FLIGHT] = unsent.in_flight
-    found[Reason.RETRY_BACKOFF] = unsent.retrying
-    found[Reason.CLOCK_SET_BACK] = unsent.early
-    found[Reason.RATE_LIMITED] = server.meters.count
-    found[Reason.DEAD_BEING_RECORDED] = server.burying.count
-    found[Reason.UNREADABLE] = server.rereading.count
+    found = Counter(
+        {
+            Reason.IN_FLIGHT: unsent.in_flight,
+            Reason.RETRY_BACKOFF: unsent.retrying,
+            Reason.CLOCK_SET_BACK: unsent.early,
+            Reason.RATE_LIMITED: server.meters.count,
+            Reason.DEAD_BEING_RECORDED: server.burying.count,
+            Reason.UNREADABLE: server.rereading.count,
+        }
+    )
     paused, unrouted = server.lanes.paused(0), server.lanes.unrouted(0)
     for lane, count in server.sender.queued_by_lane().items():
         kind, groups = lane_look(server, lane, None)
@@ -172,44 +200,34 @@ def counts(server: "DelayServer") -> dict[str, int]:
         found[reason_of_lane(kind, groups, around)] += count
     found[Reason.PAUSED_SUBJECT] += paused.messages
     found[Reason.NO_ROUTE] += unrouted.messages
-    of_lanes: Counter[Reason] = Counter()
-    for lane, count in server.lanes.dropped_by_lane().items():
-        kind, groups = lane_look(server, lane, None)
-        reason = reason_of_lane(kind, groups, around)
-        of_lanes[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
-    found += of_lanes
-    found[Reason.DAMAGED] = server.undeliverable
-    next_due_ms = server.wheel.next_due_ms()
-    in_wheel = len(server.wheel)
-    if next_due_ms is not None and next_due_ms <= around.now_ms and not around.has_room:
-        found[Reason.NO_ROOM] += in_wheel
-    else:
-        found[Reason.CLOCK_HELD if around.clock_held else Reason.WAITING] += in_wheel
-    rest = server.store.schedule.pending + server.filing.backlog_rows - sum(found.values())
-    if rest > 0:
-        late = 0 if around.clock_held else _due_on_disk(server, sum(found.values()), around)
-        # What becomes due of a subject whose lane comes by it is not seen before it comes.
-        of_late = of_lanes.most_common(1)[0][0] if of_lanes else Reason.LOADING
-        found[of_late] += min(late, rest)
-        of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
-        found[of_rest] += rest - min(late, rest)
-    # Last: they are done with for the log of what is to be delivered.
-    found[Reason.DEAD] = server.dead_letters.pending
-    return {reason.value: found[reason] for reason in Reason}
+    return found
 
 
-def _due_on_disk(server: "DelayServer", held: int, around: Surroundings) -> int:
-    """Return how much is due and still on disk, or on its way from there, to a minute's worth.
+def _late_on_disk(
+    server: "DelayServer",
+    found: Counter[Reason],
+    of_lanes: Counter[Reason],
+    around: Surroundings,
+) -> tuple[int, Reason]:
+    """Return how much on disk is due and not `found`, to a minute's worth, and why it is there.
 
-    `held`: what is counted already, of which it is not known in which segments it lies.
+    What is found, or in the wheel, lies in segments, too, but nobody knows in which.
     """
-    schedule = server.store.schedule
+    schedule, lanes = server.store.schedule, server.lanes
+    if around.clock_held:
+        return 0, Reason.CLOCK_HELD
     load_ms = schedule.next_load_ms()
     is_behind = load_ms is not None and load_ms <= around.now_ms
-    is_loading = is_behind or schedule.jobs or server.filing.taking.locked()
-    if not (is_loading or server.lanes.opened):
-        return 0
-    return max(schedule.pending_from(around.now_ms) - held, 0)
+    if is_behind or schedule.jobs or server.filing.taking.locked() or lanes.opened:
+        # What becomes due of a subject whose lane comes by it is not seen before it comes.
+        reason = of_lanes.most_common(1)[0][0] if of_lanes else Reason.LOADING
+        held = found.total() + len(server.wheel)
+        return max(schedule.pending_from(around.now_ms) - held, 0), reason
+    # Nor is what became due of a subject that had such a lane, and may not leave now.
+    late = max(schedule.pending_before(around.now_ms) - found.total(), 0)
+    if lanes.paused(0).subjects:
+        return late, Reason.PAUSED_SUBJECT
+    return late if lanes.unrouted(0).subjects else 0, Reason.NO_ROUTE
 
 
 async def find(

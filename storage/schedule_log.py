@@ -540,6 +540,14 @@ class ScheduleLog:
             if segment.earliest_effective_ms <= now_ms
         )
 
+    def pending_before(self, now_ms: int) -> int:
+        """Return how many rows without a fact lie in segments of which all were due by then."""
+        return sum(
+            segment.pending
+            for segment in self.segments.values()
+            if segment.key.end * MINUTE_MS <= now_ms
+        )
+
     def begin_load(self, until_ms: int, *, rows_max: int, now_ms: int) -> LoadJob | None:
         """Begin to move the common cursor towards `until_ms`, over at most about `rows_max` rows.
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import trio
 
+from delay_server.config import WheelConfig
 from delay_server.explaining import counts
 from delay_server.http import application
 from tests.delay_server.dead_rig import bury, explained, fill_disk, refuse_all, send
-from tests.delay_server.server_rig import World, make_item, until
+from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.delay_server.test_admin_http import Caller
 
 
@@ -104,3 +105,24 @@ async def test_what_waits_for_its_time_is_not_counted_with_what_is_loaded() -> N
         await server.filing.run(schedule.flush, world.now_ms)
         assert schedule.pending_from(world.now_ms + 2 * hour_ms) == 0
         assert schedule.pending_from(world.now_ms + 4 * hour_ms) == 2
+
+
+async def test_what_came_by_a_lane_of_its_own_is_counted_as_paused_when_that_is_closed() -> None:
+    world = World()
+    wheel = WheelConfig(entries_max=80, lane_entries_min=1, lanes_max=2)
+    async with world.serving(make_config(wheel=wheel)) as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/a", {"rate_per_s": 0.05})
+        producer = await world.connect()
+        due_ms = world.now_ms + 1000
+        await producer.send(*(make_item(f"m{n}", due_ms, subject="a") for n in range(10)))
+        await trio.sleep(5)
+        assert server.lanes.opened
+        # These lie before what the lane has loaded, and the wheel never sees them.
+        await producer.send(*(make_item(f"n{n}", due_ms, subject="a") for n in range(10)))
+        await trio.sleep(60)
+        sent = len(world.broker.ids)
+        await operator.ask("PUT", "/controls/subjects/a", {"paused": True})
+        await trio.sleep(120)
+        found = counts(server)
+        assert found["paused_subject"] == sum(found.values()) == 20 - sent
