@@ -22,16 +22,17 @@ REGRESSIONS = {
     1150: "what was read for a lane found its room in the sender taken",
     1338: "a clock that leapt made a message due in time that was to be refused",
     2125: "dead before its first step: no life of the server, and nothing it could have broken",
+    7029: "a message_log file whose header never got to the disk, while bits rot",
     100057: "a seal damaged, and its file deleted for its age: its segment seemed lost",
+    100379: "seals damaged, and facts of a sealed segment set aside: the checker missed the facts",
     200443: "a clock that leapt and was taken back made what is due at once due a day later",
     203664: "a mark of deleted files damaged: they were listed twice, and left early once",
     204723: "rows filed while a slice of a lane was planned: more than the sender has room for",
     208202: "a segment that could not be read was set aside unsynced, then the power went",
+    209344: "a full disk: what is given up held its subject, and each second was read once more",
+    209368: "the same: a letter that could not be recorded kept its subject waiting",
     210024: "facts about rows that are lost hid messages that nobody counted",
     210107: "what came by a lane that a pause closed was counted as waiting for its time",
-    209344: "a full disk: what is given up held its subject, and each second was read once more",
-    100379: "seals damaged, and facts of a sealed segment set aside: the checker missed the facts",
-    7029: "a message_log file whose header never got to the disk, while bits rot",
 }
 """Seeds that have found a fault, of the server or of the simulation, as worlds were then. A world
 that grows tells other stories: what was wrong with the server has tests of its own (test_world.py).
