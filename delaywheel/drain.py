@@ -1,15 +1,12 @@
 """`delaywheel drain`: bring a node or a broker group to rest before a planned stop."""
 
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import click
 
 from delaywheel.admin_client import Session
 from delaywheel.failures import ExitCode, Failure
-from delaywheel.node_client import TIMEOUT_S, of_node, print_json, session_of
+from delaywheel.node_client import TIMEOUT_S, NodeRules, Rules, of_rules, print_json
 
 _LOOK_S = 0.2
 
@@ -24,37 +21,41 @@ _LOOK_S = 0.2
     help="How long to wait for what is under way.",
 )
 @click.option("--undo", is_flag=True, help="Go on as before.")
-@of_node
-def drain(
-    *,
-    group: str | None,
-    seconds: float,
-    undo: bool,
-    server: str,
-    token_file: Path | None,
-    as_json: bool,
-) -> None:
+@of_rules
+def drain(*, group: str | None, seconds: float, undo: bool, door: Rules) -> None:
     """Bring a node to rest before it is stopped, or a broker group before it is.
 
     A node has clients told to go elsewhere, takes nothing more, sends nothing more, and waits until
-    nothing is in flight. A group is paused until nothing is in flight to it; after its stop it is
-    to be resumed. The exit code is 0 if all is at rest, else 7, and what is left is said.
+    nothing is in flight. It is asked itself (--server), with a meta server too. A group is paused
+    until nothing is in flight to it; after its stop it is to be resumed. Where nodes have a meta
+    server that is said there (--meta), for all of them. The exit code is 0 if all is at rest,
+    else 7, and what is left is said.
 
     \b
     Examples:
       delaywheel drain && systemctl stop delaywheel-delay-server
       delaywheel drain --undo
       delaywheel drain --group g1 --seconds 60
+      delaywheel drain --meta 127.0.0.1:8080 --group g1
     """
-    session = session_of(server, token_file, as_json=as_json, timeout_s=seconds + TIMEOUT_S)
     if group is not None:
-        _drain_group(session, group, seconds, undo=undo)
-        return
+        _drain_group(door, group, seconds, undo=undo)
+    elif isinstance(door, NodeRules):
+        _drain_node(door.session, seconds, undo=undo)
+    else:
+        raise click.UsageError(
+            "a node is brought to rest at the node: give --server HOST:PORT, its http.address; "
+            "--meta goes with --group"
+        )
+
+
+def _drain_node(session: Session, seconds: float, *, undo: bool) -> None:
+    session.timeout_s = seconds + TIMEOUT_S
     if undo:
         answer = session.ask("DELETE", "drain")
     else:
         answer = session.ask("POST", "drain", body={"seconds": seconds})
-    if as_json:
+    if session.as_json:
         print_json(answer)
     else:
         click.echo(f"the node is {answer['phase']}; {answer['held']} due messages are left in it")
@@ -62,22 +63,24 @@ def drain(
         raise Failure("not at rest: " + "; ".join(answer["waits_for"]), ExitCode.REFUSED)
 
 
-def _drain_group(session: Session, group: str, seconds: float, *, undo: bool) -> None:
-    session.ask("PATCH", "controls", "groups", group, body={"paused": not undo})
+def _drain_group(door: Rules, group: str, seconds: float, *, undo: bool) -> None:
+    door.pause_group(group, paused=not undo)
     deadline = time.monotonic() + seconds
-    while True:
-        state: Mapping[str, Any] = session.ask("GET", "controls")["group_states"].get(group, {})
-        in_flight = int(state.get("in_flight", 0))
-        if undo or not in_flight or time.monotonic() >= deadline:
-            break
+    left = door.in_flight_to(group)
+    while not (undo or left.is_none) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-    if session.as_json:
-        print_json({"group": group, "paused": not undo, "done": not in_flight, **state})
+        left = door.in_flight_to(group)
+    if door.session.as_json:
+        found = {"in_flight": left.messages, "nodes": left.nodes, "unknown": left.unknown}
+        print_json({"group": group, "paused": not undo, "done": left.is_none, **found})
     elif undo:
         click.echo(f"group {group} goes on")
-    elif not in_flight:
-        click.echo(f"group {group} is paused and nothing is in flight to it")
-    if in_flight and not undo:
+    elif left.is_none:
+        nodes = "1 node" if left.nodes == 1 else f"{left.nodes} nodes"
+        click.echo(f"group {group} is paused and nothing is in flight to it from {nodes}")
+    if not undo and not left.is_none:
         raise Failure(
-            f"not at rest: {in_flight} messages are in flight to {group}", ExitCode.REFUSED
+            f"not at rest: {left.messages} messages are in flight to {group}"
+            + "".join(f"; not known of {one}" for one in left.unknown),
+            ExitCode.REFUSED,
         )

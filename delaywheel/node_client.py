@@ -2,7 +2,8 @@
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -96,7 +97,8 @@ def of_rules(command: Command) -> Command:
         click.option(
             "--server",
             metavar="HOST:PORT",
-            help=f"The HTTP address of a delay server without a meta server. [default: {_NODE}]",
+            help="A delay server's HTTP address; without a meta server it keeps rules of its own. "
+            f"[default: {_NODE}]",
         ),
     ):
         run = option(run)
@@ -115,6 +117,23 @@ def on_one(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """What is in flight to a broker group."""
+
+    messages: int
+    """From the nodes that said it."""
+    nodes: int
+    """How many were asked."""
+    unknown: tuple[str, ...] = ()
+    """Nodes that did not say it, and why."""
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it is known that nothing is."""
+        return not self.messages and not self.unknown
 
 
 class NodeRules:
@@ -139,6 +158,15 @@ class NodeRules:
             print_json(answer)
         else:
             _say_rule(kind, name, answer.get("rule"))
+
+    def pause_group(self, name: str, *, paused: bool) -> None:
+        """Pause a broker group, or have it go on, and say nothing."""
+        self.session.ask("PATCH", "controls", "groups", name, body={"paused": paused})
+
+    def in_flight_to(self, group: str) -> InFlight:
+        """Return what is in flight to a broker group."""
+        states: Mapping[str, Any] = self.session.ask("GET", "controls")["group_states"]
+        return InFlight(messages=int(states.get(group, {}).get("in_flight", 0)), nodes=1)
 
 
 class ClusterRules:
@@ -165,28 +193,61 @@ class ClusterRules:
         Raises Failure if one does not.
         """
         kind, name = _one_of(subject, group)
-        cluster = self._name()
-        answer = self.session.ask(
-            "PATCH", "controls", cluster, f"{kind}s", body={kind: name, **body}
-        )
+        answer = self._store(kind, name, body)
         if not self.session.as_json:
             _say_rule(kind, name, answer[f"{kind}s"].get(name))
-        deadline = time.monotonic() + _NODES_S
-        while (lacking := _lacking(answer)) and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-            answer = self.session.ask("GET", "controls", cluster)
-        nodes = len(answer["nodes"])
+        answer = self._until_followed(answer)
+        lacking, nodes = _lacking(answer), len(answer["nodes"])
         if self.session.as_json:
             print_json(answer)
         else:
             click.echo(
                 f"version {answer['version']}: {nodes - len(lacking)} of {nodes} nodes go by it"
             )
-        if lacking:
-            raise Failure(
-                "stored, but not everywhere yet: " + "; ".join(map(_why_lacking, lacking)),
-                ExitCode.REFUSED,
-            )
+        _check_followed(lacking)
+
+    def pause_group(self, name: str, *, paused: bool) -> None:
+        """Pause a broker group, or have it go on, wait until all nodes go by it, and say nothing.
+
+        Raises Failure if one does not.
+        """
+        answer = self._until_followed(self._store("group", name, {"paused": paused}))
+        _check_followed(_lacking(answer))
+
+    def in_flight_to(self, group: str) -> InFlight:
+        """Return what is in flight to a broker group from the nodes of the cluster.
+
+        They are asked at the HTTP addresses that they registered.
+        """
+        from delaywheel.topology import ask_nodes
+
+        cluster = self._name()
+        groups = self.session.ask("GET", "topology")["delay_groups"]
+        nodes = [node for one in groups if one["cluster"] == cluster for node in one["nodes"]]
+        answers = ask_nodes(nodes, lambda status: _in_flight_of(status, group))
+        return InFlight(
+            messages=sum(answer.get("in_flight", 0) for answer in answers),
+            nodes=len(nodes),
+            unknown=tuple(
+                f"{node['node_id']}: {answer['error']}"
+                for node, answer in zip(nodes, answers, strict=True)
+                if "error" in answer
+            ),
+        )
+
+    def _store(self, kind: str, name: str, body: Mapping[str, object]) -> Mapping[str, Any]:
+        """Change a rule at the meta server; return all rules, and which nodes go by them."""
+        return self.session.ask(
+            "PATCH", "controls", self._name(), f"{kind}s", body={kind: name, **body}
+        )
+
+    def _until_followed(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Wait a moment for all nodes to go by what was stored; return how it is then."""
+        deadline = time.monotonic() + _NODES_S
+        while _lacking(answer) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            answer = self.session.ask("GET", "controls", self._name())
+        return answer
 
     def _name(self) -> str:
         """Return which cluster is meant; raise UsageError if it has to be said."""
@@ -207,9 +268,36 @@ class ClusterRules:
 Rules = NodeRules | ClusterRules
 
 
+class _Broker(msgspec.Struct, frozen=True):
+    in_flight: int
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """What is looked at of a node's status."""
+
+    failing: list[str]
+    brokers: dict[str, _Broker] = {}
+    """A node that has none delivers nothing: it is no master, or has only just been started."""
+
+
+def _in_flight_of(status: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return what is in flight to a group; raise ValidationError for what is no node's status."""
+    broker = msgspec.convert(status, _Status).brokers.get(group)
+    return {"in_flight": 0 if broker is None else broker.in_flight}
+
+
 def _lacking(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the nodes that do not go by the present version, as far as is known."""
     return [node for node in answer["nodes"] if node["note"] or node["liveness"] == "none"]
+
+
+def _check_followed(lacking: Sequence[Mapping[str, Any]]) -> None:
+    """Raise Failure if there are nodes that do not go by what was stored."""
+    if lacking:
+        raise Failure(
+            "stored, but not everywhere yet: " + "; ".join(map(_why_lacking, lacking)),
+            ExitCode.REFUSED,
+        )
 
 
 def _why_lacking(node: Mapping[str, Any]) -> str:

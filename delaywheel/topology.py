@@ -7,7 +7,7 @@ answer holds nobody up.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,42 +78,49 @@ def fetch(session: Session) -> Json:
 
     Raises Failure if the meta server does not answer.
     """
-    import trio
-
     found = session.ask("GET", "topology")
     nodes = [node for group in found["delay_groups"] for node in group["nodes"]]
-    addresses = list(dict.fromkeys(node["http_address"] for node in nodes if node["http_address"]))
-    lags = trio.run(_ask_all, addresses)
-    for node in nodes:
-        if node["http_address"]:
-            node["lag"] = lags[node["http_address"]]
-        else:
-            node["lag"] = {"error": "it has no HTTP address"}
+    for node, lag in zip(nodes, ask_nodes(nodes, _lag_of), strict=True):
+        node["lag"] = lag
     return found
 
 
-async def _ask_all(addresses: Sequence[str]) -> dict[str, Json]:
-    """Return the lag of each node by its address; ends in time whatever the nodes do."""
+def ask_nodes(nodes: Sequence[Json], take: Callable[[Json], Json]) -> list[Json]:
+    """Return what `take` makes of the status of each node, or {"error": why there is none}.
+
+    Nodes are as the meta server tells them, with an `http_address`. `take` raises ValidationError
+    for what is no status. Ends in time whatever the nodes do.
+    """
     import trio
 
-    lags: dict[str, Json] = {
+    addresses = list(dict.fromkeys(node["http_address"] for node in nodes if node["http_address"]))
+    found = trio.run(_ask_all, addresses, take)
+    found[""] = {"error": "it has no HTTP address"}
+    return [found[node["http_address"]] for node in nodes]
+
+
+async def _ask_all(addresses: Sequence[str], take: Callable[[Json], Json]) -> dict[str, Json]:
+    """Return the answer of each node by its address."""
+    import trio
+
+    answers: dict[str, Json] = {
         address: {"error": f"not asked within {NODES_TIMEOUT_S:g} s"} for address in addresses
     }
     limiter = trio.CapacityLimiter(NODES_AT_ONCE)
 
     async def ask(address: str) -> None:
         async with limiter:
-            lags[address] = await _ask(address)
+            answers[address] = await _ask(address, take)
 
     with trio.move_on_after(NODES_TIMEOUT_S):
         async with trio.open_nursery() as nursery:
             for address in addresses:
                 nursery.start_soon(ask, address)
-    return lags
+    return answers
 
 
-async def _ask(address: str) -> Json:
-    """Return how far a node is, or {"error": why not}."""
+async def _ask(address: str, take: Callable[[Json], Json]) -> Json:
+    """Return what is taken of a node's status, or {"error": why not}."""
     import trio
 
     from delay_transport import AddressError, parse_address
@@ -123,7 +130,8 @@ async def _ask(address: str) -> Json:
         try:
             host, port = parse_address(address)
             async with await trio.open_tcp_stream(host, port) as stream:
-                return _lag_of(await _get(stream, address))
+                body = await _get(stream, address)
+                return take(msgspec.json.decode(body, type=dict[str, Any]))
         except (OSError, trio.BrokenResourceError, AddressError) as failed:
             error = f"does not answer: {failed}"
         except (ValueError, RecursionError, msgspec.MsgspecError):
@@ -147,8 +155,7 @@ async def _get(stream: Any, address: str) -> bytes:  # noqa: ANN401 (imported la
     return body
 
 
-def _lag_of(body: bytes) -> Json:
-    status = msgspec.json.decode(body, type=dict[str, Any])
+def _lag_of(status: Json) -> Json:
     return {name: status[name] for name in _LAGS if name in status}
 
 

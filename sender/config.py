@@ -106,6 +106,10 @@ class SenderConfig:
     """Time in which the refusals of a group, by which it has a smaller share, are forgotten to a
     third."""
 
+    pace_fade_s: float = 0.5
+    """Time in which slow answers of a group, by which it has a smaller share, are forgotten to a
+    third: where little is sent it would wait long for the turn in which it shows how it is now."""
+
     ramp_s: float = 2.0
     """Time in which the share of a group that had failed grows back to its weight."""
 

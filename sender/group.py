@@ -175,6 +175,7 @@ class Group:
             queue_s=config.queue_s,
             quick_s=config.quick_s,
             usual_s_max=config.usual_s_max,
+            fade_s=config.pace_fade_s,
         )
         self._window = Window(self._window_limits)
         self._queue_items = self._lane_items_min = self._window_limits.queue_items_min
@@ -261,8 +262,12 @@ class Group:
 
     def answer_s(self, now: float) -> float:
         """Return how long its answers take: as they did of late, or as one keeps us waiting now."""
+        return max(self._window.answer_s, self._waited_s(now))
+
+    def _waited_s(self, now: float) -> float:
+        """Return how long it has kept us waiting for an answer by now; 0 if for none."""
         since = None if self._connection is None else self._connection.waits_since()
-        return self._window.answer_s if since is None else max(self._window.answer_s, now - since)
+        return 0.0 if since is None else now - since
 
     def is_slow(self, now: float) -> bool:
         """Return whether others had better get what it could be given."""
@@ -290,10 +295,12 @@ class Group:
             room=room,
             is_well=is_well,
             room_beside=beside,
-            weight=self._effective(now, answer_s),
+            weight=self._effective(now),
         )
 
-    def _effective(self, now: float, answer_s: float) -> float:
+    def _effective(self, now: float) -> float:
+        # A few that it gets now tell more than what it took for many a while ago.
+        answer_s = max(self._window.recent_s(now), self._waited_s(now))
         return self._weight.effective(now, answer_s=answer_s, quick_s=self._window.quick_s)
 
     def status(self) -> GroupStatus:
@@ -314,7 +321,7 @@ class Group:
             circuit_reason=self._circuit_reason,
             gate=self._gate,
             weight=self._weight.configured,
-            effective_weight=self._effective(now, answer_s) if self._takes else 0.0,
+            effective_weight=self._effective(now) if self._takes else 0.0,
             window_requests=self._window.requests,
             queue_items=self._queue_items,
             answer_s=answer_s,

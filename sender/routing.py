@@ -8,6 +8,7 @@ Where groups differ by subject a lane has one set of groups, told by LaneRoutes,
 shown those alone: so nothing is looked up for a message.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -19,6 +20,13 @@ from sender.parcels import Entries
 
 LATER: Final = -1
 """The choice for an entry that no group can take now. It keeps its place at the front."""
+
+_PARTS: Final = 4
+"""Into so many parts is divided what waits: one group does not get a whole backlog, for which the
+others would get all that comes in the seconds after it."""
+
+_PART_MIN: Final = 16
+"""Entries that are not divided: each group that gets some of them has a request of its own."""
 
 _SETS_KEPT_MAX: Final = 10_000
 """Sets of groups come and go; beyond it what each group has to its credit is forgotten."""
@@ -95,12 +103,13 @@ class LaneRoutes(Protocol):
 
 
 class Weighted:
-    """Smooth weighted round robin, batch by batch, over the groups that have room.
+    """Smooth weighted round robin, part by part, over the groups that have room.
 
     Each group that has room is credited its part, by weight, of whatever is given to any; whoever
-    has most to its credit is next and pays for what it gets. So shares are exact to a batch however
-    many entries come at a time, and nobody gets many batches in a row. A group without room earns
-    nothing: it has nothing to catch up on when it is back.
+    has most to its credit is next and pays for what it gets. Parts are smaller towards the end of
+    what waits, and none is more than a batch: so shares are exact to a few entries however many
+    come at a time, and nobody gets many parts in a row. A group without room earns nothing: it has
+    nothing to catch up on when it is back.
 
     Entries that a group which is well can take soon are not given to one which is not, but for a
     few. The group to avoid is taken only where no other one has room: a broker that does not answer
@@ -122,27 +131,38 @@ class Weighted:
             rooms = [group.room for group in groups]
         weights = [group.weight for group in groups]
         credit = self._credits_of(groups)
+        able: list[int] = []
+        parts: list[float] = []
         start = 0
         while start < len(entries):
-            able = [number for number, room in enumerate(rooms) if room > 0]
-            able = [number for number in able if number != avoid] or able
             if not able:
-                break
-            count = min(self._batch_items, len(entries) - start)
+                able = [number for number, room in enumerate(rooms) if room > 0]
+                able = [number for number in able if number != avoid] or able
+                if not able:
+                    break
+                of_one = 1.0 / sum([weights[number] for number in able])
+                parts = [weight * of_one for weight in weights]
+            left = len(entries) - start
+            chosen = able[0]
             if len(able) == 1:
                 # There is no choice, so nobody owes anything for it.
-                chosen = able[0]
-                count = min(count, rooms[chosen])
+                count = min(left, rooms[chosen])
             else:
-                of_one = 1.0 / sum([weights[number] for number in able])
-                # Rounded, or equals would not take turns.
-                chosen = max(able, key=lambda n: round(credit[n] + count * weights[n] * of_one, 6))
+                count = min(left, self._batch_items, max(left // _PARTS, _PART_MIN))
+                most = -math.inf
+                for number in able:
+                    # Rounded, or equals would not take turns.
+                    has = round(credit[number] + count * parts[number], 6)
+                    if has > most:
+                        chosen, most = number, has
                 count = min(count, rooms[chosen])
                 for number in able:
-                    credit[number] += count * weights[number] * of_one
+                    credit[number] += count * parts[number]
                 credit[chosen] -= count
             choices[start : start + count] = chosen
             rooms[chosen] -= count
+            if not rooms[chosen]:
+                able = []
             start += count
         return choices
 

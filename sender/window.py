@@ -42,6 +42,8 @@ class WindowLimits:
     """Answers that take no longer than this are quick …"""
     usual_s_max: float
     """… and those up to this that are no slower than usual."""
+    fade_s: float
+    """Time in which it is forgotten to a third how long answers took."""
 
 
 class Window:
@@ -57,6 +59,7 @@ class Window:
         """Below this the window grows by one with each answer."""
         self.answer_s = 0.0
         """Mean time that an answer takes, of late; 0 before the first one."""
+        self._answered_at = -math.inf
         self.quick_s = limits.quick_s
         """Answers within this are quick, by the measure of the broker."""
         self._items = 0.0
@@ -79,12 +82,17 @@ class Window:
         items = self._width * self._items * limits.queue_s / self.answer_s
         return int(min(max(items, limits.queue_items_min), limits.queue_items_max))
 
+    def recent_s(self, now: float) -> float:
+        """Return the mean time that an answer takes, which counts less the longer it is ago."""
+        return self.answer_s * math.exp((self._answered_at - now) / self._limits.fade_s)
+
     def answered(self, *, now: float, sent_at: float, items: int, was_full: bool) -> None:
         """Take the time that an answer took; `was_full` says that no further request was let out.
 
         An answer that is a refusal goes to shrink() instead.
         """
         took_s = max(now - sent_at, 1e-6)
+        self._answered_at = now
         if self.answer_s:
             change = took_s - self.answer_s
             self.answer_s += change * (_SMOOTHING if change > 0 else _SMOOTHING_DOWN)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-SHARE_OFF_MAX: Final = 0.2
+SHARE_OFF_MAX: Final = 0.15
 """How far the share of a group may be from that of its weight: less than if there were no weights.
 Shares are exact to 2 % on a quiet machine; one that is busy with something else makes a broker
 slow, which then rightly gets less."""

@@ -2,8 +2,9 @@
 
 Everything is a process of its own and talks through sockets: a meta server, two loopback real-time
 brokers, each the master of a broker group, a delay server, and this program, the producer and
-accountant. The delay server has the groups in its settings, with weights 3:1; the producer finds
-the delay server through the meta server, whose address is the only one that it is given.
+accountant. Whoever needs anybody is told the address of the meta server and no other: the brokers
+and the delay server register there, the delay server and the producer find the others there, and
+there the groups get their weights, 3:1, by `delaywheel weight`.
 
     0    the day begins                 all is well
     1/5  the delay server is killed     and started again after a second
@@ -58,6 +59,13 @@ SPEED_MAX: Final = 2000.0
 """Beyond it too little of the day is left when the group has its share again, on a busy machine on
 which it takes seconds to start a process."""
 
+READY_SECONDS_MAX: Final = 30.0
+"""For what was started to be known to the meta server."""
+
+LOOK_SECONDS: Final = 0.2
+
+COMMAND_SECONDS_MAX: Final = 60.0
+
 SETTLE_SECONDS_MAX: Final = 30.0
 LINE_SECONDS: Final = 5.0
 """Between two lines of progress where there is no terminal."""
@@ -67,7 +75,7 @@ LEAD_HOURS: Final = (2.0, 8.0)
 
 
 class NotReadyError(Exception):
-    """A process did not start; says which, and what it wrote."""
+    """A process did not start, or a command failed; says which, and what it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +172,24 @@ def process(arguments: tuple[str, ...], log: Path) -> Iterator[Running]:
             child.stdout.close()
 
 
+def run_command(arguments: tuple[str, ...]) -> str:
+    """Run a delaywheel command to its end; return what it says, or raise NotReadyError."""
+    words = " ".join(("delaywheel", *arguments))
+    try:
+        found = subprocess.run(
+            [sys.executable, "-m", "delaywheel", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotReadyError(f"`{words}` took more than {COMMAND_SECONDS_MAX:g} s") from error
+    if found.returncode:
+        raise NotReadyError(f"`{words}` failed:\n{found.stdout}{found.stderr}")
+    return found.stdout
+
+
 def http_address(ready: str) -> str:
     """Return what a ready line says of the HTTP port."""
     return next(word for word in ready.split() if word.startswith("http=")).removeprefix("http=")
@@ -176,7 +202,8 @@ class BrokerGroup:
     name: str
     record: Path
     address: str = field(default_factory=free_address)
-    """Where it listens, also when it comes back: the delay server's settings say so."""
+    """Where it listens, also when it comes back: nobody is told, but a meta server lets a group
+    that died move only when it has been silent for a while."""
     read_to: int = 0
     """Position in the record."""
 
@@ -226,6 +253,8 @@ class Demo:
             self._meta = http_address(meta.ready)
             brokers = {name: await self._start_broker(name) for name in WEIGHTS}
             server = await self._start_server()
+            await self._until_registered()
+            await self._set_weights()
             self._start_ms = now_ms()
             with Live(self._table(), console=self._console, refresh_per_second=4) as live:
                 async with trio.open_nursery() as nursery:
@@ -248,19 +277,44 @@ class Demo:
     async def _start_broker(self, name: str) -> Running:
         group = self._groups[name]
         return await self._start(
-            "broker", "--listen", group.address, "--group", name, "--record", str(group.record),
-            "--quiet", log=name,
+            "broker", "--listen", group.address, "--meta", self._meta, "--group", name,
+            "--record", str(group.record), "--quiet", log=name,
         )  # fmt: skip
 
     async def _start_server(self) -> Running:
-        brokers = [
-            f"--broker={name}={group.address},weight={WEIGHTS[name]}"
-            for name, group in self._groups.items()
-        ]
         return await self._start(
             "delay-server", "--data", str(self._directory / "data"), "--listen", self._listen,
-            "--http", "127.0.0.1:0", "--meta", self._meta, *brokers,
+            "--http", "127.0.0.1:0", "--meta", self._meta,
         )  # fmt: skip
+
+    async def _command(self, *arguments: str) -> str:
+        return await trio.to_thread.run_sync(run_command, arguments)
+
+    async def _until_registered(self) -> None:
+        """Wait until the meta server knows both broker groups; raise NotReadyError."""
+        with trio.move_on_after(READY_SECONDS_MAX):
+            while True:
+                said = await self._command(
+                    "admin", "--meta", self._meta, "broker-group", "list", "--json"
+                )
+                names = {json.loads(line)["name"] for line in said.splitlines()}
+                if names >= WEIGHTS.keys():
+                    return
+                await trio.sleep(LOOK_SECONDS)
+        raise NotReadyError(
+            f"the broker groups did not register within {READY_SECONDS_MAX:g} s:\n"
+            + "".join(
+                (self._directory / f"{name}.log").read_text(errors="replace") for name in WEIGHTS
+            )
+        )
+
+    async def _set_weights(self) -> None:
+        """Say at the meta server what share each group is to have; the delay server follows."""
+        for name, weight in WEIGHTS.items():
+            said = await self._command(
+                "weight", "--meta", self._meta, "--group", name, "--weight", str(weight)
+            )
+            self._console.print(said.strip().replace("\n", ", "), soft_wrap=True, markup=False)
 
     async def _kill_server(self, server: Running) -> None:
         """Kill the delay server and start it again, once."""

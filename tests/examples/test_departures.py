@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -26,10 +28,13 @@ from examples.departures.demo import (
     DATA,
     SPEED_MAX,
     BrokerGroup,
+    Demo,
     NotReadyError,
+    Running,
     print_account,
     process,
     read_calls,
+    run_command,
     speed,
 )
 
@@ -242,6 +247,39 @@ def test_a_speed_that_leaves_no_time_for_everything_is_refused(text: str) -> Non
     with pytest.raises(argparse.ArgumentTypeError, match="2000 at the most"):
         speed(text)
     assert speed("2000") == SPEED_MAX
+
+
+async def test_nobody_is_told_any_address_but_that_of_the_meta_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    own = {"--listen", "--http"}
+
+    async def note(_: Demo, *arguments: str, log: str = "") -> Running:
+        assert log or arguments[0]
+        names = ("", *arguments)
+        told.extend(word for name, word in pairwise(names) if name not in own and ":" in word)
+        ready = "ready listen=127.0.0.1:1 http=127.0.0.1:2"
+        return Running(Mock(spec=subprocess.Popen), ready)
+
+    async def stop(_: Demo) -> None:
+        raise NotReadyError("far enough")
+
+    monkeypatch.setattr(Demo, "_start", note)
+    monkeypatch.setattr(Demo, "_until_registered", stop)
+    calls = read_calls(DATA, speed=1440, chance=random.Random(1))
+    console = Console(file=io.StringIO())
+    with pytest.raises(NotReadyError, match="far enough"):
+        await Demo(directory=tmp_path, calls=calls, speed=1440, console=console).run()
+    # Two brokers and a delay server.
+    assert told == ["127.0.0.1:2"] * 3
+
+
+@pytest.mark.process
+def test_a_command_that_fails_is_told_with_its_own_words() -> None:
+    told = r"^`delaywheel weight --group g` failed:\n(.|\n)*give --weight N, or --none"
+    with pytest.raises(NotReadyError, match=told):
+        run_command(("weight", "--group", "g"))
 
 
 @pytest.mark.process

@@ -26,6 +26,7 @@ from delay_protocol import (
     encode_acquire_meta,
     encode_attributes,
     encode_broker_register,
+    encode_challenge,
     encode_client_register,
     encode_hello,
     encode_item,
@@ -35,6 +36,7 @@ from delay_protocol import (
     encode_send_reply,
 )
 from delay_protocol.frames import Frame
+from delay_protocol.node_auth import NONCE_SIZE
 from delay_protocol.node_controls import (
     ControlsId,
     NodeControls,
@@ -118,9 +120,20 @@ def _peer_requests() -> list[bytes]:
             )
         ),
         (3, encode_acquire_meta(AcquireMeta(hostname="h", serve_port=1))),
+        (4, encode_challenge(Challenge(nonce=bytes(NONCE_SIZE)))),
+        (5, encode_node_controls(NodeControls(has=None, told=None))),
     ]
     framed = [bytes([code]) + len(body).to_bytes(2, "big") + body for code, body in requests]
-    return [*framed, b"".join(framed[:6]), b"".join(framed[-6:])]
+    registered = framed[-6:]
+    return [*framed, b"".join(framed[:6]), b"".join(registered), registered[0] + framed[-1] * 2]
+
+
+_ADDRESS_ANSWERS: Final = [
+    b"\x00HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n127.0.0.1:20880",
+    b"\x00HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n[::1]:5\r\n0\r\n\r\n",
+    b"\x03HTTP/1.0 200 OK\n\nmeta.example:1\n",
+    b"\x00HTTP/1.1 503 no\r\ncontent-length: 0\r\n\r\n",
+]
 
 
 def _admin_requests() -> list[bytes]:
@@ -462,12 +475,8 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     "meta_peers": _peer_requests(),
     "meta_admin": _admin_requests(),
     "meta_management": _MANAGEMENT,
-    "discovery": [
-        b"\x00HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n127.0.0.1:20880",
-        b"\x00HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n[::1]:5\r\n0\r\n\r\n",
-        b"\x03HTTP/1.0 200 OK\n\nmeta.example:1\n",
-        b"\x00HTTP/1.1 503 no\r\ncontent-length: 0\r\n\r\n",
-    ],
+    "discovery": _ADDRESS_ANSWERS,
+    "meta_address": _ADDRESS_ANSWERS,
     "http_access": [
         b"localhost:8080\0http://localhost:8080\0same-origin",
         b"[::1]:80\0http://evil.example\0cross-site",
@@ -525,6 +534,8 @@ def _setting_words() -> list[bytes]:
     return [word.encode() for word in sorted(words)]
 
 
+_ADDRESS_WORDS: Final = [b"content-length", b"transfer-encoding: chunked", b"\r\n\r\n", b"[::1]:1"]
+
 _CONTROLS_WORDS: Final = [
     *(b'"version":', b'"groups":', b'"subjects":', b'"paused":', b'"rate_per_s":', b'"weight":'),
     *(b"null", b"true", b"1e999", b"-1", b"\\ud800", b"*"),
@@ -560,7 +571,8 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
         *(b"action", b"brokerGroup", b"subject", b"role", b"servePort", b"clientId", b"state"),
         *(b"operation", b"consumerGroup", b"%00", b"&", b"="),
     ],
-    "discovery": [b"content-length", b"transfer-encoding: chunked", b"\r\n\r\n", b"[::1]:1"],
+    "discovery": _ADDRESS_WORDS,
+    "meta_address": [*_ADDRESS_WORDS, b"HTTP/1.1 200", b"HTTP/1.1 100 Go on\r\n\r\n"],
     "controls": _CONTROLS_WORDS,
     "controls_file": _CONTROLS_WORDS,
     "node_controls": [

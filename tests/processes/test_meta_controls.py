@@ -98,5 +98,18 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 assert command("pause", *meta_at, "--cluster", "x", "--subject", "a")[0] == 7
                 both = ("--server", node.process.http, "--subject", "a")
                 assert command("pause", *meta_at, *both)[0] == ExitCode.USAGE
+                code, said = command("drain", "--server", node.process.http, "--group", "g1")
+                assert (code, f"give --meta {meta_at[1]}" in said) == (ExitCode.REFUSED, True)
+                code, said = command("drain", *meta_at, "--group", "g1")
+                paused = "group g1 is paused and nothing is in flight to it from 1 node\n"
+                assert (code, said) == (0, paused)
+                assert node.process.status()["brokers"]["g1"]["paused"] == 1
+                code, said = command("drain", *meta_at, "--group", "g1", "--undo")
+                assert (code, said) == (0, "group g1 goes on\n")
+                assert node.process.status()["brokers"]["g1"]["paused"] == 0
+                code, said = command("drain", *meta_at)
+                assert (code, "at the node: give --server" in said) == (ExitCode.USAGE, True)
+                assert command("drain", "--server", node.process.http)[0] == 0
+                assert command("drain", "--server", node.process.http, "--undo")[0] == 0
                 code, said = command("controls", "--follow", "--server", node.process.http)
-                assert (code, "version 4" in said) == (0, True)
+                assert (code, "version 6" in said) == (0, True)

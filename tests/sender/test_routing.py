@@ -102,6 +102,22 @@ def test_shares_are_those_of_the_weights_to_a_batch_however_many_come_at_a_time(
     assert got[LATER] == 0
 
 
+@given(
+    st.lists(st.floats(1, 50), min_size=2, max_size=6),
+    st.lists(st.integers(1, 2048), min_size=1, max_size=20),
+)
+def test_whatever_comes_at_a_time_what_comes_next_is_shared_at_once(
+    weights: list[float], bursts: list[int]
+) -> None:
+    views = named(*(View(10_000, weight=weight) for weight in weights))
+    routing = Weighted(batch_items=1024)
+    shares(routing, views, bursts)
+    got = shares(routing, views, [1] * 1000)
+    for number, weight in enumerate(weights):
+        # Whole bursts for one group would be made up for by hundreds for others.
+        assert abs(got[number] - 1000 * weight / sum(weights)) <= 2 * 16 * len(weights)
+
+
 def test_a_group_that_had_no_room_has_nothing_to_catch_up_on() -> None:
     routing = Weighted(batch_items=10)
     full, free = named(View(0), View(99))

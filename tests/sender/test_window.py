@@ -14,6 +14,7 @@ LIMITS = WindowLimits(
     queue_s=0.1,
     quick_s=0.02,
     usual_s_max=0.1,
+    fade_s=0.5,
 )
 
 
@@ -130,3 +131,17 @@ def test_it_stays_between_its_limits(answers: list[tuple[float, int, bool, bool]
         assert 512 <= broker.window.queue_items <= 8192
         assert 0.02 <= broker.window.quick_s <= 0.1
         assert 0 <= broker.window.answer_s <= 100.0001
+
+
+def test_what_answers_took_counts_less_the_longer_it_is_ago_and_is_not_forgotten_by_looking() -> (
+    None
+):
+    window = Window(LIMITS)
+    assert window.recent_s(0.0) == 0
+    window.answered(now=10.0, sent_at=9.4, items=1000, was_full=True)
+    assert window.recent_s(10.0) == pytest.approx(0.6)
+    assert window.recent_s(10.5) == pytest.approx(0.6 / 2.718, rel=0.01)
+    assert window.recent_s(15.0) < 0.001
+    assert window.answer_s == pytest.approx(0.6)
+    window.answered(now=15.1, sent_at=15.0, items=1, was_full=True)
+    assert window.recent_s(15.1) == window.answer_s
