@@ -18,7 +18,7 @@ of QMQ's readers take as unsigned.
 import functools
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
@@ -401,6 +401,26 @@ def item_message_id(data: Buffer) -> bytes:
     except struct.error:
         size = -1
     return _slice(data, position + 2, size)
+
+
+def item_message_ids(joined: Buffer, sizes: Iterable[int]) -> list[bytes]:
+    """Return the message id of each of some items that stand one after another, CRCs checked."""
+    data = bytes(joined)
+    unpack_size = _SIZE.unpack_from
+    ids: list[bytes] = []
+    end = 0
+    for size in sizes:
+        begin, end = end, end + size
+        subject_at = begin + _SUBJECT_AT
+        try:
+            id_at = subject_at + unpack_size(data, subject_at - 2)[0] + 2
+            id_end = id_at + unpack_size(data, id_at - 2)[0]
+        except struct.error:
+            id_at = id_end = -1
+        if not subject_at + 2 <= id_at <= id_end <= end:
+            raise MalformedItemError(f"no message id in the item of {size} bytes at {begin}")
+        ids.append(data[id_at:id_end])
+    return ids
 
 
 def _slice(data: Buffer, position: int, size: int) -> bytes:

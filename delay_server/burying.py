@@ -10,13 +10,14 @@ loaded again and refused again.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import structlog
 import trio
 from xxhash import xxh3_64_intdigest
 
-from delay_protocol import item_message_id
+from delay_protocol import item_message_ids
 from delay_server.committing import Committing, NamingDraft
 from delay_server.dead_reason import encode_reason
 from delay_transport import Wakeup
@@ -31,6 +32,8 @@ _BYTES_AT_ONCE = 1024 * 1024
 """Bytes of their items, unless a single one has more."""
 _BATCH_SPARE_BYTES = 256
 """What a batch of one takes beside its item and names."""
+_GATHERED_S = 0.05
+"""How long what was given up waits for more of it: each append costs the loop and the disk."""
 _NO_SPACE_RETRY_S = 1.0
 _NO_SPACE_RETRY_S_MAX = 30.0
 """After failing again and again: each try reads the items once more."""
@@ -50,6 +53,20 @@ class _Doomed:
         # A copy: one that waits must not keep the array that it came in.
         return _Doomed(
             self.entries[begin:end].copy(), self.refusals[begin:end], self.tries[begin:end]
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Doomed"]) -> "_Doomed":
+        """Return all of them, in order, as if they had been given up together."""
+        if len(parts) == 1:
+            return parts[0]
+        # As plain bytes: numpy copies structured rows field by field.
+        dtype = parts[0].entries.dtype
+        rows = [part.entries.view(f"V{dtype.itemsize}") for part in parts]
+        return cls(
+            np.concatenate(rows).view(dtype),
+            [refusal for part in parts for refusal in part.refusals],
+            [tries for part in parts for tries in part.tries],
         )
 
 
@@ -120,10 +137,15 @@ class Burying:
         """Append what comes."""
         pause_s = _NO_SPACE_RETRY_S
         while True:
-            if not self._waiting or self._is_stopping:
+            if not self._may_append():
                 self._idle.set()
                 await self._more.sleep()
                 continue
+            # Items are refused a few at a time, but many records cost hardly more than one.
+            if not self._is_much():
+                await trio.sleep(_GATHERED_S)
+                if not self._may_append():
+                    continue
             self._writing = self._take()
             draft = self._draft(self._writing)
             if draft is None:
@@ -143,15 +165,32 @@ class Burying:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _NO_SPACE_RETRY_S_MAX)
 
+    def _may_append(self) -> bool:
+        return bool(self._waiting) and not self._is_stopping
+
+    def _is_much(self) -> bool:
+        """Say whether an append's worth of records waits."""
+        waiting = sum(len(doomed.entries) for doomed in islice(self._waiting, _ROWS_AT_ONCE))
+        return waiting >= _ROWS_AT_ONCE
+
     def _take(self) -> _Doomed:
         """Take what fits into one append from the front of what waits."""
-        head = self._waiting.popleft()
-        ends = np.cumsum(head.entries["size"][:_ROWS_AT_ONCE], dtype=np.int64)
-        count = max(int(np.searchsorted(ends, _BYTES_AT_ONCE, side="right")), 1)
-        if count < len(head.entries):
-            self._waiting.appendleft(head.part(count, len(head.entries)))
-            head = head.part(0, count)
-        return head
+        parts: list[_Doomed] = []
+        rows_left, bytes_left = _ROWS_AT_ONCE, _BYTES_AT_ONCE
+        while self._waiting and rows_left:
+            head = self._waiting.popleft()
+            ends = np.cumsum(head.entries["size"][:rows_left], dtype=np.int64)
+            count = int(np.searchsorted(ends, bytes_left, side="right"))
+            if not parts:
+                count = max(count, 1)
+            if count < len(head.entries):
+                self._waiting.appendleft(head.part(count, len(head.entries)) if count else head)
+                parts += [head.part(0, count)] if count else []
+                break
+            parts.append(head)
+            rows_left -= count
+            bytes_left -= int(ends[-1])
+        return _Doomed.joined(parts)
 
     def _draft(self, doomed: _Doomed) -> NamingDraft | None:
         """Return the records for some messages; None if all of them are damaged.
@@ -169,6 +208,7 @@ class Burying:
             if not items:
                 return None
         entries = doomed.entries
+        ids = item_message_ids(found.joined, map(len, items))
         numbers: dict[bytes, int] = {}
         subjects = [
             numbers.setdefault(self._subject_name(subject), len(numbers))
@@ -176,12 +216,15 @@ class Burying:
         ]
         spare = BATCH_BYTES_MAX - _BATCH_SPARE_BYTES - sum(map(len, items)) - sum(map(len, numbers))
         reason_bytes_max = min(self._reason_bytes_max, max(spare // len(items), 0))
-        reasons = [
-            numbers.setdefault(
-                encode_reason(refusal, tries, bytes_max=reason_bytes_max), len(numbers)
-            )
-            for refusal, tries in zip(doomed.refusals, doomed.tries, strict=True)
-        ]
+        # What was refused together every time has one reason.
+        number_of: dict[tuple[int, int], int] = {}
+        reasons: list[int] = []
+        for refusal, tries in zip(doomed.refusals, doomed.tries, strict=True):
+            number = number_of.get((id(refusal), tries))
+            if number is None:
+                text = encode_reason(refusal, tries, bytes_max=reason_bytes_max)
+                number = number_of[id(refusal), tries] = numbers.setdefault(text, len(numbers))
+            reasons.append(number)
         return NamingDraft(
             kind=RecordKind.DEAD,
             count=len(entries),
@@ -189,9 +232,7 @@ class Burying:
             arrays={
                 "old_sequence": entries["sequence"].copy(),
                 "due_ms": entries["due_ms"].copy(),
-                "id_hash": np.array(
-                    [xxh3_64_intdigest(item_message_id(item)) for item in items], np.uint64
-                ),
+                "id_hash": np.array(list(map(xxh3_64_intdigest, ids)), np.uint64),
                 "size": entries["size"].copy(),
                 "old_minute": entries["minute"].copy(),
                 "subject": np.array(subjects, np.uint16),

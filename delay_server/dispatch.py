@@ -106,7 +106,7 @@ class Dispatch:
             reached_ms, self._reached_ms = self._reached_ms, now_ms
             is_backlog = reached_ms is not None and due_ms <= reached_ms
             if reached_ms is not None and is_backlog:
-                self._pop_on_time(reached_ms, now_ms)
+                await self._pop_on_time(reached_ms, now_ms)
             room = self._room()
             if not room:
                 # The sender holds as much as it should; the rest waits here, in order.
@@ -119,24 +119,37 @@ class Dispatch:
                 self._admit(entries, room, late=is_backlog)
             else:
                 # More is due than that: so a backlog begins, behind what has little due.
+                self._wheel.add(entries)
                 since_ms = max(due_ms - 1, now_ms - _ON_TIME_MS_MAX)
-                self._wheel.begin_backlog(since_ms)
-                rest = room - len(entries)
-                few = self._wheel.pop_between(since_ms, now_ms, min(rest, _SLICE_ENTRIES))
-                self._admit(entries, room, late=self._wheel.is_behind(entries["subject"]))
-                self._admit(few, rest, late=False)
+                await self._begin_backlog(since_ms)
+                await self._pop_between(since_ms, now_ms)
             self._on_popped()
             # Others run between slices of a large burst.
             await trio.lowlevel.checkpoint()
 
-    def _pop_on_time(self, reached_ms: int, now_ms: int) -> None:
+    async def _pop_on_time(self, reached_ms: int, now_ms: int) -> None:
         """Offer what has become due since the latest look, if that was just now."""
         if now_ms > reached_ms + _ON_TIME_MS_MAX:
-            self._wheel.begin_backlog(now_ms)
+            await self._begin_backlog(now_ms)
         elif now_ms > reached_ms:
-            room = self._room()
-            limit = min(room, _SLICE_ENTRIES)
-            self._admit(self._wheel.pop_between(reached_ms, now_ms, limit), room, late=False)
+            await self._pop_between(reached_ms, now_ms)
+
+    async def _begin_backlog(self, until_ms: int) -> None:
+        """Have all that is due by then be the backlog; others run between the steps."""
+        # What is begun has to be ended, or nobody may use the wheel any more.
+        with trio.CancelScope(shield=True):
+            for _ in self._wheel.begin_backlog(until_ms):
+                await trio.lowlevel.checkpoint()
+
+    async def _pop_between(self, after_ms: int, now_ms: int) -> None:
+        """Offer what has become due in between of subjects with little of it, on time."""
+        limit = min(self._room(), _SLICE_ENTRIES)
+        with trio.CancelScope(shield=True):
+            for due in self._wheel.pop_between(after_ms, now_ms, limit):
+                if due is None:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    self._admit(due, self._room(), late=False)
 
     def _no_backlog(self) -> None:
         self._reached_ms = None

@@ -419,7 +419,10 @@ class Filing:
 
         What `rests` is loaded again when half of the time is over until the first of it is due.
         """
+        await self._until_popped()
         before = len(self._wheel)
+        if before <= keep:
+            return
         key = self._wheel.eviction_key(keep)
         for _ in self._wheel.evict(key):
             await trio.lowlevel.checkpoint()
@@ -434,12 +437,18 @@ class Filing:
             self._names_rest = key[0], now_ms + (key[0] - now_ms) // 2
         self._wake_loading()
 
+    async def _until_popped(self) -> None:
+        """Wait until nothing is being popped from the wheel in steps, which takes some ms."""
+        while self._wheel.is_popping:
+            await trio.lowlevel.checkpoint()
+
     async def reload(self) -> None:
         """Load everything anew that was not delivered, since some of it is known by nothing else.
 
         What is in the wheel goes back to disk meanwhile, so this is for rare occasions.
         """
         async with self.taking:
+            await self._until_popped()
             for _ in self._wheel.evict((0, 0)):
                 await trio.lowlevel.checkpoint()
             await self.take_back_returned()

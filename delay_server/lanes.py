@@ -28,7 +28,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from storage import Entries, NumberSet
+from storage import Entries, NumberSet, each_once
 
 NO_ROUTE: Final = 0
 """The route of subjects that have none or are paused; others are numbered from 1, and the lanes of
@@ -371,7 +371,7 @@ class Lanes:
             taken = self._admitted(lane, len(part), room)
             if taken < len(part):
                 late = part[taken:]
-                self._park(np.unique(late["subject"]).astype(np.intp), lane)
+                self._park(each_once(late["subject"]).astype(np.intp), lane)
                 self._drop(late)
             if taken:
                 self._hold(part["subject"][:taken], lane)
@@ -409,7 +409,7 @@ class Lanes:
     def withdrawn(self, entries: Entries) -> None:
         """Leave entries on disk, in due time, that the sender has given back; nothing may leave."""
         self.settled(entries)
-        subjects = np.unique(entries["subject"]).astype(np.intp)
+        subjects = each_once(entries["subject"]).astype(np.intp)
         self._park(subjects[~self._parked.contains(subjects)], self.base)
         self._drop(entries)
         self._returned.append(entries["sequence"].copy())

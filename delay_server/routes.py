@@ -26,7 +26,7 @@ from delay_protocol.meta_session import MetaSession, Standing
 from delay_server.lanes import NO_ROUTE, Lanes, Subjects
 from delay_transport import AddressError, parse_address
 from sender import BrokerGroup
-from storage import Entries
+from storage import Entries, each_once
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -213,7 +213,7 @@ class SubjectRoutes:
         """Go through all that is kept, in steps: what is not in use any more is forgotten."""
         used = np.flatnonzero(self._used)
         self._used[used] = False
-        needed = np.union1d(np.union1d(used, self.lanes.parked()), self.lanes.holders())
+        needed = each_once(np.concatenate([used, self.lanes.parked(), self.lanes.holders()]))
         for first in range(0, len(needed), _STEP):
             for number in needed[first : first + _STEP].tolist():
                 if number < len(self._route) and self._route[number] != _UNSEEN:

@@ -14,7 +14,7 @@ records with fields.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -28,8 +28,14 @@ RAW: Final = np.dtype(("V", ENTRY.itemsize))
 Rows = npt.NDArray[np.void]
 """A one-dimensional, contiguous array of RAW."""
 
+Counts = npt.NDArray[np.int64]
+"""By the number of the subject."""
+
 FRONT_ROWS: Final = 4096
 """About how many rows are merged at a time: more cost less each, fewer hold up the loop less."""
+
+STEP_ROWS: Final = 65_536
+"""Rows that are looked at in one step of a call that may have to look at very many."""
 
 RUN_ROWS_MAX: Final = 32_768
 """Runs are merged with one another up to this size, so that small ones do not pile up."""
@@ -193,37 +199,65 @@ class SortedRuns:
             if first < end:
                 yield run.rows[first:end].view(ENTRY)["subject"]
 
-    def take_between(self, after_ms: int, now_ms: int, goes: npt.NDArray[np.bool_]) -> Rows:
-        """Remove and return the rows due after `after_ms` and by `now_ms`, in order; a copy.
+    def take_between(
+        self,
+        after_ms: int,
+        now_ms: int,
+        choose: Callable[[Counts], npt.NDArray[np.bool_]],
+        *,
+        subjects: int,
+    ) -> Iterator[Rows | None]:
+        """Remove the rows due after `after_ms` and by `now_ms` whose subject is chosen, in steps.
 
-        Only those go whose subject does. What is due before stays where it is, unseen.
+        Yields None after each step, and at last the rows, in order; a copy. `choose` gets for each
+        of so many subjects how many such rows it has, and says which go. What is due before stays
+        where it is, unseen. Meanwhile rows may be added, which are not looked at, but not taken.
         """
+        front = self._front
+        spans = [(run, *run.between(after_ms, now_ms)) for run in self._all_runs()]
+        # What is added meanwhile must not be merged with these.
+        self._front, self._runs, self._runs_head = None, [], _AFTER_ALL
+        counts = np.zeros(subjects, np.int64)
+        columns: list[npt.NDArray[np.uint32]] = []
+        looked = 0
+        for run, first, end in spans:
+            columns.append(np.ascontiguousarray(run.rows[first:end].view(ENTRY)["subject"]))
+            if first < end:
+                counts += np.bincount(columns[-1], minlength=subjects)
+            looked += end - first
+            if looked >= STEP_ROWS:
+                looked = 0
+                yield None
+        goes = choose(counts)
         taken: list[Rows] = []
         left: list[Rows] = []
         runs: list[_Run] = []
-        for run in self._all_runs():
-            first, end = run.between(after_ms, now_ms)
-            rows = run.rows[first:end]
-            chosen = goes[rows.view(ENTRY)["subject"]]
-            if not chosen.any():
-                runs.append(run)
+        for (run, first, end), column in zip(spans, columns, strict=True):
+            chosen = goes[column]
+            if not np.count_nonzero(chosen):
+                if run is front:
+                    self._front = front
+                else:
+                    runs.append(run)
                 continue
+            rows = run.rows[first:end]
             taken.append(rows[chosen])
             # Views, and what is as large as a run should be: there may be very many.
             rest = [run.rows[run.start : first], run.rows[end : run.end]]
             stays = rows[~chosen]
             (rest if len(stays) >= FRONT_ROWS else left).append(stays)
             runs += [_Run(part) for part in rest if len(part)]
-        if not taken:
-            return np.empty(0, RAW)
-        self._front = None
-        self._runs = runs
-        self._runs_head = min((run.head for run in runs), default=_AFTER_ALL)
-        rows = sorted_rows(np.concatenate(taken))[0]
+            looked += end - first
+            if looked >= STEP_ROWS:
+                looked = 0
+                yield None
+        self._runs = [*runs, *self._runs]
+        self._runs_head = min((run.head for run in self._runs), default=_AFTER_ALL)
+        rows = sorted_rows(np.concatenate(taken))[0] if taken else np.empty(0, RAW)
         self._count -= len(rows) + sum(map(len, left))
         for part in left:
             self.add(part)
-        return rows
+        yield rows
 
     def sample(self, keys_max: int) -> list[tuple[Key, int]]:
         """Return keys spread over the rows, each with the number of rows that it stands for.

@@ -14,13 +14,23 @@ leaves when, and only when, the `now_ms` of a pop has reached its due time.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from delay_server.sorted_runs import NEVER, RAW, Rows, SortedRuns, parted, sorted_rows
+from delay_server.sorted_runs import (
+    NEVER,
+    RAW,
+    STEP_ROWS,
+    Counts,
+    Rows,
+    SortedRuns,
+    parted,
+    sorted_rows,
+)
 from storage import ENTRY, MINUTE_MS, Entries, Key
 
 FRESH_ROWS: Final = 16_384
@@ -119,6 +129,8 @@ class Wheel:
         """Which subjects are in the backlog."""
         self.is_evicting = False
         """Whether rows are being thrown out; until the end none may be added or popped."""
+        self.is_popping = False
+        """Whether rows are being popped in steps; until the end none may be thrown out."""
 
     def __len__(self) -> int:
         return self._count
@@ -221,8 +233,10 @@ class Wheel:
             return np.empty(0, ENTRY)
         return self._popped(np.concatenate(parts) if len(parts) > 1 else parts[0].copy())
 
-    def pop_between(self, after_ms: int, now_ms: int, limit: int) -> Entries:
-        """Remove and return at most `limit` entries due after `after_ms` and by `now_ms`.
+    def pop_between(self, after_ms: int, now_ms: int, limit: int) -> Iterator[Entries | None]:
+        """Remove at most `limit` entries due after `after_ms` and by `now_ms`, in steps.
+
+        Yields None after each step, and the entries at last. Meanwhile others may be added.
 
         They leave before the backlog, which is all that was due by `after_ms`, however much that
         is. Where they exceed the limit, subjects with the fewest go first, and each as a whole: the
@@ -230,6 +244,7 @@ class Wheel:
         subjects until it has left, which the caller tells by end_backlog().
         """
         assert not self.is_evicting
+        self.is_popping = True
         self._reached_ms = now_ms
         if self._fresh_earliest_ms <= now_ms:
             self._spread_reached()
@@ -238,32 +253,57 @@ class Wheel:
             if number in self._slots:
                 self._open_slot(number)
         size = len(self._pending)
-        behind = np.zeros(size, np.bool_)
-        behind[: len(self._behind)] = self._behind
-        due = list(self._runs.subjects_between(after_ms, now_ms))
-        subjects = np.concatenate(due) if due else np.zeros(0, np.uint32)
-        counts = np.bincount(subjects, minlength=size)
-        present = np.flatnonzero((counts > 0) & ~behind)
-        fewest = present[np.argsort(counts[present], kind="stable")]
-        goes = np.zeros(size, np.bool_)
-        goes[fewest[counts[fewest].cumsum() <= limit]] = True
-        behind[present[~goes[present]]] = True
-        self._behind = behind
-        return self._popped(self._runs.take_between(after_ms, now_ms, goes))
+        fewest = partial(self._fewest, limit)
+        for rows in self._runs.take_between(after_ms, now_ms, fewest, subjects=size):
+            if rows is None:
+                yield None
+            else:
+                self.is_popping = False
+                yield self._popped(rows)
 
-    def begin_backlog(self, until_ms: int) -> None:
-        """Take all that is due by then as the backlog, whoever has how much of it."""
+    def _fewest(self, limit: int, counts: Counts) -> npt.NDArray[np.bool_]:
+        """Say which subjects go before the backlog, and count the others to it.
+
+        They have so many entries that have become due.
+        """
         behind = np.zeros(len(self._pending), np.bool_)
-        for subjects in self._runs.subjects_between(-NEVER, until_ms):
-            behind[subjects] = True
-        for number, slot in self._slots.items():
-            if number * self._slot_ms <= until_ms:
-                for rows in (*slot.runs, np.frombuffer(bytes(slot.rows), RAW)):
-                    entries = rows.view(ENTRY)
-                    behind[entries["subject"][entries["due_ms"] <= until_ms]] = True
-        fresh = self._fresh[: self._fresh_count].view(ENTRY)
-        behind[fresh["subject"][fresh["due_ms"] <= until_ms]] = True
+        behind[: len(self._behind)] = self._behind
+        present = np.flatnonzero((counts > 0) & ~behind[: len(counts)])
+        fewest = present[np.argsort(counts[present], kind="stable")]
+        goes = np.zeros(len(counts), np.bool_)
+        goes[fewest[counts[fewest].cumsum() <= limit]] = True
+        behind[present] = ~goes[present]
         self._behind = behind
+        return goes
+
+    def begin_backlog(self, until_ms: int) -> Iterator[None]:
+        """Take all that is due by then as the backlog, whoever has how much of it; in steps.
+
+        What is added meanwhile may be missed.
+        """
+        self.is_popping = True
+        behind = np.zeros(len(self._pending), np.bool_)
+        looked = 0
+        for subjects in self._due_by(until_ms):
+            behind[subjects] = True
+            looked += len(subjects)
+            if looked >= STEP_ROWS:
+                looked = 0
+                yield
+        self._behind = behind
+        self.is_popping = False
+
+    def _due_by(self, until_ms: int) -> Iterator[npt.NDArray[np.uint32]]:
+        """Yield the subjects of all rows due by then, in parts; rows may be added meanwhile."""
+        fresh = self._fresh[: self._fresh_count].view(ENTRY)
+        parts = [fresh["subject"][fresh["due_ms"] <= until_ms]]
+        parts += self._runs.subjects_between(-NEVER, until_ms)
+        slots = [slot for number, slot in self._slots.items() if number * self._slot_ms <= until_ms]
+        yield from parts
+        for slot in slots:
+            for rows in (*slot.runs, np.frombuffer(bytes(slot.rows), RAW)):
+                entries = rows.view(ENTRY)
+                yield entries["subject"][entries["due_ms"] <= until_ms]
 
     def is_behind(self, subjects: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Say for each of some subjects whether more of it is in the backlog."""
@@ -310,6 +350,7 @@ class Wheel:
         What counts of a row is when it is loaded: for one that the floor moved, the start of its
         filed minute.
         """
+        assert not self.is_popping
         self.is_evicting = True
         self._spread_fresh()
         moved = self._moved_to_ms >= key[0]

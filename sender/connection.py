@@ -6,15 +6,13 @@ not use an out-buffer.
 """
 
 import math
-from collections.abc import Iterator
 from enum import Enum
 from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import trio
 
 from delay_protocol import CommandCode, Frame, FrameDecoder, RemoteProtocolError, encode_request
+from sender.answers import Items
 from sender.parcels import Batch
 
 SEND_VERSION: Final = 7
@@ -45,21 +43,6 @@ class End(Enum):
     """The group has another address now."""
     DRAINED = "drained"
     """We closed it with nothing in flight."""
-
-
-class Items(Protocol):
-    """The items of some entries, as they were read."""
-
-    @property
-    def joined(self) -> bytes | memoryview:
-        """All of them, one after the other."""
-
-    @property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """The bytes of each; 0 for one that is damaged."""
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        """Return one after the other; those that are damaged are empty."""
 
 
 class Request:

@@ -70,25 +70,30 @@ class Refusals:
 
         has_others: whether there are further groups that might take them.
         """
-        made: dict[tuple[int, int], Refusal] = {}
-        given_up = np.zeros(len(batch), np.bool_)
+        made: dict[tuple[int, int], tuple[Refusal, bool]] = {}
+        places: list[int] = []
         refusals: list[Refusal] = []
+        last, tracked_max = self._last, self._tracked_max
         sequences: list[int] = batch.entries["sequence"].tolist()
         for place, (sequence, code) in enumerate(zip(sequences, codes.tolist(), strict=True)):
-            earlier = self._last.get(sequence)
-            if earlier is None and len(self._last) >= self._tracked_max:
+            earlier = last.get(sequence)
+            if earlier is None and len(last) >= tracked_max:
                 continue
-            refusal = made.get((id(earlier), code))
-            if refusal is None:
+            found = made.get((id(earlier), code))
+            if found is None:
                 number = 1 if earlier is None else earlier.number + 1
                 refusal = Refusal(group, code, at_ms, number, earlier)
-                made[id(earlier), code] = refusal
-            if self._is_enough(refusal, has_others=has_others):
-                self._last.pop(sequence, None)
-                given_up[place] = True
+                found = refusal, self._is_enough(refusal, has_others=has_others)
+                made[id(earlier), code] = found
+            refusal, is_enough = found
+            if is_enough:
+                last.pop(sequence, None)
+                places.append(place)
                 refusals.append(refusal)
             else:
-                self._last[sequence] = refusal
+                last[sequence] = refusal
+        given_up = np.zeros(len(batch), np.bool_)
+        given_up[places] = True
         return given_up, refusals
 
     def _is_enough(self, refusal: Refusal, *, has_others: bool) -> bool:

@@ -26,16 +26,16 @@ from delay_protocol import (
 )
 from delay_transport import Clock, Network, TransportError
 from delay_transport.backoff import Backoff
-from sender.answers import UNTOLD, Codes, is_broker_sick, item_codes, permanent
+from sender.answers import UNTOLD, Codes, Items, is_broker_sick, item_codes, permanent
 from sender.circuit import Change, Circuit, CircuitLimits, CircuitState, Failure
 from sender.config import BrokerGroup, SenderConfig
-from sender.connection import BrokerConnection, End, Items, Request
+from sender.connection import BrokerConnection, End, Request
 from sender.errors import ItemBytesError
 from sender.gates import OPEN_GATE, GroupGate, TokenBucket
 from sender.group_status import MOVES, GroupCounts, GroupState, GroupStatus
 from sender.lanes import LaneQueue
 from sender.outcomes import Outcome
-from sender.parcels import Batch, Entries, Mask, Parcel
+from sender.parcels import Batch, Entries, Mask, Parcel, count_of
 from sender.places import HeldPart, Where
 from sender.refused_lanes import RefusedLanes
 from sender.routing import LaneView
@@ -692,7 +692,7 @@ class Group:
         """Look up what an answer that lists failures says about each item."""
         batch = request.batch
         try:
-            codes = item_codes([item for item in request.items if len(item)], answer)
+            codes = item_codes(request.items, answer)
         except MalformedReplyError as error:
             self._doubtful(batch)
             self._failed(Failure.GARBAGE, str(error))
@@ -702,24 +702,27 @@ class Group:
         untold = codes == UNTOLD
         refused = ~(delivered | known | untold)
         hopeless = permanent(codes)
-        self._counts.delivered += int(delivered.sum())
-        self._counts.known += int(known.sum())
-        self._counts.refused += int(refused.sum())
-        for mask, outcome in ((delivered, Outcome.DELIVERED), (known, Outcome.KNOWN)):
-            if mask.any():
-                self._exchange.settled(batch.where(mask).entries, outcome, self.name)
-        if refused.any():
-            self._exchange.refused(batch.where(refused), codes[refused], avoid=self.number)
-        if untold.any():
-            self._doubtful(batch.where(untold))
-        taken = delivered | known
-        judged = len(codes) - int(hopeless.sum())
+        delivered_count, known_count, refused_count = map(count_of, (delivered, known, refused))
+        taken_count = delivered_count + known_count
+        self._counts.delivered += delivered_count
+        self._counts.known += known_count
+        self._counts.refused += refused_count
+        if delivered_count:
+            entries = batch.those(delivered).entries
+            self._exchange.settled(entries, Outcome.DELIVERED, self.name)
+        if known_count:
+            self._exchange.settled(batch.those(known).entries, Outcome.KNOWN, self.name)
+        if refused_count:
+            self._exchange.refused(batch.those(refused), codes[refused], avoid=self.number)
+        if taken_count + refused_count < len(codes):
+            self._doubtful(batch.those(untold))
+        judged = len(codes) - count_of(hopeless)
         if judged:
-            self._weight.answered(now, int(taken.sum()) / judged)
-        self._note_refused_lanes(batch, taken, hopeless, now)
+            self._weight.answered(now, taken_count / judged)
+        self._note_refused_lanes(batch, delivered | known, hopeless, now)
         if is_broker_sick(codes):
             self._failed(Failure.SICK, f"refused every item, the first with code {codes[0]}")
-        elif taken.any():
+        elif taken_count:
             self._success(now)
 
     def _note_refused_lanes(self, batch: Batch, taken: Mask, hopeless: Mask, now: float) -> None:
@@ -728,9 +731,11 @@ class Group:
         for lane, count in batch.lanes:
             part = slice(start, start + count)
             start += count
-            if taken[part].any():
+            if count_of(taken[part]):
                 self._refused_lanes.taken(lane)
-            elif hopeless[part].all() and self._refused_lanes.refused(lane, count, now):
+                continue
+            is_hopeless = count_of(hopeless[part]) == count
+            if is_hopeless and self._refused_lanes.refused(lane, count, now):
                 _log.warning("broker group refuses a lane", group=self.name, lane=lane)
                 self._exchange.give_back(self._queue.take_lane(lane))
                 self._exchange.lane_room_changed(lane)

@@ -34,7 +34,17 @@ from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus
 from sender.lanes import LaneQueue, both_of, lane_of, late_of
 from sender.outcomes import Outcome
-from sender.parcels import NOBODY, Batch, Entries, Mask, Parcel, Shelf, first_try
+from sender.parcels import (
+    NOBODY,
+    Batch,
+    Entries,
+    Mask,
+    Parcel,
+    Shelf,
+    count_of,
+    first_try,
+    gathered,
+)
 from sender.places import HeldPart, Where
 from sender.routing import LATER, LaneRoutes, Routing, Weighted
 
@@ -51,6 +61,9 @@ _ROUTED_AT_ONCE: Final = 2048
 
 _STEPS_AT_ONCE: Final = 64
 """Steps between two looks at the rest of the program: the loop is not to be held for 10 ms."""
+
+_RELEASE_STEP_S: Final = 1 / 32
+"""What was refused for good is released in steps of this long at the most: each release costs."""
 
 _REFUSAL_LOG_S: Final = 1.0
 """Refused items are logged once in this long; the counts tell the rest."""
@@ -152,6 +165,7 @@ class Sender:
             self._add_group(target)
         self._waiting = LaneQueue(turn_items=config.lane_turn_items)
         # Times are trio's in the one and the wall's (ms) in the other.
+        self._steps_from = trio.current_time()
         self._retries = Shelf()
         self._early = Shelf()
         self._retry = Backoff(base_s=config.retry_base_s, max_s=config.retry_max_s)
@@ -416,16 +430,18 @@ class Sender:
         """
         if self._routes is not None:
             strays = misrouted(codes)
-            if strays.any():
+            if count_of(strays):
                 name = self._by_number[avoid].name
                 self._routes.refused(batch.where(strays).entries, name)
         hopeless = permanent(codes)
-        if hopeless.any():
-            self._log_hopeless(batch.where(hopeless), codes[hopeless], avoid)
-            left = self._give_up(batch.where(hopeless), codes[hopeless], avoid)
+        count = count_of(hopeless)
+        if count:
+            part, of_part = batch.those(hopeless), codes[hopeless]
+            self._log_hopeless(part, of_part, avoid)
+            left = self._give_up(part, of_part, avoid)
             self._put_back(left, self._retry_refused, avoid=avoid)
-        if not hopeless.all():
-            self._put_back(batch.where(~hopeless), self._retry, avoid=avoid)
+        if count < len(batch):
+            self._put_back(batch.those(~hopeless), self._retry, avoid=avoid)
 
     def groups_changed(self) -> None:
         """Hand out anew what waits: groups take more than before, or others have to."""
@@ -451,7 +467,7 @@ class Sender:
             at_ms=self._clock.now_ms(),
             has_others=any(len(self._groups_of(lane)) > 1 for lane, _ in batch.lanes),
         )
-        if not given_up.any():
+        if not refusals:
             return batch
         dead = batch.where(given_up)
         self._on_dead(dead.entries, refusals, (dead.tries + np.uint32(1)).tolist())
@@ -518,13 +534,17 @@ class Sender:
         """Keep entries, in their lanes, for a while that depends on how often each was tried."""
         now = trio.current_time()
         for parcel in batch.by_lane():
-            tries = parcel.tries + np.uint32(1)
-            for count in np.unique(tries).tolist():
+            counts = sorted(set(parcel.tries.tolist()))
+            for count in counts:
                 # A copy: one entry that waits for minutes must not keep the array it came in.
-                entries = parcel.where(tries == count).entries
-                again = np.full(len(entries), count, np.uint32)
-                retried = Parcel(entries, again, parcel.lane, avoid)
-                self._retries.put(now + backoff.wait_s(count, self._chance), retried)
+                part = parcel.copy() if len(counts) == 1 else parcel.where(parcel.tries == count)
+                part.tries += np.uint32(1)
+                part.avoid = avoid
+                wait_s = backoff.wait_s(count + 1, self._chance)
+                at = now + wait_s
+                if backoff is self._retry_refused:
+                    at = self._steps_from + release_at(now - self._steps_from, wait_s)
+                self._retries.put(at, part)
         self._tend_now.set()
 
     def _log_hopeless(self, batch: Batch, codes: Codes, number: int) -> None:
@@ -567,7 +587,8 @@ class Sender:
 
     def _release(self) -> None:
         """Queue again what has waited long enough; it is older than all that waits."""
-        self._waiting.prepend(self._placed(self._retries.take_until(trio.current_time())))
+        released = gathered(self._retries.take_until(trio.current_time()))
+        self._waiting.prepend(self._placed(released))
         now_ms = self._clock.now_ms()
         due: list[Parcel] = []
         for parcel in self._early.take_until(now_ms):
@@ -609,6 +630,12 @@ class Sender:
             if left.any():
                 self._set_aside(lane, [parcel.where(left)])
         return True
+
+
+def release_at(now: float, wait_s: float) -> float:
+    """Return the end of a wait, put off a little so that others end with it: a 16th at the most."""
+    step_s = min(_RELEASE_STEP_S, 2.0 ** math.floor(math.log2(wait_s / 16)))
+    return math.ceil((now + wait_s) / step_s) * step_s
 
 
 def _place_of(number: int, groups: Sequence[Group]) -> int:

@@ -27,6 +27,7 @@ from storage.message_log import Append, MessageLog
 from storage.provision import Provision
 from storage.retention import RetentionRules
 from storage.schedule_log import ScheduleLimits, ScheduleLog, SplitJob
+from storage.sorting import each_once
 from storage.spans import MINUTE_MS, SegmentKey, dead_minute
 from storage.store import RecoverySummary, Store, StoreSettings
 
@@ -81,6 +82,7 @@ __all__ = [
     "SubjectTable",
     "UnsupportedFormatError",
     "dead_minute",
+    "each_once",
     "make_data_directory",
     "not_after",
     "qmq_item_fault",

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batches import Damage
+from storage.loading import contained
 from storage.rows import Int64s
 from storage.schedule_log import ScheduleLog
 from storage.segment import SegmentBatch
+from storage.sorting import each_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,8 @@ class FindRow:
         places = self._places(batch.sequence, arrays["id_hash"])
         if not places:
             return
-        gone = np.isin(batch.sequence[places], self._schedule.crossed_off(batch.segment))
+        crossed_off = each_once(self._schedule.crossed_off(batch.segment))
+        gone = contained(batch.sequence[places], crossed_off)
         for place, is_gone in zip(places, gone.tolist(), strict=True):
             self.found.append(
                 FoundRow(

@@ -33,6 +33,7 @@ from storage.entries import Entries, make_entries, no_entries
 from storage.errors import ReadFailedError
 from storage.rows import Int64s, effective_due_ms
 from storage.segment import Segment, SegmentBatch
+from storage.sorting import each_once
 from storage.spans import MINUTE_MS
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class SequenceSet:
             self._bitmap = np.zeros(span, np.bool_)
             self._bitmap[sequences - self._first] = True
         else:
-            self._ascending = np.unique(sequences)
+            self._ascending = each_once(sequences)
 
     def __contains__(self, sequence: int) -> bool:
         """Say whether one sequence is in the set."""
@@ -125,7 +126,7 @@ class GivenOut:
     def add(self, sequences: Int64s) -> None:
         """Note rows that are being given out; they have no fact that `forget` was told of."""
         self._tidy()
-        self._ascending = np.union1d(self._ascending, sequences)
+        self._ascending = each_once(np.concatenate([self._ascending, sequences]))
 
     def forget(self, sequences: Int64s) -> None:
         """Note that these have a fact."""
@@ -138,11 +139,11 @@ class GivenOut:
     def take_back(self, sequences: Int64s) -> None:
         """Note that these are not given out any more, though they have no fact."""
         self._tidy()
-        self._ascending = np.setdiff1d(self._ascending, sequences, assume_unique=False)
+        self._ascending = self._ascending[~contained(self._ascending, each_once(sequences))]
 
     def _tidy(self) -> None:
         if self._settled:
-            settled = np.unique(np.concatenate(self._settled))
+            settled = each_once(np.concatenate(self._settled))
             self._ascending = self._ascending[~contained(self._ascending, settled)]
             self._settled, self._settled_count = [], 0
 

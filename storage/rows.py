@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from storage.disk import Bytes
 from storage.entries import SubjectTable
+from storage.sorting import each_once
 from storage.spans import MINUTE_MS, Span, codes_of_span
 
 Int64s = npt.NDArray[np.int64]
@@ -116,7 +117,7 @@ class RowBlock:
         names, unless it is a single row.
         """
         weights = self.size.astype(np.int64) + ROW_COLUMNS_BYTES
-        names = np.unique(self.subject)
+        names = each_once(self.subject)
         name_bytes = sum(len(subjects.names[number]) + 2 for number in names.tolist())
         if weights.sum() <= bytes_max and name_bytes <= names_bytes_max and len(names) < 2**16:
             yield self

@@ -41,11 +41,13 @@ from storage.loading import (
     LoadJob,
     Numbers,
     OpenLanes,
+    contained,
     not_after,
 )
 from storage.provision import Owed, Provision
 from storage.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
 from storage.segment import Segment, SegmentBatch
+from storage.sorting import each_once
 from storage.spans import (
     DEAD_MINUTES_FROM,
     MINUTE_MS,
@@ -288,7 +290,7 @@ class ScheduleLog:
             segment = self._covering(minute)
             if segment is not None or self._waits_for_minute(minute):
                 known = self._told(segment, minute)
-            is_told = np.isin(part.sequence, known)
+            is_told = contained(part.sequence, each_once(known))
             for sequence in part.sequence[is_told].tolist():
                 self._untold.pop(sequence, None)
             if not is_told.all():

@@ -36,6 +36,7 @@ from storage.errors import DamagedError, LogStateError, ReadFailedError, Unsuppo
 from storage.facts import FactBlock, Outcome
 from storage.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.identity import IDENTITY_PATH, Identity, open_identity
+from storage.loading import contained
 from storage.log_walk import list_log_files
 from storage.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.provision import Provision
@@ -52,6 +53,7 @@ from storage.seals import (
     seals_end,
 )
 from storage.segment import Segment, SegmentBatch
+from storage.sorting import each_once
 from storage.spans import Span, key_of_name
 
 
@@ -446,8 +448,9 @@ class Store:
             patient = schedule.is_patient_with(path)
             found = list(segment.read_facts(self.disk, patient=patient))
         facts = [block for block in found if isinstance(block, FactBlock)]
-        told = np.unique(np.concatenate([rows[:0], *(block.sequence for block in facts)]))
-        settled = int(np.isin(rows, told).sum())
+        told = each_once(np.concatenate([rows[:0], *(block.sequence for block in facts)]))
+        is_told = contained(rows, told)
+        settled = int(np.count_nonzero(is_told))
         if len(rows) != segment.rows:
             return None
         schedule.note_surplus(segment, segment.facts - settled)
@@ -459,7 +462,7 @@ class Store:
         return Seal(
             key=segment.key,
             rows=len(rows),
-            distinct=int(np.isin(told, rows).sum()),
+            distinct=len(each_once(rows[is_told])),
             last_sequence=segment.last_sequence,
             length=segment.file.length,
             facts_length=segment.facts_file.length,

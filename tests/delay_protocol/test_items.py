@@ -32,6 +32,7 @@ from delay_protocol import (
     encode_item,
     item_crc_ok,
     item_message_id,
+    item_message_ids,
     item_subject,
     scan_items,
 )
@@ -268,7 +269,32 @@ class TestVectors:
                 assert item_subject(kind(data)) == b"a.b"
                 assert item_message_id(kind(data)) == b"m1"
                 assert type(item_message_id(kind(data))) is bytes
+                assert item_message_ids(kind(data), [len(data)]) == [b"m1"]
                 assert decode_item(kind(data)) == decode_item(data)
+
+
+@given(st.lists(any_item, max_size=5))
+@settings(deadline=None)
+def test_the_ids_of_items_in_a_row_are_those_of_each(items: list[Item]) -> None:
+    encoded = [encode_item(item) for item in items]
+    ids = item_message_ids(b"".join(encoded), map(len, encoded))
+    assert ids == [item_message_id(one) for one in encoded]
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=4))
+@settings(deadline=None)
+def test_no_id_is_read_beyond_its_item_whatever_its_bytes(items: list[bytes]) -> None:
+    def read_each() -> list[bytes]:
+        return [item_message_id(one) for one in items]
+
+    def read_all() -> list[bytes]:
+        return item_message_ids(b"".join(items), map(len, items))
+
+    results = []
+    for read in (read_each, read_all):
+        with suppress(MalformedItemError):
+            results.append(read())
+    assert not results or (len(results) == 2 and results[0] == results[1])
 
 
 class TestOneItem:

@@ -1,7 +1,7 @@
 """What is due is offered at once and in order, never before; its outcome becomes a durable fact."""
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import trio
 
+from delay_server import sorted_runs, wheel
 from delay_server.clock_guard import ClockGuard
 from delay_server.dispatch import CrossingOff, Dispatch
 from delay_server.lanes import LaneLimits, Lanes
@@ -75,6 +76,12 @@ class Bench:
     def offered(self) -> list[int]:
         """Sequences in the order of their offer."""
         return [sequence for _, sequences, _ in self.offers for sequence in sequences]
+
+
+def take_steps_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have others run after so many rows of a backlog were looked at."""
+    monkeypatch.setattr(sorted_runs, "STEP_ROWS", rows)
+    monkeypatch.setattr(wheel, "STEP_ROWS", rows)
 
 
 @asynccontextmanager
@@ -233,8 +240,11 @@ async def test_a_backlog_that_has_left_makes_nothing_late_that_comes_after_it() 
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_within_a_subject_none_overtakes_however_much_is_due_at_a_time(seed: int) -> None:
+async def test_within_a_subject_none_overtakes_however_much_is_due_at_a_time(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(seed)
+    take_steps_of(chance.choice([100, 65_536]), monkeypatch)
     async with bench() as b:
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, EventClock)
@@ -263,6 +273,34 @@ async def test_within_a_subject_none_overtakes_however_much_is_due_at_a_time(see
         assert all(found == sorted(found) for found in left.values())
         # All of it is held: nothing is settled here.
         assert all(len(found) == 1 for found in ways.values())
+
+
+@pytest.mark.parametrize("stopped_at", [0, 1])
+async def test_a_dispatch_that_is_stopped_between_two_steps_leaves_all_in_the_wheel_or_offered(
+    stopped_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_steps_of(100, monkeypatch)
+    b = Bench()
+    due_ms = b.clock.now_ms() + 1000
+    for first in range(1, 5001, 50):
+        b.add(*[due_ms] * 50, first=first)
+    popped = b.wheel.pop_between
+    steps: list[int] = []
+    with trio.move_on_after(10) as scope:
+
+        def stopping(*span: int) -> Iterator[Entries | None]:
+            for step, due in enumerate(popped(*span)):
+                steps.append(step)
+                if step == stopped_at:
+                    scope.cancel()
+                yield due
+
+        monkeypatch.setattr(b.wheel, "pop_between", stopping)
+        await b.dispatch.run()
+    assert max(steps) > stopped_at
+    assert not b.wheel.is_popping
+    assert len(b.wheel) + len(b.offered) == 5000
+    assert b.wheel.next_due_ms() == due_ms
 
 
 async def test_a_subject_of_which_late_ones_are_held_goes_behind_as_a_whole() -> None:

@@ -51,6 +51,15 @@ def pop_all(due_wheel: Wheel, now_ms: int, limit: int) -> Iterator[Entries]:
         yield due
 
 
+def popped_between(due_wheel: Wheel, after_ms: int, now_ms: int, limit: int) -> Entries:
+    """Return what is popped, whatever the number of steps."""
+    *steps, due = due_wheel.pop_between(after_ms, now_ms, limit)
+    assert due is not None
+    assert all(step is None for step in steps)
+    assert not due_wheel.is_popping
+    return due
+
+
 class HeapWheel:
     """The model: one Python heap."""
 
@@ -92,6 +101,8 @@ def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "small sizes":
         monkeypatch.setattr(sorted_runs, "FRONT_ROWS", 4)
         monkeypatch.setattr(sorted_runs, "RUN_ROWS_MAX", 12)
+        monkeypatch.setattr(sorted_runs, "STEP_ROWS", 3)
+        monkeypatch.setattr(wheel, "STEP_ROWS", 3)
         monkeypatch.setattr(wheel, "FRESH_ROWS", 5)
         monkeypatch.setattr(wheel, "_SLOT_BYTES", 4 * ENTRY.itemsize)
 
@@ -133,7 +144,7 @@ def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
             assert isinstance(argument, tuple)
             after, length, limit = argument
             span = NOON + after, NOON + after + length
-            due = real.pop_between(*span, limit)
+            due = popped_between(real, *span, limit)
             assert due.tolist() == model.pop_between(*span, limit)
             assert due.dtype == ENTRY
             due["due_ms"] = 0
@@ -142,7 +153,9 @@ def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
             model.behind = set()
         elif step == "begin":
             assert isinstance(argument, int)
-            real.begin_backlog(NOON + argument)
+            for _ in real.begin_backlog(NOON + argument):
+                assert real.is_popping
+            assert not real.is_popping
             model.begin_backlog(NOON + argument)
             every = np.arange(100, dtype=np.uint32)
             assert set(np.flatnonzero(real.is_behind(every)).tolist()) == model.behind
@@ -444,3 +457,55 @@ def test_throwing_out_a_part_keeps_the_rest_and_frees_the_memory() -> None:
             pass
         assert 120_000 < len(due_wheel) <= 150_000
         assert due_wheel.memory_bytes < 0.85 * before
+
+
+@pytest.mark.usefixtures("_sizes")
+@settings(max_examples=60)
+@given(
+    held=st.lists(st.tuples(times, st.integers(0, 9)), min_size=20, max_size=60),
+    added=st.lists(st.tuples(times, st.integers(0, 9)), min_size=20, max_size=60),
+    limit=st.integers(0, 30),
+)
+def test_what_is_added_between_the_steps_of_a_pop_stays_and_none_is_lost(
+    held: list[tuple[int, int]], added: list[tuple[int, int]], limit: int
+) -> None:
+    real, model = Wheel(slot_ms=7, now_ms=NOON - 300), HeapWheel()
+    entries = entries_due(*[NOON + due for due, _ in held])
+    entries["subject"] = [subject for _, subject in held]
+    real.add(entries)
+    model.add(entries)
+    later = entries_due(*[NOON + due for due, _ in added], sequence=1000)
+    later["subject"] = [subject for _, subject in added]
+    for _ in real.begin_backlog(NOON - 200):
+        pass
+    popped: list[Entries | None] = []
+    put = 0
+    for step in real.pop_between(NOON - 200, NOON, limit):
+        popped.append(step)
+        real.add(later[put : put + 7])
+        put += 7
+    model.begin_backlog(NOON - 200)
+    due = popped[-1]
+    assert due is not None
+    assert due.tolist() == model.pop_between(NOON - 200, NOON, limit)
+    real.add(later[put:])
+    model.add(later)
+    left = [one for part in pop_all(real, NOON + 1000, 7) for one in part.tolist()]
+    assert left == model.pop_due(NOON + 1000, 1000)
+    assert real.next_due_ms() is None
+
+
+def test_what_is_popped_in_steps_is_not_thrown_out_meanwhile() -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    due_wheel.add(entries_due(*[NOON + 5] * 200_000))
+    popping = due_wheel.pop_between(NOON, NOON + 10, 5)
+    assert next(popping) is None
+    assert due_wheel.is_popping
+    with pytest.raises(AssertionError):
+        next(due_wheel.evict((NOON, 0)))
+    *_, due = popping
+    assert due is not None
+    assert len(due) == 0
+    for _ in due_wheel.evict((NOON, 0)):
+        pass
+    assert len(due_wheel) == 0

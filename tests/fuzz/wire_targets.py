@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
+import numpy as np
+
 from delay_client import ClientConfig, DelaywheelError, Outcome, Receipt
 from delay_client.batches import Batch
 from delay_client.exchange import Exchange
@@ -38,6 +40,7 @@ from delay_protocol import (
     encode_send_reply,
     item_crc_ok,
     item_message_id,
+    item_message_ids,
     item_subject,
     real_subject,
     scan_items,
@@ -184,6 +187,7 @@ def _examine_item(data: bytes, expected: ReferenceItem) -> None:
     assert item_crc_ok(data) is is_whole
     assert item_subject(data) == expected.subject
     assert item_message_id(data) == expected.message_id
+    assert item_message_ids(data * 2, [len(data)] * 2) == [expected.message_id] * 2
     assert qmq_message_id(data) == expected.message_id
     assert (qmq_item_fault(data, expected.due_ms) is None) is is_whole
     assert qmq_item_fault(data, expected.due_ms + 1) is not None or not expected.flag & FLAG_DELAY
@@ -240,7 +244,9 @@ def one_item(data: bytes) -> None:
             continue
         assert attempt(MalformedItemError, decode_item, item) is None
         attempt(MalformedItemError, item_subject, item)
-        attempt(MalformedItemError, item_message_id, item)
+        one = attempt(MalformedItemError, item_message_id, item)
+        many = attempt(MalformedItemError, item_message_ids, item, [len(item)])
+        assert many == (None if one is None else [one])
         item_crc_ok(item)
         qmq_item_fault(item, 0)
         assert len(qmq_message_id(item)) <= len(item)
@@ -277,7 +283,7 @@ def send_reply(data: bytes) -> None:
     found = attempt(MalformedReplyError, decode_send_reply, data)
     if expected is None:
         assert found is None
-        assert attempt(MalformedReplyError, item_codes, [VECTOR_ITEM], data) is None
+        assert attempt(MalformedReplyError, item_codes, ReadItems([VECTOR_ITEM]), data) is None
         return
     assert found == {
         name: (code, remark.decode(errors="replace")) for name, (code, remark) in expected.items()
@@ -287,12 +293,20 @@ def send_reply(data: bytes) -> None:
     if again is not None:
         assert decode_send_reply(again) == found
     names = [b"m1", *list(expected)[:8]]
-    codes = item_codes([_item_called(name) for name in names], data)
+    codes = item_codes(ReadItems([_item_called(name) for name in names]), data)
     stranger = any(code for name, (code, _) in found.items() if name not in names)
     unlisted = UNTOLD if stranger else ItemCode.SUCCESS
     assert codes.tolist() == [found.get(name, (unlisted, ""))[0] for name in names]
     assert len(permanent(codes)) == len(codes)
     is_broker_sick(codes)
+
+
+class ReadItems:
+    """The items of a request."""
+
+    def __init__(self, items: Sequence[bytes]) -> None:
+        self.joined = b"".join(items)
+        self.sizes = np.array([len(item) for item in items], np.int64)
 
 
 def _item_called(message_id: bytes) -> bytes:
@@ -497,6 +511,7 @@ WIRE_TARGETS = (
             item_crc_ok,
             item_subject,
             item_message_id,
+            item_message_ids,
             qmq_item_fault,
             qmq_message_id,
         ),

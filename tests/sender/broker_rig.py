@@ -6,7 +6,7 @@ whenever the broker is to behave differently.
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -372,10 +372,6 @@ class ReadItems:
     def __init__(self, items: Sequence[bytes | memoryview]) -> None:
         self.joined = b"".join(items)
         self.sizes = np.array([len(item) for item in items], np.int64)
-        self._items = items
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        return iter(self._items)
 
 
 @dataclass

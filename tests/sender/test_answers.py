@@ -1,15 +1,48 @@
-"""Each item of a request gets the code the answer gives it, and nobody is guessed delivered."""
+"""Each item of a request gets the code the answer gives it, and nobody is guessed delivered.
 
+It fares by its own codes, whoever shared its requests, its retries and its fate.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import Item, ItemCode, MalformedReplyError, encode_item, encode_send_reply
 from sender.answers import UNTOLD, is_broker_sick, item_codes, permanent
+from sender.outcomes import Outcome
+from sender.parcels import Batch, Parcel, gathered
+from sender.sender import release_at
+from tests.sender.broker_rig import ENTRY, QUICK, Received, Reply, Rig, Script, rig_of
+
+TRIES_MAX = 3
+CONFIG = replace(
+    QUICK, refused_base_s=0.1, refused_max_s=1.0, dead_letter_tries=TRIES_MAX, batch_items=32
+)
+CODES = [*ItemCode, 99]
+OUTCOMES = {ItemCode.SUCCESS: Outcome.DELIVERED, ItemCode.MESSAGE_DUPLICATE: Outcome.KNOWN}
+PERMANENT = {ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK}
+Told = tuple[str, int]
+"""What a group's answer says about an item, once."""
 
 
-def items_of(*ids: str) -> list[bytes]:
-    return [
+@dataclass
+class Read:
+    """Items as they were read for a request."""
+
+    joined: bytes | memoryview
+    sizes: npt.NDArray[np.int64]
+
+
+def items_of(*ids: str) -> Read:
+    return joined(
         encode_item(
             Item(
                 flag=2,
@@ -22,7 +55,12 @@ def items_of(*ids: str) -> list[bytes]:
             )
         )
         for message_id in ids
-    ]
+    )
+
+
+def joined(items: Iterable[bytes]) -> Read:
+    found = list(items)
+    return Read(b"".join(found), np.array([len(item) for item in found], np.int64))
 
 
 def codes_of(ids: list[str], answer: list[tuple[str, int]]) -> list[int]:
@@ -58,8 +96,16 @@ def test_an_answer_that_cannot_be_read_is_an_error() -> None:
 
 def test_items_given_as_views_are_read_alike() -> None:
     body = encode_send_reply([(b"b", 5, "")])
-    views = [memoryview(item) for item in items_of("a", "b")]
-    assert item_codes(views, body).tolist() == [0, 5]
+    items = items_of("a", "b")
+    items.joined = memoryview(items.joined)
+    assert item_codes(items, body).tolist() == [0, 5]
+
+
+def test_an_item_that_was_damaged_was_not_sent_and_has_no_code() -> None:
+    items = items_of("a", "b", "c")
+    whole, sizes = bytes(items.joined), items.sizes.tolist()
+    left = Read(whole[: sizes[0]] + whole[sizes[0] + sizes[1] :], np.array([sizes[0], 0, sizes[2]]))
+    assert item_codes(left, encode_send_reply([(b"c", 5, "")])).tolist() == [0, 5]
 
 
 def test_an_illegal_subject_and_a_block_are_permanent_and_nothing_else_is() -> None:
@@ -103,3 +149,165 @@ def test_every_listed_item_has_its_code_and_no_other_is_taken_for_delivered_in_d
     in_doubt = any(code for message_id, code in listed.items() if message_id not in ids)
     for message_id, code in zip(ids, codes, strict=True):
         assert code == listed.get(message_id, UNTOLD if in_doubt else 0)
+
+
+def moody(group: str, chance: random.Random, told: dict[bytes, list[Told]]) -> Script:
+    """Return a broker that tells each item what it likes, and sometimes of one that is nobody's."""
+
+    def answer(request: Received) -> Reply:
+        mood = chance.choice([CODES, [ItemCode.BLOCK], [ItemCode.SUCCESS, ItemCode.BLOCK]])
+        codes = {one: int(chance.choice(mood)) for one in request.ids}
+        failures = {one: code for one, code in codes.items() if code}
+        if chance.random() < 0.1:
+            failures[b"nobody's"] = int(ItemCode.STORE_ERROR)
+        for one, code in codes.items():
+            unlisted = UNTOLD if b"nobody's" in failures else 0
+            told.setdefault(one, []).append((group, code or unlisted))
+        return Reply(failures=failures)
+
+    return answer
+
+
+def fate(told: Sequence[Told], *, groups: int) -> tuple[int, object]:
+    """Return after how many answers nothing more is to be done for an item, and what became of it.
+
+    That is its outcome with the group, or its history as a dead letter.
+    """
+    history: list[Told] = []
+    for number, (group, code) in enumerate(told, start=1):
+        if code in {ItemCode.SUCCESS, ItemCode.MESSAGE_DUPLICATE}:
+            return number, (group, OUTCOMES[ItemCode(code)])
+        if code not in PERMANENT:
+            continue
+        history.append((group, code))
+        refusers = {one for one, _ in history}
+        is_agreed = groups == 1 or len(refusers) > 1 or len(history) >= 2 * TRIES_MAX
+        if len(history) >= TRIES_MAX and is_agreed:
+            return number, history
+    raise AssertionError(f"nothing became of it: {told}")
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_item_is_delivered_tried_again_or_given_up_by_its_own_codes(
+    groups: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    told: dict[bytes, list[Told]] = {}
+
+    def setup(rig: Rig) -> None:
+        rig.sender.gives_up = True
+        for broker in rig.brokers:
+            broker.script = moody(f"g-{broker.name}", chance, told)
+
+    async with rig_of(groups, setup=setup, config=CONFIG, seed=seed) as rig:
+        for lane in (0, 0, 1, 7):
+            rig.offer(chance.randint(1, 40), lane=lane)
+            await trio.sleep(chance.random() / 10)
+        await trio.sleep(2000)
+        assert rig.sender.unsent().total == 0
+        outcomes = {fact.sequence: (fact.group, fact.outcome) for fact in rig.facts}
+        assert len(outcomes) == len(rig.facts)
+        for sequence in range(rig.offered):
+            answers = told[b"m%d" % sequence]
+            tries, expected = fate(answers, groups=groups)
+            assert tries == len(answers)
+            if isinstance(expected, tuple):
+                assert outcomes.pop(sequence) == expected
+                continue
+            last, count = rig.dead.pop(sequence)
+            assert [(one.group, one.code) for one in last.all()] == expected
+            assert count == tries
+        assert not outcomes
+        assert not rig.dead
+        counted = Counter(code for answers in told.values() for _, code in answers)
+        counts = [status.counts for status in rig.sender.status()]
+        assert sum(one.delivered for one in counts) == counted[ItemCode.SUCCESS]
+        assert sum(one.known for one in counts) == counted[ItemCode.MESSAGE_DUPLICATE]
+        assert sum(one.possible_duplicates for one in counts) == counted[UNTOLD]
+
+
+async def test_items_that_were_refused_a_few_at_a_time_are_tried_again_together() -> None:
+    requests: list[int] = []
+
+    def script(request: Received) -> Reply:
+        requests.append(len(request.ids))
+        return Reply(failures=dict.fromkeys(request.ids, int(ItemCode.BLOCK)))
+
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = script
+        rig.sender.gives_up = True
+
+    config = replace(CONFIG, refused_base_s=1.0, refused_max_s=300.0)
+    async with rig_of(setup=setup, config=config) as rig:
+        for _ in range(200):
+            rig.offer(1)
+            await trio.sleep(0.001)
+        assert len(requests) == 200
+        await trio.sleep(60)
+        assert len(rig.dead) == 200
+        assert sum(requests) == 600
+        # Waits end within 0.7 s and within 1.2 s, in steps of a 32nd of a second.
+        assert len(requests) - 200 <= 24 + 40
+
+
+@given(st.floats(0, 1e6), st.floats(0.005, 300))
+def test_what_waits_is_released_no_sooner_and_hardly_later(now: float, wait_s: float) -> None:
+    at = release_at(now, wait_s)
+    assert now + wait_s <= at + 1e-9
+    assert at <= now + wait_s + min(wait_s / 16, 1 / 32) + 1e-9
+
+
+def parcels_of(parts: Sequence[tuple[int, int, int]]) -> list[Parcel]:
+    """Return parcels of so many entries each, of a lane, with a group to avoid."""
+    parcels = []
+    first = 0
+    for count, lane, avoid in parts:
+        entries = np.zeros(count, ENTRY)
+        entries["sequence"] = np.arange(first, first + count)
+        tries = entries["sequence"].astype(np.uint32) % 5
+        parcels.append(Parcel(entries, tries, lane, avoid))
+        first += count
+    return parcels
+
+
+def rows_of(parcels: Sequence[Parcel]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for parcel in parcels:
+        rows = zip(parcel.entries["sequence"].tolist(), parcel.tries.tolist(), strict=True)
+        found.setdefault((parcel.lane, parcel.avoid), []).extend(rows)
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(-1, 1)), max_size=12))
+def test_what_is_alike_is_gathered_in_its_order_with_its_tries(
+    parts: list[tuple[int, int, int]],
+) -> None:
+    parcels = parcels_of(parts)
+    whole = gathered(parcels)
+    assert rows_of(whole) == rows_of(parcels)
+    assert len(whole) == len(rows_of(parcels))
+    assert all(parcel.entries.dtype == ENTRY for parcel in whole)
+
+
+@pytest.mark.parametrize("chosen", [lambda n: n >= 0, lambda n: n < 0, lambda n: n % 2 == 1])
+def test_those_of_a_batch_are_what_a_mask_says(
+    chosen: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    (parcel,) = parcels_of([(6, 3, 1)])
+    batch = Batch(parcel.entries, parcel.tries, [(3, 4), (5, 2)])
+    mask = chosen(batch.entries["sequence"])
+    those, copy = batch.those(mask), batch.where(mask)
+    assert (those is batch) == bool(mask.all())
+    assert those.entries.tolist() == copy.entries.tolist()
+    assert those.tries.tolist() == copy.tries.tolist()
+    assert list(those.lanes) == list(copy.lanes)
+
+
+def test_a_copy_keeps_nothing_else_alive() -> None:
+    (whole,) = parcels_of([(1000, 3, 1)])
+    part = whole.part(5, 7)
+    copy = part.copy()
+    assert rows_of([copy]) == rows_of([part])
+    assert not np.shares_memory(copy.entries, whole.entries)
+    assert not np.shares_memory(copy.tries, whole.tries)

@@ -49,6 +49,18 @@ def test_where_there_are_several_groups_two_have_to_refuse_it_or_one_twice_as_of
     assert note(refusals, [2], "h", has_others=True) == [2]
 
 
+def test_what_was_refused_together_shares_what_is_kept_of_it() -> None:
+    refusals = Refusals(tries_max=2, tracked_max=100)
+    entries = np.zeros(4, ENTRY)
+    entries["sequence"] = range(4)
+    batch, codes = joined([first_try(entries)]), np.array([3, 3, 5, 3], np.int32)
+    refusals.note(batch, codes, group="g", at_ms=1, has_others=False)
+    given_up, last = refusals.note(batch, codes, group="g", at_ms=1, has_others=False)
+    assert given_up.all()
+    assert last[0] is last[1] is last[3]
+    assert [(one.code, one.earlier and one.earlier.code) for one in last[1:3]] == [(3, 3), (5, 5)]
+
+
 def test_what_was_taken_meanwhile_begins_anew() -> None:
     refusals = Refusals(tries_max=2, tracked_max=100)
     note(refusals, [1], "g")

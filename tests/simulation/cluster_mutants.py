@@ -47,10 +47,10 @@ _FOLLOWED = (
         (
             _ROUTES,
             (
-                "        needed = np.union1d(np.union1d(used, self.lanes.parked()), "
-                "self.lanes.holders())"
+                "        needed = each_once(np.concatenate([used, self.lanes.parked(), "
+                "self.lanes.holders()]))"
             ),
-            "        needed = np.union1d(used, self.lanes.holders())",
+            "        needed = each_once(np.concatenate([used, self.lanes.holders()]))",
         ),
         seeds=60,
     ),

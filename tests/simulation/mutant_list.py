@@ -1145,7 +1145,7 @@ _DELIVERED = (
             Edit(
                 _GROUP,
                 (
-                    "            self._exchange.refused(batch.where(refused), "
+                    "            self._exchange.refused(batch.those(refused), "
                     "codes[refused], avoid=self.number)\n"
                 ),
                 "            self._exchange.refused(batch, codes, avoid=self.number)\n",
@@ -1808,7 +1808,7 @@ _STATED = (
         edits=(
             Edit(
                 _EXPLAINING,
-                "    found[Reason.RATE_LIMITED] = server.meters.count\n",
+                "            Reason.RATE_LIMITED: server.meters.count,\n",
                 "",
             ),
         ),
@@ -1866,8 +1866,8 @@ _STATED = (
         edits=(
             Edit(
                 _EXPLAINING,
-                "    return max(schedule.pending_from(around.now_ms) - held, 0)\n",
-                "    return schedule.pending\n",
+                "        return max(schedule.pending_from(around.now_ms) - held, 0), reason\n",
+                "        return schedule.pending, reason\n",
             ),
         ),
         needs="a question while something is loaded",
