@@ -155,9 +155,10 @@ def attributes_fit(
 ) -> bool:
     """Say whether every reader can read this attribute map: its sizes agree and none is too large.
 
-    A map of more than `count_max` attributes does not fit. Only a body of more than 32,767 bytes,
-    or 4 * count_max, needs the walk: no value of a smaller one is too large, nor are there too many
-    attributes.
+    A map of more than `count_max` attributes does not fit. A store that keeps bodies as they came,
+    as QMQ's do, looks only at bodies of more than 32,767 bytes, or 4 * count_max: in a smaller one
+    no value is too large, nor are there too many attributes. Whether it is a map at all it does not
+    see then; a consumer of QMQ's marks a message whose body is none (`qmq_corruptData`).
     """
     return walk_attributes(body, value_size_max=value_size_max, count_max=count_max)[1] is None
 

@@ -167,9 +167,11 @@ class _Rules(Generic[T]):
             )
 
         after = await self._server.operator.change(plan, entry)
-        return json_response(
-            {"version": after.version, self._word: name, "rule": self._of(after, name)}
-        )
+        rule = self._of(after, name)
+        answer = {"version": after.version, self._word: name, "rule": rule}
+        if self._word == "group":
+            answer["is_known"] = any(name == group.name for group in self._server.sender.status())
+        return json_response(answer)
 
 
 class _Admin:
@@ -213,7 +215,12 @@ class _Admin:
     async def audit(self, request: Request, _caller: Caller) -> Response:
         count = _number(request, "limit", _AUDIT_SHOWN, _AUDIT_MAX)
         assert count is not None
-        return json_response({"items": await self._server.operator.audit(count)})
+        page = await self._server.operator.audit(count)
+        damages = [
+            {"path": one.path, "position": one.position, "bytes": one.size, "reason": one.reason}
+            for one in page.damages
+        ]
+        return json_response({"items": page.items, "damages": damages})
 
     async def drain_report(self, _request: Request, _caller: Caller) -> Response:
         return json_response(self._server.planned_stop.report())
@@ -278,9 +285,14 @@ class _Admin:
     async def _explain_subject(self, name: str) -> dict[str, Any]:
         server = self._server
         subjects = server.store.schedule.subjects
-        number = await server.filing.run(subjects.ids.get, name.encode(errors="surrogateescape"))
+        subject = name.encode()
+        number = await server.filing.run(subjects.ids.get, subject)
         gates, lanes = server.gates, server.lanes
         pattern = gates.pattern_of(name)
+        damaged = server.undeliverable_by_subject[subject]
+        reason = Reason.PAUSED_SUBJECT if gates.is_paused(name) else None
+        if reason is None and damaged:
+            reason = Reason.DAMAGED
         found: dict[str, Any] = {
             "subject": name,
             "rule": pattern,
@@ -291,7 +303,8 @@ class _Admin:
             "oldest_left_due_ms": None,
             "lane": None,
             "groups": [],
-            "reason": Reason.PAUSED_SUBJECT.value if gates.is_paused(name) else None,
+            "damaged": damaged,
+            "reason": None if reason is None else reason.value,
         }
         if number is None:
             return found

@@ -1,59 +1,58 @@
 """What an operator has closed or narrowed on this node, kept durable, and who changed what.
 
-The file `controls` in the data directory:
-
-    0                  64                 72
-    +------------------+------------------+------------------------+
-    | file header      | size u32, crc u32| JSON of `Controls`     |
-    | (file_header.py) | (seeded)         | (size bytes)           |
-    +------------------+------------------+------------------------+
-
-It is only ever replaced whole: temporary file, fsync, rename, fsync of the directory. A change
-counts when that is done, and is answered then: what was answered survives any crash. Where there is
-no file there never was a change.
+The file `controls` (storage/controls_file.py) has the document, JSON of `Controls`. A change counts
+when that is replaced, and is answered then: what was answered survives any crash. Where there is no
+file there never was a change.
 
 A file that cannot be read is refused, and the node does not start: nobody knows any more what was
 paused, and going on as if nothing were could flood the very broker that somebody protected. Whoever
-knows that nothing needs to be paused removes the file.
+knows that nothing needs to be paused moves the file away. One that is gone though the audit tells
+of changes is told as damage; the node starts, and writes a document without rules.
 
-The audit, `audit/<number>.log`, has a line of JSON for each change, written and fsynced before the
+The audit (storage/audit_file.py) has a line of JSON for each change, written and fsynced before the
 change: who (the token's name), from where, when, what it was and what it is. What is done about
 dead letters has two: what is asked for, before it, and how many it was. The audit is bounded by
-files: the oldest goes. A line that a crash has cut off was of a change that nobody was told of.
+files: the oldest goes. A line that a crash has cut off was of a change that nobody was told of. A
+damaged line is told as damage, stays where it is, and hides no other.
 """
 
-import struct
-import zlib
+import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import msgspec
-import structlog
 
 from delay_protocol.controls import Controls, ControlsError, decode_controls, encode_controls
-from storage import DamagedError, Disk
-from storage.batches import log_seed
-from storage.file_header import (
-    FILE_HEADER_SIZE,
-    FileHeader,
-    LogKind,
-    decode_file_header,
-    encode_file_header,
+from storage import Damage, DamagedError, Disk, StorageFullError
+from storage.audit_file import (
+    AUDIT_DIRECTORY,
+    audit_lines,
+    audit_numbers,
+    audit_path,
+    encode_audit_line,
+    read_audit_file,
+    version_told,
 )
-
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
-
-CONTROLS_PATH: Final = "controls"
-_TEMPORARY_PATH: Final = "controls.tmp"
-_AUDIT: Final = "audit"
-_PREFIX: Final = struct.Struct("<II")
-_BODY_AT: Final = FILE_HEADER_SIZE + _PREFIX.size
+from storage.controls_file import (
+    CONTROLS_PATH,
+    DOCUMENT_AT,
+    read_controls_document,
+    write_controls_document,
+)
 
 REMEDY: Final = (
-    f"restore {CONTROLS_PATH} from a backup; or, if nothing needs to be paused or limited, remove "
-    "it and set the rules anew"
+    f"restore {CONTROLS_PATH} from a backup, or move it away, start the node (nothing is paused or "
+    f"limited then) and set the rules anew: {AUDIT_DIRECTORY}/ has what they were. Where there is "
+    "a meta server they come again from there"
 )
+_GONE: Final = (
+    "the file is gone, but the audit tells of version {} of it: nothing is paused or limited any "
+    "more; set the rules anew"
+)
+_DAMAGES_MAX: Final = 100
+"""Damages that one look into the audit returns."""
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,132 +78,154 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The rule that is."""
 
 
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """A look into the audit. items: the newest first; damages: what could not be read, all over."""
+
+    items: list[AuditEntry]
+    damages: list[Damage]
+
+
 def read_controls(disk: Disk, log_uuid: UUID) -> Controls:
     """Return what the data directory says; raise DamagedError, or UnsupportedFormatError."""
     try:
-        file = disk.open_read(CONTROLS_PATH)
-    except FileNotFoundError:
+        document = read_controls_document(disk, log_uuid)
+    except DamagedError as error:
+        raise _damaged(error.position, error.reason) from error
+    if document is None:
         return Controls()
     try:
-        data = file.read_at(0, file.size())
-    except OSError as error:
-        raise _damaged(f"cannot be read: {error}") from error
-    finally:
-        file.close()
-    header = decode_file_header(data, path=CONTROLS_PATH, kind=LogKind.CONTROLS)
-    if header.log_uuid != log_uuid:
-        raise _damaged("is of another data directory")
-    if len(data) < _BODY_AT:
-        raise _damaged("is cut off")
-    size, crc = _PREFIX.unpack_from(data, FILE_HEADER_SIZE)
-    body = data[_BODY_AT:]
-    if size != len(body) or zlib.crc32(body, log_seed(log_uuid, LogKind.CONTROLS)) != crc:
-        raise _damaged("fails its CRC")
-    try:
-        return decode_controls(body)
+        return decode_controls(document)
     except ControlsError as error:
-        raise _damaged(str(error)) from error
+        raise _damaged(DOCUMENT_AT, str(error)) from error
 
 
-def _damaged(reason: str) -> DamagedError:
+def _damaged(position: int, reason: str) -> DamagedError:
     reason = f"{reason}; what was paused or limited is not known: {REMEDY}"
-    return DamagedError(path=CONTROLS_PATH, position=0, reason=reason)
+    return DamagedError(path=CONTROLS_PATH, position=position, reason=reason)
 
 
 def write_controls(disk: Disk, log_uuid: UUID, controls: Controls) -> None:
     """Replace the controls; durable when this returns. StorageFullError, FatalDiskError."""
-    body = encode_controls(controls)
-    header = encode_file_header(FileHeader(kind=LogKind.CONTROLS, log_uuid=log_uuid))
-    prefix = _PREFIX.pack(len(body), zlib.crc32(body, log_seed(log_uuid, LogKind.CONTROLS)))
-    if disk.exists(_TEMPORARY_PATH):
-        disk.unlink(_TEMPORARY_PATH)
-    file = disk.open(_TEMPORARY_PATH, create=True)
-    try:
-        file.write_at(0, [header, prefix, body])
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(_TEMPORARY_PATH, CONTROLS_PATH)
-    disk.sync_directory("")
+    write_controls_document(disk, log_uuid, encode_controls(controls))
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the next line of a file belongs, and whether a newline is before it."""
+
+    position: int
+    begins_line: bool
 
 
 class Audit:
     """The audit's files. All calls block, and are made one at a time."""
 
-    def __init__(self, disk: Disk, *, file_bytes_max: int, files_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        file_bytes_max: int,
+        files_max: int,
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        """`on_damage` hears of every place that cannot be read, at every look at it."""
         self._disk = disk
         self._file_bytes_max = file_bytes_max
         self._files_max = files_max
+        self._on_damage = on_damage
 
     def append(self, entry: AuditEntry) -> None:
         """Make an entry durable. Raises StorageFullError or FatalDiskError."""
-        line = msgspec.json.encode(entry) + b"\n"
-        numbers = self._numbers()
+        line = encode_audit_line(entry)
+        numbers = audit_numbers(self._disk)
         number = numbers[-1] if numbers else 0
-        position = self._end_of(number) if number else 0
-        if not number or (position and position + len(line) > self._file_bytes_max):
-            number, position = number + 1, 0
+        end = self._end_of(number) if number else None
+        if end is not None and end.position and end.position + len(line) > self._file_bytes_max:
+            self._cut(number, end.position)
+            end = None
+        if end is None:
+            number, end = number + 1, _End(0, begins_line=True)
             self._begin(number)
             self._forget_oldest([*numbers, number])
-        elif not position:
+        elif not end.position:
             # Whoever made it may have died before its name was durable.
             self._sync_names()
-        file = self._disk.open(_path(number))
+        self._cut(number, end.position)
+        file = self._disk.open(audit_path(number))
         try:
-            if file.size() > position:
-                # What a crash has left of a line; the next one is not to be read as its end.
-                file.truncate(position)
-            file.write_at(position, [line])
+            file.write_at(end.position, [b"" if end.begins_line else b"\n", line])
             file.sync()
         finally:
             file.close()
 
-    def entries(self, count: int) -> list[AuditEntry]:
-        """Return the latest entries, at most so many, the newest first."""
+    def look(self, count: int) -> AuditPage:
+        """Return the latest entries, at most so many, and what could not be read."""
+        items: list[AuditEntry] = []
+        damages: list[Damage] = []
+        numbers = audit_numbers(self._disk)
+        for number in reversed(numbers):
+            found = self._entries_of(number, damages, is_last=number == numbers[-1])
+            items += reversed(found[-(count - len(items)) :] if len(items) < count else [])
+        for damage in damages:
+            self._on_damage(damage)
+        return AuditPage(items, damages[:_DAMAGES_MAX])
+
+    def _entries_of(self, number: int, damages: list[Damage], *, is_last: bool) -> list[AuditEntry]:
+        """Return the entries of a file; what is none is added to `damages`."""
+        path = audit_path(number)
         found: list[AuditEntry] = []
-        for number in reversed(self._numbers()):
-            lines = self._whole_lines(number)
-            for line in reversed(lines):
-                if len(found) == count:
-                    return found
+        try:
+            data = read_audit_file(self._disk, path)
+        except OSError as error:
+            damages.append(Damage(path, 0, 0, f"cannot be read: {error}"))
+            return found
+        for line in audit_lines(data):
+            fault = line.fault
+            if fault is None:
                 try:
-                    found.append(msgspec.json.decode(line, type=AuditEntry))
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    _log.warning("a line of the audit cannot be read", path=_path(number))
+                    found.append(msgspec.json.decode(line.text, type=AuditEntry))
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    fault = str(error)
+            if fault is not None and not (is_last and line.is_tail):
+                damages.append(Damage(path, line.position, line.size, fault))
         return found
 
     def _begin(self, number: int) -> None:
-        self._disk.make_directory(_AUDIT)
-        self._disk.open(_path(number), create=True).close()
+        self._disk.make_directory(AUDIT_DIRECTORY)
+        self._disk.open(audit_path(number), create=True).close()
         self._sync_names()
 
+    def _cut(self, number: int, position: int) -> None:
+        """Remove what a crash has left of a line: what follows is not to be read as its end."""
+        file = self._disk.open(audit_path(number))
+        try:
+            if file.size() > position:
+                file.truncate(position)
+                file.sync()
+        finally:
+            file.close()
+
     def _sync_names(self) -> None:
-        self._disk.sync_directory(_AUDIT)
+        self._disk.sync_directory(AUDIT_DIRECTORY)
         self._disk.sync_directory("")
 
     def _forget_oldest(self, numbers: Sequence[int]) -> None:
         for number in numbers[: -self._files_max]:
-            self._disk.unlink(_path(number))
+            self._disk.unlink(audit_path(number))
 
-    def _numbers(self) -> list[int]:
-        names = self._disk.list(_AUDIT)
-        stems = [name.removesuffix(".log") for name in names if name.endswith(".log")]
-        return sorted(int(stem) for stem in stems if stem.isdecimal())
-
-    def _end_of(self, number: int) -> int:
-        return sum(len(line) + 1 for line in self._whole_lines(number))
-
-    def _whole_lines(self, number: int) -> list[bytes]:
-        file = self._disk.open_read(_path(number))
+    def _end_of(self, number: int) -> _End | None:
+        """Return where the next line of a file belongs; None if the file cannot be read."""
         try:
-            data = file.read_at(0, file.size())
-        finally:
-            file.close()
-        return data.split(b"\n")[:-1]
-
-
-def _path(number: int) -> str:
-    return f"{_AUDIT}/{number:020d}.log"
+            data = read_audit_file(self._disk, audit_path(number))
+        except OSError:
+            return None
+        end = 0
+        for line in audit_lines(data):
+            if line.fault is None or not line.is_tail:
+                end = line.position + line.size
+                end += data[end : end + 1] == b"\n"
+        return _End(end, begins_line=not end or data[end - 1 : end] == b"\n")
 
 
 class ControlsStore:
@@ -213,8 +234,18 @@ class ControlsStore:
     Its calls block; they are made one at a time.
     """
 
-    def __init__(self, disk: Disk, *, log_uuid: UUID, audit: Audit) -> None:
-        """Read the controls; raise DamagedError, or UnsupportedFormatError."""
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        log_uuid: UUID,
+        audit: Audit,
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        """Read the controls; raise DamagedError, or UnsupportedFormatError.
+
+        `on_damage` hears of controls that are gone.
+        """
         self._disk = disk
         self._log_uuid = log_uuid
         self.audit = audit
@@ -222,6 +253,12 @@ class ControlsStore:
         disk.sync_directory("")
         self.controls = read_controls(disk, log_uuid)
         """As they are durable."""
+        version = 0 if disk.exists(CONTROLS_PATH) else version_told(disk)
+        if version:
+            on_damage(Damage(CONTROLS_PATH, 0, 0, _GONE.format(version)))
+            with contextlib.suppress(StorageFullError):
+                # Told once: from now on they are as somebody was told that they are.
+                self._write(Controls(version=version + 1))
 
     def change(
         self,

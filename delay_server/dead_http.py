@@ -53,19 +53,27 @@ _AUDITED_CHARACTERS: Final = 200
 Json = dict[str, Any]
 
 
+_INTEGER_MAX: Final = 2**63 - 1
+"""No sequence, and no time, is greater."""
+_CODE_MAX: Final = 2**31 - 1
+
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=_INTEGER_MAX)]
+Millis = Annotated[int, msgspec.Meta(ge=0, le=_INTEGER_MAX)]
+
+
 class _Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which dead letters are meant; what is not given does not matter."""
 
     subject: str | None = None
     subject_prefix: str | None = None
-    code: str | int | None = None
+    code: str | Annotated[int, msgspec.Meta(ge=0, le=_CODE_MAX)] | None = None
     """Number or name of the last refusal's item code."""
     group: str | None = None
     message_id: str | None = None
-    due_from_ms: int | None = None
-    due_until_ms: int | None = None
-    dead_from_ms: int | None = None
-    dead_until_ms: int | None = None
+    due_from_ms: Millis | None = None
+    due_until_ms: Millis | None = None
+    dead_from_ms: Millis | None = None
+    dead_until_ms: Millis | None = None
 
     def wanted(self) -> Wanted:
         """Return what is looked for. Raises RequestError."""
@@ -90,7 +98,7 @@ class _Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class _ChangeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to be requeued or dropped."""
 
-    sequences: Annotated[list[int], msgspec.Meta(max_length=SEQUENCES_MAX)] | None = None
+    sequences: Annotated[list[Sequence], msgspec.Meta(max_length=SEQUENCES_MAX)] | None = None
     filter: _Filter | None = None
     max: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Needed with a filter."""
@@ -107,7 +115,7 @@ def dead_routes(server: "DelayServer", guard: Guard) -> list[Route]:
     dead = _Dead(server)
     return [
         guard.route("/dead", {"GET": dead.page}),
-        guard.route("/dead/{sequence:int}", {"GET": dead.show}),
+        guard.route("/dead/{sequence}", {"GET": dead.show}),
         guard.route("/dead/requeue", {"POST": dead.requeue}),
         guard.route("/dead/drop", {"POST": dead.drop}),
     ]
@@ -140,7 +148,7 @@ class _Dead:
         return Response(body, media_type="application/json")
 
     async def show(self, request: Request, _caller: Caller) -> Response:
-        sequence: int = request.path_params["sequence"]
+        sequence = _number("sequence", request.path_params["sequence"])
         with_payload = request.query_params.get("payload") in {"1", "true"}
         page = await self._letters.find(
             Wanted(sequences=[sequence]), after=Place(), rows_max=1, settled=True
@@ -263,13 +271,10 @@ def _filter_of_query(given: Mapping[str, str]) -> _Filter:
 
 
 def _number(name: str, text: str) -> int:
-    try:
-        number = int(text) if text.isascii() and len(text) < 20 else -1
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise RequestError(400, name, f"{name} must be a number, not {text[:40]!r}")
-    return number
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _INTEGER_MAX):
+        reason = f"{name} must be a number up to {_INTEGER_MAX}, not {text[:40]!a}"
+        raise RequestError(400, name, reason)
+    return int(text)
 
 
 def _bytes(text: str | None) -> bytes | None:

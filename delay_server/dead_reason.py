@@ -12,6 +12,8 @@ REASON_BYTES_MIN = 512
 """Whatever the settings say, a reason may have so much."""
 
 _GROUP_LETTERS_MAX = 64
+_CODE_DIGITS_MAX = 10
+"""Of an i32."""
 
 
 class RefusalText(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +72,7 @@ def decode_reason(text: bytes) -> DeadReason | None:
     """Return what a text says; None if it is not one of ours, as a newer version's may not be."""
     try:
         return _DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -87,6 +89,6 @@ def code_name(code: int) -> str:
 
 def code_of(name: str) -> int | None:
     """Return the item code of a name or a number; None if it is neither."""
-    if name.isascii() and name.isdigit():
+    if name.isascii() and name.isdigit() and len(name) <= _CODE_DIGITS_MAX:
         return int(name)
     return next((int(code) for code in ItemCode if code.name.lower() == name.lower()), None)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import trio
 
 from delay_protocol.controls import Controls
-from delay_server.controls import AuditEntry, ControlsStore
+from delay_server.controls import AuditEntry, AuditPage, ControlsStore
 from delay_server.draining import Draining
 from delay_server.filing import Filing
 from delay_server.gates import Gates
@@ -98,10 +98,10 @@ class Operator:
             async with self._changing:
                 await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
 
-    async def audit(self, count: int) -> list[AuditEntry]:
-        """Return the latest entries of the audit, at most so many, the newest first."""
+    async def audit(self, count: int) -> AuditPage:
+        """Return the latest entries of the audit, at most so many, and what cannot be read."""
         async with self._changing:
-            return await self._executor.run(CONTROLS_LANE, self._store.audit.entries, count)
+            return await self._executor.run(CONTROLS_LANE, self._store.audit.look, count)
 
     async def _apply(self) -> None:
         """Bring everything that is in memory to where it belongs by the present controls."""

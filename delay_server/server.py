@@ -11,6 +11,7 @@ import dataclasses
 import random
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -75,15 +76,14 @@ from sender import Outcome as SenderOutcome
 from storage import (
     MINUTE_MS,
     Damage,
-    DataDirectoryError,
     DirectoryDisk,
     Disk,
     Entries,
     FactBlock,
     ItemReader,
-    NotPermittedError,
     Outcome,
     RecoverySummary,
+    StorageFullError,
     Store,
     make_data_directory,
 )
@@ -103,6 +103,8 @@ _DISK_SMALL_FACTOR = 2
 _DURABLE_END_S = 0.01
 """Half of the 20 ms within which the durable end is to be durable itself."""
 _DAMAGES_KEPT = 100
+_PLACES_KEPT = 10_000
+"""Damaged places that are known again when they are looked at again; beyond, each look counts."""
 _UNDELIVERABLE_KEPT = 10_000
 _ROUNDS = 5
 """How often all subjects' use is looked at while one may go unused."""
@@ -142,10 +144,13 @@ class DelayServer:
         """With the meta server, once the store stands; None where there is none."""
         self.damages: list[Damage] = []
         self.damage_count = 0
+        self._damaged_places: set[tuple[str, int]] = set()
         self.undeliverable_sequences: set[int] = set()
         """Those of the first of them."""
         self.undeliverable = 0
         """Messages whose bytes are damaged; they wait on disk."""
+        self.undeliverable_by_subject: Counter[bytes] = Counter()
+        """How many of them each subject has, of the first subjects with any."""
         self.commit_seconds = Distribution(FSYNC_BUCKETS_S)
         self.lateness_seconds = Distribution(LATENESS_BUCKETS_S)
         self.lateness_max_seconds = 0.0
@@ -460,21 +465,32 @@ class DelayServer:
         _, total = self.disk.free_bytes()
         config = self.config.fitted_to(total)
         settings = dataclasses.replace(config.store_settings(), provision=config.provision(total))
-        store, recovery = Store.open(
-            self.disk,
-            settings,
-            chance=self._own_chance(),
-            now_ms=self.runtime.clock.now_ms(),
-            on_damage=self._damaged,
-        )
+        try:
+            store, recovery = Store.open(
+                self.disk,
+                settings,
+                chance=self._own_chance(),
+                now_ms=self.runtime.clock.now_ms(),
+                on_damage=self._damaged,
+            )
+        except StorageFullError as error:
+            raise StorageFullError(
+                f"there is no space to start in {config.node.data_dir}: {error}; free some on its "
+                "file system, and start again"
+            ) from error
         try:
             admin = config.admin
             audit = Audit(
                 self.disk,
                 file_bytes_max=admin.audit_file_bytes_max,
                 files_max=admin.audit_files_max,
+                on_damage=self._damaged,
             )
-            controls = ControlsStore(self.disk, log_uuid=store.identity.log_uuid, audit=audit)
+            # Nothing needs it, so nobody else would say that it is damaged.
+            audit.look(0)
+            controls = ControlsStore(
+                self.disk, log_uuid=store.identity.log_uuid, audit=audit, on_damage=self._damaged
+            )
         except BaseException:
             store.close()
             raise
@@ -774,6 +790,11 @@ class DelayServer:
     # -- what goes wrong ---------------------------------------------------------------------
 
     def _damaged(self, damage: Damage) -> None:
+        place = (damage.path, damage.position)
+        if place in self._damaged_places:
+            return
+        if len(self._damaged_places) < _PLACES_KEPT:
+            self._damaged_places.add(place)
         self.damage_count += 1
         if len(self.damages) < _DAMAGES_KEPT:
             self.damages.append(damage)
@@ -801,7 +822,15 @@ class DelayServer:
             self.undeliverable += len(entries)
             room = max(_UNDELIVERABLE_KEPT - len(self.undeliverable_sequences), 0)
             self.undeliverable_sequences.update(entries["sequence"][:room].tolist())
+            self._count_by_subject(entries)
             self._left_sender(entries)
+
+    def _count_by_subject(self, entries: Entries) -> None:
+        names = self.store.schedule.subjects.names
+        counts = self.undeliverable_by_subject
+        for number, count in Counter(entries["subject"].tolist()).items():
+            if names[number] in counts or len(counts) < _UNDELIVERABLE_KEPT:
+                counts[names[number]] += count
 
     # -- what goes right ---------------------------------------------------------------------
 
@@ -1109,12 +1138,7 @@ def _keep_freed_memory() -> None:
 
 
 async def _run_process(config: DelayServerConfig) -> None:
-    try:
-        make_data_directory(config.node.data_dir)
-    except NotPermittedError:
-        raise
-    except OSError as error:
-        raise DataDirectoryError(f"cannot make the data directory: {error}") from error
+    make_data_directory(config.node.data_dir)
     server = DelayServer(config, system_runtime(), DirectoryDisk(config.node.data_dir))
     server.tokens.read()
     if config.http.address:

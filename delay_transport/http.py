@@ -1,14 +1,18 @@
 """The HTTP port of a process: an ASGI application on Hypercorn's trio worker, within limits.
 
-HTTP/1.1 and nothing else: who asks for HTTP/2 or a WebSocket is answered as if not.
+HTTP/1.1 and nothing else: who asks for HTTP/2 or a WebSocket is answered as if not. Names in a path
+or a query come through exactly, or are refused.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 import h11
 import hypercorn.config
 import msgspec
+import structlog
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.protocol.h11 import H11Protocol
@@ -16,12 +20,16 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from delay_transport.errors import ListenError
 from delay_transport.runtime import format_address, parse_address
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The media type that Prometheus wants."""
@@ -49,11 +57,71 @@ def make_application(
     routes: Sequence[Route],
     exception_handlers: Mapping[Any, Callable[[Request, Exception], Response]] | None = None,
 ) -> Starlette:
-    """Return an application of these routes. What is not quite one of them is not found."""
-    application = Starlette(routes=routes, exception_handlers=exception_handlers)
+    """Return an application of these routes. What is not quite one of them is not found.
+
+    A bug in an endpoint is logged with its traceback, and answered 500.
+    """
+    for route in routes:
+        # As it comes `$` lets a newline at the end go by unseen, and `.` knows none.
+        pattern = route.path_regex.pattern.removesuffix("$")
+        route.path_regex = re.compile(rf"{pattern}\Z", re.DOTALL)
+    application = Starlette(
+        routes=routes,
+        exception_handlers=exception_handlers,
+        middleware=[Middleware(_Outermost)],
+    )
     # A redirect would lead to whatever host the request names.
     application.router.redirect_slashes = False
     return application
+
+
+class _Outermost:
+    """What every request goes through first, and every failure last."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
+            # Decoded, other bytes would have become other names.
+            refusal = _error(400, "bad-value", "the path and the query must be UTF-8")
+            await refusal(scope, receive, send)
+            return
+        has_begun = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_on)
+        except Exception:  # noqa: BLE001 (a bug of any kind, which would vanish otherwise)
+            _log.exception(
+                "a request has failed for an unforeseen reason",
+                method=scope["method"],
+                path=scope["path"][:_PATH_LOGGED],
+            )
+            if not has_begun:
+                failure = _error(500, "internal", "an unforeseen error: the server's log has it")
+                await failure(scope, receive, send)
+
+
+_PATH_LOGGED: Final = 200
+"""Characters of a path that the log gets."""
+
+
+def _error(code: int, kind: str, message: str) -> Response:
+    return json_response({"error": {"code": kind, "message": message}}, code)
+
+
+def _is_text(escaped: bytes) -> bool:
+    try:
+        unquote_to_bytes(escaped).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class _Http1Connection(h11.Connection):

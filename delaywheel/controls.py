@@ -94,6 +94,8 @@ def _print_nodes(nodes: Sequence[Mapping[str, Any]]) -> None:
 def _print_audit(answer: Mapping[str, Any]) -> None:
     from rich.table import Table
 
+    from delay_protocol import printable
+
     table = Table()
     for name in ("when", "who", "from", "what", "name", "before", "after", "count"):
         table.add_column(name, justify="right" if name == "count" else "left")
@@ -109,6 +111,9 @@ def _print_audit(answer: Mapping[str, Any]) -> None:
             str(row.get("count", "-")),
         )
     wide_console().print(table)
+    for damage in answer.get("damages", ()):
+        where = f"{damage['path']} at {damage['position']}, {damage['bytes']} bytes"
+        click.echo(printable(f"damaged: {where}: {damage['reason']}"))
 
 
 def _rule_of(row: Mapping[str, Any], name: str) -> str:

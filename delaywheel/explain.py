@@ -61,6 +61,7 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
         "subject": answer["subject"],
         "rule": f"{rule}: {text_of_rule(answer['control'] or {})}" if rule else "none",
         "reason": answer["reason"] or "nothing is held back: what waits is not due",
+        "damaged": str(answer["damaged"]),
         "broker groups": ", ".join(answer["groups"]) or "-",
         "due soon": str(answer["in_wheel"]),
         "held for delivery": str(answer["held"]),

@@ -12,6 +12,9 @@ from delaywheel.failures import ExitCode, Failure
 ANSWER_BYTES_MAX: Final = 64 << 20
 """Bytes of one answer: everything at a glance of thousands of groups has a few MB."""
 
+_SERVER_FAULT: Final = 500
+"""From this status on it is not the request that was wrong."""
+
 Json = dict[str, Any]
 
 
@@ -66,6 +69,12 @@ def ask_json(
         KeyError,
         TypeError,
     ) as bad:
+        if response.status >= _SERVER_FAULT:
+            raise Failure(
+                f"what answers at {address} failed itself (HTTP {response.status}): the log of the "
+                f"{server}, or of what stands before it, should say why",
+                ExitCode.REFUSED,
+            ) from bad
         raise Failure(
             f"what answers at {address} is no {server} that {purpose}", ExitCode.NETWORK
         ) from bad

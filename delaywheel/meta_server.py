@@ -46,14 +46,11 @@ def meta_server(
     from delaywheel.log_output import set_up_log
     from meta_server.config_file import load_config
     from meta_server.server import run
-    from storage import DataDirectoryError, make_data_directory
+    from storage import make_data_directory
 
     config = load_config(config_file, [*spelled_out(_SHORT, short), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
-    try:
-        make_data_directory(config.node.data_dir)
-    except OSError as error:
-        raise DataDirectoryError(f"cannot make the data directory: {error}") from error
+    make_data_directory(config.node.data_dir)
     run(config)
 
 

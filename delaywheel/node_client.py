@@ -157,7 +157,7 @@ class NodeRules:
         if self.session.as_json:
             print_json(answer)
         else:
-            _say_rule(kind, name, answer.get("rule"))
+            _say_rule(kind, name, answer.get("rule"), is_known=answer.get("is_known", True))
 
     def pause_group(self, name: str, *, paused: bool) -> None:
         """Pause a broker group, or have it go on, and say nothing."""
@@ -195,7 +195,8 @@ class ClusterRules:
         kind, name = _one_of(subject, group)
         answer = self._store(kind, name, body)
         if not self.session.as_json:
-            _say_rule(kind, name, answer[f"{kind}s"].get(name))
+            is_known = name not in answer.get("unknown_groups", ())
+            _say_rule(kind, name, answer[f"{kind}s"].get(name), is_known=is_known)
         answer = self._until_followed(answer)
         lacking, nodes = _lacking(answer), len(answer["nodes"])
         if self.session.as_json:
@@ -334,11 +335,15 @@ def print_json(answer: Mapping[str, Any]) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
 
-def _say_rule(kind: str, name: str, rule: Mapping[str, Any] | None) -> None:
+def _say_rule(kind: str, name: str, rule: Mapping[str, Any] | None, *, is_known: bool) -> None:
     """Print what holds for a subject or group after a change."""
     from delay_protocol import printable
 
     click.echo(printable(f"{kind} {name}: {text_of_rule(rule or {})}"))
+    if kind == "group" and rule and not is_known:
+        click.echo(
+            printable(f"no broker group is called {name} at present: it holds once there is one")
+        )
 
 
 def text_of_rule(rule: Mapping[str, Any]) -> str:

@@ -830,6 +830,8 @@ class ControlsShown(Answer, frozen=True, kw_only=True):
     """Rules by subject, or prefix with a * at its end."""
     groups: dict[str, GroupControl]
     """Rules by broker group."""
+    unknown_groups: list[str]
+    """Those of them that this meta server does not know; their rules hold once it does."""
     nodes: list[ControlsAtNode]
     """By which version each delay server of the cluster goes."""
 

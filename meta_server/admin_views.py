@@ -397,6 +397,7 @@ def show_controls(server: "MetaServer", cluster: str) -> ControlsShown:
         store=str(server.store.uuid),
         subjects=controls.subjects,
         groups=controls.groups,
+        unknown_groups=sorted(controls.groups.keys() - registry.groups.keys()),
         nodes=[
             ControlsAtNode(
                 group=key[1],

@@ -344,11 +344,10 @@ def make_data_directory(root: Path) -> None:
     Without it a power cut could take the name of a new data directory, and every acknowledged
     message with it. All parents on its file system are made durable, at every start: the process
     that made them may have died before it had done so. One that may not be read is passed over.
-    Raises NotPermittedError or another OSError where it cannot be made, FatalDiskError where an
-    fsync fails.
+    Raises NotPermittedError, NotRegularFileError where something else lies there, StorageFullError,
+    or FatalDiskError where the disk does not let it be made, or an fsync fails.
     """
-    with permitted(str(root), "made"):
-        root.mkdir(parents=True, exist_ok=True)
+    _make_directory(root)
     path = root.resolve()
     device = path.stat().st_dev
     for parent in path.parents:
@@ -356,6 +355,8 @@ def make_data_directory(root: Path) -> None:
             descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError:
             continue
+        except OSError as error:
+            raise FatalDiskError(f"fsync directory {parent}: {error}") from error
         try:
             if os.fstat(descriptor).st_dev != device:
                 return
@@ -365,6 +366,33 @@ def make_data_directory(root: Path) -> None:
                 raise FatalDiskError(f"fsync directory {parent}: {error}") from error
         finally:
             os.close(descriptor)
+
+
+def _make_directory(root: Path) -> None:
+    what = f"the data directory {root} cannot be made"
+    try:
+        with permitted(str(root), "made"):
+            root.mkdir(parents=True, exist_ok=True)
+    except NotPermittedError:
+        raise
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotRegularFileError(f"{what}: {_in_the_way(root)}; give another directory") from error
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            reason = f"{what}: {error.strerror}; free some space, or give another directory"
+            raise StorageFullError(reason) from error
+        remedy = (
+            "mount it writable, or give" if error.errno == errno.EROFS else "look there, or give"
+        )
+        raise FatalDiskError(f"{what}: {error.strerror}; {remedy} another directory") from error
+
+
+def _in_the_way(root: Path) -> str:
+    """Say what is where a directory has to be made."""
+    for path in (root, *root.parents):
+        if os.path.lexists(path) and not path.is_dir():
+            return f"{path} is {'a file' if path.is_file() else 'something else'}, no directory"
+    return "there is something else in its place"
 
 
 _POPULATE_READ = 22
@@ -388,6 +416,10 @@ def can_be_read(view: memoryview, position: int, size: int) -> bool:
     return True
 
 
+_LOST = (
+    "cannot be looked at: somebody has moved or unmounted the data directory, or its disk is "
+    "gone; bring it back and start again"
+)
 _SYNCFS_FROM = 16
 """From this many dirty files on, one syncfs is cheaper than an fdatasync each."""
 
@@ -433,10 +465,16 @@ class DirectoryDisk:
 
     @staticmethod
     def _is_hidden(real: str) -> bool:
-        """Raise PermissionError where nobody can say whether a name is there; else it is not."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        """Say whether a name is there after all; PermissionError, OpenError if nobody can say."""
+        try:
             os.lstat(real)
-        return False
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise OpenError(f"{real} cannot be looked for: {error.strerror}{_SALVAGE}") from error
+        return True
 
     def list(self, directory: str) -> Sequence[str]:
         """Return the names in a directory, sorted."""
@@ -472,8 +510,11 @@ class DirectoryDisk:
         return permitted(real, doing, culprit=os.path.dirname(real))
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents."""
+        """Make a directory and its parents, but not the data directory itself."""
         real = self._real(path)
+        if not os.path.isdir(self.root):
+            # Somebody has moved it away. A new one in its place would look as if nothing had been.
+            raise FatalDiskError(f"{self.root} {_LOST}")
         try:
             with full_or_fatal(f"mkdir {path}"), self._permitted_in(path, "made"):
                 os.makedirs(real, mode=0o750, exist_ok=True)
@@ -527,7 +568,10 @@ class DirectoryDisk:
 
     def free_bytes(self) -> tuple[int, int]:
         """Return free and total bytes of the file system."""
-        usage = shutil.disk_usage(self.root)
+        try:
+            usage = shutil.disk_usage(self.root)
+        except OSError as error:
+            raise FatalDiskError(f"{self.root} {_LOST}: {error.strerror}") from error
         return usage.free, usage.total
 
     @contextlib.contextmanager
@@ -537,9 +581,14 @@ class DirectoryDisk:
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise DataDirectoryError(
                     f"{self.root} is in use by another process; one data directory serves one node"
+                ) from error
+            except OSError as error:
+                raise FatalDiskError(
+                    f"{self.root} cannot be locked: {error.strerror}; its file system must know "
+                    "flock"
                 ) from error
             yield
         finally:

@@ -9,11 +9,19 @@ import contextlib
 import datetime as dt
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from uuid import UUID
 
+from storage.audit_file import (
+    AUDIT_DIRECTORY,
+    audit_lines,
+    audit_numbers,
+    audit_path,
+    read_audit_file,
+    version_told,
+)
 from storage.batches import (
     BatchHeader,
     Damage,
@@ -29,6 +37,7 @@ from storage.checkpoint import (
     read_checkpoint,
 )
 from storage.columns import Columns, ColumnsError, RecordKind
+from storage.controls_file import CONTROLS_PATH, DOCUMENT_AT, read_controls_document
 from storage.disk import Bytes, DirectoryDisk, Disk
 from storage.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH, NO_JOURNAL_LEFT
 from storage.durable_end import (
@@ -223,14 +232,23 @@ def dump_records(path: Path) -> Iterator[Record]:
             yield {"file": place.path, "position": 0, "damage": place.fault}
         elif place.path.endswith(CHECKPOINT_PATH.rpartition("/")[2]):
             yield from _dump_checkpoint(place)
+        elif place.path.rpartition("/")[2] == CONTROLS_PATH:
+            yield from _dump_controls(place)
         elif _is_small_file(place.path):
             yield from _dump_small(place)
+        elif _is_audit(place.path):
+            yield from _dump_audit(place)
         else:
             yield from _dump_log(place)
 
 
 def _is_small_file(path: str) -> bool:
-    return path.rpartition("/")[2] in {"durable_end", "identity", "lock", "checkpoint"}
+    names = {"durable_end", "identity", "lock", "checkpoint", CONTROLS_PATH}
+    return path.rpartition("/")[2] in names
+
+
+def _is_audit(path: str) -> bool:
+    return path.rpartition("/")[0].rpartition("/")[2] == AUDIT_DIRECTORY
 
 
 def _places(path: Path) -> Iterator[_Place]:
@@ -248,8 +266,8 @@ def _places(path: Path) -> Iterator[_Place]:
 def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
     vouchers = read_vouchers(disk)
     vouched = vouchers.lengths
-    names = [IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH]
-    for directory in (*_KINDS, QUARANTINE_DIRECTORY):
+    names = [IDENTITY_PATH, CHECKPOINT_PATH, CONTROLS_PATH, DURABLE_END_PATH]
+    for directory in (*_KINDS, QUARANTINE_DIRECTORY, AUDIT_DIRECTORY):
         names += [f"{directory}/{name}" for name in disk.list(directory)]
     names += sorted(vouched)
     # Both are made before the first file of any log.
@@ -296,6 +314,8 @@ def _neighbours(disk: Disk, log_uuid: UUID | None) -> dict[str, _Neighbour]:
                 found[files[-1].path] = _Neighbour(following=checkpoint.sequence + 1)
         for file, after in itertools.pairwise(files):
             found[file.path] = _Neighbour(following=after.first_sequence)
+    for number, after_it in itertools.pairwise(audit_numbers(disk)):
+        found[audit_path(number)] = _Neighbour(following=after_it)
     return found
 
 
@@ -332,6 +352,8 @@ def _vouched(disk: Disk, log_uuid: UUID | None) -> dict[str, int]:
     vouched = _vouched_by_checkpoint(disk, log_uuid)
     for path in _END_KINDS:
         vouched |= _vouched_by_durable_end(disk, path, log_uuid)
+    if not disk.exists(CONTROLS_PATH) and version_told(disk):
+        vouched[CONTROLS_PATH] = DOCUMENT_AT
     return vouched
 
 
@@ -425,10 +447,7 @@ def _verify(place: _Place) -> _Report:
             report.add(0, "the file is gone")
         return report
     try:
-        if _is_small_file(place.path):
-            _verify_small(place, report)
-        else:
-            _verify_log(place, report)
+        _verifier_of(place.path)(place, report)
     except (DamagedError, UnsupportedFormatError) as error:
         if isinstance(error, DamagedError) and _needs_nothing(place, report):
             report.tail = report.size
@@ -441,6 +460,12 @@ def _verify(place: _Place) -> _Report:
     except OSError as error:
         report.add(0, f"cannot be read: {error}")
     return report
+
+
+def _verifier_of(path: str) -> Callable[[_Place, _Report], None]:
+    if _is_small_file(path):
+        return _verify_small
+    return _verify_audit if _is_audit(path) else _verify_log
 
 
 def _needs_nothing(place: _Place, report: _Report) -> bool:
@@ -465,6 +490,8 @@ def _verify_small(place: _Place, report: _Report) -> None:
         report.add(0, "cannot be checked: the directory's identity is unreadable")
     elif name == "checkpoint":
         read_checkpoint(place.disk, place.log_uuid)
+    elif name == CONTROLS_PATH:
+        read_controls_document(place.disk, place.log_uuid)
     else:
         _verify_durable_end(place, place.log_uuid, report)
     report.records = 1
@@ -489,6 +516,24 @@ def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
             report.add(position, f"{error.reason} (a power cut may leave one slot like this)")
     if not written and not report.damage:
         report.add(0, "no slot was ever written")
+
+
+def _verify_audit(place: _Place, report: _Report) -> None:
+    """Check a file of the audit; only the last one may end with what a crash has left of a line."""
+    report.kind = "AUDIT"
+    data = read_audit_file(place.disk, place.path)
+    report.size = len(data)
+    for line in audit_lines(data):
+        if line.fault is None:
+            report.records += 1
+        elif line.is_tail and place.following is None:
+            report.tail = line.size
+        else:
+            report.add(line.position, line.fault)
+    if place.following is not None:
+        number = int(place.path.rpartition("/")[2].partition(".")[0])
+        if place.following > number + 1:
+            report.add(report.size, f"{number + 1} to {place.following - 1} are missing")
 
 
 class _Log:
@@ -784,6 +829,38 @@ def _dump_small(place: _Place) -> Iterator[Record]:
         yield {"file": place.path} | {
             name: str(value) if isinstance(value, UUID) else value for name, value in values.items()
         }
+
+
+def _dump_controls(place: _Place) -> Iterator[Record]:
+    """Yield the document of the controls."""
+    if place.log_uuid is None:
+        return
+    try:
+        document = read_controls_document(place.disk, place.log_uuid)
+    except NotPermittedError:
+        raise
+    except (StorageError, OSError) as error:
+        yield {"file": place.path, "position": 0, "damage": str(error)}
+        return
+    if document is not None:
+        yield {"file": place.path, "document": document.decode(errors="backslashreplace")}
+
+
+def _dump_audit(place: _Place) -> Iterator[Record]:
+    """Yield the entries, and what is none."""
+    try:
+        data = read_audit_file(place.disk, place.path)
+    except NotPermittedError:
+        raise
+    except OSError as error:
+        yield {"file": place.path, "position": 0, "damage": f"cannot be read: {error}"}
+        return
+    for line in audit_lines(data):
+        where = {"file": place.path, "position": line.position}
+        if line.fault is None:
+            yield where | {"entry": line.text.decode(errors="backslashreplace")}
+        elif not line.is_tail or place.following is not None:
+            yield where | {"damage": line.fault}
 
 
 def _dump_checkpoint(place: _Place) -> Iterator[Record]:

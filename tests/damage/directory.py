@@ -5,10 +5,15 @@ through three lives, and is left as a SIGKILL leaves it: the last commits are no
 facts are in the journal only. It differs by seed, and is the same for the same seed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from uuid import UUID
 
+from delay_protocol.controls import Controls, SubjectControl
+from delay_server.controls import Audit, AuditEntry, ControlsStore
+from storage.batches import Damage
+from storage.disk import Disk
 from storage.schedule_log import ScheduleLimits
 from storage.spans import MINUTE_MS
 from storage.store import StoreSettings
@@ -16,6 +21,7 @@ from tests.simulation.disk import SimDisk
 from tests.storage.store_rig import GRACE_MS, StoreRig
 
 HOUR_MS = 60 * MINUTE_MS
+AUDIT_FILE_BYTES = 1500
 SETTINGS = StoreSettings(
     schedule=ScheduleLimits(
         minute_horizon_minutes=4,
@@ -55,7 +61,9 @@ def populated(seed: int) -> Populated:
     rig = StoreRig(seed, settings=SETTINGS, damage_expected=True)
     older: dict[str, list[bytes]] = {}
     rig.open()
+    _operate(rig, 5)
     _live(rig, older, rounds=10)
+    _operate(rig, 20)
     _quarantine(rig)
     _live(rig, older, rounds=8)
     rig.reopen()
@@ -77,6 +85,37 @@ def populated(seed: int) -> Populated:
         end_ms=max(message.due_ms for message in rig.memory.accepted.values()) + 48 * HOUR_MS,
         settings=SETTINGS,
     )
+
+
+def controls_on(disk: Disk, log_uuid: UUID, on_damage: Callable[[Damage], None]) -> ControlsStore:
+    """Return the controls and the audit, as a server opens them; DamagedError."""
+    audit = Audit(disk, file_bytes_max=AUDIT_FILE_BYTES, files_max=4, on_damage=on_damage)
+    audit.look(0)
+    return ControlsStore(disk, log_uuid=log_uuid, audit=audit, on_damage=on_damage)
+
+
+def _operate(rig: StoreRig, count: int) -> None:
+    """Change rules, as an operator does."""
+
+    def refuse(damage: Damage) -> None:
+        raise AssertionError(damage)
+
+    def pausing(before: Controls) -> Controls:
+        return before.with_subject(f"s{before.version}", SubjectControl(paused=True))
+
+    def entry(_before: Controls, after: Controls) -> AuditEntry:
+        return AuditEntry(
+            at_ms=rig.now_ms,
+            who="alice",
+            peer="127.0.0.1",
+            action="set subject",
+            target=f"s{after.version - 1}",
+            version=after.version,
+        )
+
+    store = controls_on(rig.disk, rig.store.identity.log_uuid, refuse)
+    for _ in range(count):
+        store.change(pausing, entry)
 
 
 def _others(past: list[bytes], present: bytes | None) -> list[bytes]:

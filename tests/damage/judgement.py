@@ -11,20 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from delay_protocol.controls import Controls
+from delay_server.controls import AuditEntry, read_controls
+from storage.audit_file import AUDIT_DIRECTORY
 from storage.batches import Damage, ScannedBatch, check_columns, file_seed, scan_batches
 from storage.checkpoint import CHECKPOINT_PATH
 from storage.columns import RecordKind
+from storage.controls_file import CONTROLS_PATH
 from storage.dispatch_log import JOURNAL_END_PATH
 from storage.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
 from storage.entries import Entries
-from storage.errors import StorageError
+from storage.errors import DamagedError, StorageError
 from storage.file_header import FILE_HEADER_SIZE, decode_file_header
 from storage.inspect import Record, read_vouchers, verify_disk, verify_path
 from storage.item_reader import ItemReader
 from storage.salvage import IN_DOUBT, PENDING, Salvage, SalvagedItem
 from storage.seals import SEALS_DIRECTORY
 from storage.store import Store
-from tests.damage.directory import Populated
+from tests.damage.directory import Populated, controls_on
 from tests.damage.injections import Injection
 from tests.damage.overlay import OverlayDisk
 
@@ -38,7 +42,7 @@ class Aftermath:
     """What opening an image and delivering all of it came to.
 
     refused: why it could not be opened; handed: bytes of each row handed out, by sequence; state:
-    numbers that would differ if anything else was understood differently.
+    numbers that would differ if anything else was understood differently; audit: its entries.
     """
 
     refused: StorageError | None = None
@@ -46,6 +50,7 @@ class Aftermath:
     twice: list[int] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     state: dict[str, object] = field(default_factory=dict)
+    audit: list[AuditEntry] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,10 @@ class Judge:
         for sequence, item in self._reference.handed.items():
             assert item == directory.items[sequence]
         assert not self._reference.handed.keys() & directory.crossed_off
+        self._older_controls = [
+            read_controls(OverlayDisk({CONTROLS_PATH: data}, {}), self._log_uuid(directory))
+            for data in directory.older[CONTROLS_PATH]
+        ]
         self._last_message_file = max(
             path for path in directory.files if path.startswith("message_log/0")
         )
@@ -165,7 +174,11 @@ class Judge:
         if CHECKPOINT_PATH in injection.struck:
             # A whole older checkpoint: all that came after it was derived once more.
             return aftermath.handed.items() >= reference.handed.items()
-        return aftermath.handed == reference.handed and aftermath.state == reference.state
+        state = aftermath.state
+        if state["controls"] in self._older_controls and CONTROLS_PATH in injection.struck:
+            # A whole older file: nothing but the next change tells of it.
+            state = state | {"controls": reference.state["controls"]}
+        return aftermath.handed == reference.handed and state == reference.state
 
     def _is_padding(self, injection: Injection) -> bool:
         """Say whether only bytes between and behind the slots of a durable end are other ones."""
@@ -220,6 +233,9 @@ class Judge:
             raise ViolationError(f"{injection.what}: handed out twice: {aftermath.twice[:10]}")
         items = self.directory.items
         wrong = [seq for seq, item in aftermath.handed.items() if items.get(seq) != item]
+        invented = [entry for entry in aftermath.audit if entry not in self._reference.audit]
+        if invented:
+            raise ViolationError(f"{injection.what}: the audit tells what was not: {invented[:3]}")
         if wrong:
             raise ViolationError(f"{injection.what}: handed out other bytes: {wrong[:10]}")
         rows, facts = self._touched(injection)
@@ -332,6 +348,8 @@ def _is_near(path: str, injection: Injection) -> bool:
 
 def _extents(path: str, data: bytes) -> Iterator[_Extent]:
     """Yield what the bytes of a log file mean, as they were written."""
+    if path.startswith(f"{AUDIT_DIRECTORY}/"):
+        return
     if len(data) < FILE_HEADER_SIZE or not path.endswith((".log", ".minute", ".hour", ".day")):
         return
     header = decode_file_header(data, path=path)
@@ -404,9 +422,23 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
         ],
     }
     _deliver(store, disk, directory.end_ms, aftermath)
+    aftermath.state["controls"] = _controls(store, disk, aftermath)
     aftermath.state["damages"] = [(damage.path, damage.position) for damage in aftermath.damages]
     store.close()
     return aftermath
+
+
+def _controls(store: Store, disk: OverlayDisk, aftermath: Aftermath) -> Controls | None:
+    """Return what an operator has closed, None where the node refuses to start for want of it."""
+    try:
+        found = controls_on(disk, store.identity.log_uuid, aftermath.damages.append)
+    except DamagedError as error:
+        if "move it away" not in str(error):
+            raise ViolationError(f"the refusal names no remedy: {error}") from error
+        aftermath.damages.append(Damage(error.path, error.position, 0, error.reason))
+        return None
+    aftermath.audit = found.audit.look(1000).items
+    return found.controls
 
 
 def _deliver(store: Store, disk: OverlayDisk, end_ms: int, aftermath: Aftermath) -> None:

@@ -30,7 +30,15 @@ _CHUNK = 100
 _HANG_S = 60
 """An injection that takes longer than this hangs."""
 _TRIES = 40
-_WEIGHTS = {"lock": 0.1, "identity": 1, "durable end": 1, "journal end": 1, "retired": 1}
+_WEIGHTS = {
+    "lock": 0.1,
+    "identity": 1,
+    "durable end": 1,
+    "journal end": 1,
+    "retired": 1,
+    "controls": 1,
+    "audit": 1,
+}
 """How often files of a kind are struck, 4 for all others; these hold little that counts."""
 
 

@@ -3,7 +3,9 @@
 A part of the campaign of `python -m tests.damage.run`, and what shows that its judge would notice.
 """
 
+import contextlib
 import random
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -11,16 +13,25 @@ import numpy.typing as npt
 import pytest
 
 from storage import chained_file, item_reader
+from storage.dead_reader import DeadFilter, DeadItems, DeadSearch
+from storage.durable_end import SLOT_POSITIONS
+from storage.errors import DamagedError, StorageError
 from storage.inspect import verify_disk
 from storage.item_formats import Int64s
+from storage.spans import MINUTE_MS
+from storage.store import Store
 from tests.damage.directory import populated
-from tests.damage.injections import Injection, Kind, draw
+from tests.damage.injections import BLOCK_SIZES, Injection, Kind, draw
 from tests.damage.judgement import Judge, ViolationError
 from tests.damage.overlay import OverlayDisk
 from tests.damage.run import campaign, file_kind
+from tests.golden.directory import dead_directory
+from tests.storage.store_rig import SETTINGS, START_MS
 
 FILE_KINDS = {
+    "audit",
     "checkpoint",
+    "controls",
     "day segment",
     "durable end",
     "filed facts",
@@ -59,12 +70,18 @@ def test_damage_is_named_or_harmless_and_the_rest_is_delivered() -> None:
 
 
 def test_a_sector_of_the_log_in_the_place_of_its_newest_durable_end_is_not_a_torn_write() -> None:
-    ledger = campaign(
-        count=1, seed=77, first=133_463, recover=1, salvage=1, tell=lambda _line: None
-    )
-    assert ledger.failures == []
-    assert ledger.kinds == {"blocks swapped between files": 1}
-    assert ledger.refused.total() == ledger.named.total() == 1
+    judge = Judge(populated(77014))
+    files = judge.directory.files
+    end, log = "message_log/durable_end", "message_log/00000000000000000167.log"
+    here, there, size = SLOT_POSITIONS[1], 10752, BLOCK_SIZES[0]
+    mine, its = bytearray(files[end]), bytearray(files[log])
+    mine[here : here + size] = files[log][there : there + size]
+    its[there : there + size] = files[end][here : here + size]
+    struck = {end: bytes(mine), log: bytes(its)}
+    what = f"{size} bytes of {end} at {here} swapped with those of {log} at {there}"
+    verdict = judge.judge(Injection(Kind.SWAP_BETWEEN, struck, what), full=True)
+    assert verdict.named
+    assert verdict.refused
 
 
 @pytest.mark.slow
@@ -158,3 +175,53 @@ def test_the_judge_notices_rows_that_are_read_twice_or_not_at_all() -> None:
         assert broken_by(Kind.REPEAT, "handed out twice")
     with mock.patch.object(chained_file, "TakenRecords", NoneFree):
         assert broken_by(Kind.ZERO, "untouched and not handed out")
+
+
+def letters_of(disk: OverlayDisk, now_ms: int) -> dict[int, tuple[bytes, bool]] | None:
+    """Return item and pendency of each dead letter that can be read; None if a start is refused."""
+    try:
+        store, _ = Store.open(
+            disk, SETTINGS, chance=random.Random(1), now_ms=now_ms, on_damage=lambda _: None
+        )
+    except StorageError:
+        return None
+    found = {}
+    search = DeadSearch(
+        disk,
+        store.identity.log_uuid,
+        store.schedule.dead_extents(),
+        wanted=DeadFilter(settled=True),
+        on_damage=lambda _: None,
+    )
+    reader = DeadItems(disk, store.identity.log_uuid)
+    while not search.is_done:
+        for row in search.step(100, 1000):
+            with contextlib.suppress(DamagedError):
+                found[row.sequence] = (reader.read(row), row.is_pending)
+    store.close()
+    return found
+
+
+def test_damage_to_dead_segments_and_their_facts_is_named_or_harmless() -> None:
+    """A letter is its own bytes or none, and damage in one file hides only what it has struck."""
+    files = dead_directory()
+    directory = replace(populated(1000), files=files, older={})
+    now_ms = START_MS + 3 * 24 * 60 * MINUTE_MS
+    whole = letters_of(OverlayDisk(files, {}), now_ms)
+    assert whole
+    assert {pending for _, pending in whole.values()} == {False, True}
+    paths = [path for path in sorted(files) if path.endswith(".dead")]
+    assert {path.partition("/")[0] for path in paths} == {"schedule_log", "dispatch_log"}
+    chance, missed = random.Random(3), 0
+    for _ in range(300):
+        injection = draw(directory, chance.choice(paths), chance.choice(list(Kind)), chance)
+        if injection is None:
+            continue
+        disk = OverlayDisk(files, injection.struck)
+        named = any(report["damage"] for report in verify_disk(disk))
+        found = letters_of(disk, now_ms)
+        assert named or found == whole, injection.what
+        for sequence, (item, _) in (found or {}).items():
+            assert whole[sequence][0] == item, injection.what
+        missed += found is None or len(found) < len(whole)
+    assert missed > 10

@@ -12,6 +12,7 @@ from delay_protocol.controls import SubjectControl
 from delay_server.config import AdminConfig
 from delay_server.http import application
 from delay_transport.tokens import Role, Token, digest_of, encode_tokens
+from storage.audit_file import audit_path
 from tests import asgi
 from tests.delay_server.route_rig import RouteWorld
 from tests.delay_server.server_rig import World, make_config, make_item, until
@@ -117,6 +118,10 @@ async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> Non
         ("GET", "/explain?id=a&subject=b", None, 400),
         ("GET", "/explain?sequence=-1", None, 400),
         ("GET", "/controls/audit?limit=9999999", None, 400),
+        ("GET", f"/explain?sequence={2**63}", None, 400),
+        ("PUT", f"/controls/subjects/a?version={10**30}", {"paused": True}, 400),
+        ("PUT", "/controls/subjects/a", {"rate_per_s": 10**400}, 400),
+        ("POST", "/drain", {"seconds": 10**400}, 400),
         ("POST", "/drain", {"seconds": -1}, 400),
         ("POST", "/drain", {"seconds": 1e9}, 400),
         ("POST", "/drain", {"minutes": 1}, 400),
@@ -132,6 +137,50 @@ async def test_what_makes_no_sense_is_refused_with_a_reason_and_changes_nothing(
         assert answer["error"]["message"]
         assert server.operator.applied.version == 0
         assert server.planned_stop.report()["phase"] == "running"
+
+
+@pytest.mark.parametrize("name", ["\0\n", "x\ny", "\n", "order.*\n", "a/b"])
+async def test_a_rule_is_that_of_exactly_the_name_in_the_path(name: str) -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        code, answer = await operator.ask("PUT", f"/controls/subjects/{name}", {"paused": True})
+        assert (code, answer["subject"]) == (200, name)
+        _, controls = await operator.ask("GET", "/controls")
+        assert list(controls["subjects"]) == [name]
+        assert server.gates.is_paused(name)
+        code, _ = await operator.ask("PATCH", f"/controls/subjects/{name}", {"paused": False})
+        assert (code, server.operator.applied.subjects) == (200, {})
+
+
+async def test_a_rule_for_a_group_that_is_not_there_is_kept_and_said() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        for name, is_known in (("nope", False), ("g1", True)):
+            _, answer = await operator.ask("PATCH", f"/controls/groups/{name}", {"paused": True})
+            assert (answer["rule"]["paused"], answer["is_known"]) == (True, is_known)
+        assert server.operator.applied.groups.keys() == {"nope", "g1"}
+
+
+async def test_damaged_lines_of_the_audit_are_told_at_the_start_and_beside_the_others() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        for name in "abc":
+            await operator.ask("PUT", f"/controls/subjects/{name}", {"paused": True})
+        assert server.damage_count == 0
+    place = world.disk.contents()[audit_path(1)].index(b'"target":"b"')
+    world.disk.damage(audit_path(1), place, b"X")
+    async with world.serving() as server:
+        assert (server.damage_count, server.damages[0].path) == (1, audit_path(1))
+        operator = Caller(application(server))
+        for _ in range(3):
+            _, audit = await operator.ask("GET", "/controls/audit")
+            assert [one["target"] for one in audit["items"]] == ["c", "a"]
+            [damage] = audit["damages"]
+            assert damage["position"] <= place < damage["position"] + damage["bytes"]
+        assert server.damage_count == 1
 
 
 async def test_a_body_that_is_no_json_or_too_long_is_refused() -> None:

@@ -9,14 +9,15 @@ import pytest
 
 from delay_protocol.controls import Controls, SubjectControl
 from delay_server.controls import (
-    CONTROLS_PATH,
     Audit,
     AuditEntry,
     ControlsStore,
     read_controls,
     write_controls,
 )
-from storage import DamagedError, StorageFullError
+from storage import Damage, DamagedError, StorageFullError
+from storage.audit_file import audit_path
+from storage.controls_file import CONTROLS_PATH
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, Death, Trap
 from tests.storage.worked_examples import worked_examples
@@ -36,9 +37,20 @@ def pausing(name: str) -> Callable[[Controls], Controls]:
     return lambda before: before.with_subject(name, PAUSED)
 
 
-def store_on(disk: SimDisk, *, file_bytes_max: int = 4096, files_max: int = 3) -> ControlsStore:
-    audit = Audit(disk, file_bytes_max=file_bytes_max, files_max=files_max)
-    return ControlsStore(disk, log_uuid=LOG, audit=audit)
+def audit_on(
+    disk: SimDisk,
+    damages: list[Damage] | None = None,
+    *,
+    file_bytes_max: int = 4096,
+    files_max: int = 3,
+) -> Audit:
+    told = [] if damages is None else damages
+    return Audit(disk, file_bytes_max=file_bytes_max, files_max=files_max, on_damage=told.append)
+
+
+def store_on(disk: SimDisk, damages: list[Damage] | None = None) -> ControlsStore:
+    told = [] if damages is None else damages
+    return ControlsStore(disk, log_uuid=LOG, audit=audit_on(disk, told), on_damage=told.append)
 
 
 def new_disk(seed: int = 0) -> SimDisk:
@@ -84,7 +96,7 @@ def test_a_change_that_was_answered_survives_a_crash_at_any_operation(seed: int)
         found = read_controls(disk, LOG)
         assert found in (answered, tried)
         answered = found
-        told = [line.version for line in store_on(disk).audit.entries(1000)]
+        told = [line.version for line in store_on(disk).audit.look(1000).items]
         # Of each change that holds there is a line; the last may be of one that came to nothing.
         assert told[:1] in ([], [answered.version], [answered.version + 1])
         assert set(range(max(answered.version - 15, 1), answered.version + 1)) <= set(told)
@@ -134,13 +146,14 @@ def test_a_damaged_file_is_refused_with_what_to_do(kind: str) -> None:
         file = disk.open(CONTROLS_PATH, create=True)
         file.write_at(0, [case])
         file.close()
-        with pytest.raises(DamagedError, match=CONTROLS_PATH):
+        with pytest.raises(DamagedError, match=CONTROLS_PATH) as caught:
             read_controls(disk, uuid)
+        assert "move it away" in str(caught.value)
 
 
 def test_the_audit_keeps_its_newest_entries_and_is_bounded_by_its_files() -> None:
     disk = new_disk()
-    audit = Audit(disk, file_bytes_max=1000, files_max=3)
+    audit = audit_on(disk, file_bytes_max=1000)
     for number in range(200):
         before = msgspec.Raw(b'{"paused":true}')
         audit.append(
@@ -157,13 +170,114 @@ def test_the_audit_keeps_its_newest_entries_and_is_bounded_by_its_files() -> Non
     files = {path: data for path, data in disk.contents().items() if path.startswith("audit/")}
     assert len(files) == 3
     assert max(map(len, files.values())) <= 1000
-    entries = audit.entries(10)
+    entries = audit.look(10).items
     assert [one.version for one in entries] == list(range(199, 189, -1))
     assert (entries[0].who, entries[0].target, bytes(entries[0].before)) == (
         "bob",
         "s199",
         b'{"paused":true}',
     )
-    total = len(audit.entries(1000))
+    total = len(audit.look(1000).items)
     assert 15 < total < 40
-    assert len(Audit(disk, file_bytes_max=1000, files_max=3).entries(1000)) == total
+    assert len(audit_on(disk, file_bytes_max=1000).look(1000).items) == total
+
+
+def rewritten(disk: SimDisk, path: str, data: bytes) -> None:
+    """Have a file hold these bytes."""
+    disk.unlink(path)
+    file = disk.open(path, create=True)
+    file.write_at(0, [data])
+    file.sync()
+    file.close()
+
+
+def audited(count: int) -> SimDisk:
+    """Return a disk with an audit of so many changes."""
+    disk = new_disk()
+    store = store_on(disk)
+    for number in range(count):
+        store.change(pausing(f"s{number}"), entry)
+    return disk
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_byte_of_the_audit_is_damaged_it_is_named_and_hides_its_own_line_only(
+    seed: int,
+) -> None:
+    """A newline too, and the last line: what is written next goes behind it."""
+    chance = random.Random(seed)
+    disk = audited(5)
+    data = bytearray(disk.contents()[audit_path(1)])
+    lines = bytes(data).splitlines(keepends=True)
+    at = chance.choice([chance.randrange(len(data)), *_newlines(data)])
+    data[at] ^= 1 << chance.randrange(8)
+    rewritten(disk, audit_path(1), bytes(data))
+    struck = next(n for n in range(5) if at < sum(map(len, lines[: n + 1])))
+    whole = {1, 2, 3, 4, 5} - {struck + 1}
+    damages: list[Damage] = []
+    page = audit_on(disk, damages).look(100)
+    found = {one.version for one in page.items}
+    is_newline = at in _newlines(b"".join(lines))
+    assert found == (whole | {struck + 1} if is_newline else whole)
+    if at < len(data) - 1:
+        assert damages == page.damages
+        assert {one.path for one in damages} == {audit_path(1)}
+        assert any(one.position <= at <= one.position + one.size for one in damages)
+    store = store_on(disk)
+    store.change(pausing("next"), entry)
+    assert {one.version for one in store.audit.look(100).items} == found | {6}
+    assert disk.contents()[audit_path(1)].startswith(bytes(data[:-1]))
+
+
+def _newlines(data: bytes | bytearray) -> list[int]:
+    return [at for at, byte in enumerate(data) if byte == ord(b"\n")]
+
+
+def test_what_a_crash_has_left_of_a_line_is_no_damage_and_gives_way() -> None:
+    disk = audited(2)
+    data = disk.contents()[audit_path(1)]
+    for size in range(data.index(b"\n") + 1, len(data)):
+        rewritten(disk, audit_path(1), data[:size])
+        damages: list[Damage] = []
+        audit = audit_on(disk, damages)
+        told = [one.version for one in audit.look(9).items]
+        assert told == ([2, 1] if size == len(data) - 1 else [1])
+        audit.append(entry(Controls(), Controls(version=7)))
+        assert [one.version for one in audit.look(9).items] == [7, *told]
+        assert damages == []
+
+
+def test_lines_of_before_there_were_crcs_are_read() -> None:
+    disk = audited(1)
+    old = b'{"at_ms":5,"who":"bob","peer":"","action":"drain","target":"node"}\n'
+    rewritten(disk, audit_path(1), old)
+    damages: list[Damage] = []
+    audit = audit_on(disk, damages)
+    assert [one.who for one in audit.look(9).items] == ["bob"]
+    rewritten(disk, audit_path(1), old.replace(b'"who"', b'"wh\x6e"'))
+    assert audit.look(9).items == []
+    assert [one.position for one in damages] == [0]
+
+
+def test_controls_that_are_gone_though_the_audit_tells_of_them_are_told_once() -> None:
+    """They may have been moved away; nothing else would say that nothing is paused any more."""
+    for count in (1, 2, 3):
+        disk = new_disk()
+        store = store_on(disk)
+        for number in range(count):
+            store.change(
+                pausing(f"s{number}"),
+                lambda before, after: msgspec.structs.replace(
+                    entry(before, after), action="set subject"
+                ),
+            )
+        disk.unlink(CONTROLS_PATH)
+        damages: list[Damage] = []
+        store = store_on(disk, damages)
+        # The line of a first change may be of one that never came to be.
+        assert [one.path for one in damages] == [CONTROLS_PATH] * (count > 1)
+        assert store.controls.subjects == {}
+        assert store.controls.version == (count if count > 1 else 0)
+        damages.clear()
+        assert store_on(disk, damages).controls == store.controls
+        assert damages == []

@@ -125,7 +125,15 @@ async def test_below_the_floor_of_free_disk_requeueing_is_refused_and_dropping_i
         ({"filter": {}, "max": 0}, 400),
         ({"sequences": ["one"]}, 400),
         ({"sequences": list(range(SEQUENCES_MAX + 1))}, 400),
+        ({"sequences": [2**63]}, 400),
+        ({"sequences": [-1]}, 400),
+        ({"sequences": [10**400]}, 400),
+        ({"filter": {"due_from_ms": 2**63}, "max": 1}, 400),
+        ({"filter": {"dead_until_ms": -1}, "max": 1}, 400),
+        ({"filter": {"code": 10**400}, "max": 1}, 400),
+        ({"filter": {"code": "9" * 5000}, "max": 1}, 400),
         ({"sequences": [1], "after": "elsewhere"}, 400),
+        ({"sequences": [1], "after": f"1.{2**63}.1"}, 400),
         ({"sequences": [1], "padding": "x" * AdminConfig().body_bytes_max}, 413),
         ([], 400),
     ],
@@ -136,12 +144,30 @@ async def test_a_change_that_makes_no_sense_is_refused_with_a_sentence(
     world = World()
     async with world.serving() as server:
         app = application(server)
-        found, answer = await post(app, "drop", body)
-        assert found == code
-        assert len(answer["error"]["message"]) > 10
+        for verb in ("drop", "requeue"):
+            found, answer = await post(app, verb, body)
+            assert found == code
+            assert len(answer["error"]["message"]) > 10
+        _, audit = await ask(app, "GET", "/controls/audit")
+        assert audit["items"] == []
 
 
-@pytest.mark.parametrize("query", ["limit=x", "colour=red", "after=1.2", "due_from_ms=-1"])
+@pytest.mark.parametrize("number", ["99999999999999999999999", str(2**63), "9" * 5000, "x", "-1"])
+async def test_a_number_that_no_dead_letter_has_is_refused(number: str) -> None:
+    async with World().serving() as server:
+        code, answer = await ask(application(server), "GET", f"/dead/{number}")
+        assert (code, answer["error"]["code"]) == (400, "sequence")
+        code, _ = await ask(application(server), "GET", f"/dead/{2**63 - 1}")
+        assert code == 404
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("limit=x", "colour=red", "after=1.2", "due_from_ms=-1"),
+        *(f"due_until_ms={2**63}", f"after=1.1.{2**63}", "code=" + "9" * 5000),
+    ],
+)
 async def test_a_list_that_makes_no_sense_is_refused(query: str) -> None:
     async with World().serving() as server:
         code, _ = await ask(application(server), "GET", "/dead", query=query)
@@ -182,3 +208,20 @@ async def test_before_it_has_recovered_a_server_says_so() -> None:
     app = application(World().server(make_config()))
     code, answer = await ask(app, "GET", "/dead")
     assert (code, answer["error"]["code"]) == (503, "starting")
+
+
+async def test_a_damaged_place_counts_once_however_often_it_is_looked_at() -> None:
+    world = World()
+    async with world.serving() as server:
+        app = await with_dead_letters(world, server, 6)
+        await server.filing.checkpoint()
+        path = next(p for p in world.disk.contents(durable=True) if p.endswith(".dead"))
+        data = world.disk.contents(durable=True)[path]
+        world.disk.damage(path, data.index(b"m4"), b"M")
+        for _ in range(3):
+            code, page = await ask(app, "GET", "/dead")
+            assert (code, len(page["items"])) == (200, 6)
+        code, answer = await post(app, "requeue", {"filter": {}, "max": 10})
+        assert (code, len(answer["damaged"]) + answer["done"]) == (200, 6)
+        assert answer["damaged"]
+        assert server.damage_count == len(server.damages) == 1

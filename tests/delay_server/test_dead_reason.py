@@ -61,3 +61,8 @@ def test_codes_are_called_by_name_or_number() -> None:
     assert code_of("77") == 77
     assert code_name(77) == "77"
     assert code_of("nonsense") is None
+
+
+def test_what_is_nested_too_deep_or_too_long_a_number_is_no_reason_and_no_code() -> None:
+    assert decode_reason(b'{"more":' + b"[" * 60_000) is None
+    assert code_of("9" * 5000) is None

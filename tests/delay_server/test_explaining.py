@@ -126,3 +126,28 @@ async def test_what_came_by_a_lane_of_its_own_is_counted_as_paused_when_that_is_
         await trio.sleep(120)
         found = counts(server)
         assert found["paused_subject"] == sum(found.values()) == 20 - sent
+
+
+async def test_damaged_messages_of_a_subject_are_why_nothing_of_it_comes() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        due_ms = world.now_ms + 60_000
+        producer = await world.connect()
+        await producer.send(*(make_item(name, due_ms, subject="a") for name in ("m1", "m2")))
+        await producer.send(make_item("m3", due_ms, subject="b"))
+        await trio.sleep(10)
+        path = next(p for p in world.disk.contents(durable=True) if p.endswith(".minute"))
+        data = world.disk.contents(durable=True)[path]
+        world.disk.damage(path, data.index(b"m1"), b"M")
+        await trio.sleep(80)
+        assert sorted(world.broker.ids) == ["m2", "m3"]
+        assert [one["reason"] for one in await explained(operator, "id=m1")] == ["damaged"]
+        found = {}
+        for subject in "ab":
+            _, about = await operator.ask("GET", f"/explain?subject={subject}")
+            found[subject] = (about["reason"], about["damaged"])
+        assert found == {"a": ("damaged", 1), "b": (None, 0)}
+        await operator.ask("PUT", "/controls/subjects/a", {"paused": True})
+        _, about = await operator.ask("GET", "/explain?subject=a")
+        assert (about["reason"], about["damaged"]) == ("paused_subject", 1)

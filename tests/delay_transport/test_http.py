@@ -2,8 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from urllib.parse import quote
 
+import msgspec
 import pytest
+import structlog
 import trio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -11,13 +14,21 @@ from starlette.routing import Route
 
 import delay_transport.http
 from delay_transport import parse_address
-from delay_transport.http import make_application, serve_application
+from delay_transport.http import json_response, make_application, serve_application
 
 HEADER_BYTES_MAX = 4096
 
 
 async def _hello(request: Request) -> Response:
     return PlainTextResponse(f"hello {len(await request.body())}")
+
+
+async def _named(request: Request) -> Response:
+    return json_response([request.path_params["name"], request.query_params.get("q")])
+
+
+async def _faulty(_: Request) -> Response:
+    raise ZeroDivisionError("of all things")
 
 
 async def _much(_: Request) -> Response:
@@ -31,6 +42,9 @@ async def serving() -> AsyncIterator[tuple[str, int]]:
         [
             Route("/hello", _hello, methods=["GET", "POST"]),
             Route("/much", _much),
+            Route("/named/{name:path}", _named),
+            Route("/number/{name:int}", _named),
+            Route("/faulty", _faulty),
         ]
     )
     async with trio.open_nursery() as nursery:
@@ -194,3 +208,53 @@ def test_what_is_nearly_a_path_is_not_found_and_leads_nowhere() -> None:
         assert b"evil.example" not in answer
 
     run(scenario)
+
+
+def answers_to(*targets: str) -> list[tuple[int, object]]:
+    """Return status and JSON of the answers to requests for these targets, one after another."""
+    found: list[tuple[int, object]] = []
+
+    async def scenario(address: tuple[str, int]) -> None:
+        for target in targets:
+            line = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            async with await trio.open_tcp_stream(*address) as stream:
+                await stream.send_all(line.encode())
+                head, _, body = (await read_all(stream)).partition(b"\r\n\r\n")
+            value = msgspec.json.decode(body) if b"application/json" in head else None
+            found.append((int(head.split()[1]), value))
+
+    run(scenario)
+    return found
+
+
+@pytest.mark.parametrize("name", ["a", "\n", "\0\n", "a\nb", "a\n\n", "a/b/", "\r", "\u2028", "ä%"])
+def test_names_in_paths_and_queries_come_through_exactly(name: str) -> None:
+    escaped = quote(name, safe="")
+    assert answers_to(f"/named/{escaped}?q={escaped}") == [(200, [name, name])]
+
+
+def test_what_is_no_text_or_only_almost_a_path_is_refused() -> None:
+    """Otherwise it would be taken for another name: a rule for it would be set."""
+    codes = [
+        code
+        for code, _ in answers_to(
+            "/named/%ff",
+            "/named/a?q=%ff",
+            "/named/%ed%a0%80",
+            "/number/7%0a",
+            "/hello%0a",
+            "/number/7",
+        )
+    ]
+    assert codes == [400, 400, 400, 404, 404, 200]
+
+
+def test_a_bug_in_an_endpoint_is_logged_with_its_traceback_and_answered() -> None:
+    with structlog.testing.capture_logs() as logged:
+        [(code, answer)] = answers_to("/faulty?token=secret")
+    assert (code, answer) == (
+        500,
+        {"error": {"code": "internal", "message": "an unforeseen error: the server's log has it"}},
+    )
+    [entry] = logged
+    assert (entry["method"], entry["path"], entry["exc_info"]) == ("GET", "/faulty", True)

@@ -40,7 +40,9 @@ def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
         (200, b"[" * 100_000, ExitCode.NETWORK, "no meta server"),
         (200, b'"\xff"', ExitCode.NETWORK, "no meta server"),
         (404, b"Not Found", ExitCode.NETWORK, "no meta server"),
-        (500, b'{"error":7}', ExitCode.NETWORK, "no meta server"),
+        (404, b'{"error":7}', ExitCode.NETWORK, "no meta server"),
+        (500, b"Internal Server Error", ExitCode.REFUSED, "log of the meta server"),
+        (500, problem("internal", "the log has it"), ExitCode.REFUSED, "the log has it"),
     ],
 )
 def test_each_refusal_is_one_sentence_and_an_exit_code(

@@ -1,9 +1,12 @@
 """The group knows its commands, and each explains itself with an example."""
 
+import re
+
 import click
 import pytest
 from click.testing import CliRunner
 
+from delaywheel.failures import ExitCode
 from delaywheel.main import main
 
 
@@ -92,7 +95,9 @@ def test_every_command_explains_itself_with_an_example(command: tuple[str, ...])
 
 
 def test_the_exit_codes_can_be_looked_up() -> None:
-    assert "Exit codes" in CliRunner().invoke(main, ["-h"]).output
+    told = CliRunner().invoke(main, ["-h"]).output.partition("Exit codes: ")[2]
+    codes = [int(code) for code in re.findall(r"(?:^|, )\s*(\d) ", told.partition(".")[0])]
+    assert codes == [0, 1, *ExitCode]
 
 
 def test_an_unknown_command_is_refused() -> None:

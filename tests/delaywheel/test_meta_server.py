@@ -85,7 +85,7 @@ def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = run("--data", str(tmp_path / "file" / "d"))
     assert result.exit_code == ExitCode.DATA_DIRECTORY
-    assert "cannot make the data directory" in result.output
+    assert "file is a file, no directory" in result.output
 
 
 def test_without_a_data_directory_it_says_which_option_is_missing() -> None:

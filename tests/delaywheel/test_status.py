@@ -90,7 +90,6 @@ def test_an_address_that_is_none_is_a_wrong_option() -> None:
         ((200, b"<html>"), "is no delay server"),
         ((200, b'{"a":' + b"[" * 100_000), "is no delay server"),
         ((200, b'{"a":"\xff"}'), "is no delay server"),
-        ((503, b"{}"), "is no delay server that tells its status"),
         ((404, b"Not Found"), "is no delay server that tells its status"),
         (
             (503, b'{"error":{"code":"starting","message":"not \\u001b yet"}}'),
@@ -102,6 +101,12 @@ def test_what_is_no_status_is_told(answer: tuple[int, bytes], words: str) -> Non
     with serving(*answer) as address, pytest.raises(Failure, match=words) as told:
         fetch(address)
     assert told.value.exit_code == ExitCode.NETWORK
+
+
+def test_a_fault_of_the_server_is_told_from_somebody_else() -> None:
+    with serving(503, b"{}") as address, pytest.raises(Failure, match="failed itself") as told:
+        fetch(address)
+    assert told.value.exit_code == ExitCode.REFUSED
 
 
 def test_of_an_answer_without_end_only_so_much_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

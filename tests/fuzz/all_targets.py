@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.fuzz.controls_targets import CONTROLS_TARGETS
+from tests.fuzz.dead_targets import DEAD_TARGETS
 from tests.fuzz.disk_targets import DISK_TARGETS
 from tests.fuzz.meta_server_targets import META_SERVER_TARGETS
 from tests.fuzz.meta_targets import META_TARGETS
@@ -15,6 +16,6 @@ TARGETS: Final[Mapping[str, Target]] = {
     target.name: target
     for target in (
         *(*WIRE_TARGETS, *META_TARGETS, *META_SERVER_TARGETS),
-        *(*DISK_TARGETS, *CONTROLS_TARGETS, *TEXT_TARGETS),
+        *(*DISK_TARGETS, *DEAD_TARGETS, *CONTROLS_TARGETS, *TEXT_TARGETS),
     )
 }

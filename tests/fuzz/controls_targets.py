@@ -26,9 +26,10 @@ from delay_protocol.node_controls import (
     encode_node_controls_reply,
     id_of,
 )
-from delay_server.controls import CONTROLS_PATH, read_controls, write_controls
+from delay_server.controls import read_controls, write_controls
 from delay_server.following import why_kept
 from storage.batches import log_seed
+from storage.controls_file import CONTROLS_PATH, read_controls_document
 from storage.errors import DamagedError, UnsupportedFormatError
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
 from tests.fuzz.memory_disk import MemoryDisk
@@ -129,8 +130,8 @@ CONTROLS_TARGETS = (
     Target(
         name="controls_file",
         run=controls_file,
-        decoders=(read_controls, decode_controls),
-        packages=("delay_server.controls", "delay_protocol.controls"),
+        decoders=(read_controls, read_controls_document, decode_controls),
+        packages=("delay_server.controls", "storage.controls_file", "delay_protocol.controls"),
         size_max=1024,
     ),
     Target(

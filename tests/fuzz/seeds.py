@@ -46,7 +46,8 @@ from delay_protocol.node_controls import (
 from delay_server.config import sections
 from meta_server.admin_api import OPERATIONS
 from meta_server.qmq_management import ACTIONS
-from storage.batches import Codec, encode_batch
+from storage.audit_file import encode_audit_line
+from storage.batches import Codec, encode_batch, file_seed
 from storage.checkpoint import Checkpoint, RetiredFile, SegmentState
 from storage.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
 from storage.durable_end import DurableEnd, encode_slot
@@ -54,6 +55,7 @@ from storage.file_header import FileHeader, LogKind, encode_file_header
 from storage.identity import Identity, encode_identity
 from storage.spans import SegmentKey, Span
 from tests.delay_protocol.test_frames import VECTORS
+from tests.fuzz.dead_targets import DEAD_HEADER
 from tests.fuzz.disk_targets import MINUTE, SEED
 from tests.fuzz.meta_targets import node_register, node_replies
 from tests.fuzz.wire_targets import NOW_MS as SENT_MS
@@ -506,6 +508,28 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b'\x00{"store":"00000000-0000-0000-0000-00000000000a","subjects":{"*":{"paused":true}}}',
         b"\x00" + encode_node_controls_reply(None),
     ],
+    "dead_letters": _levels(
+        [
+            head + _chain(kinds, seed=file_seed(DEAD_HEADER), codec=codec) + tail
+            for head in (encode_file_header(DEAD_HEADER),)
+            for kinds in ((RecordKind.DEAD_ROWS,), (RecordKind.DEAD_ROWS, RecordKind.DEAD_ROWS))
+            for codec in (Codec.RAW, Codec.LZ4)
+            for tail in (b"", b"torn")
+        ]
+    ),
+    "dead_reason": [
+        (
+            b'{"code":3,"group":"g1","tries":4,"refused":3,"first_ms":1,"last_ms":2,'
+            b'"refusals":[["g1",3,1],["g2",3,2]]}'
+        ),
+        b'{"more":' + b"[" * 500,
+        b"subject_not_assigned",
+    ],
+    "audit_file": [
+        bytes([40]) + encode_audit_line({"at_ms": 1, "who": "al"}) * 2,
+        bytes([0]) + b'{"at_ms":5,"who":"bob","peer":"","action":"drain","target":"node"}\n',
+        bytes([7]) + encode_audit_line({"at_ms": 1, "who": "al"})[:-3],
+    ],
     "controls_file": [b'{"version":1,"subjects":{"*":{"paused":true},"b":{}}}', b"{}", b""],
     "overrides": [
         b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",
@@ -573,6 +597,9 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     ],
     "discovery": _ADDRESS_WORDS,
     "meta_address": [*_ADDRESS_WORDS, b"HTTP/1.1 200", b"HTTP/1.1 100 Go on\r\n\r\n"],
+    "dead_letters": [b"DWB1", b"DWLG"],
+    "dead_reason": [b'"code":', b'"group":', b'"refusals":', b"null", b"1e999"],
+    "audit_file": [b'{"at_ms":', b',"crc":"', b'"}\n'],
     "controls": _CONTROLS_WORDS,
     "controls_file": _CONTROLS_WORDS,
     "node_controls": [

@@ -15,7 +15,7 @@ from tests.fuzz.run import ROOT
 from tests.fuzz.seeds import seeds
 from tests.fuzz.target import Target, TooLargeError, execute
 
-INPUTS_MAX = 400
+INPUTS_MAX = 480
 BYTES_MAX = 500 * 1024
 
 

@@ -57,7 +57,6 @@ EXEMPT: Final = {
     "meta_server.admin_plans.check_version": "compares two numbers",
     "delay_transport.tokens.read_tokens": "reads the file that decode_tokens takes apart",
     "sender.config.check_groups": "looks at settings that were read already",
-    "delay_server.dead_reason.decode_reason": "any bytes, in test_dead_reason.py",
 }
 """Functions with such a name that need no target, and why."""
 

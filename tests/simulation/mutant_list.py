@@ -1676,7 +1676,7 @@ _GATED = (
         rule="A change is durable, its name too, before it is answered.",
         edits=(
             Edit(
-                "delay_server/controls.py",
+                "storage/controls_file.py",
                 ('    disk.rename(_TEMPORARY_PATH, CONTROLS_PATH)\n    disk.sync_directory("")\n'),
                 "    disk.rename(_TEMPORARY_PATH, CONTROLS_PATH)\n",
             ),

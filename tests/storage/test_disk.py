@@ -218,6 +218,42 @@ def test_free_bytes_are_those_of_the_file_system(disk: DirectoryDisk) -> None:
     assert 0 < free <= total
 
 
+def test_a_data_directory_that_is_moved_away_is_a_disk_error_and_not_made_again(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    disk = DirectoryDisk(root)
+    made(disk, "log", b"x").close()
+    root.rename(tmp_path / "x")
+    with pytest.raises(FatalDiskError, match="moved or unmounted"):
+        disk.free_bytes()
+    with pytest.raises(FatalDiskError, match="moved or unmounted"):
+        disk.make_directory("audit")
+    assert not root.exists()
+    root.write_bytes(b"")
+    with pytest.raises(FatalDiskError, match="moved or unmounted"):
+        disk.make_directory("audit")
+
+
+def test_whatever_a_broken_disk_says_of_a_name_or_a_lock_is_typed(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(os, "lstat", broken)
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)
+    with pytest.raises(OpenError, match="cannot be looked for: Input/output error"):
+        disk.exists("log")
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(FatalDiskError, match="cannot be locked: No locks"), disk.lock("lock"):
+        pass
+
+
 def test_the_lock_is_held_by_one_and_given_back(disk: DirectoryDisk, tmp_path: Path) -> None:
     other = DirectoryDisk(tmp_path)
     with disk.lock("lock"):
@@ -263,6 +299,34 @@ def test_the_names_of_a_new_data_directory_and_its_parents_are_durable(
     make_data_directory(tmp_path / "a" / "b" / "data")
     assert (tmp_path / "a" / "b" / "data").is_dir()
     assert synced[:3] == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
+
+
+def test_a_data_directory_that_cannot_be_made_says_why_and_how_bad_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name, told in (
+        ("file", "file is a file,"),
+        ("file/a/b", "file is a file,"),
+        ("link", "link is"),
+    ):
+        with pytest.raises(NotRegularFileError, match=told):
+            make_data_directory(tmp_path / name)
+
+    for number, kind in (
+        (errno.EROFS, FatalDiskError),
+        (errno.EIO, FatalDiskError),
+        (errno.ENOSPC, StorageFullError),
+        (errno.EDQUOT, StorageFullError),
+    ):
+
+        def refuse(*_: object, number: int = number, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(Path, "mkdir", refuse)
+        with pytest.raises(kind, match=r"data cannot be made: .*another directory"):
+            make_data_directory(tmp_path / "data")
 
 
 def test_the_names_of_a_directory_that_is_there_are_made_durable_too(
