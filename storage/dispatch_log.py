@@ -5,7 +5,9 @@ without gaps from 1. From here facts are filed by filed minute beside the schedu
 (schedule_log.py); what a checkpoint says is filed, the journal may forget.
 
 `dispatch_log/journal/durable_end` says up to which number facts were durable: what cannot be read
-below it is damage, beyond it what a crash left of an append that nobody was told of.
+below it is damage, beyond it what a crash left of an append that nobody was told of. It is made
+before the first file. Where it is lost, an end that cannot be read is damage: nobody knows which of
+the two it is, and the worst that it can mean is that messages are sent once more.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ from uuid import UUID
 from storage.batches import Damage
 from storage.chained_file import ChainedFile, read_columns
 from storage.disk import Disk, File, size_if_opened
-from storage.durable_end import DURABLE_END_NAME, DurableEnd, DurableEndFile
+from storage.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndFile
 from storage.errors import DamagedError, FatalDiskError, LogStateError, StorageFullError
 from storage.facts import FactBlock, fact_drafts, facts_of_columns, join_facts
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
@@ -62,7 +64,7 @@ class FactsJournal:
     """Appends facts and makes them durable.
 
     Invariant: every fact below `next_number` is durable in one of the files, and the durable end
-    says so where the disk has space for it.
+    says so where the disk has space for it. There is no file without a durable end.
     """
 
     def __init__(self, disk: Disk, log_uuid: UUID, *, file_bytes_max: int) -> None:
@@ -74,6 +76,8 @@ class FactsJournal:
         self._end = DurableEndFile(
             disk, JOURNAL_DIRECTORY, log_uuid=log_uuid, kind=LogKind.JOURNAL_END
         )
+        self._end_is_lost = False
+        """Whether recovery found it gone, or not as it was written."""
         self._appends = 0
         self.next_number = 1
 
@@ -96,8 +100,8 @@ class FactsJournal:
         journal = cls(disk, log_uuid, file_bytes_max=file_bytes_max)
         disk.make_directory(JOURNAL_DIRECTORY)
         found = JournalRecovery()
-        end = journal._read_end(found)
         journal._files = [file.first_sequence for file in list_log_files(disk, JOURNAL_DIRECTORY)]
+        end = journal._read_end(found, had_facts=bool(journal._files or filed_number))
         if journal._files and journal._files[0] > filed_number + 1:
             raise LogStateError(
                 f"{JOURNAL_DIRECTORY} begins at fact {journal._files[0]}, but the checkpoint has "
@@ -128,12 +132,19 @@ class FactsJournal:
         journal._look_at_end(end, found)
         return journal, found
 
-    def _read_end(self, recovery: JournalRecovery) -> DurableEnd | None:
+    def _read_end(self, recovery: JournalRecovery, *, had_facts: bool) -> DurableEnd | None:
+        end = None
         try:
-            return self._end.read()
+            end = self._end.read()
+            damage = self._end.doubt
         except DamagedError as error:
-            recovery.damages.append(Damage(error.path, error.position, 0, error.reason))
-            return None
+            damage = error
+        if damage is None and end is None and had_facts:
+            damage = DamagedError(path=JOURNAL_END_PATH, position=0, reason=END_IS_GONE)
+        if damage is not None:
+            self._end_is_lost = True
+            recovery.damages.append(Damage(damage.path, damage.position, 0, damage.reason))
+        return end
 
     def _look_at_end(self, end: DurableEnd | None, recovery: JournalRecovery) -> None:
         """Report facts that were durable and cannot be read; nothing is numbered like them."""
@@ -151,18 +162,28 @@ class FactsJournal:
             recovery.torn[:] = [damage for damage in recovery.torn if damage not in torn]
             recovery.damages.append(Damage(path, position, size, reason, None, first, after))
             self.next_number = after
-        if self.next_number > 1:
-            self._write_end(
-                DurableEnd(
-                    next_sequence=self.next_number,
-                    file_sequence=self.next_number,
-                    position=0,
-                    last_crc=0,
-                    epoch=0,
-                    floor_minute=0,
-                )
+        if self._end_is_lost and self._files:
+            path = _path(self._files[-1])
+            torn = [damage for damage in recovery.torn if damage.path == path]
+            recovery.torn[:] = [damage for damage in recovery.torn if damage not in torn]
+            recovery.damages.extend(torn)
+        # The facts are durable: no space for saying so is no reason to stop.
+        with contextlib.suppress(StorageFullError):
+            self._begin_end()
+        self._end.sync()
+
+    def _begin_end(self) -> None:
+        """Say that the next fact begins a file; makes the durable end if it is not there."""
+        self._end.write(
+            DurableEnd(
+                next_sequence=self.next_number,
+                file_sequence=self.next_number,
+                position=0,
+                last_crc=0,
+                epoch=0,
+                floor_minute=0,
             )
-            self._end.sync()
+        )
 
     def _read_file(
         self, first: int, recovery: JournalRecovery, *, rewrite: bool
@@ -226,30 +247,28 @@ class FactsJournal:
         file.append(drafts)
         file.file().sync()
         self.next_number += len(facts)
-        self._write_end(
-            DurableEnd(
-                next_sequence=self.next_number,
-                file_sequence=self._files[-1],
-                position=file.length,
-                last_crc=file.last_crc,
-                epoch=epoch,
-                floor_minute=0,
-            )
+        end = DurableEnd(
+            next_sequence=self.next_number,
+            file_sequence=self._files[-1],
+            position=file.length,
+            last_crc=file.last_crc,
+            epoch=epoch,
+            floor_minute=0,
         )
+        with contextlib.suppress(StorageFullError):
+            self._end.write(end)
         self._appends += 1
         if self._appends % _APPENDS_PER_END_SYNC == 0:
             self._end.sync()
         return facts, self.next_number - 1
 
-    def _write_end(self, end: DurableEnd) -> None:
-        # The facts are durable: no space for saying so is no reason to stop.
-        with contextlib.suppress(StorageFullError):
-            self._end.write(end)
-
     def _open_file(self) -> ChainedFile:
         if self._file is not None and self._file.length < self._file_bytes_max:
             return self._file
         self._close_file()
+        if not self._end.is_whole:
+            # There was no space for it at the start.
+            self._begin_end()
         first = self.next_number
         path = _path(first)
         if self._disk.exists(path):

@@ -20,10 +20,14 @@ The file has two slots, at positions 0 and 512, so that no sector holds both:
 The slot with the larger counter counts. Writes go to one slot until it was synced, and only then to
 the other: a power cut can spoil no more than the slot being written, and the other is the last that
 was synced. The CRC is seeded as a batch's is, with a log kind of its own for each of the two logs.
+
+The file is made whole, with the same end in both slots, and is durable before its log has a first
+file: it never is missing, short or of zeros beside a log that somebody counts on.
 """
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -33,6 +37,8 @@ from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatEr
 from storage.file_header import LogKind
 
 DURABLE_END_NAME = "durable_end"
+END_IS_GONE = "the file is gone: how far the log was durable is not known"
+"""What is wrong where a log has files and no durable end."""
 DURABLE_END_MAGIC = b"DWDE"
 DURABLE_END_VERSION = 1
 SLOT_POSITIONS = (0, 512)
@@ -44,6 +50,8 @@ assert _SLOT.size == SLOT_SIZE
 _CRC = struct.Struct("<I")
 _PREFIX = struct.Struct("<4sHH")
 _SLOT_SIZE_MIN = 16
+COUNTER_BASE = 2**48
+"""Counters begin behind it. Lower ones are of older versions, which made the file of zeros."""
 _COUNTER_MAX = 2**63
 _FLIPPED_BYTES_MAX = 8
 """Bytes of magic, version, size and log uuid, 24 in all, that a power cut may have spoilt."""
@@ -145,7 +153,7 @@ def decode_slot(
 class DurableEndFile:
     """The two slots of one data directory.
 
-    Invariant: the slot that is not being written is durable as it is, or was never written.
+    Invariant: the slot that is not being written is durable as it is, and holds an end.
     """
 
     def __init__(
@@ -167,51 +175,79 @@ class DurableEndFile:
         self._slot = 0
         self._slot_is_whole = True
         self._found: DurableEnd | None = None
+        self.is_whole = False
+        """Whether the file has its size and an end; otherwise the first write makes it anew."""
         self.has_damaged_slot = False
         """Whether `read` found a slot that is not intact, by a power cut or otherwise."""
-        self.foreign_slot: DamagedError | None = None
-        """What `read` found where a slot should be, and no write of a slot can have left there."""
+        self.doubt: DamagedError | None = None
+        """What `read` found that no write of a slot can have left: so the end may be an older one
+        than the last that was synced."""
         self.synced = True
         """Whether everything written is durable."""
 
     def read(self) -> DurableEnd | None:
-        """Return the newest end, or None if there is none; to be called before the first write.
+        """Return the newest end, or None if there is no file; to be called before the first write.
 
         A slot that is not intact is what a power cut may leave, when the other was the last that
-        was synced. But one that does not even look like a slot was not torn: it may have been the
-        newest that was synced (`foreign_slot`). DamagedError if no slot is intact, though both were
-        written.
+        was synced. But one that does not even look like a slot, or is all zeros, was not torn: it
+        may have been the newest that was synced (`doubt`). DamagedError if no slot is intact.
         """
         try:
             file = self._disk.open_read(self._path)
         except FileNotFoundError:
             return None
         try:
+            missing = self._missing_bytes(file)
             slots = [self._read_slot(file, position) for position in SLOT_POSITIONS]
         finally:
             file.close()
         damages = [slot for slot in slots if isinstance(slot, DamagedError)]
         self.has_damaged_slot = bool(damages)
-        if len(damages) == len(SLOT_POSITIONS):
-            raise damages[0]
         for number, slot in enumerate(slots):
             if isinstance(slot, tuple) and slot[0] > self._counter:
                 self._counter, self._found = slot
                 self._slot = number
+        if self._found is None:
+            raise missing or next(iter(damages), self._damaged(0, "both slots are all zeros"))
+        self.is_whole = missing is None
+        self.doubt = missing or self.doubt or self._lost_slot(slots)
         return self._found
+
+    def _missing_bytes(self, file: File) -> DamagedError | None:
+        """Say so if the file is shorter than it was made."""
+        try:
+            size = file.size()
+        except OSError as error:
+            return self._damaged(0, f"cannot be read: {error}")
+        if size >= _FILE_SIZE:
+            return None
+        return self._damaged(size, f"the file ends after {size} bytes of {_FILE_SIZE}")
+
+    def _lost_slot(self, slots: Sequence[object]) -> DamagedError | None:
+        """Say so if a slot was written and is all zeros now.
+
+        Older versions made the file of zeros, and wrote to the second slot when the first was
+        synced.
+        """
+        if None not in slots or (slots[1] is None and self._counter < COUNTER_BASE):
+            return None
+        return self._damaged(SLOT_POSITIONS[slots.index(None)], "this slot is all zeros")
+
+    def _damaged(self, position: int, reason: str) -> DamagedError:
+        return DamagedError(path=self._path, position=position, reason=reason)
 
     def _read_slot(self, file: File, position: int) -> tuple[int, DurableEnd] | DamagedError | None:
         try:
             data = file.read_at(position, _SECTOR)
         except OSError as error:
-            return DamagedError(path=self._path, position=position, reason=str(error))
+            return self._damaged(position, str(error))
         try:
             return decode_slot(
                 data, log_uuid=self._log_uuid, path=self._path, position=position, kind=self._kind
             )
         except DamagedError as error:
             if self._is_foreign(data):
-                self.foreign_slot = error
+                self.doubt = error
             return error
 
     def _is_foreign(self, data: bytes) -> bool:
@@ -227,21 +263,26 @@ class DurableEndFile:
         return strange > _FLIPPED_BYTES_MAX and 2 * strange > len(agree)
 
     def write(self, end: DurableEnd) -> None:
-        """Replace the end; durable after the next sync. Raises StorageFullError, FatalDiskError."""
+        """Replace the end; durable after the next sync. Raises StorageFullError, FatalDiskError.
+
+        Makes the file, durable at once, if `read` found none that is whole.
+        """
+        if self._file is None and not self.is_whole:
+            self._make(end)
+            return
         file = self._file or self._open()
-        data = self._encode(end, self._counter + 1)
+        counter = max(self._counter, COUNTER_BASE) + 1
+        data = self._encode(end, counter)
         self.synced = self._slot_is_whole = False
         file.write_at(SLOT_POSITIONS[self._slot], [data])
         self._slot_is_whole = True
-        self._counter += 1
+        self._counter = counter
 
     def _encode(self, end: DurableEnd, counter: int) -> bytes:
         return encode_slot(end, log_uuid=self._log_uuid, counter=counter, kind=self._kind)
 
     def _open(self) -> File:
-        """Open or make the file, and establish the invariant."""
-        if not self._disk.exists(self._path):
-            self._make()
+        """Open the file, and establish the invariant."""
         file = self._disk.open(self._path)
         try:
             if self._found is not None:
@@ -257,19 +298,28 @@ class DurableEndFile:
         self._file = file
         return file
 
-    def _make(self) -> None:
-        """Make the file with two empty slots; durable before it has its name."""
+    def _make(self, end: DurableEnd) -> None:
+        """Make the file with this end in both slots; durable before it has its name.
+
+        What is there of an older one that is not whole is replaced.
+        """
+        counter = max(self._counter, COUNTER_BASE) + 2
+        slots = [self._encode(end, counter), self._encode(end, counter - 1)]
         temporary = f"{self._path}.tmp"
         if self._disk.exists(temporary):
             self._disk.unlink(temporary)
         file = self._disk.open(temporary, create=True)
         try:
-            file.write_at(0, [bytes(_FILE_SIZE)])
+            file.write_at(0, [slot.ljust(_SECTOR, b"\0") for slot in slots])
             file.sync()
         finally:
             file.close()
         self._disk.rename(temporary, self._path)
         self._disk.sync_directory(self._directory)
+        self._counter = counter
+        self._found, self.is_whole, self._slot = end, True, 0
+        self._file = self._disk.open(self._path)
+        self._slot = 1
 
     def sync(self) -> None:
         """Make what was written durable. Raises FatalDiskError.

@@ -269,10 +269,14 @@ def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
     names = [IDENTITY_PATH, CHECKPOINT_PATH, CONTROLS_PATH, DURABLE_END_PATH]
     for directory in (*_KINDS, QUARANTINE_DIRECTORY, AUDIT_DIRECTORY):
         names += [f"{directory}/{name}" for name in disk.list(directory)]
-    names += sorted(vouched)
-    # Both are made before the first file of any log.
+    names += [JOURNAL_END_PATH, *sorted(vouched)]
+    # All are made before the first file of their logs, the durable end before the checkpoint.
     made = any(_is_log_file(name) for name in names)
-    needed = {IDENTITY_PATH, CHECKPOINT_PATH} if made else set()
+    needed = {IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH} if made else set()
+    if disk.exists(CHECKPOINT_PATH):
+        needed.add(DURABLE_END_PATH)
+    if list_log_files(disk, JOURNAL_DIRECTORY):
+        needed.add(JOURNAL_END_PATH)
     for name in dict.fromkeys(names):
         wanted = name.startswith(prefix) and not name.endswith(".tmp") and name not in _KINDS
         if wanted and (name in vouched or name in needed or disk.exists(name)):
@@ -499,7 +503,14 @@ def _verify_small(place: _Place, report: _Report) -> None:
 
 def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
     kind = _END_KINDS.get(place.path, LogKind.DURABLE_END)
-    written = 0
+    end = DurableEndFile(place.disk, place.path.rpartition("/")[0], log_uuid=log_uuid, kind=kind)
+    try:
+        end.read()
+        lost = end.doubt
+    except DamagedError as error:
+        lost = error
+    if lost is not None:
+        report.add(lost.position, f"{lost.reason}; how far the log was durable is not known")
     file = place.disk.open_read(place.path)
     try:
         data = file.read_at(0, report.size)
@@ -508,14 +519,12 @@ def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
     for position in SLOT_POSITIONS:
         sector = data[position : position + SLOT_POSITIONS[1]]
         try:
-            found = decode_slot(
-                sector, log_uuid=log_uuid, path=place.path, position=position, kind=kind
-            )
-            written += found is not None
+            decode_slot(sector, log_uuid=log_uuid, path=place.path, position=position, kind=kind)
         except DamagedError as error:
-            report.add(position, f"{error.reason} (a power cut may leave one slot like this)")
-    if not written and not report.damage:
-        report.add(0, "no slot was ever written")
+            if lost is None:
+                report.add(position, f"{error.reason} (a power cut may leave one slot like this)")
+            elif position != lost.position:
+                report.add(position, error.reason)
 
 
 def _verify_audit(place: _Place, report: _Report) -> None:

@@ -99,6 +99,7 @@ class MessageLog:
         log_uuid: UUID,
         checkpoint_sequence: int,
         known_sequence: int,
+        had_checkpoint: bool,
         first_sequence: int = 1,
         checkpoint_epoch: int = 0,
         file_bytes_max: int = _FILE_BYTES_MAX,
@@ -106,7 +107,9 @@ class MessageLog:
         """Open the log after a stop of any kind; make it if there is none.
 
         checkpoint_sequence: the last record that the checkpoint covers, and checkpoint_epoch its
-        epoch; known_sequence: the last one that anything else on this disk speaks of; 0 for none.
+        epoch; known_sequence: the last one that anything else on this disk speaks of; 0 for none;
+        had_checkpoint: whether there is a checkpoint: the first is written after the first recovery
+        of the log, and so a log that has one must have a durable end.
         Records up to either were durable once, as were those below the durable end: bad batches
         there are reported and left as they are. Beyond, what is good and in order is kept, the
         rest is cut. first_sequence: the log is kept from here on; files before it, which may still
@@ -123,6 +126,7 @@ class MessageLog:
             durable_end=durable_end,
             checkpoint_sequence=checkpoint_sequence,
             known_sequence=known_sequence,
+            had_checkpoint=had_checkpoint,
             first_sequence=first_sequence,
             checkpoint_epoch=checkpoint_epoch,
         )

@@ -10,6 +10,10 @@ and all that follows is cut.
 
 What is kept beyond the bound is written again in place and fsynced before anybody uses it: after a
 failed fsync the page cache shows bytes that the disk never got.
+
+The durable end is made before the log's first file, and before the first checkpoint. Where there is
+either it must be there; if it is not, or not as it was written, nothing is cut, since nobody knows
+whether that was acknowledged: the recovery fails if something would have to be.
 """
 
 from collections.abc import Sequence
@@ -18,7 +22,12 @@ from uuid import UUID
 
 from storage.batches import BatchHeader, Damage, contents_fault, log_seed
 from storage.disk import Disk, File
-from storage.durable_end import DurableEnd, DurableEndFile
+from storage.durable_end import (
+    DURABLE_END_NAME,
+    END_IS_GONE,
+    DurableEnd,
+    DurableEndFile,
+)
 from storage.errors import DamagedError, FatalDiskError, LogStateError
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
 from storage.log_walk import (
@@ -56,23 +65,23 @@ def recover_message_log(
     durable_end: DurableEndFile,
     checkpoint_sequence: int,
     known_sequence: int,
+    had_checkpoint: bool,
     first_sequence: int = 1,
     checkpoint_epoch: int = 0,
 ) -> tuple[Sequence[LogFile], DurableEnd, RecoveryReport]:
     """Bring the files to the state the module's docstring prescribes; return them and the end.
 
-    `end.position` is 0 where the next append has to begin a file.
+    `end.position` is 0 where the next append has to begin a file. The durable end is durable then.
     """
     if not disk.exists(directory):
         disk.make_directory(directory)
         disk.sync_directory("")
     bound = max(checkpoint_sequence, known_sequence) + 1
     recovery = _Recovery(disk, directory, log_uuid, bound, first_sequence)
-    recovery.hear(durable_end)
+    recovery.hear(durable_end, had_checkpoint=had_checkpoint)
     end = recovery.run(checkpoint_sequence, checkpoint_epoch)
-    if end.next_sequence > 1:
-        durable_end.write(end)
-        durable_end.sync()
+    durable_end.write(end)
+    durable_end.sync()
     return recovery.files, end, recovery.report
 
 
@@ -120,17 +129,21 @@ class _Recovery:
         for stray in strays:
             self.report.damages.append(Damage(stray.path, 0, stray.size, stray.reason))
 
-    def hear(self, durable_end: DurableEndFile) -> None:
+    def hear(self, durable_end: DurableEndFile, *, had_checkpoint: bool) -> None:
         """Learn from the durable end, if there is one that can be read."""
+        witness = None
         try:
             witness = durable_end.read()
+            self._witness_damage = durable_end.doubt
         except DamagedError as error:
             self._witness_damage = error
-            self.report.damages.append(Damage(error.path, error.position, 0, error.reason))
-            return
-        if durable_end.foreign_slot is not None:
-            foreign = self._witness_damage = durable_end.foreign_slot
-            self.report.damages.append(Damage(foreign.path, foreign.position, 0, foreign.reason))
+        is_new = not had_checkpoint and self._bound == 1 and not self.files
+        if witness is None and self._witness_damage is None and not is_new:
+            path = f"{self._directory}/{DURABLE_END_NAME}"
+            self._witness_damage = DamagedError(path=path, position=0, reason=END_IS_GONE)
+        if self._witness_damage is not None:
+            damage = self._witness_damage
+            self.report.damages.append(Damage(damage.path, damage.position, 0, damage.reason))
         if witness is not None:
             self._witness = witness
             self._bound = max(self._bound, witness.next_sequence)
@@ -237,18 +250,19 @@ class _Recovery:
 
     def _cut(self, damage: Damage, position: int, walk: LogWalk[memoryview]) -> None:
         """Cut the last file at `position`, or remove it if nothing of it is left."""
-        if self._witness_damage is not None:
+        file = self._open(damage.path)
+        size = file.size()
+        if self._witness_damage is not None and size > position:
             raise LogStateError(
                 f"{damage.path} cannot be read from position {position} on ({damage.reason}), and "
-                f"{self._witness_damage.path} cannot tell whether that was acknowledged; send "
-                "what `delaywheel log salvage` finds to a node on an empty directory (--send), or "
-                "move the latter away to give up what cannot be read"
+                f"{self._witness_damage.path} cannot tell whether that was acknowledged "
+                f"({self._witness_damage.reason}); send what `delaywheel log salvage` finds to a "
+                "node on an empty directory (--send), or give up all from there on: keep a copy "
+                f"of {damage.path} and cut it (`truncate -s {position} {damage.path}`)"
             ) from self._witness_damage
         if any(path == damage.path and block + READ_BLOCK_SIZE > position
                for path, block in walk.unreadable):  # fmt: skip
             raise FatalDiskError(f"{damage.path}: read error behind position {position}")
-        file = self._open(damage.path)
-        size = file.size()
         self.report.cut.append(replace(damage, position=position, size=size - position))
         file.truncate(position)
         self._position = position

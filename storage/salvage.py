@@ -598,8 +598,9 @@ def _journal_has_holes(
         raise
     except StorageError:
         return True
-    if file.has_damaged_slot and has_gaps:
-        # The end that counts may be an older one.
+    is_gone = end is None and list_log_files(disk, JOURNAL_DIRECTORY)
+    if is_gone or file.doubt is not None or (file.has_damaged_slot and has_gaps):
+        # There is no end to go by, or the one that counts may be an older one.
         return True
     last = max((found.stop for found in numbers), default=first)
     wanted = max(last, end.next_sequence if end is not None else 1)

@@ -558,8 +558,6 @@ class _Recovery:
         checkpoint = found or Checkpoint()
         if found is None:
             self._require_young_logs()
-            # From now on one is always there: seals and retired files are never without it.
-            write_checkpoint(disk, uuid, checkpoint)
         schedule = ScheduleLog(
             disk,
             uuid,
@@ -585,12 +583,17 @@ class _Recovery:
             log_uuid=uuid,
             checkpoint_sequence=checkpoint.sequence,
             known_sequence=max(known, default=0),
+            had_checkpoint=found is not None,
             first_sequence=checkpoint.first_sequence,
             checkpoint_epoch=epochs[-1].epoch if epochs else 0,
             file_bytes_max=settings.message_log_file_bytes_max,
         )
         for damage in report.damages:
             self._on_damage(damage)
+        if found is None:
+            # From now on one is always there: seals and retired files are never without it, nor is
+            # it without the durable end that is there now.
+            write_checkpoint(disk, uuid, checkpoint)
         summary = RecoverySummary(message_log=report, damages=self._damages)
         summary.had_checkpoint = found is not None
         self._lost_records = _lost_above(checkpoint.sequence, report.damages)

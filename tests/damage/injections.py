@@ -25,6 +25,7 @@ class Kind(Enum):
     STALE = "older copy of a block"
     CUT = "file cut short"
     GONE = "file gone"
+    WITH_END = "durable end lost, and more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,26 @@ def _gone(directory: Populated, path: str, _chance: random.Random) -> _Struck | 
     return {path: None}, f"gone, {len(directory.files[path])} bytes"
 
 
+def _with_end(directory: Populated, path: str, chance: random.Random) -> _Struck | None:
+    """Damage a file of a log, and lose the durable end that could have told of it."""
+    end = f"{path.rpartition('/')[0]}/durable_end"
+    if path == end or end not in directory.files:
+        return None
+    found = chance.choice([_flip, _zero, _repeat, _stale, _cut])(directory, path, chance)
+    if found is None:
+        return None
+    data = directory.files[end]
+    ways = {
+        "gone": None,
+        "empty": b"",
+        "zeros": bytes(len(data)),
+        "cut short": data[: chance.randrange(len(data))],
+        "other bytes": chance.randbytes(len(data)),
+    }
+    how, left = chance.choice(list(ways.items()))
+    return {**found[0], end: left}, f"{found[1]}; {end} {how}"
+
+
 def _size_for(most: int, chance: random.Random) -> int:
     """Return a block size, the larger one only where there is room for it."""
     return chance.choice([size for size in BLOCK_SIZES if size <= most] or [BLOCK_SIZES[0]])
@@ -179,4 +200,5 @@ _DRAWS: Mapping[Kind, Callable[[Populated, str, random.Random], _Struck | None]]
     Kind.STALE: _stale,
     Kind.CUT: _cut,
     Kind.GONE: _gone,
+    Kind.WITH_END: _with_end,
 }

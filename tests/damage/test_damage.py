@@ -14,14 +14,13 @@ import pytest
 
 from storage import chained_file, item_reader
 from storage.dead_reader import DeadFilter, DeadItems, DeadSearch
-from storage.durable_end import SLOT_POSITIONS
 from storage.errors import DamagedError, StorageError
 from storage.inspect import verify_disk
 from storage.item_formats import Int64s
 from storage.spans import MINUTE_MS
 from storage.store import Store
 from tests.damage.directory import populated
-from tests.damage.injections import BLOCK_SIZES, Injection, Kind, draw
+from tests.damage.injections import Injection, Kind, draw
 from tests.damage.judgement import Judge, ViolationError
 from tests.damage.overlay import OverlayDisk
 from tests.damage.run import campaign, file_kind
@@ -70,18 +69,46 @@ def test_damage_is_named_or_harmless_and_the_rest_is_delivered() -> None:
 
 
 def test_a_sector_of_the_log_in_the_place_of_its_newest_durable_end_is_not_a_torn_write() -> None:
-    judge = Judge(populated(77014))
+    judge = Judge(populated(1000))
     files = judge.directory.files
-    end, log = "message_log/durable_end", "message_log/00000000000000000167.log"
-    here, there, size = SLOT_POSITIONS[1], 10752, BLOCK_SIZES[0]
-    mine, its = bytearray(files[end]), bytearray(files[log])
-    mine[here : here + size] = files[log][there : there + size]
-    its[there : there + size] = files[end][here : here + size]
-    struck = {end: bytes(mine), log: bytes(its)}
-    what = f"{size} bytes of {end} at {here} swapped with those of {log} at {there}"
-    verdict = judge.judge(Injection(Kind.SWAP_BETWEEN, struck, what), full=True)
-    assert verdict.named
-    assert verdict.refused
+    log, path = last_log(judge), "message_log/durable_end"
+    end = files[path]
+    newest = max((0, 512), key=lambda slot: int.from_bytes(end[slot + 8 : slot + 16], "little"))
+    struck = {
+        path: end[:newest] + files[log][-512:] + end[newest + 512 :],
+        log: files[log][:-512] + end[newest : newest + 512],
+    }
+    verdict = judge.judge(
+        Injection(Kind.SWAP_BETWEEN, struck, "the newest slot and a tail"), full=True
+    )
+    assert (verdict.named, verdict.refused) == (True, True)
+
+
+def last_log(judge: Judge) -> str:
+    """Return the path of the message_log's last file."""
+    return max(path for path in judge.directory.files if path.startswith("message_log/0"))
+
+
+LOST = {"gone": None, "empty": b"", "zeros": bytes(1024), "short": b"DWDE", "other": b"x" * 1024}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_lost_durable_end_and_a_bad_byte_in_the_log_are_named_and_cut_nothing(how: str) -> None:
+    judge = Judge(populated(1000))
+    end, log = "message_log/durable_end", last_log(judge)
+    data = judge.directory.files[log]
+    alone = judge.judge(Injection(Kind.GONE, {end: LOST[how]}, f"{end} {how}"), full=True)
+    assert (alone.named, alone.refused, alone.lost) == (True, False, 0)
+    refused = 0
+    for position in range(64, len(data), 293):
+        struck = data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :]
+        verdict = judge.judge(
+            Injection(Kind.WITH_END, {end: LOST[how], log: struck}, f"{end} {how}, {position}"),
+            full=True,
+        )
+        assert verdict.named
+        refused += verdict.refused
+    assert refused
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import trio
 
 from delay_protocol.controls import Controls, GroupControl, SubjectControl
 from delay_server.controls import read_controls
-from delay_server.following import why_kept
+from delay_server.following import Following, why_kept
 from delay_server.http import application
 from delay_server.server import DelayServer
 from delay_server.status import status_of
@@ -154,6 +154,32 @@ async def test_what_was_paused_while_a_node_was_down_holds_before_it_delivers_an
             assert world.broker.ids == []
             await pause(meta, "s", paused=False)
             await until(lambda: world.broker.ids == ["m"], seconds=1)
+
+
+@pytest.mark.parametrize(("late_s", "received"), [(1.5, []), (60.0, ["m"])])
+async def test_a_node_that_starts_waits_a_moment_for_what_is_paused_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch, late_s: float, received: list[str]
+) -> None:
+    world = World()
+    hear = Following.hear
+
+    async def hear_late(following: Following, told: Controls | None, peer: str) -> None:
+        await trio.sleep(late_s)
+        await hear(following, told, peer)
+
+    async with RealMeta(world).running() as meta:
+        async with world.serving(meta_config()):
+            producer = await world.connect()
+            await producer.send(make_item("m", world.now_ms + 30_000, subject="s"))
+        await pause(meta, "s")
+        await trio.sleep(60)
+        monkeypatch.setattr(Following, "hear", hear_late)
+        began = trio.current_time()
+        async with world.serving(meta_config()) as server:
+            assert trio.current_time() - began < 3
+            await trio.sleep(30)
+            assert world.broker.ids == received
+            await until(lambda: server.operator.applied.version == 1, seconds=60)
 
 
 async def test_a_pause_survives_a_crash_and_a_meta_server_that_tells_no_controls() -> None:

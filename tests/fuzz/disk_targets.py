@@ -567,6 +567,7 @@ def _recover_log(disk: MemoryDisk, checkpoint_sequence: int) -> MessageLog:
         log_uuid=LOG_UUID,
         checkpoint_sequence=checkpoint_sequence,
         known_sequence=0,
+        had_checkpoint=False,
         file_bytes_max=4096,
     )
     assert log.next_sequence > report.durable_sequence >= checkpoint_sequence

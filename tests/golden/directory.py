@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from storage.durable_end import SLOT_POSITIONS, SLOT_SIZE
 from storage.inspect import dump_records
 from storage.spans import MINUTE_MS
 from tests.storage.dead_rig import DeadRig
@@ -54,6 +55,24 @@ def golden_directory() -> dict[str, bytes]:
     rig.file(100)
     rig.sync_durable_end()
     return rig.disk.contents()
+
+
+def ends_by_newest_slot(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files, of each durable end only what its newest slot says.
+
+    Which slot that is, and the counter that says so, is no matter of the format: at first the file
+    was made of zeros, now it begins with an end in both slots.
+    """
+    return {
+        path: _newest_slot(data) if path.endswith("/durable_end") else data
+        for path, data in files.items()
+    }
+
+
+def _newest_slot(data: bytes) -> bytes:
+    slots = [data[position : position + SLOT_SIZE] for position in SLOT_POSITIONS]
+    newest = max(slots, key=lambda slot: int.from_bytes(slot[8:16], "little"))
+    return newest[:8] + newest[16:-4]
 
 
 def dead_directory() -> dict[str, bytes]:

@@ -46,7 +46,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.simulation import independent_reader as reader
-from tests.simulation.gating import Gating, subjects_of
+from tests.simulation.gating import GateJudge, subjects_of
 from tests.simulation.independent_reader import Batch, Checkpoint, MismatchError
 from tests.simulation.stating import Stating
 from tests.simulation.witness import Witness
@@ -104,7 +104,7 @@ def check(
     *,
     brokers: Collection[str] = (),
     at_stop: Mapping[str, bytes] | None = None,
-    gating: Gating | None = None,
+    gating: GateJudge | None = None,
     stating: Stating | None = None,
 ) -> Findings:
     """Hold every promise against what was seen and what is on the disk.
@@ -275,7 +275,7 @@ def _check_receipts(witness: Witness, findings: Findings) -> None:
 
 
 def _check_on_time(
-    witness: Witness, brokers: Collection[str], findings: Findings, gating: Gating | None
+    witness: Witness, brokers: Collection[str], findings: Findings, gating: GateJudge | None
 ) -> None:
     """Find what left late although a group was there to take it all the time."""
     late: list[object] = []

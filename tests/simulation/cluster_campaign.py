@@ -38,6 +38,7 @@ STRIKES = (
     "store set back",
     "store set back, the meta server away",
     "store: commit to one that was set back",
+    "another store with rows of before",
     *(
         f"split from {who}: {ways}"
         for who in ("server", "brokers", "client")
@@ -51,6 +52,12 @@ STRIKES = (
     "operator: route of a prefix",
     "operator: route of a hot subject",
     "operator: read-only",
+    "operator: controls, subject rule",
+    "operator: controls, subject prefix",
+    "operator: controls, group rule",
+    "operator: controls, group weight",
+    "operator: controls, rule removed",
+    "operator: follow",
     "operator: retired",
     "operator: new group",
     "operator: group moved",
@@ -70,6 +77,9 @@ JUDGED = (
     "left after the faults, due before",
     "left after the faults, due since",
     "routes that clients knew at the end",
+    "controls that had to be known soon",
+    "starts that had to hear of controls first",
+    "lives that ended with rules of the meta server on the disk",
 )
 """What there must have been to judge."""
 

@@ -14,7 +14,7 @@ import trio
 
 from delay_protocol import BrokerState, ClientType
 from tests.simulation import independent_reader as reader
-from tests.simulation.gating import Gating
+from tests.simulation.gating import GateJudge, subjects_of
 from tests.simulation.meta_peers import SimClient
 from tests.simulation.meta_store import GROUPS
 from tests.simulation.meta_witness import MetaWitness
@@ -112,7 +112,7 @@ class ClusterJudge:
         well: Wellness,
         counts: Counter[str],
         *,
-        gating: Gating | None = None,
+        gating: GateJudge | None = None,
     ) -> None:
         """Count in `counts` how much there was to be judged; what `gating` holds back may wait."""
         self.well = well
@@ -183,6 +183,7 @@ class ClusterJudge:
         clock = self._witness.clock
         now_s, now_ms = trio.current_time(), clock.now_ms()
         late: list[str] = []
+        subjects = subjects_of(self._witness.items)
         for message_id, receipts in self._witness.receipts_by_id().items():
             acknowledged_s = self._witness.acknowledged.get(message_id)
             at_s = receipts[0].at_s
@@ -191,6 +192,8 @@ class ClusterJudge:
             due_ms = max(self._witness.due_ms[message_id], self._witness.floor_ms(calm_s))
             due_s = now_s - (now_ms - due_ms) / 1000
             from_s = max(due_s, acknowledged_s, calm_s)
+            if self._gating and self._gating.is_gated(subjects[message_id], from_s - 1, at_s):
+                continue
             self._counts[
                 f"left after the faults, due {'since' if due_s > calm_s else 'before'}"
             ] += 1

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import trio
 
 from delay_transport import Address, format_address, parse_address
 from meta_server.admin_plans import Desk, set_route
 from meta_server.admin_types import RouteSet
-from meta_server.committing import Intent
 from meta_server.config import (
     ListenerConfig,
     MetaServerConfig,
@@ -19,7 +19,7 @@ from meta_server.config import (
     RegistrationConfig,
     RoutingConfig,
 )
-from meta_server.errors import MetaServerError, RefusedError, StoreError
+from meta_server.errors import StoreError
 from meta_server.model import Change, Contents, RemoveRoute, Route, SaveRoute
 from meta_server.registry import Registry
 from meta_server.server import MetaServer
@@ -32,6 +32,7 @@ from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan
 from tests.simulation.faults import CALM
+from tests.simulation.meta_operator import MetaOperator, Plan
 from tests.simulation.meta_peers import ENDS, META, Call, SimMetaBroker
 from tests.simulation.meta_store import Medium, SimStore, StoreFaults
 from tests.simulation.meta_witness import MetaWitness
@@ -153,9 +154,14 @@ class SimMeta:
         self.stop = trio.Event()
         self.set_backs = 0
         """How often the store became an older one."""
+        self.operator = MetaOperator(self._answering, within_s=_CHANGED_WITHIN_S)
         self._chance = derive(seed, "meta store")
         self._result = result
         self._well = well
+
+    def _answering(self) -> MetaServer | None:
+        """Return the present server, if it answers."""
+        return self.server if self.node.is_alive else None
 
     @property
     def registry(self) -> Registry:
@@ -227,66 +233,25 @@ class SimMeta:
             pass
         stream.close_now()
 
-    def set_back(self, by_s: float) -> None:
-        """Have the store be what it was so long ago."""
+    def set_back(self, by_s: float, *, is_another: bool = False) -> None:
+        """Have the store be what it was so long ago; `is_another`: it counts as a new one."""
         number = self.medium.number_at(trio.current_time() - by_s)
         self.set_backs += 1
         self._well.note(SET_BACK, is_on=True)
         self.witness.store_set_back()
         # A server that runs learns it when it stores the next thing.
         self.medium.hide()
-        self.medium.set_back(number)
+        uuid = UUID(int=self._chance.getrandbits(128), version=4) if is_another else None
+        self.medium.set_back(number, uuid=uuid)
 
     # -- the operator ------------------------------------------------------------------------
 
-    async def change(self, plan: Callable[[Desk], Sequence[Change]]) -> bool:
+    async def change(self, plan: Plan) -> bool:
         """Have something changed, asking again until it is; say whether it was not refused.
 
         AssertionError if nobody answers.
         """
-        give_up_s = trio.current_time() + _CHANGED_WITHIN_S
-        while trio.current_time() < give_up_s:
-            server = self.server
-            if server is not None and self.node.is_alive:
-                ended = trio.Event()
-                errors: list[MetaServerError | None] = []
-
-                def done(
-                    error: MetaServerError | None,
-                    errors: list[MetaServerError | None] = errors,
-                    ended: trio.Event = ended,
-                ) -> None:
-                    errors.append(error)
-                    ended.set()
-
-                intent = Intent(
-                    keys=("operator",), plan=partial(self._plan, plan, server), done=done
-                )
-                try:
-                    server.committing.submit(intent)
-                except MetaServerError:
-                    await trio.sleep(2)
-                    continue
-                with trio.move_on_after(10):
-                    await ended.wait()
-                if errors == [None]:
-                    return True
-                if errors and isinstance(errors[0], RefusedError):
-                    return False
-            await trio.sleep(2)
-        raise AssertionError("serves: an operator cannot change anything")
-
-    def _plan(
-        self, plan: Callable[[Desk], Sequence[Change]], server: MetaServer
-    ) -> Sequence[Change]:
-        desk = Desk(
-            registry=server.registry,
-            registration=self.config.registration,
-            limits=self.config.admin,
-            actor="operator",
-            now_ms=server.runtime.clock.now_ms(),
-        )
-        return plan(desk)
+        return await self.operator.change(plan)
 
     async def reroute(self, name: str, groups: tuple[str, ...], *, is_prefix: bool = False) -> None:
         """Give a subject, or all with a prefix, these groups; with none take its route away."""

@@ -7,6 +7,8 @@ from functools import partial
 
 from tests.simulation.mutant_list import rule_of
 
+_CONTROLS = "delay_server/controls.py"
+_FOLLOWING = "delay_server/following.py"
 _HANDLERS = "meta_server/handlers.py"
 _LANES = "delay_server/lanes.py"
 _META_ROUTES = "delay_transport/meta_routes.py"
@@ -216,5 +218,89 @@ _TOLD = (
     ),
 )
 
-CLUSTER_MUTANTS = (*_FOLLOWED, *_STANDS, *_TOLD)
+_CONTROLLED = (
+    _rule(
+        "older controls are believed",
+        "controls",
+        "A node keeps its controls when it is told an older version of the same store.",
+        "a store that is set back",
+        (
+            _FOLLOWING,
+            "    if present.store == told.store and told.version > present.version:",
+            "    if present.store == told.store:",
+        ),
+        seeds=40,
+    ),
+    _rule(
+        "another store opens",
+        "controls",
+        "What is held back is not let go by the rules of another store.",
+        "a store that is lost, and others that have its rows of before",
+        (_FOLLOWING, "    if not opened:\n", "    if opened or not opened:\n"),
+        seeds=60,
+    ),
+    _rule(
+        "told controls are not kept",
+        "controls",
+        "What a node is told of controls is on its disk before it counts.",
+        "an end of the server",
+        (
+            _CONTROLS,
+            "            self.audit.append(entry)\n            self._write(told)\n",
+            "            self.audit.append(entry)\n            self.controls = told\n",
+        ),
+    ),
+    _rule(
+        "controls are asked for once",
+        "controls",
+        "One question for other controls always waits at the meta server.",
+        "a change of controls in the calm",
+        (
+            _REGISTRATION,
+            "                is_first = False\n            except TransportError as error:",
+            "                return\n            except TransportError as error:",
+        ),
+    ),
+    _rule(
+        "controls of the first connection",
+        "controls",
+        "On each connection to a meta server a node asks for controls.",
+        "a meta server that ends",
+        (
+            _REGISTRATION,
+            "                nursery.start_soon(self._follow, talk)",
+            (
+                "                if self.failures == 0:\n"
+                "                    nursery.start_soon(self._follow, talk)"
+            ),
+        ),
+    ),
+    _rule(
+        "told controls wait for a start",
+        "controls",
+        "What a node is told of controls holds at once.",
+        "a change of controls in the calm",
+        (
+            "delay_server/server.py",
+            "            if self.is_wired:\n                await self.operator.take(",
+            "            if not told.version:\n                await self.operator.take(",
+        ),
+    ),
+    _rule(
+        "told weights are not heeded",
+        "controls",
+        "Groups have the weights that the meta server tells.",
+        "a weight",
+        (
+            "delay_server/operator.py",
+            (
+                "            {name: rule.weight for name, rule in controls.groups.items() "
+                "if rule.weight is not None}"
+            ),
+            "            {}",
+        ),
+    ),
+)
+
+CLUSTER_MUTANTS = (*_FOLLOWED, *_STANDS, *_TOLD, *_CONTROLLED)
 """From what the delay server does with what it hears to what it is told."""

@@ -80,6 +80,7 @@ from meta_server.routing import route_of
 from storage import StorageError
 from tests.simulation import independent_reader as reader
 from tests.simulation.broker import Outage, SimBroker
+from tests.simulation.cluster_gating import MetaGating
 from tests.simulation.cluster_judge import CONVERGED_S, TOLD_S, ClusterJudge, Wellness
 from tests.simulation.cluster_meta import (
     META_HTTP,
@@ -119,6 +120,12 @@ _FENCED_S = 25.0
 answer that is given up, and another try."""
 _REROUTED_S = 100.0
 """In which, when all faults are over, the operator changes routes once more."""
+_ANOTHER_STORE = 0.5
+"""Of the stores that are set back so many were lost, and others have their rows."""
+_HELD_UP_S = 30.0
+"""For which a disk that is slow or full may keep the server from new rules."""
+_STALLED_S = 5.0
+"""The same, where a call of a disk that is in order takes long now and then."""
 _PACER_SLEEP_MS = 60_000
 """Idle hours are cheaper this way, and a clock that was set is noticed soon."""
 
@@ -129,6 +136,8 @@ class ClusterWorld(World):
     broker_kind = MovingBroker
     is_routed = True
     groups_fail_alone = False
+    gating_kind = MetaGating
+    gating_chance = 0.5
     hot_chance = 0.25
     # What is dead is late by its nature; dead letters are tried in the world of one server.
     poison_chance = 0.0
@@ -151,6 +160,14 @@ class ClusterWorld(World):
         self._judge = ClusterJudge(
             self.witness, self.meta.witness, well, self.result.counts, gating=self.gating
         )
+        if isinstance(self.gating, MetaGating):
+            self.gating.attach(
+                self.meta,
+                well=well,
+                network=self.network,
+                counts=self.result.counts,
+                cluster=self._cluster,
+            )
         self.masters = [self._make_master(broker) for broker in self.brokers]
         self._new_broker = MovingBroker(
             _NEW_GROUP,
@@ -229,6 +246,13 @@ class ClusterWorld(World):
         assert group is not None
         return group
 
+    @property
+    def _cluster(self) -> str:
+        """The name of the delay server's cluster."""
+        cluster = self.config.node.cluster
+        assert cluster is not None
+        return cluster
+
     # -- what is drawn -----------------------------------------------------------------------
 
     def _draw_groups(self, chance: random.Random) -> Groups:
@@ -278,6 +302,7 @@ class ClusterWorld(World):
         if not self._has_few_subjects:
             brokers = (*(master.broker for master in self.masters), self._new_broker)
             self._judge.check_on_time({broker.name: broker.place_at for broker in brokers})
+        self.meta.witness.judge_controls()
         self.witness.complaints += self.meta.witness.complaints
 
     def _start_others(self, nursery: trio.Nursery) -> None:
@@ -288,6 +313,8 @@ class ClusterWorld(World):
         nursery.start_soon(self._client.run)
         nursery.start_soon(self._watch_epoch)
         nursery.start_soon(self._disturb)
+        if isinstance(self.gating, MetaGating):
+            nursery.start_soon(self.gating.operate, nursery)
 
     async def _disturb(self) -> None:
         with self._disturbing:
@@ -327,6 +354,8 @@ class ClusterWorld(World):
             address=format_address(SERVER_ADDRESS),
             since_s=changed_s,
         )
+        if isinstance(self.gating, MetaGating):
+            await self.gating.operate_in_calm()
         await super()._see_everything_delivered()
         if not self._has_few_subjects:
             self._judge.check_stuck(calm_s)
@@ -364,6 +393,11 @@ class ClusterWorld(World):
     # -- lives of the delay server -----------------------------------------------------------
 
     async def _serve(self, life: Life) -> None:
+        if isinstance(self.gating, MetaGating):
+            plan = life.disk.plan
+            is_slow = self.is_small or plan.slow_sync or plan.full or plan.full_sync
+            stalls_s = _STALLED_S if self.node.executor_plan.stall_chance else 0.0
+            self.gating.life_begins(slow_s=_HELD_UP_S if is_slow else stalls_s)
         try:
             await super()._serve(life)
         finally:
@@ -378,6 +412,8 @@ class ClusterWorld(World):
             ending = await super()._live(count_steps=count_steps)
             durable = self._whole(self.node.disk.contents(durable=True))
             self._check_epochs(durable)
+            if isinstance(self.gating, MetaGating):
+                self.gating.check_kept(durable)
             if not isinstance(ending.error, MembershipError):
                 return ending
             told_s = min(self._told_s, trio.current_time())
@@ -451,7 +487,7 @@ class ClusterWorld(World):
         _uuid, incarnation = reader.read_incarnation(durable["identity"])
         # A node whose log has more than the record begins a new epoch.
         is_set_back = self.meta.set_backs > self._set_backs
-        if self._copied <= incarnation and not is_set_back:
+        if self._copied < incarnation and not is_set_back:
             self.witness.complain(f"fenced: start {incarnation} refused without reason: {error}")
 
     def _check_silent(self, since_s: float) -> None:
@@ -509,13 +545,17 @@ class ClusterWorld(World):
         """Let the store be an older one, while the meta server runs or while it does not."""
         chance, meta = self._chance_of_cluster, self.meta
         by_s = chance.choice((chance.uniform(1, 30), chance.uniform(30, 600)))
+        is_another = chance.random() < _ANOTHER_STORE
+        if is_another:
+            self.result.faults["another store with rows of before"] += 1
+            by_s = chance.uniform(30, 600)
         if chance.random() < 0.5:
             self.result.faults["store set back, the meta server away"] += 1
             meta.pause_s = chance.uniform(1, 30)
             meta.node.crash(self._draw_death(), "drawn")
         else:
             self.result.faults["store set back"] += 1
-        meta.set_back(by_s)
+        meta.set_back(by_s, is_another=is_another)
         await trio.sleep(chance.uniform(0, 20))
 
     async def _split(self) -> None:

@@ -366,6 +366,12 @@ class SimDisk:
             raise ValueError(f"{path} has no {len(data)} durable bytes at {position}")
         node.overwrite(position, data)
 
+    def put(self, path: str, data: bytes | None) -> None:
+        """Replace a settled file as a whole, durably, by other bytes or, with None, by nothing."""
+        directory, name = self._parent(path, "put")
+        self.medium.used += directory.put(name, data)
+        self.note(f"put {path}")
+
     def flip_bit(self, path: str | None = None) -> tuple[str, int]:
         """Flip one bit of what is durable, drawn over all files; return its path and position."""
         chance = self.medium.chance

@@ -1,8 +1,9 @@
 """An operator who pauses, limits and resumes at random, and what has to be true meanwhile.
 
-He asks the server itself, in its life; what he was answered is what counts. Of each moment it is
-known which rules hold: those of the last answer, or, while one is awaited (a crash may come first),
-those before or after it. Judged by what brokers got:
+`GateJudge` knows of each moment which rules may hold; who has them hold tells it. `Gating` is an
+operator who asks the server itself, in its life; what he was answered is what counts: the rules of
+the last answer, or, while one is awaited (a crash may come first), those before or after it. Where
+a meta server has the say it is cluster_gating.py. Judged by what brokers got:
 
     paused      nothing of a paused subject arrives that was not under way when the pause was
                 answered, crashes and starts or not
@@ -10,10 +11,13 @@ those before or after it. Judged by what brokers got:
     group       the same of a paused broker group
 """
 
+import math
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import trio
 
@@ -40,16 +44,21 @@ _PAUSES_MAX = 8
 class Epoch:
     """A time in which it was known which rules held."""
 
-    controls: Controls
+    documents: tuple[Controls, ...]
+    """One of these."""
     from_s: float
     until_s: float = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Standing:
     """The rules that hold."""
 
     controls: Controls = field(default_factory=Controls)
+
+    @cached_property
+    def _rules(self) -> SubjectRules:
+        return SubjectRules(self.controls.subjects)
 
     @property
     def pauses_subjects(self) -> bool:
@@ -74,45 +83,168 @@ class Standing:
 
     def is_paused(self, subject: str) -> bool:
         """Say whether a subject is paused."""
-        rule = self._rule_of(subject)
-        return rule is not None and rule.paused
+        pattern = self._rules.pattern_of(subject)
+        return pattern is not None and self._rules.rule(pattern).paused
 
     def is_limited(self, subject: str) -> bool:
         """Say whether a subject is limited."""
-        rule = self._rule_of(subject)
-        return rule is not None and not rule.paused and rule.rate_per_s is not None
+        return self.limit_of(subject) is not None
 
-    def _rule_of(self, subject: str) -> SubjectControl | None:
-        rules = SubjectRules(self.controls.subjects)
-        pattern = rules.pattern_of(subject)
-        return None if pattern is None else rules.rule(pattern)
+    def limit_of(self, subject: str) -> tuple[str, float] | None:
+        """Return by which rule a subject is limited, and its rate; None if it is not."""
+        pattern = self._rules.pattern_of(subject)
+        rule = None if pattern is None else self._rules.rule(pattern)
+        if pattern is None or rule is None or rule.paused or rule.rate_per_s is None:
+            return None
+        return pattern, rule.rate_per_s
+
+    def rate_of(self, subject: str) -> float:
+        """Return how many messages of a subject may leave in a second; infinity: all."""
+        if self.is_paused(subject):
+            return 0.0
+        limit = self.limit_of(subject)
+        return math.inf if limit is None else limit[1]
+
+    def rate_of_group(self, name: str) -> float:
+        """Return how many messages may leave to a broker group in a second; infinity: all."""
+        rule = self.controls.groups.get(name)
+        if rule is None or (not rule.paused and rule.rate_per_s is None):
+            return math.inf
+        return 0.0 if rule.paused or rule.rate_per_s is None else rule.rate_per_s
+
+    def is_group_paused(self, name: str) -> bool:
+        """Say whether a broker group is paused."""
+        rule = self.controls.groups.get(name)
+        return rule is not None and rule.paused
 
 
 @dataclass(slots=True)
-class Gating:
-    """The operator of one world."""
+class GateJudge(ABC):
+    """Which rules may have held when, and whether what brokers got keeps to them."""
 
     chance: random.Random
     witness: Witness
     faults: Counter[str]
     length_s: float
     groups: tuple[str, ...] = ()
-    """Names of the broker groups that he knows."""
+    """Names of the broker groups that the operator knows."""
     patterns: tuple[str, ...] = _PATTERNS
     epochs: list[Epoch] = field(default_factory=list)
     is_over: bool = False
     """All is to be open from now on."""
     all_open: trio.Event = field(default_factory=trio.Event)
     """Set when it is."""
+    _closed: set[str] = field(default_factory=set)
+    """Groups that may be closed or narrowed."""
+
+    @abstractmethod
+    async def run(self, server: DelayServer) -> None:
+        """Work in one life of the server, until cancelled."""
+
+    @abstractmethod
+    def end_life(self) -> None:
+        """Note that the server is gone; what it was told stays."""
+
+    @abstractmethod
+    def standing(self, server: DelayServer) -> "Standing | None":
+        """Return what holds now in this life of the server; None while that is not known."""
+
+    def stop(self) -> None:
+        """Have everything opened."""
+        self.is_over = True
+
+    def _begin_epoch(self, *documents: Controls, from_s: float | None = None) -> None:
+        self._note_groups(*documents)
+        self.epochs.append(Epoch(documents, trio.current_time() if from_s is None else from_s))
+
+    def _end_epoch(self, until_s: float | None = None) -> None:
+        if self.epochs and self.epochs[-1].until_s == float("inf"):
+            self.epochs[-1].until_s = trio.current_time() if until_s is None else until_s
+
+    def _note_groups(self, *documents: Controls) -> None:
+        """Tell the witness which groups cannot be counted on while one of these holds."""
+        closed = {
+            name
+            for controls in documents
+            for name, rule in controls.groups.items()
+            if name in self.groups and (rule.paused or rule.rate_per_s is not None)
+        }
+        for name in sorted(closed - self._closed):
+            self.witness.group_closed(name)
+        for name in sorted(self._closed - closed):
+            self.witness.group_opened(name)
+        self._closed = closed
+
+    # -- what must be true -------------------------------------------------------------------
+
+    def is_gated(self, subject: str, from_s: float, until_s: float) -> bool:
+        """Say whether a rule may have held a subject up in this time."""
+        before: tuple[Controls, ...] = ()
+        for epoch in self.epochs:
+            if epoch.from_s <= until_s and epoch.until_s >= from_s:
+                for controls in (*before, *epoch.documents):
+                    rules = SubjectRules(controls.subjects)
+                    pattern = rules.pattern_of(subject)
+                    if pattern is not None and not rules.rule(pattern).is_open:
+                        return True
+            before = epoch.documents
+        return False
+
+    def check(self) -> list[str]:
+        """Return what brokers got that they should not have, as violations."""
+        found: list[str] = []
+        subjects = subjects_of(self.witness.items)
+        margin_s = self.witness.under_way_s + 1
+        seen: set[bytes] = set()
+        arrivals: dict[tuple[int, str, float], list[float]] = {}
+        standing = [tuple(map(Standing, epoch.documents)) for epoch in self.epochs]
+        for receipt in self.witness.receipts:
+            subject = subjects.get(receipt.message_id)
+            if subject is None:
+                continue
+            for number, epoch in enumerate(self.epochs):
+                if not epoch.from_s + margin_s < receipt.at_s < epoch.until_s:
+                    continue
+                possible = standing[number]
+                if all(one.is_group_paused(receipt.broker) for one in possible):
+                    found.append(
+                        f"paused: {receipt.message_id!r} arrived at {receipt.broker} at "
+                        f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
+                    )
+                if all(one.is_paused(subject) for one in possible):
+                    found.append(
+                        f"paused: {receipt.message_id!r} of {subject} arrived at "
+                        f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
+                    )
+                limit = possible[0].limit_of(subject) if len(possible) == 1 else None
+                if limit is not None and receipt.message_id not in seen:
+                    arrivals.setdefault((number, *limit), []).append(receipt.at_s)
+            seen.add(receipt.message_id)
+        for (_, pattern, rate), times in arrivals.items():
+            found += self._too_many(pattern, rate, sorted(times))
+        return found[:5]
+
+    def _too_many(self, pattern: str, rate: float, times: list[float]) -> list[str]:
+        most = rate * _RATE_WINDOW_S + 2 * max(1.0, rate * _BURST_S) + _SLACK
+        for first, at_s in enumerate(times):
+            until_s = at_s + _RATE_WINDOW_S
+            if self.witness.any_trouble(at_s, until_s):
+                continue
+            count = sum(at_s <= other <= until_s for other in times[first:])
+            if count > most:
+                return [f"limited: {count} of {pattern} within {_RATE_WINDOW_S} s, rate {rate}"]
+        return []
+
+
+@dataclass(slots=True)
+class Gating(GateJudge):
+    """The operator of a server that has the say itself."""
+
     _known: Controls = field(default_factory=Controls)
     _serving: DelayServer | None = None
     """The server that the rules are of."""
     _awaited: Controls | None = None
     """What a change makes of the rules that was not answered."""
-
-    def stop(self) -> None:
-        """Have the next life of the server, or the present one, open everything."""
-        self.is_over = True
 
     async def run(self, server: DelayServer) -> None:
         """Ask for this and that in one life of the server, until cancelled."""
@@ -146,7 +278,7 @@ class Gating:
         if found not in allowed:
             self.witness.complain(f"paused: after a start {found} holds, not one of {allowed}")
         self._known, self._awaited, self._serving = found, None, server
-        self._begin_epoch()
+        self._begin_epoch(self._known)
 
     async def _pause_all(self, server: DelayServer) -> None:
         """Pause everything for a while, now that something waits for a broker."""
@@ -186,7 +318,7 @@ class Gating:
         before = self._known
         self._end_epoch()
         self._awaited = after
-        self._note_groups(after)
+        self._note_groups(before, after)
 
         def entry(_before: Controls, now: Controls) -> AuditEntry:
             return AuditEntry(
@@ -200,95 +332,14 @@ class Gating:
             answered = server.operator.applied
             if answered not in (before, after):
                 self.witness.complain(f"paused: {answered} after a full disk")
-            self._note_groups(answered)
         self.faults["operator"] += 1
         self._known, self._awaited = answered, None
-        self._begin_epoch()
+        self._begin_epoch(self._known)
 
-    def _note_groups(self, controls: Controls) -> None:
-        """Tell the witness which groups cannot be counted on."""
-        for name in self.groups:
-            if name in controls.groups:
-                self.witness.group_closed(name)
-            elif name in self._known.groups:
-                self.witness.group_opened(name)
-
-    def _begin_epoch(self) -> None:
-        self.epochs.append(Epoch(self._known, trio.current_time()))
-
-    def _end_epoch(self) -> None:
-        if self.epochs and self.epochs[-1].until_s == float("inf"):
-            self.epochs[-1].until_s = trio.current_time()
-
-    def standing(self, server: DelayServer) -> "Standing | None":
+    def standing(self, server: DelayServer) -> Standing | None:
         """Return what holds now in this life of the server; None while that is not known."""
         is_known = self._awaited is None and server is self._serving
         return Standing(self._known) if is_known else None
-
-    # -- what must be true -------------------------------------------------------------------
-
-    def is_gated(self, subject: str, from_s: float, until_s: float) -> bool:
-        """Say whether a rule may have held a subject up in this time."""
-        before = None
-        for epoch in self.epochs:
-            if epoch.from_s <= until_s and epoch.until_s >= from_s:
-                for controls in filter(None, (before, epoch.controls)):
-                    rules = SubjectRules(controls.subjects)
-                    pattern = rules.pattern_of(subject)
-                    if pattern is not None and not rules.rule(pattern).is_open:
-                        return True
-            before = epoch.controls
-        return False
-
-    def check(self) -> list[str]:
-        """Return what brokers got that they should not have, as violations."""
-        found: list[str] = []
-        subjects = subjects_of(self.witness.items)
-        margin_s = self.witness.under_way_s + 1
-        seen: set[bytes] = set()
-        arrivals: dict[tuple[int, str], list[float]] = {}
-        rules = [SubjectRules(epoch.controls.subjects) for epoch in self.epochs]
-        for receipt in self.witness.receipts:
-            subject = subjects.get(receipt.message_id)
-            if subject is None:
-                continue
-            for number, epoch in enumerate(self.epochs):
-                if not epoch.from_s + margin_s < receipt.at_s < epoch.until_s:
-                    continue
-                group = epoch.controls.groups.get(receipt.broker)
-                if group is not None and group.paused:
-                    found.append(
-                        f"paused: {receipt.message_id!r} arrived at {receipt.broker} at "
-                        f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
-                    )
-                pattern = rules[number].pattern_of(subject)
-                if pattern is None:
-                    continue
-                rule = rules[number].rule(pattern)
-                if rule.paused:
-                    found.append(
-                        f"paused: {receipt.message_id!r} of {subject} arrived at "
-                        f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
-                    )
-                elif rule.rate_per_s is not None and receipt.message_id not in seen:
-                    arrivals.setdefault((number, pattern), []).append(receipt.at_s)
-            seen.add(receipt.message_id)
-        for (number, pattern), times in arrivals.items():
-            rate = rules[number].rule(pattern).rate_per_s
-            assert rate is not None
-            found += self._too_many(pattern, rate, sorted(times))
-        return found[:5]
-
-    def _too_many(self, pattern: str, rate: float, times: list[float]) -> list[str]:
-        most = rate * _RATE_WINDOW_S + 2 * max(1.0, rate * _BURST_S) + _SLACK
-        for first, at_s in enumerate(times):
-            until_s = at_s + _RATE_WINDOW_S
-            if self.witness.any_trouble(at_s, until_s):
-                continue
-            count = sum(at_s <= other <= until_s for other in times[first:])
-            if count > most:
-                return [f"limited: {count} of {pattern} within {_RATE_WINDOW_S} s, rate {rate}"]
-        return []
 
 
 def subjects_of(items: Mapping[bytes, bytes]) -> dict[bytes, str]:

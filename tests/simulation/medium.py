@@ -299,6 +299,22 @@ class Directory:
             self.record(_NameChange(removed=name, fate=fate))
             target.record(_NameChange(added=target_name, node=node, fate=fate))
 
+    def put(self, name: str, data: bytes | None) -> int:
+        """Let a name have these bytes, or be gone, cached and durable; return by how much it grew.
+
+        No change of it may be on its way.
+        """
+        before = self.names.pop(name, None)
+        self._durable.pop(name, None)
+        grown = -(before.size if isinstance(before, Inode) else 0)
+        if data is not None:
+            node = Inode()
+            node.write(0, data)
+            node.sync()
+            self.names[name] = self._durable[name] = node
+            grown += len(data)
+        return grown
+
     def sync(self) -> None:
         """Bring every change over to the disk; other halves of renames come along."""
         self._commit(len(self._journal))

@@ -36,6 +36,7 @@ from delay_protocol import (
     encode_node_register,
     encode_request,
 )
+from delay_protocol.node_controls import NodeControls, encode_node_controls
 from tests.simulation.meta_peers import ENDS, META, Call, Process, SimDelayNode, changed
 from tests.simulation.meta_store import DELAY_GROUPS, GROUPS, NODES
 from tests.simulation.meta_witness import MetaWitness
@@ -142,6 +143,11 @@ class SimHostile(Process):
         code, body = self.chance.choice(self._corpus)
         yield Case("what once broke a decoder", code, body, Expected.ANY)
         yield Case("no command", 77, b"", Expected.UNKNOWN)
+        code = CommandCode.NODE_CONTROLS
+        asked = encode_node_controls(NodeControls(has=None, told=None))
+        yield Case("controls for whoever asks", code, asked, Expected.REFUSED)
+        yield Case("half a question for controls", code, asked[:-3], Expected.REFUSED)
+        yield Case("9 KB of it", code, asked + bytes(9000), Expected.REFUSED)
 
     def _client_cases(self) -> Iterator[Case]:
         chance = self.chance

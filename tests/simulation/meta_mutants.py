@@ -9,6 +9,7 @@ from tests.simulation.mutant_list import rule_of
 
 _CLIENTS = "meta_server/clients.py"
 _COMMITTING = "meta_server/committing.py"
+_CONTROLS = "meta_server/controls_telling.py"
 _GROUPS = "meta_server/groups.py"
 _HANDLERS = "meta_server/handlers.py"
 _LIVENESS = "meta_server/liveness.py"
@@ -24,6 +25,14 @@ _ANSWER = """
             self._on_changed(changes)
             await self._end_all((planned.intent for planned in batch), None)
             await self._executor.run(STORE_LANE, self._store.commit, changes)"""
+
+
+_UNSTORED = """
+            early = [one for one in changes if type(one).__name__ == "SaveControls"]
+            self._registry.apply(early)
+            self._on_changed(early)
+            await self._executor.run(STORE_LANE, self._store.commit, changes)
+            changes = tuple(one for one in changes if one not in early)"""
 
 
 _rule = partial(rule_of, "meta")
@@ -526,5 +535,134 @@ _BOUNDED = (
     ),
 )
 
-META_MUTANTS = (*_STORED, *_ALIVE, *_ROUTED, *_NODES, *_BOUNDED)
+_CONTROLLED = (
+    _rule(
+        "controls before the store",
+        "controls",
+        "No node is told of controls before the store has them.",
+        "a change of controls, and a store that fails",
+        (
+            _COMMITTING,
+            "            await self._executor.run(STORE_LANE, self._store.commit, changes)",
+            _UNSTORED,
+        ),
+    ),
+    _rule(
+        "controls without an entry in the audit",
+        "controls",
+        "Every change of controls is stored with its entry in the audit.",
+        "a change of controls",
+        (
+            "meta_server/admin_plans.py",
+            (
+                "    return desk.audited(\n"
+                '        f"controls.{action}", target, [SaveControls(row)], before=before, '
+                "after=after\n"
+                "    )\n"
+            ),
+            "    return (SaveControls(row),)\n",
+        ),
+    ),
+    _rule(
+        "a change wakes nobody",
+        "controls",
+        "Nodes are told of a change of controls within a second.",
+        "a change of controls in the calm",
+        (
+            _SERVER,
+            (
+                "        if any(isinstance(change, SaveControls) for change in changes):\n"
+                "            self.telling.changed()\n"
+            ),
+            "",
+        ),
+    ),
+    _rule(
+        "controls of a neighbour are not told",
+        "controls",
+        "What another meta server has changed is told once it is loaded.",
+        "controls that somebody else has changed in the store",
+        (_SERVER, "        self.telling.loaded_anew()\n", ""),
+    ),
+    _rule(
+        "the document of before",
+        "controls",
+        "A node is told the controls that there are, not those that others were told before.",
+        "two changes of controls",
+        (
+            _CONTROLS,
+            "        if known is None or known[0] is not row:",
+            "        if known is None:",
+        ),
+    ),
+    _rule(
+        "weights are not told",
+        "controls",
+        "Weights are told with the rest.",
+        "a weight",
+        (
+            "delay_protocol/node_controls.py",
+            "    document = encode_controls(msgspec.structs.replace(controls, store=store))",
+            (
+                "    document = encode_controls(\n"
+                "        msgspec.structs.replace(\n"
+                "            controls,\n"
+                "            store=store,\n"
+                "            groups={\n"
+                "                name: msgspec.structs.replace(rule, weight=None)\n"
+                "                for name, rule in controls.groups.items()\n"
+                "            },\n"
+                "        )\n"
+                "    )"
+            ),
+        ),
+    ),
+    _rule(
+        "a question without an answer",
+        "controls",
+        "Whoever waits for other controls hears after a while that there are none.",
+        "20 s without a change",
+        (
+            _CONTROLS,
+            "        until = trio.current_time() + HOLD_S",
+            "        until = trio.current_time() + HOLD_S * 1e6",
+        ),
+    ),
+    _rule(
+        "what a node has is not noted",
+        "controls",
+        "An operator is told by which controls each node goes.",
+        "a change of controls",
+        (
+            _CONTROLS,
+            "            self.said[key] = NodeSaid(asked.has, asked.keeps)",
+            "            self.said.setdefault(key, NodeSaid(asked.has, asked.keeps))",
+        ),
+    ),
+    _rule(
+        "controls for whoever asks",
+        "controls",
+        "Only who has registered as a node is told its cluster's controls.",
+        "a peer that means ill",
+        (
+            _CONTROLS,
+            "        clusters = {key[0] for key in nodes}\n",
+            '        clusters = {key[0] for key in nodes} or {"c1"}\n',
+        ),
+        seeds=40,
+    ),
+    _rule(
+        "questions of the gone",
+        "bounds",
+        "What a connection has asked for goes with it.",
+        "a node that ends",
+        (
+            _CONTROLS,
+            "        self._waiting.pop(connection, None)",
+            "        self._waiting.get(connection, None)",
+        ),
+    ),
+)
+
+META_MUTANTS = (*_STORED, *_ALIVE, *_ROUTED, *_NODES, *_BOUNDED, *_CONTROLLED)
 """In the order of the design."""

@@ -6,10 +6,11 @@ comes, a broker sends a heartbeat 10 s after the last one was answered, a delay 
 again before its lease ends. All that they see goes to the witness.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import msgspec
@@ -42,9 +43,17 @@ from delay_protocol import (
     encode_node_register,
     encode_request,
 )
+from delay_protocol.controls import Controls
+from delay_protocol.node_controls import (
+    HOLD_S,
+    NodeControls,
+    decode_node_controls_reply,
+    encode_node_controls,
+    id_of,
+)
 from delay_transport import Address
 from tests.simulation.faults import Death, Kill
-from tests.simulation.meta_witness import MetaWitness, Use
+from tests.simulation.meta_witness import CLUSTER, MetaWitness, Use
 from tests.simulation.network import NodeNetwork, SimNetwork, SimStream
 
 META: Address = ("10.9.0.1", 20880)
@@ -133,6 +142,85 @@ class Call:
                 # Answers to questions that were given up come as well.
                 if frame.opaque == self._opaque:
                     return frame
+
+
+class Talk(Call):
+    """Asks several things at a time over one connection, and hears whatever is answered first."""
+
+    def __init__(self, process: Process, nursery: trio.Nursery) -> None:
+        super().__init__(process)
+        self.connection = 0
+        """The number of the present connection, or of the last one."""
+        self._nursery = nursery
+        self._sending = trio.Lock()
+        self._asked: dict[int, _Asked] = {}
+
+    def is_on(self, connection: int) -> bool:
+        """Say whether a connection is the present one."""
+        return self._stream is not None and self.connection == connection
+
+    async def ask_on(
+        self, connection: int, code: int, body: bytes, *, within_s: float
+    ) -> Frame | None:
+        """Return the answer, None if there was none in time or this connection is over."""
+        with trio.move_on_after(within_s):
+            try:
+                return await self._ask(code, body, connection)
+            except ENDS:
+                if self.is_on(connection):
+                    self.hang_up()
+        return None
+
+    def hang_up(self) -> None:
+        """Close the connection: nobody who waits is answered."""
+        super().hang_up()
+        asked, self._asked = self._asked, {}
+        for one in asked.values():
+            one.ended.set()
+
+    async def _ask(self, code: int, body: bytes, connection: int | None = None) -> Frame:
+        asked = _Asked()
+        async with self._sending:
+            if connection is not None and not self.is_on(connection):
+                raise trio.BrokenResourceError("that connection is over")
+            if self._stream is None:
+                self._stream = await self._process.network.connect(*META)
+                self.connection += 1
+                self._nursery.start_soon(self._receive, self._stream)
+            self._opaque += 1
+            opaque = self._opaque
+            self._asked[opaque] = asked
+            await self._stream.send_all(encode_request(code=code, opaque=opaque, body=body))
+        try:
+            await asked.ended.wait()
+        finally:
+            self._asked.pop(opaque, None)
+        if asked.answer is None:
+            raise trio.BrokenResourceError("the meta server hung up")
+        return asked.answer
+
+    async def _receive(self, stream: SimStream) -> None:
+        decoder = FrameDecoder(frame_bytes_max=_FRAME_BYTES_MAX)
+        try:
+            while data := await stream.receive_some():
+                decoder.feed(data)
+                for frame in decoder.frames():
+                    asked = self._asked.get(frame.opaque)
+                    if asked is not None:
+                        asked.answer = frame
+                        asked.ended.set()
+        except ENDS:
+            pass
+        if stream is self._stream:
+            self.hang_up()
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A question that was not answered yet."""
+
+    ended: trio.Event = field(default_factory=trio.Event)
+    answer: Frame | None = None
 
 
 # -- clients -------------------------------------------------------------------------------------
@@ -508,6 +596,8 @@ class Directory:
     incarnation: int = 0
     last_sequence: int = 0
     last_epoch: int = 0
+    controls: Controls = field(default_factory=Controls)
+    """What a meta server has told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -550,6 +640,12 @@ class SimDelayNode(Process):
         self.state = BrokerState.NRW
         self.down_for_s: float | None = None
         """How long it is away after this life; None: drawn."""
+        self.told: Controls | None = None
+        """The controls that it was told last on its present connection, or the last one."""
+        self.follows_since_s = math.inf
+        """Since when it asks for them on its present connection."""
+        self.controls_refused = ""
+        """Why it was not told any; "" if it was."""
         self._witness = witness
         self._faults = faults
         self._record: tuple[int, int] = (0, 0)
@@ -564,6 +660,7 @@ class SimDelayNode(Process):
             self.directory.incarnation += 1
             self.boot_id = UUID(int=self.chance.getrandbits(128))
             self.role, self._record = None, (0, 0)
+            self.told, self.follows_since_s = None, math.inf
             self.state = BrokerState.NRW
             await self.live(self._live)
             self._witness.node_ended(self)
@@ -580,23 +677,81 @@ class SimDelayNode(Process):
     async def _live(self) -> None:
         async with trio.open_nursery() as nursery:
             registered = trio.Event()
-            nursery.start_soon(self._register_always, registered)
+            nursery.start_soon(self._register_always, nursery, registered)
             await registered.wait()
             if self.role is NodeRole.MASTER:
                 await self._speak_for_group()
 
-    async def _register_always(self, registered: trio.Event) -> None:
-        call = Call(self)
+    async def _register_always(self, nursery: trio.Nursery, registered: trio.Event) -> None:
+        talk = Talk(self, nursery)
+        followed = 0
         while True:
-            if await self.register(call):
+            if await self.register(talk):
                 registered.set()
+                if talk.connection != followed:
+                    followed = talk.connection
+                    nursery.start_soon(self._follow, talk, followed)
             await trio.sleep(_REGISTER_S * self.chance.uniform(0.5, 1.0))
+
+    async def _follow(self, talk: Talk, connection: int) -> None:
+        """Go by the controls that are told on one connection, for as long as it is there."""
+        told: Controls | None = None
+        self.told, self.follows_since_s = None, trio.current_time()
+        while talk.is_on(connection):
+            sent_s, floor = trio.current_time(), self._witness.controls_version
+            asked = NodeControls(
+                has=id_of(self.directory.controls), told=None if told is None else id_of(told)
+            )
+            answer = await talk.ask_on(
+                connection,
+                CommandCode.NODE_CONTROLS,
+                encode_node_controls(asked),
+                within_s=_CALL_S + (0 if told is None else HOLD_S),
+            )
+            if not talk.is_on(connection):
+                return
+            if answer is None:
+                self._witness.controls_unanswered(self.name, sent_s)
+                talk.hang_up()
+            elif answer.code != ResponseCode.SUCCESS:
+                self._witness.counts["refused for the moment"] += 1
+                self.controls_refused = answer.body.decode(errors="replace")
+                told = None
+                await trio.sleep(_REGISTER_S)
+            else:
+                told = self._hear(decode_node_controls_reply(answer.body), told, sent_s, floor)
+                if told is None:
+                    # There would be no end of it.
+                    await trio.sleep(_REGISTER_S)
+
+    def _hear(
+        self, document: Controls | None, before: Controls | None, sent_s: float, floor: int
+    ) -> Controls | None:
+        """Take what is told; return what was told last on this connection."""
+        key = (CLUSTER, self.group, self.node_id)
+        self._witness.controls_told(
+            key,
+            document,
+            before=before,
+            storage_uuid=self.directory.storage_uuid,
+            sent_s=sent_s,
+            floor=floor,
+        )
+        self.controls_refused = ""
+        if document == before:
+            return None
+        if document is not None:
+            self.told = document
+            if document.version:
+                self.directory.controls = document
+            return document
+        return before
 
     def request(self) -> NodeRegister:
         """Return what it registers with now."""
         directory = self.directory
         return NodeRegister(
-            cluster="c1",
+            cluster=CLUSTER,
             group=self.group,
             node_id=self.node_id,
             log_uuid=directory.log_uuid,

@@ -19,9 +19,16 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import trio
 
-from meta_server.errors import ConflictError, StoreRefusedError, StoreUnavailableError
+from delay_protocol.controls import Controls, SubjectControl
+from meta_server.errors import (
+    ConflictError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
 from meta_server.model import (
     Audit,
     AuditAge,
@@ -161,6 +168,7 @@ class Medium:
     def __init__(self, *, now: Callable[[], float] = trio.current_time) -> None:
         self._now = now
         self.uuid = UUID(int=1, version=4)
+        self._uuids: list[tuple[int, UUID]] = [(0, self.uuid)]
         self.rows: dict[str, Rows] = {table: {} for table in TABLES}
         self.timestamp_ms = 0
         self.audit: list[AuditRow] = []
@@ -210,9 +218,10 @@ class Medium:
             raise
         self._note(changes, changed, foreign=foreign)
 
-    def set_back(self, number: int) -> None:
+    def set_back(self, number: int, *, uuid: UUID | None = None) -> None:
         """Be again what it was after so many commits: a backup that is restored, a replica that
-        lagged and takes over. That is a commit of its own."""
+        lagged and takes over. That is a commit of its own. `uuid`: it is another store from now on,
+        into which rows were taken over."""
         changed: dict[tuple[str, Key], None] = {}
         for table, key in self._history:
             if self.changed_in(table, key, number, len(self.commits)):
@@ -226,6 +235,9 @@ class Medium:
         del self.audit[entries:]
         self.generation += 1
         self._note((), changed, foreign=True)
+        if uuid is not None:
+            self.uuid = uuid
+            self._uuids.append((len(self.commits), uuid))
 
     def _note(
         self, changes: Sequence[Change], changed: Iterable[tuple[str, Key]], *, foreign: bool
@@ -319,6 +331,18 @@ class Medium:
             numbers[bisect.bisect_right(numbers, after) : bisect.bisect_right(numbers, up_to)]
         )
 
+    def controls_at(self, cluster: str, number: int) -> Controls:
+        """Return the controls of a cluster after so many commits, as nodes are to be told them."""
+        row = self.row_at(CONTROLS, cluster, number)
+        controls = Controls() if row is None else row.controls
+        place = bisect.bisect_right(self._uuids, number, key=lambda one: one[0])
+        return msgspec.structs.replace(controls, store=self._uuids[place - 1][1])
+
+    def controls_in(self, cluster: str, after: int, up_to: int) -> list[int]:
+        """Return the numbers of the commits that changed what `controls_at` returns."""
+        anew = {number for number, _ in self._uuids if after < number <= up_to}
+        return sorted(anew.union(self.changed_in(CONTROLS, cluster, after, up_to)))
+
     def keys(self, table: str) -> list[Key]:
         """Return the keys of all rows that there ever were."""
         return [key for name, key in self._history if name == table]
@@ -378,15 +402,18 @@ class SimStore:
         self._is_closed = False
         self._must_load = True
         self._generation = medium.generation
+        self._uuid = medium.uuid
 
     @property
     def uuid(self) -> UUID:
         """Which store it is."""
-        return self._medium.uuid
+        return self._uuid
 
     def load(self) -> Contents:
         """Return everything."""
         self._check_up()
+        if self._medium.uuid != self._uuid:
+            raise StoreUnusableError("it is not the store that was opened")
         contents = self._medium.contents()
         self._medium.loaded()
         self._generation = self._medium.generation
@@ -502,6 +529,12 @@ def _foreign(changes: Sequence[Change]) -> Change | None:
             return change
         if isinstance(change, SaveRoute) and change.route.version == 1:
             return change
+        if isinstance(change, SaveControls):
+            # Another meta server, whose operator limits something.
+            rule = SubjectControl(rate_per_s=change.row.version)
+            subjects = change.row.controls.subjects | {"theirs": rule}
+            controls = msgspec.structs.replace(change.row.controls, subjects=subjects)
+            return SaveControls(replace(change.row, controls=controls))
     return None
 
 

@@ -6,14 +6,15 @@ the design, what an answer has to be: of an answer it is known between which two
 given, so it has to be right for the store as it was at one of them.
 
 Names of promises that complaints begin with: right (an answer), stable, time (timestamps), kept,
-record, role, refused, alive, dead, pushed, answered, bounded, serves.
+record, role, refused, alive, dead, pushed, told (controls), answered, bounded, serves.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import trio
 
@@ -28,14 +29,17 @@ from delay_protocol import (
     NodeRole,
     OnlineState,
 )
+from delay_protocol.controls import Controls
 from meta_server.model import (
     EVERY,
+    Audit,
     BrokerGroup,
     GroupKind,
     OfflineState,
     ReadOnlySetting,
     Route,
     SaveBrokerGroup,
+    SaveControls,
     SaveDelayGroup,
     SaveRoute,
     SaveSubject,
@@ -52,7 +56,15 @@ from tests.simulation.meta_store import (
     record_of,
 )
 
+CLUSTER = "c1"
+"""Of all delay servers."""
+CONTROLS_WITHIN_S = 1.0
+"""In which a node that is connected is told what is paused."""
 _COMPLAINTS_MAX = 20
+_CALM_S = 60.0
+"""When nothing has been amiss for so long everybody is connected."""
+_ARRIVES_S = 2.0
+"""What comes when nothing is amiss was sent so long ago at most."""
 _WRITABLE = (BrokerState.RW, BrokerState.W)
 _LOOK_S = 0.5
 """How exactly the meta server looks at silence."""
@@ -130,6 +142,8 @@ class MetaWitness:
         """The latest timestamp that any client has seen."""
         self.told: dict[str, tuple[int, int]] = {}
         """By group: the highest epoch and version that any node was told."""
+        self.controls_version = 0
+        """The highest version of controls that any node was told."""
         self.said: dict[str, list[Said]] = {}
         """By broker group."""
         self.away: dict[str, list[tuple[float, float]]] = {}
@@ -465,6 +479,95 @@ class MetaWitness:
         for leases in self._leases.values():
             leases[:] = [lease for lease in leases if lease.process is not process]
 
+    # -- controls of delay servers -------------------------------------------------------------
+
+    def controls_told(
+        self,
+        node: tuple[str, str, str],
+        told: Controls | None,
+        *,
+        before: Controls | None,
+        storage_uuid: UUID,
+        sent_s: float,
+        floor: int,
+    ) -> None:
+        """Judge what a node was told of its cluster's controls: a document, or nothing new.
+
+        before: what it was told before on this connection; floor: the highest version that any node
+        had been told when it asked.
+        """
+        medium, now = self.medium, trio.current_time()
+        cluster, _group, name = node
+        self.counts["controls told" if told else "no other controls"] += 1
+        is_calm = self.calm_seconds() > _CALM_S
+        since_s = max(sent_s, now - _ARRIVES_S) if is_calm else sent_s
+        first, last = medium.known_at(since_s), len(medium.commits)
+        moments = [first, *medium.controls_in(cluster, first, last)]
+        document = before if told is None else told
+        if document is None or document not in [medium.controls_at(cluster, at) for at in moments]:
+            self.complain(
+                f"told: {name} was told {document}; of {len(moments)} moments since "
+                f"{since_s:.3f} s none says so, the last one {medium.controls_at(cluster, last)}"
+            )
+        elif told is not None and told == before:
+            self.complain(f"told: {name} was told {told.version} again, which it knew")
+        elif told is not None and told.version < floor:
+            self.complain(f"told: {name} was told {told.version}, after {floor} was told")
+        elif is_calm and before is not None:
+            at_s = now - CONTROLS_WITHIN_S
+            known = medium.controls_at(cluster, medium.known_at(at_s))
+            if sent_s < at_s and known.version > before.version:
+                self.complain(f"told: {name} heard late that {known.version} is the version")
+        if told is not None:
+            self.controls_version = max(self.controls_version, told.version)
+        moments = [first, *medium.changed_in(NODES, node, first, last)]
+        rows = [medium.row_at(NODES, node, at) for at in moments]
+        if not any(row is not None and row.storage_uuid == storage_uuid for row in rows):
+            self.complain(f"told: {name} was told controls and is not registered: {rows}")
+
+    def controls_unanswered(self, name: str, sent_s: float) -> None:
+        """Note that a node was not answered in the time in which it has to be."""
+        if self.calm_seconds() > _CALM_S + trio.current_time() - sent_s:
+            self.complain(f"answered: {name} asked for controls at {sent_s:.3f} s")
+
+    def has_controls(self, told: Controls | None, since_s: float) -> bool:
+        """Say whether this is what the store says of the only cluster, or said since then."""
+        medium = self.medium
+        first, last = medium.known_at(since_s), len(medium.commits)
+        moments = [first, *medium.controls_in(CLUSTER, first, last)]
+        return told in [medium.controls_at(CLUSTER, at) for at in moments]
+
+    def controls_changed(
+        self, cluster: str, what: str, fits: Callable[[Controls], bool], *, since_s: float
+    ) -> None:
+        """Judge that an operator was told that controls are as he wants; he asked at `since_s`."""
+        self.counts["controls changed"] += 1
+        medium = self.medium
+        first, last = medium.number_at(since_s), len(medium.commits)
+        moments = [first, *medium.controls_in(cluster, first, last)]
+        if not any(fits(medium.controls_at(cluster, at)) for at in moments):
+            self.complain(
+                f"kept: a change of controls ({what}) was acknowledged, and the store never had "
+                f"it: {medium.controls_at(cluster, last)}"
+            )
+
+    def judge_controls(self) -> None:
+        """Every version has its successor and its entry in the audit, in the same commit."""
+        for number, _, change in self._own_changes():
+            if not isinstance(change, SaveControls):
+                continue
+            cluster, version = change.row.cluster, change.row.version
+            before = self.medium.controls_at(cluster, number - 1)
+            if version != before.version + 1:
+                self.complain(f"told: controls went from {before.version} to {version}")
+            entries = [
+                one.entry
+                for one in self.medium.commits[number - 1].changes
+                if isinstance(one, Audit) and one.entry.action.startswith("controls.")
+            ]
+            if not any(entry.target.startswith(f"{cluster}/") for entry in entries):
+                self.complain(f"kept: version {version} of controls has no entry in the audit")
+
     # -- at the end --------------------------------------------------------------------------
 
     def judge_store(self) -> None:
@@ -476,6 +579,7 @@ class MetaWitness:
         self._judge_moves()
         self._judge_deaths()
         self._judge_new_subjects()
+        self.judge_controls()
 
     def _own_changes(self) -> Iterator[tuple[int, float, Any]]:
         for commit in self.medium.commits:

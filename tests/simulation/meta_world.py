@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from delay_protocol import BrokerRole, BrokerState, ClientType, CommandCode
-from meta_server.committing import Intent
+from meta_server.admin_plans import Desk
 from meta_server.config import (
     ListenerConfig,
     MetaServerConfig,
@@ -28,7 +28,7 @@ from meta_server.config import (
     RegistrationConfig,
     RoutingConfig,
 )
-from meta_server.errors import MetaServerError, StoreError
+from meta_server.errors import StoreError
 from meta_server.model import (
     EVERY,
     Broker,
@@ -45,7 +45,6 @@ from meta_server.model import (
     UnsetOffline,
     UnsetReadOnly,
 )
-from meta_server.registry import Registry
 from meta_server.server import MetaServer, serve
 from tests.fuzz.corpus import read_corpus
 from tests.simulation.clock import SimClock, event_clock
@@ -55,6 +54,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan
 from tests.simulation.faults import CALM, Death, Kill, PowerCut
 from tests.simulation.meta_hostile import FLOODS, SimHostile
+from tests.simulation.meta_operator import MetaOperator, Plan, draw_rule_change
 from tests.simulation.meta_peers import (
     META,
     SimClient,
@@ -65,6 +65,7 @@ from tests.simulation.meta_peers import (
 from tests.simulation.meta_store import (
     DELAY_GROUPS,
     GROUPS,
+    NODES,
     ROUTES,
     SUBJECTS,
     Medium,
@@ -72,7 +73,7 @@ from tests.simulation.meta_store import (
     SimStore,
     StoreFaults,
 )
-from tests.simulation.meta_witness import MetaWitness, Rules, Use
+from tests.simulation.meta_witness import CLUSTER, CONTROLS_WITHIN_S, MetaWitness, Rules, Use
 from tests.simulation.network import NetworkPlan, SimNetwork
 from tests.simulation.trace import Trace
 from tests.simulation.world import quiet
@@ -89,6 +90,11 @@ _ALL_BACK_S = 130.0
 _PROBES = 3
 _STORE_DOWN_S = (5.0, 70.0)
 _REAL_GROUPS = ("g1", "g2", "g3", "g4", "q1", "d1", "d2")
+_CHANGED_WITHIN_S = 7200.0
+"""In which an operator has what he wants, or is refused."""
+_OF_CONTROLS = 0.35
+"""Of his changes so many are of what delay servers hold back."""
+_PATTERNS = ("s1", "orders.paid", "orders.*", "o*", "*")
 _SUBJECTS = ("s1", "s2", "s3", "s4", "orders.paid", "orders.late")
 _CODES = (
     CommandCode.CLIENT_REGISTER,
@@ -145,6 +151,7 @@ class MetaWorld:
         self._retired: set[str] = set()
         self._lost_for_good: set[str] = set()
         """Nodes that nobody is to take any more."""
+        self._operator = MetaOperator(self._answering, within_s=_CHANGED_WITHIN_S)
         self._operations = 0
         """Changes of the operator that are not done yet."""
         self._nursery: trio.Nursery
@@ -166,6 +173,7 @@ class MetaWorld:
             self._end_node: 3,
             self._move_node: 0.7,
             self._wipe_node: 0.5,
+            self._change_controls: 3,
             self._offend: 3,
             # Where there are bounds that are reached.
             self._flood: 5 if self.config.registration != RegistrationConfig() else 1.2,
@@ -351,6 +359,8 @@ class MetaWorld:
         left = (server.pushing.subscriptions, len(server.pushing._of))
         if left != (0, 0):
             self.witness.complain(f"bounded: {left} subscriptions are left of closed connections")
+        if server.telling.waiting:
+            self.witness.complain("bounded: questions for controls are left of closed connections")
 
     def _trouble(self, what: str, *, begins: bool) -> None:
         """Note that something is amiss from now on, or is not any more."""
@@ -556,6 +566,9 @@ class MetaWorld:
     async def _operate(self) -> None:
         """Change something as an operator does."""
         chance = self._chance
+        if chance.random() < _OF_CONTROLS:
+            await self._change_controls()
+            return
         subject = chance.choice((*_SUBJECTS, EVERY))
         group = chance.choice(_REAL_GROUPS)
         client = chance.choice(self.clients)
@@ -565,38 +578,43 @@ class MetaWorld:
             consumer_group="desk",
         )
         setting = ReadOnlySetting(subject=subject, group=group)
-        plans: list[tuple[str, Callable[[], Sequence[Change]]]] = [
-            ("offline", lambda: (SetOffline(state),)),
-            ("online", lambda: tuple(UnsetOffline(row) for row in self._registry().offline)),
-            ("read-only", lambda: (SetReadOnly(setting),)),
-            ("not read-only", lambda: tuple(map(UnsetReadOnly, self._registry().read_only))),
-            ("weight", lambda: self._regroup(group, weight=chance.choice((1, 100, 300)))),
-            ("route", lambda: self._reroute(subject, is_prefix=False)),
-            ("prefix", lambda: self._reroute("orders.", is_prefix=True)),
+        plans: list[tuple[str, Plan]] = [
+            ("offline", lambda _: (SetOffline(state),)),
+            ("online", lambda desk: tuple(UnsetOffline(row) for row in desk.registry.offline)),
+            ("read-only", lambda _: (SetReadOnly(setting),)),
+            ("not read-only", lambda desk: tuple(map(UnsetReadOnly, desk.registry.read_only))),
+            (
+                "weight",
+                lambda desk: self._regroup(desk, group, weight=chance.choice((1, 100, 300))),
+            ),
+            ("route", lambda desk: self._reroute(desk, subject, is_prefix=False)),
+            ("prefix", lambda desk: self._reroute(desk, "orders.", is_prefix=True)),
         ]
         if chance.random() < 0.06:
-            plans = [("retire", lambda: self._regroup("g4", is_retired=True))]
+            plans = [("retire", lambda desk: self._regroup(desk, "g4", is_retired=True))]
         what, plan = chance.choice(plans)
         self.result.faults[f"operator: {what}"] += 1
         self._operations += 1
-        await self._have_done(plan)
+        await self._operator.change(plan)
         self._operations -= 1
         if what == "retire":
             self._retired.add("g4")
 
-    def _registry(self) -> Registry:
-        assert self.server is not None
-        return self.server.registry
+    def _answering(self) -> MetaServer | None:
+        """Return the present server, if it answers."""
+        server = self.server
+        is_ready = server is not None and server.ready.is_set() and self.node.is_alive
+        return server if is_ready else None
 
-    def _regroup(self, name: str, **fields: object) -> Sequence[Change]:
-        group: BrokerGroup | None = self._registry().groups.get(name)
+    def _regroup(self, desk: Desk, name: str, **fields: object) -> Sequence[Change]:
+        group: BrokerGroup | None = desk.registry.groups.get(name)
         if group is None:
             return ()
         new = replace(group, version=group.version + 1, **fields)  # type: ignore[arg-type]
         return (SaveBrokerGroup(new),)
 
-    def _reroute(self, name: str, *, is_prefix: bool) -> Sequence[Change]:
-        registry = self._registry()
+    def _reroute(self, desk: Desk, name: str, *, is_prefix: bool) -> Sequence[Change]:
+        registry = desk.registry
         before = (registry.prefixes if is_prefix else registry.routes).get(name)
         if name == EVERY:
             return ()
@@ -609,35 +627,18 @@ class MetaWorld:
         )
         return (SaveRoute(route),)
 
-    async def _have_done(self, plan: Callable[[], Sequence[Change]]) -> None:
-        """Have something changed, asking again until it is."""
-        while True:
-            server = self.server
-            if server is not None and server.ready.is_set() and self.node.is_alive:
-                ended = trio.Event()
-                errors: list[MetaServerError | None] = []
-
-                def done(
-                    error: MetaServerError | None,
-                    errors: list[MetaServerError | None] = errors,
-                    ended: trio.Event = ended,
-                ) -> None:
-                    errors.append(error)
-                    ended.set()
-
-                with contextlib.suppress(MetaServerError):
-                    server.committing.submit(Intent(keys=("operator",), plan=plan, done=done))
-                    with trio.move_on_after(10):
-                        await ended.wait()
-                if errors == [None]:
-                    return
-                if trio.current_time() > self._give_up_s:
-                    raise AssertionError(f"serves: an operator cannot change anything: {errors}")
-            await trio.sleep(2)
-
-    @property
-    def _give_up_s(self) -> float:
-        return 2 * 3600.0
+    async def _change_controls(self) -> None:
+        """Have an operator pause, resume, limit or weigh something at delay servers."""
+        change = draw_rule_change(
+            self._chance, CLUSTER, patterns=_PATTERNS, groups=(*_REAL_GROUPS, "no such group")
+        )
+        self.result.faults[f"operator: controls, {change.what}"] += 1
+        since_s = trio.current_time()
+        self._operations += 1
+        is_done = await self._operator.change(change.plan, cluster=CLUSTER)
+        self._operations -= 1
+        if is_done:
+            self.witness.controls_changed(CLUSTER, change.what, change.fits, since_s=since_s)
 
     # -- the calm ----------------------------------------------------------------------------
 
@@ -728,6 +729,20 @@ class MetaWorld:
             self.witness.complain(f"alive: {node.name} is not registered: {node.refused!r}")
         elif node.role.value == "master":
             self._check_group(node.group, node.address, node.state)
+        self._check_controls(node)
+
+    def _check_controls(self, node: SimDelayNode) -> None:
+        """A node knows what is paused, and an operator that it does."""
+        now, server = trio.current_time(), self.server
+        if not node.is_alive or node.name in self._lost_for_good or server is None:
+            return
+        if now - node.follows_since_s < CONTROLS_WITHIN_S:
+            return
+        if not self.witness.has_controls(node.told, now - CONTROLS_WITHIN_S):
+            self.witness.complain(f"told: {node.name} has {node.told}, {node.controls_refused!r}")
+        note = server.telling.note_of((CLUSTER, node.group, node.node_id))
+        if note:
+            self.witness.complain(f"told: of {node.name} an operator is told {note!r}")
 
     async def _see_pushes(self) -> None:
         """Change things; every client is told without asking."""
@@ -736,10 +751,16 @@ class MetaWorld:
         chance = self._chance
         for _ in range(_PROBES):
             kept = len(self.medium.commits)
-            how = chance.choice(("operator", "state", "stop", "vanish", "deaf"))
+            how = chance.choice(
+                ("operator", "controls", "neighbour", "state", "stop", "vanish", "deaf")
+            )
             self.result.faults[f"probe: {how}"] += 1
             if how == "operator":
                 await self._operate()
+            elif how == "controls":
+                await self._change_controls()
+            elif how == "neighbour":
+                await self._be_second()
             elif how == "deaf":
                 await self._change_unheard()
             else:
@@ -756,8 +777,22 @@ class MetaWorld:
             await trio.sleep(PUSHED_WITHIN_S)
             if self.is_ample:
                 self._check_clients(f"by a push after {how}")
+            for node in self.nodes:
+                self._check_controls(node)
         for client in self.clients:
             client.is_ticking = True
+
+    async def _be_second(self) -> None:
+        """Change controls just after another meta server has changed them in the same store."""
+        conflicts = f"store: {Outcome.CONFLICT.value}"
+        kept = self.result.faults[conflicts]
+        async with trio.open_nursery() as nursery:
+            self.store_faults.chances = {Outcome.CONFLICT: 1.0}
+            nursery.start_soon(self._change_controls)
+            with trio.move_on_after(_ANSWERED_WITHIN_S):
+                while self.result.faults[conflicts] == kept:  # noqa: ASYNC110 (a count)
+                    await trio.sleep(0.05)
+            self.store_faults.chances = {}
 
     async def _change_unheard(self) -> None:
         """Change much while a client takes nothing, over connections that hold little."""
@@ -768,7 +803,7 @@ class MetaWorld:
             # Each time all that it produces has another route.
             setting = ReadOnlySetting(subject=EVERY, group=_REAL_GROUPS[number % 2])
             change = SetReadOnly(setting) if number % 4 < 2 else UnsetReadOnly(setting)
-            await self._have_done(lambda change=change: (change,))  # type: ignore[misc]
+            await self._operator.change(lambda _, change=change: (change,))  # type: ignore[misc]
             await trio.sleep(0.7)
         await trio.sleep_until(client.deaf_until_s)
         self.network.plan = NetworkPlan()
@@ -789,6 +824,7 @@ class MetaWorld:
             if server is None or not server.ready.is_set() or not self.node.is_alive:
                 continue
             pushing, committing = server.pushing, server.committing
+            connections = server.listener.open_connections if server.listener else 0
             uses = [len(of) for of in pushing._of.values()]
             held = {
                 "subscriptions": (pushing.subscriptions, push.subscriptions_max),
@@ -813,11 +849,10 @@ class MetaWorld:
                     server.clients.gathered,
                     max(2 * limits.clients_max, 0),
                 ),
-                "connections": (
-                    server.listener.open_connections if server.listener else 0,
-                    self.config.listener.connections_max,
-                ),
+                "connections": (connections, self.config.listener.connections_max),
                 "silent groups": (len(server._silent), limits.groups_max),
+                "waiting for controls": (server.telling.waiting, connections),
+                "nodes with controls": (len(server.telling.said), len(self.medium.keys(NODES))),
                 "signatures": (len(pushing._signatures), 10_000),
             }
             beyond = [(what, *held[what]) for what in held if held[what][0] > held[what][1]]

@@ -197,6 +197,9 @@ _TAIL_ROT = Scenario(
     traps=_NO_OTHER_WITNESS,
     configuration={"checkpoint_interval_ms": 60_000},
 )
+_END_LOST = replace(
+    _TAIL_ROT, name="the durable end lost, and rot", rot="message_log/durable_end lost"
+)
 _HEADER_ROT = replace(_TAIL_ROT, name="rot of headers", rot="message_log header")
 _SICK_GROUP = Scenario(
     name="a sick group",
@@ -417,6 +420,21 @@ _KEPT = (
     ),
     Mutant(
         section="4 durable end",
+        name="lost durable end is no witness",
+        rule="Where the durable end is lost nothing is cut: the node names it or refuses to start.",
+        edits=(
+            Edit(
+                _LOG_RECOVERY,
+                "        if self._witness_damage is not None and size > position:\n",
+                "        if False and self._witness_damage is not None and size > position:\n",
+            ),
+        ),
+        needs="the durable end lost, and a bit flipped in the last file of the message_log",
+        seeds=20,
+        scenario=_END_LOST,
+    ),
+    Mutant(
+        section="4 durable end",
         name="bad tail not cut",
         rule="Beyond the durable end the first bad batch and what follows is cut.",
         edits=(
@@ -585,11 +603,8 @@ _FILED = (
         edits=(
             Edit(
                 _STORE,
-                (
-                    "            write_checkpoint(disk, uuid, checkpoint)\n"
-                    "        schedule = ScheduleLog("
-                ),
-                "        schedule = ScheduleLog(",
+                "            write_checkpoint(disk, uuid, checkpoint)\n        summary = Rec",
+                "            pass\n        summary = Rec",
             ),
         ),
         needs="an end of the server between the first seal and the first checkpoint",

@@ -3,12 +3,16 @@
 One flip a seed at most, so that the checkers can say exactly what it may cost: which messages may
 be missing (`Witness.lost`), which may be sent again (`Witness.doubled`), or that the server may
 refuse to start and name the file. Everything else has to go on as if nothing had happened.
+
+Or a whole durable end is lost, and in half of the worlds in which it is that of the message_log a
+bit flips at the end of the log as well. That excuses a refusal that names the durable end, and what
+the bit excuses.
 """
 
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from storage import DamagedError, DataDirectoryError, LogStateError, UnsupportedFormatError
 from tests.simulation import independent_reader as reader
@@ -20,6 +24,8 @@ _OLD_MS = 5000
 _DURABLE_ENDS = ("message_log/durable_end", "dispatch_log/journal/durable_end")
 _REPLACED = ("identity", "checkpoint/checkpoint", *_DURABLE_ENDS)
 """Files that are written anew now and then, so that damage to them does not stay."""
+LOST = " lost"
+"""Behind the path of a durable end: a kind of damage of its own."""
 _LATEST = 4
 _BATCH_HEADER_SIZE = 76
 """Without its CRC."""
@@ -50,6 +56,8 @@ class Rot:
         self._witness = witness
         self._faults = faults
         self._struck: tuple[str, int, int] | None = None
+        self._lost: tuple[str, bytes, bytes | None] | None = None
+        """A durable end that was lost: its path, what it held, and what is left of it."""
         self._refused = False
 
     def strike(self, disk: SimDisk, now_ms: int, *, running: bool, only: str = "") -> bool:
@@ -58,7 +66,7 @@ class Rot:
         While a server runs only files are hit that it reads again. `only`: a kind of file, of which
         one of the latest spans is hit; with " header" behind it, the header of a batch.
         """
-        if self._struck is not None:
+        if self._struck is not None or self._lost is not None:
             return False
         # Not a file that another one is about to replace: it would be the other that is hit.
         durable, settled = disk.contents(durable=True), disk.settled()
@@ -68,7 +76,11 @@ class Rot:
         for kind, span in self._spans(files, now_ms + (_OLD_MS if only else 0)):
             if not running or span[0] not in _REPLACED:
                 kinds.setdefault(kind, []).append(span)
-        if only:
+        ends = {f"{path}{LOST}": path for path in _DURABLE_ENDS if files.get(path) and not running}
+        kinds |= {kind: [] for kind in ends}
+        if only in ends:
+            kinds = {only: []}
+        elif only:
             wanted, _, part = only.partition(" ")
             latest = kinds.get(wanted, [])[-_LATEST:]
             if part:
@@ -77,7 +89,39 @@ class Rot:
         if not kinds:
             return False
         kind = self._chance.choice(list(kinds))
-        path, begin, end = self._chance.choice(kinds[kind])
+        if kind in ends:
+            self._lose(disk, files, ends[kind], flips=bool(only) or self._chance.random() < 0.5)
+            return True
+        self._flip(disk, files, kind, kinds[kind])
+        return True
+
+    def _lose(self, disk: SimDisk, files: dict[str, bytes], path: str, *, flips: bool) -> None:
+        """Lose a durable end in one of the ways, and flip a bit at the end of its log, perhaps."""
+        before = files[path]
+        how, left = self._chance.choice(
+            [
+                ("gone", None),
+                ("empty", b""),
+                ("zeros", bytes(len(before))),
+                ("short", before[: self._chance.randrange(1, _SLOT_SIZE)]),
+                ("other bytes", self._chance.randbytes(len(before))),
+            ]
+        )
+        self._lost = path, before, left
+        self._faults[f"{path} lost: {how}"] += 1
+        if flips and path == _DURABLE_ENDS[0]:
+            # Whatever it vouches for, however young.
+            spans = [span for kind, span in self._spans(files, 1 << 62) if kind == "message_log"]
+            if spans:
+                self._flip(disk, files, "message_log", spans[-_LATEST:])
+                self._faults["durable end lost and a bit flipped in its log"] += 1
+        disk.put(path, left)
+
+    def _flip(
+        self, disk: SimDisk, files: dict[str, bytes], kind: str, spans: Sequence[Span]
+    ) -> None:
+        """Flip a bit in one of these spans, and excuse what it may cost."""
+        path, begin, end = self._chance.choice(spans)
         position = self._chance.randrange(begin, end)
         byte = files[path][position]
         self._excuse(files, path, position)
@@ -87,20 +131,29 @@ class Rot:
             self._witness.damage.append(self._struck)
         disk.damage(path, position, bytes([byte ^ 1 << self._chance.randrange(8)]))
         self._faults[f"bit flipped in {kind}"] += 1
-        return True
 
     def refused(self, disk: SimDisk, error: Exception) -> bool:
         """Hear that the server refused to start; restore what was damaged, as its operator would.
 
         Returns False if this is nothing that the damage explains.
         """
-        if self._struck is None or self._refused or not isinstance(error, _REFUSALS):
+        if self._refused or not isinstance(error, _REFUSALS):
+            return False
+        if self._struck is None and self._lost is None:
             return False
         self._refused = True
-        path, position, byte = self._struck
-        if path not in str(error):
-            self._witness.complain(f"whole: {path} is damaged, the server says only: {error}")
-        disk.damage(path, position, bytes([byte]))
+        named = ""
+        if self._struck is not None:
+            named, position, byte = self._struck
+            disk.damage(named, position, bytes([byte]))
+        if self._lost is not None:
+            named, before, left = self._lost
+            if disk.content(named) != left:
+                self._witness.complain(f"whole: {named} was made anew, and yet refused: {error}")
+            else:
+                disk.put(named, before)
+        if named not in str(error):
+            self._witness.complain(f"whole: {named} is damaged, the server says only: {error}")
         self._faults["start refused"] += 1
         return True
 

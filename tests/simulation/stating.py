@@ -39,7 +39,7 @@ from delay_protocol import decode_item
 from delay_server.explaining import Explained, counts, find
 from delay_server.reasons import Reason
 from delay_server.server import DelayServer
-from tests.simulation.gating import Gating, Standing
+from tests.simulation.gating import GateJudge, Standing
 from tests.simulation.witness import Witness
 
 _LOOKS_MAX = 4
@@ -83,7 +83,7 @@ class Stating:
     chance: random.Random
     witness: Witness
     length_s: float
-    gating: Gating | None
+    gating: GateJudge | None
     is_routed: bool
     """Whether a meta server says which groups take which subjects."""
     reads_fail: Callable[[], bool]

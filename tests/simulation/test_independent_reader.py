@@ -59,8 +59,8 @@ def test_the_seals_of_the_pages_are_read() -> None:
 def test_the_durable_end_of_the_pages_is_read() -> None:
     slots = reader.read_durable_end(worked_examples("durable_end.md")[0], _UUID)
     assert [(slot.counter, slot.next_sequence, slot.position) for slot in slots] == [
-        (1, 5, 564),
-        (2, 9, 964),
+        (2**48 + 2, 5, 564),
+        (2**48 + 3, 9, 964),
     ]
 
 

@@ -6,23 +6,33 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
+import msgspec
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from delay_protocol.controls import Controls, SubjectControl
 from meta_server.databases import DatabaseSettings
-from meta_server.errors import ConflictError, StoreRefusedError, StoreUnavailableError
+from meta_server.errors import (
+    ConflictError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
 from meta_server.model import (
     Audit,
     AuditEntry,
     BrokerGroup,
     Change,
+    ClusterControls,
     GroupKind,
     RaiseTimestamp,
     SaveBrokerGroup,
+    SaveControls,
 )
 from meta_server.store import SqlStore, open_store
 from tests.meta_server.test_store import changes, empty, sorted_rows
@@ -202,5 +212,43 @@ def test_a_store_that_is_set_back_is_what_it_was_and_ends_the_connections_of_bef
         assert medium.rows[GROUPS] == {"g": second}
         medium.set_back(0)
         assert medium.rows[GROUPS] == {}
+
+    trio.run(body, clock=MockClock())
+
+
+def test_a_store_that_is_another_one_is_not_loaded_again_and_its_controls_say_so() -> None:
+    async def body() -> None:
+        rig = Rig()
+        rig.save()
+        medium, first = rig.medium, rig.medium.uuid
+        controls = Controls(version=1, subjects={"s": SubjectControl(paused=True)})
+        rig.store.commit([SaveControls(ClusterControls(cluster="c", controls=controls))])
+        other = UUID(int=9, version=4)
+        medium.set_back(2, uuid=other)
+        medium.set_back(0)
+        assert [medium.controls_at("c", number) for number in range(5)] == [
+            Controls(store=first),
+            Controls(store=first),
+            msgspec.structs.replace(controls, store=first),
+            msgspec.structs.replace(controls, store=other),
+            Controls(store=other),
+        ]
+        assert medium.controls_in("c", 0, 4) == [2, 3, 4]
+        assert medium.controls_in("c", 2, 3) == [3]
+        with pytest.raises(StoreUnusableError):
+            rig.store.load()
+
+    trio.run(body, clock=MockClock(autojump_threshold=0))
+
+
+def test_somebody_else_may_change_controls_first() -> None:
+    async def body() -> None:
+        rig = Rig(CONFLICT=1.0)
+        rig.store.load()
+        row = ClusterControls(cluster="c", controls=Controls(version=1))
+        with pytest.raises(ConflictError):
+            rig.store.commit([SaveControls(row)])
+        theirs = rig.medium.controls_at("c", 1)
+        assert (theirs.version, list(theirs.subjects)) == (1, ["theirs"])
 
     trio.run(body, clock=MockClock())

@@ -21,19 +21,24 @@ from delay_protocol import (
     OnlineState,
     Phase,
 )
+from delay_protocol.controls import Controls, SubjectControl
 from meta_server.model import (
+    Audit,
+    AuditEntry,
     BrokerGroup,
+    ClusterControls,
     DelayGroup,
     DelayNode,
     GroupKind,
     Route,
     SaveBrokerGroup,
+    SaveControls,
     SaveDelayGroup,
     SaveDelayNode,
     SaveRoute,
 )
 from tests.simulation.meta_store import Medium
-from tests.simulation.meta_witness import MetaWitness, Rules, Use
+from tests.simulation.meta_witness import CLUSTER, MetaWitness, Rules, Use
 
 CONSUMER = Use(ClientType.CONSUMER, "s", "desk", "c")
 DELAYED = Use(ClientType.DELAY_PRODUCER, "s", "", "c")
@@ -227,3 +232,124 @@ def _row(request: NodeRegister, seen: MetaWitness) -> DelayNode:
         address=request.address,
         version=1 if before is None else before.version + 1,
     )
+
+
+NODE = (CLUSTER, "d", "n1")
+
+
+def save_controls(seen: MetaWitness, *, version: int = 0, audited: bool = True) -> Controls:
+    """Store the next version of the controls; return it as it is told."""
+    medium = seen.medium
+    before = medium.controls_at(CLUSTER, len(medium.commits))
+    controls = Controls(
+        version=version or before.version + 1,
+        subjects={"a": SubjectControl(paused=before.version % 2 == 0)},
+    )
+    entry = AuditEntry(
+        at_ms=0, actor="operator", action="controls.subject.set", target=f"{CLUSTER}/a"
+    )
+    row = ClusterControls(cluster=CLUSTER, controls=controls)
+    medium.commit([SaveControls(row), *([Audit(entry)] if audited else [])])
+    return medium.controls_at(CLUSTER, len(medium.commits))
+
+
+def tell(
+    seen: MetaWitness, told: Controls | None, *, before: Controls | None, since_s: float, floor: int
+) -> list[str]:
+    """Have a node be told this; return what is complained of."""
+    count = len(seen.complaints)
+    seen.controls_told(
+        NODE, told, before=before, storage_uuid=UUID(int=2), sent_s=since_s, floor=floor
+    )
+    return seen.complaints[count:]
+
+
+def with_node() -> MetaWitness:
+    """Return a witness of a store that has a node."""
+    seen = witness()
+    row = DelayNode(
+        cluster=CLUSTER,
+        group="d",
+        node_id="n1",
+        role=NodeRole.MASTER,
+        log_uuid=UUID(int=1),
+        storage_uuid=UUID(int=2),
+        incarnation=1,
+        boot_id=UUID(int=3),
+        last_sequence=0,
+        address="d:1",
+    )
+    seen.medium.commit([SaveDelayNode(row)])
+    return seen
+
+
+def test_a_node_is_told_what_the_store_said_since_it_asked_and_nothing_else() -> None:
+    async def body() -> None:
+        seen = with_node()
+        await trio.sleep(1)
+        first = save_controls(seen)
+        await trio.sleep(1)
+        asked_s = trio.current_time()
+        assert tell(seen, first, before=None, since_s=asked_s, floor=0) == []
+        assert tell(seen, None, before=first, since_s=asked_s, floor=1) == []
+        second = save_controls(seen)
+        await trio.sleep(1)
+        assert tell(seen, second, before=first, since_s=asked_s, floor=1) == []
+        assert seen.controls_version == 2
+        # It was so when it asked, and somebody else had been told of the second by then.
+        assert tell(seen, first, before=None, since_s=asked_s, floor=2)
+        late_s = trio.current_time()
+        third = Controls(version=3, store=first.store)
+        for told, before in ((first, None), (third, second), (None, first), (second, second)):
+            assert tell(seen, told, before=before, since_s=late_s, floor=0), (told, before)
+        # Of another node nothing is known.
+        count = len(seen.complaints)
+        seen.controls_told(
+            (CLUSTER, "d", "n2"),
+            second,
+            before=None,
+            storage_uuid=UUID(int=2),
+            sent_s=late_s,
+            floor=0,
+        )
+        assert "not registered" in seen.complaints[count]
+
+    run(body)
+
+
+@pytest.mark.parametrize(("late_s", "wrong"), [(0.5, False), (1.5, True)])
+def test_a_node_is_told_within_a_second_while_nothing_is_amiss(late_s: float, wrong: bool) -> None:
+    async def body() -> None:
+        seen = with_node()
+        first = save_controls(seen)
+        seen.be_calm(calm=True)
+        await trio.sleep(100)
+        asked_s = trio.current_time()
+        await trio.sleep(1)
+        second = save_controls(seen)
+        await trio.sleep(late_s)
+        assert bool(tell(seen, second, before=first, since_s=asked_s, floor=1)) is wrong
+        assert not seen.has_controls(first, trio.current_time() - 0.3)
+        assert seen.has_controls(second, trio.current_time())
+        seen.controls_unanswered("n1", trio.current_time() - 22)
+        assert seen.complaints[-1].startswith("answered")
+
+    run(body)
+
+
+def test_a_change_of_controls_that_was_acknowledged_is_in_the_store_with_its_entry() -> None:
+    async def body() -> None:
+        seen = with_node()
+        since_s = trio.current_time()
+        save_controls(seen)
+        seen.controls_changed(CLUSTER, "pause", lambda rules: "a" in rules.subjects, since_s=0)
+        seen.judge_controls()
+        assert seen.complaints == []
+        seen.controls_changed(
+            CLUSTER, "pause", lambda rules: "b" in rules.subjects, since_s=since_s
+        )
+        save_controls(seen, audited=False)
+        seen.judge_controls()
+        assert [one.partition(":")[0] for one in seen.complaints] == ["kept", "kept"]
+
+    run(body)

@@ -66,6 +66,10 @@ def rot(seed: int) -> tuple[Rot, Witness, Counter[str]]:
     return Rot(random.Random(seed), witness=witness, faults=faults), witness, faults
 
 
+def loses_an_end(faults: Counter[str]) -> bool:
+    return any(" lost: " in fault for fault in faults)
+
+
 def test_every_kind_of_file_is_hit_and_one_bit_of_it(image: Image) -> None:
     kinds: Counter[str] = Counter()
     for seed in range(150):
@@ -73,6 +77,8 @@ def test_every_kind_of_file_is_hit_and_one_bit_of_it(image: Image) -> None:
         struck, witness, faults = rot(seed)
         assert struck.strike(disk, LATER_MS, running=False)
         assert not struck.strike(disk, LATER_MS, running=False)
+        if loses_an_end(faults):
+            continue
         after = disk.contents(durable=True)
         [path] = [path for path, data in image.items() if after[path] != data]
         differing = int.from_bytes(image[path], "big") ^ int.from_bytes(after[path], "big")
@@ -100,6 +106,8 @@ def test_only_messages_of_the_batch_that_is_hit_may_be_missing(image: Image) -> 
     for seed in range(150):
         struck, witness, faults = rot(seed)
         struck.strike(disk_of(image), LATER_MS, running=False)
+        if loses_an_end(faults):
+            continue
         [what] = faults
         kind = what.removeprefix("bit flipped in ")
         assert not witness.lost or kind in {"message_log", "segment"}
@@ -179,3 +187,40 @@ def test_what_is_young_or_not_all_there_is_not_hit(image: Image) -> None:
         "checkpoint/checkpoint": image["checkpoint/checkpoint"]
     }
     assert "segment" not in {kind for kind, _ in rot(1)[0]._spans(cut, LATER_MS)}
+
+
+END = "message_log/durable_end"
+
+
+@pytest.mark.parametrize("path", [END, "dispatch_log/journal/durable_end"])
+def test_a_durable_end_is_lost_in_every_way_and_a_refusal_has_to_name_it(
+    image: Image, path: str
+) -> None:
+    ways: Counter[str] = Counter()
+    for seed in range(40):
+        disk = disk_of(image)
+        struck, witness, faults = rot(seed)
+        assert not struck.strike(disk, LATER_MS, running=True, only=f"{path} lost")
+        assert struck.strike(disk, LATER_MS, running=False, only=f"{path} lost")
+        assert not struck.strike(disk, LATER_MS, running=False)
+        after = disk.contents(durable=True)
+        changed = {name for name, data in image.items() if after.get(name) != data}
+        assert path in changed
+        assert changed == {path, *(name for name, _, _ in witness.damage)}
+        assert bool(witness.damage) == (path == END)
+        ways.update(kind for kind in faults if " lost: " in kind)
+        error = DamagedError(path=path if seed % 2 else "elsewhere", position=0, reason="no")
+        assert struck.refused(disk, error)
+        assert disk.contents(durable=True) == image == disk.contents()
+        assert len(witness.complaints) == 1 - seed % 2
+        assert not struck.refused(disk, error)
+    assert len(ways) == 5
+
+
+def test_a_refusal_after_the_lost_end_was_made_anew_is_complained_of(image: Image) -> None:
+    disk = disk_of(image)
+    struck, witness, _ = rot(1)
+    assert struck.strike(disk, LATER_MS, running=False, only=f"{END} lost")
+    disk.put(END, b"made anew")
+    assert struck.refused(disk, DamagedError(path=END, position=0, reason="no"))
+    assert "made anew" in witness.complaints[0]

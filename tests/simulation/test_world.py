@@ -4,8 +4,9 @@ import random
 
 import numpy as np
 
-from storage import FactBlock, Outcome, Store, StoreSettings
+from storage import MINUTE_MS, FactBlock, Outcome, Store, StoreSettings
 from storage.checkpoint import CHECKPOINT_PATH
+from storage.columns import Columns
 from storage.spans import SegmentKey, Span
 from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk
@@ -33,6 +34,22 @@ def test_a_crash_between_the_first_seal_and_the_first_checkpoint_cannot_be_mista
 def test_facts_that_are_known_before_their_rows_are_written_are_counted() -> None:
     # After a restart facts come from the journal while replayed rows still wait in memory.
     store = _open(SimDisk(derive(1, "disk")))
+    store.schedule.file(
+        base_sequence=2,
+        floor_minute=50,
+        epoch=1,
+        columns=Columns(
+            names=[b"s"],
+            arrays={
+                "due_ms": np.full(2, 50 * MINUTE_MS, np.int64),
+                "id_hash": np.zeros(2, np.uint64),
+                "size": np.zeros(2, np.uint32),
+                "subject": np.zeros(2, np.uint16),
+            },
+        ),
+        blob=b"",
+        append_ms=0,
+    )
     facts = FactBlock(
         sequence=np.array([2, 3], np.int64),
         minute=np.array([50, 50], np.uint32),
@@ -44,3 +61,4 @@ def test_facts_that_are_known_before_their_rows_are_written_are_counted() -> Non
     store.note_facts(facts, 2)
     segment = store.schedule._segment(SegmentKey(50, Span.MINUTE))
     assert segment.facts_seen == 2
+    assert store.schedule.pending == 0

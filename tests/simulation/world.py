@@ -55,7 +55,7 @@ from tests.simulation.faults import (
     Trap,
     running,
 )
-from tests.simulation.gating import Gating
+from tests.simulation.gating import GateJudge, Gating
 from tests.simulation.network import NetworkPlan, SimNetwork
 from tests.simulation.operator import Poison, SimOperator
 from tests.simulation.probe import Probe
@@ -219,6 +219,10 @@ class World:
     """Of many messages of one subject at once."""
     poison_chance: float = 0.3
     """Of worlds in which brokers refuse some messages for good."""
+    gating_kind: type[GateJudge] = Gating
+    """Who pauses, limits and resumes."""
+    gating_chance: float | None = None
+    """Of worlds with such an operator; None: the scenario's."""
     last_delivery_s: float = 2 * 3600
     """Virtual seconds after the last due time in which everything must have left."""
 
@@ -331,11 +335,13 @@ class World:
             for number in range(PRODUCERS)
         ]
         gating = derive(seed, "gating")
-        self.gating: Gating | None = None
+        self.gating: GateJudge | None = None
         """The operator, if the seed has one."""
-        if gating.random() < scenario.gating:
+        if gating.random() < (self.gating_chance or scenario.gating):
             names = tuple(self.groups.addresses)
-            self.gating = Gating(gating, self.witness, faults, self.length_s, groups=names)
+            self.gating = self.gating_kind(
+                gating, self.witness, faults, self.length_s, groups=names
+            )
         self.stating = Stating(
             derive(seed, "stating"),
             self.witness,

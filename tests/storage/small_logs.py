@@ -43,6 +43,7 @@ def recover(
     *,
     checkpoint_sequence: int = 0,
     known_sequence: int = 0,
+    had_checkpoint: bool = False,
     file_bytes_max: int = 1 << 20,
 ) -> tuple[MessageLog, RecoveryReport]:
     """Open a log the way a start does, epoch and all."""
@@ -51,6 +52,7 @@ def recover(
         log_uuid=LOG_UUID,
         checkpoint_sequence=checkpoint_sequence,
         known_sequence=known_sequence,
+        had_checkpoint=had_checkpoint,
         file_bytes_max=file_bytes_max,
     )
     if log.next_sequence == 1:

@@ -1,5 +1,6 @@
 """The journal keeps every fact that was made durable, in order, through any crash."""
 
+import contextlib
 import random
 
 import pytest
@@ -144,6 +145,54 @@ def test_an_end_that_cannot_be_read_is_damage_and_hides_no_fact() -> None:
     assert damage.path == JOURNAL_END_PATH
 
 
+@pytest.mark.parametrize("how", ["gone", "empty", "zeros", "short", "a slot of zeros"])
+def test_a_lost_end_is_damage_and_so_is_what_cannot_be_read_at_the_end_then(how: str) -> None:
+    disk = segment_disk()
+    journal = new_journal(disk)
+    for number in range(200):
+        put(journal, number)
+    path = f"{JOURNAL_DIRECTORY}/{journal_files(disk)[-1]}"
+    last = disk.contents()[path].rindex(b"DWB1")
+    disk.open(path).write_at(last + 90, [b"\xff\xff\xff"])
+    end = disk.contents()[JOURNAL_END_PATH]
+    disk.unlink(JOURNAL_END_PATH)
+    left = {"empty": b"", "zeros": bytes(1024), "short": end[:600], "a slot of zeros": end[:512]}
+    if how in left:
+        disk.open(JOURNAL_END_PATH, create=True).write_at(0, [left[how]])
+    if how == "a slot of zeros":
+        disk.open(JOURNAL_END_PATH).truncate(1024)
+    journal, found = recover(disk)
+    assert sequences(found.facts) == list(range(199))
+    assert [damage.path for damage in found.damages] == [JOURNAL_END_PATH, path]
+    assert found.torn == []
+    put(journal, 7)
+    _, found = recover(disk)
+    assert sequences(found.facts) == [*range(199), 7]
+    assert JOURNAL_END_PATH not in [damage.path for damage in found.damages]
+
+
+def test_a_journal_has_its_end_before_its_first_file() -> None:
+    disk = segment_disk()
+    disk.arm(Trap(action=Action.FULL, kinds={"create"}))
+    journal = new_journal(disk)
+    assert JOURNAL_END_PATH not in disk.contents()
+    disk.arm(Trap(action=Action.FULL, kinds={"create"}))
+    with pytest.raises(StorageFullError):
+        put(journal, 7)
+    assert journal_files(disk) == []
+    put(journal, 7)
+    assert recover(disk)[1].damages == []
+    for skip in range(20):
+        disk = segment_disk()
+        disk.arm(Trap(action=Action.POWER_CUT, skip=skip))
+        with contextlib.suppress(Death):
+            journal = new_journal(disk)
+            put(journal, 7)
+        disk = disk.revive()
+        disk.make_directory(JOURNAL_DIRECTORY)
+        assert recover(disk)[1].damages == []
+
+
 def test_the_durable_end_of_the_message_log_is_not_taken_for_the_journals() -> None:
     disk = segment_disk()
     other = DurableEndFile(disk, JOURNAL_DIRECTORY, log_uuid=LOG_UUID)
@@ -271,6 +320,7 @@ def test_a_torn_tail_keeps_every_valid_batch() -> None:
     data = disk.contents()[FIRST]
     for size in range(len(data)):
         torn = segment_disk()
+        new_journal(torn)
         torn.open(FIRST, create=True).write_at(0, [data[:size]])
         journal, found = recover(torn)
         kept = max((size - 64) // ((len(data) - 64) // 5), 0)
@@ -313,7 +363,8 @@ def test_a_journal_that_is_gone_or_begins_too_late_is_not_taken_for_a_young_one(
     with pytest.raises(LogStateError, match="facts are missing"):
         recover(disk)
     empty = segment_disk()
-    assert [damage.path for damage in recover(empty, 3)[1].damages] == [JOURNAL_DIRECTORY]
+    damaged = [damage.path for damage in recover(empty, 3)[1].damages]
+    assert damaged == [JOURNAL_END_PATH, JOURNAL_DIRECTORY]
 
 
 def test_a_name_that_never_became_durable_is_made_again() -> None:

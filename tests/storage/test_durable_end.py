@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from storage.batches import log_seed
 from storage.durable_end import (
+    COUNTER_BASE,
     SLOT_POSITIONS,
     SLOT_SIZE,
     DurableEnd,
@@ -90,10 +91,79 @@ def test_a_slot_is_decoded_as_it_was_encoded(end: DurableEnd, counter: int, rest
     assert found == (counter, end)
 
 
-def test_there_is_no_end_before_the_first_write() -> None:
-    assert opened(small_disk()).read() is None
-    assert opened(disk_of({PATH: bytes(1024)})).read() is None
-    assert opened(disk_of({PATH: b""})).read() is None
+def test_there_is_no_end_before_the_first_write_which_leaves_it_durable_in_both_slots() -> None:
+    disk = small_disk()
+    file = opened(disk)
+    assert file.read() is None
+    file.write(end_at(5))
+    assert file.synced
+    data = disk.contents(durable=True)[PATH]
+    found = [
+        decode_slot(data[position : position + 512], log_uuid=LOG_UUID, path=PATH, position=0)
+        for position in SLOT_POSITIONS
+    ]
+    assert found == [(COUNTER_BASE + 2, end_at(5)), (COUNTER_BASE + 1, end_at(5))]
+
+
+@pytest.mark.parametrize(
+    ("data", "position", "reason"),
+    [
+        (b"", 0, "the file ends after 0 bytes of 1024"),
+        (bytes(1024), 0, "both slots are all zeros"),
+        (bytes(100), 100, "the file ends after 100 bytes"),
+        (b"nonsense" * 128, 0, "no durable end is in this slot"),
+    ],
+)
+def test_a_file_without_an_end_is_damage_and_made_anew(
+    data: bytes, position: int, reason: str
+) -> None:
+    disk = disk_of({PATH: data})
+    file = opened(disk)
+    with pytest.raises(DamagedError, match=reason) as caught:
+        file.read()
+    assert caught.value.position == position
+    file.write(end_at(7))
+    assert len(disk.contents(durable=True)[PATH]) == 1024
+    again = opened(disk)
+    assert again.read() == end_at(7)
+    assert again.doubt is None
+
+
+@pytest.mark.parametrize("size", [SLOT_SIZE, 511, 512, 600, 1023])
+def test_a_file_that_was_cut_short_may_have_had_a_newer_end(size: int) -> None:
+    disk = disk_of({PATH: synced_twice()[:size]})
+    file = opened(disk)
+    assert file.read() == end_at(5 if size < 592 else 9)
+    assert file.doubt is not None
+    assert file.doubt.position == size
+    file.write(end_at(11))
+    assert len(disk.contents(durable=True)[PATH]) == 1024
+    again = opened(disk)
+    assert (again.read(), again.doubt) == (end_at(11), None)
+
+
+@pytest.mark.parametrize(("slot", "other"), [(0, 9), (512, 5)])
+def test_a_slot_of_zeros_was_not_torn_and_may_have_been_the_newest(slot: int, other: int) -> None:
+    data = synced_twice()
+    file = opened(disk_of({PATH: data[:slot] + bytes(512) + data[slot + 512 :]}))
+    assert file.read() == end_at(other)
+    assert file.doubt is not None
+    assert file.doubt.position == slot
+    assert not file.has_damaged_slot
+
+
+def test_a_second_slot_that_an_older_version_never_wrote_is_no_damage() -> None:
+    slot = encode_slot(end_at(2), log_uuid=LOG_UUID, counter=68)
+    disk = disk_of({PATH: slot.ljust(1024, b"\0")})
+    file = opened(disk)
+    assert (file.read(), file.doubt) == (end_at(2), None)
+    file.write(end_at(3))
+    file.sync()
+    data = disk.contents(durable=True)[PATH]
+    assert opened(disk_of({PATH: data})).read() == end_at(3)
+    again = opened(disk_of({PATH: bytes(512) + data[512:]}))
+    assert again.read() == end_at(3)
+    assert again.doubt is not None
 
 
 def test_the_newest_slot_counts() -> None:
@@ -128,26 +198,31 @@ def test_what_does_not_look_like_a_slot_is_not_taken_for_a_torn_one(
     file.read()
     looks = zip(synced_twice()[:8] + LOG_UUID.bytes, sector[:8] + sector[16:32], strict=True)
     strange = sum(found not in {0, wanted} for wanted, found in looks)
-    assert (file.foreign_slot is not None) == (strange > 12) or 8 < strange <= 12
+    is_strange = strange > 12 or not any(sector)
+    assert (file.doubt is not None) == is_strange or 8 < strange <= 12
 
 
 @given(
     st.integers(0, SLOT_SIZE), st.booleans(), st.sets(st.integers(0, SLOT_SIZE * 8 - 1), max_size=8)
 )
 def test_a_torn_slot_looks_like_one(kept: int, is_first: bool, bits: set[int]) -> None:
-    before = bytes(SLOT_SIZE) if is_first else encode_slot(end_at(5), log_uuid=LOG_UUID, counter=1)
-    after = encode_slot(end_at(11), log_uuid=LOG_UUID, counter=3)
+    before = encode_slot(end_at(5), log_uuid=LOG_UUID, counter=COUNTER_BASE + 2)
+    if is_first and kept:
+        # Where an older version made the file.
+        before = bytes(SLOT_SIZE)
+    after = encode_slot(end_at(11), log_uuid=LOG_UUID, counter=COUNTER_BASE + 4)
     slot = after[:kept] + before[kept:]
     for bit in bits:
         slot = flipped(slot, bit)
     file = opened(disk_of({PATH: slot + synced_twice()[SLOT_SIZE:]}))
     assert file.read() in {end_at(9), end_at(11)}
-    assert file.foreign_slot is None
+    assert file.doubt is None
 
 
-def test_a_torn_first_write_is_no_end_yet() -> None:
+def test_a_torn_slot_beside_one_of_zeros_is_damage() -> None:
     data = encode_slot(end_at(2), log_uuid=LOG_UUID, counter=1)
-    assert opened(disk_of({PATH: data[:30] + bytes(994)})).read() is None
+    with pytest.raises(DamagedError, match="fails its CRC"):
+        opened(disk_of({PATH: data[:30] + bytes(994)})).read()
 
 
 def test_a_newer_version_is_refused_in_a_clear_sentence() -> None:

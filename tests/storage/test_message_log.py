@@ -49,7 +49,7 @@ def floor_record(minute: int) -> Append:
 def test_a_new_log_begins_with_its_first_epoch() -> None:
     disk = new_disk()
     log, report = MessageLog.recover(
-        disk, log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0
+        disk, log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
     )
     assert (log.next_sequence, log.last_epoch, report.damages, report.cut) == (1, 0, [], [])
     assert log.files() == ()
@@ -60,7 +60,7 @@ def test_a_new_log_begins_with_its_first_epoch() -> None:
 
 def test_nothing_may_come_before_the_first_epoch_and_epochs_only_grow() -> None:
     log, _ = MessageLog.recover(
-        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0
+        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
     )
     with pytest.raises(AssertionError, match="EPOCH_START"):
         log.append([messages([b"a"])], append_ms=NOW_MS)

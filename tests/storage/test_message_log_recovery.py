@@ -222,8 +222,10 @@ def test_records_that_anything_on_the_disk_speaks_of_are_not_cut() -> None:
     files = ONE_FILE.with_end_at(0)
     place = batch_at(len(BATCHES)) + 20
     files[ONE_FILE.last_path] = flipped(files[ONE_FILE.last_path], place * 8)
-    for witness in ({"checkpoint_sequence": last}, {"known_sequence": last}):
-        log, report = recover(disk_of(files), **witness)
+    for checkpoint_sequence, known_sequence in ((last, 0), (0, last)):
+        log, report = recover(
+            disk_of(files), checkpoint_sequence=checkpoint_sequence, known_sequence=known_sequence
+        )
         assert report.cut == []
         # Of records below the checkpoint nobody asks here.
         assert [damage.next_sequence for damage in report.damages] == [last + 1]
@@ -245,8 +247,8 @@ def test_a_file_name_is_proof_that_what_came_before_was_durable() -> None:
 
 
 def test_the_last_file_is_not_cut_because_those_before_it_are_gone() -> None:
-    last = {SEVERAL_FILES.last_path: SEVERAL_FILES.files[-1][SEVERAL_FILES.last_path]}
-    log, report = recover(disk_of(last))
+    kept = (SEVERAL_FILES.last_path, END)
+    log, report = recover(disk_of({path: SEVERAL_FILES.files[-1][path] for path in kept}))
     assert report.cut == []
     first = log.files()[0].first_sequence
     [damage] = report.damages
@@ -380,24 +382,132 @@ def test_a_bit_flipped_after_recovery_is_reported_by_reading() -> None:
         disk.damage(ONE_FILE.last_path, position, before)
 
 
-def test_without_a_readable_durable_end_nothing_is_cut() -> None:
+def lost(data: bytes, how: str) -> bytes | None:
+    """Return what is left of a durable end; None if nothing is."""
+    left = {
+        "gone": None,
+        "empty": b"",
+        "zeros": bytes(1024),
+        "short": data[:512],
+        "a slot cut": data[:560],
+        "a slot of zeros": data[:512] + bytes(512),
+        "bad slots": flipped(flipped(data, 90), 512 * 8 + 90),
+        "other bytes": bytes(range(256)) * 4,
+    }
+    return left[how]
+
+
+LOST = [
+    "gone",
+    "empty",
+    "zeros",
+    "short",
+    "a slot cut",
+    "a slot of zeros",
+    "bad slots",
+    "other bytes",
+]
+
+
+def with_end_lost(how: str) -> dict[str, bytes]:
+    """Return a log whose durable end is lost; what is left of it says less than it did."""
     files = dict(ONE_FILE.files[-1])
-    files[END] = flipped(flipped(files[END], 90), 512 * 8 + 90)
-    log, report = recover(disk_of(files))
+    end = files.pop(END)
+    older, newest = sorted(
+        (end[:512], end[512:]), key=lambda slot: int.from_bytes(slot[8:16], "little")
+    )
+    left = lost(older + newest, how)
+    return files if left is None else files | {END: left}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_lost_durable_end_is_damage_and_made_anew(how: str) -> None:
+    disk = disk_of(with_end_lost(how))
+    log, report = recover(disk)
     assert [damage.path for damage in report.damages] == [END]
+    assert report.cut == []
     assert records_of(log) == ONE_FILE.records[-1]
-    files[ONE_FILE.last_path] = files[ONE_FILE.last_path][:-1]
+    assert log.append([messages([b"more"])], append_ms=NOW_MS)
+    disk.power_cut()
+    log, report = recover(disk.revive())
+    assert (report.damages, report.cut) == ([], [])
+    assert len(records_of(log)) == len(ONE_FILE.records[-1]) + 1
+
+
+@pytest.mark.parametrize("how", LOST)
+@pytest.mark.parametrize("end", ["cut short", "bad", "torn header", "zeros behind it"])
+def test_without_its_durable_end_nothing_is_cut_off_a_log(how: str, end: str) -> None:
+    files = with_end_lost(how)
+    path = ONE_FILE.last_path
+    data = files[path]
+    if end == "cut short":
+        files[path] = data[:-1]
+    elif end == "bad":
+        files[path] = flipped(data, batch_at(len(BATCHES)) * 8 + 300)
+    elif end == "torn header":
+        files[log_file("message_log", ONE_FILE.next_sequence).path] = b"DWLG"
+    else:
+        files[path] += bytes(100)
     disk = disk_of(files)
-    with pytest.raises(LogStateError, match=r"cannot tell whether that was acknowledged"):
+    with pytest.raises(LogStateError, match="cannot tell whether that was acknowl") as caught:
         recover(disk)
     assert disk.contents() == files
+    said = str(caught.value)
+    assert END in said
+    # What it says to do, it stands by.
+    found = re.search(r"`truncate -s (\d+) (\S+)`", said)
+    assert found is not None
+    size, cut = int(found[1]), found[2]
+    _, report = recover(disk_of(files | {cut: files[cut][:size]}))
+    assert [damage.path for damage in report.damages] == [END]
+    assert [cut for cut in report.cut if cut.size] == []
+
+
+def test_only_a_log_that_was_never_begun_may_be_without_a_durable_end() -> None:
+    begun = dict(ONE_FILE.files[0])
+    end = begun.pop(END)
+    assert recover(new_disk())[1].damages == []
+    assert [damage.path for damage in recover(disk_of(begun))[1].damages] == [END]
+    found = recover(new_disk(), had_checkpoint=True)[1].damages
+    assert [damage.path for damage in found] == [END]
+    assert recover(disk_of({END: end}), had_checkpoint=True)[1].damages != []
+
+
+def test_a_power_cut_at_any_operation_of_the_first_start_leaves_a_log_without_damage() -> None:
+    for plan in (CALM, HARSH, FaultPlan(lose_writes=1, tear=1, lose_names=1)):
+        for seed in range(6):
+            for skip in range(30):
+                disk = SimDisk(random.Random(seed), plan=plan)
+                disk.arm(Trap(action=Action.POWER_CUT, skip=skip))
+                acknowledged = 0
+                had_checkpoint = False
+                try:
+                    log, _ = MessageLog.recover(
+                        disk,
+                        log_uuid=LOG_UUID,
+                        checkpoint_sequence=0,
+                        known_sequence=0,
+                        had_checkpoint=False,
+                    )
+                    # The first checkpoint is written now.
+                    had_checkpoint = True
+                    log.start_epoch(1, append_ms=NOW_MS)
+                    for _ in range(3):
+                        log.append([messages([b"a"])], append_ms=NOW_MS)
+                        acknowledged += 1
+                except PowerCut:
+                    disk = disk.revive()
+                disk.disarm()
+                log, report = recover(disk, had_checkpoint=had_checkpoint)
+                assert report.damages == []
+                assert len(records_of(log)) >= acknowledged
 
 
 def test_with_something_else_in_the_place_of_a_slot_nothing_is_cut() -> None:
     # Such as a sector of the log, which has that of the durable end.
     files = dict(ONE_FILE.files[-1])
     end = files[END]
-    slot = 512
+    slot = max((0, 512), key=lambda at: int.from_bytes(end[at + 8 : at + 16], "little"))
     files[END] = end[:slot] + files[ONE_FILE.last_path][-512:] + end[slot + 512 :]
     log, report = recover(disk_of(files))
     assert [(damage.path, damage.position) for damage in report.damages] == [(END, slot)]
@@ -457,7 +567,13 @@ def test_the_log_of_another_group_is_refused_and_left_alone() -> None:
         disk = disk_of({path: ONE_FILE.files[-1][path]})
         before = disk.contents()
         with pytest.raises(DataDirectoryError, match="belongs to log 6a0f3c52"):
-            MessageLog.recover(disk, log_uuid=OTHER_UUID, checkpoint_sequence=0, known_sequence=0)
+            MessageLog.recover(
+                disk,
+                log_uuid=OTHER_UUID,
+                checkpoint_sequence=0,
+                known_sequence=0,
+                had_checkpoint=True,
+            )
         assert disk.contents() == before
 
 

@@ -167,7 +167,8 @@ def test_the_newest_facts_gone_are_noticed_by_the_durable_end() -> None:
     assert IN_DOUBT in {item.state for item in known.values()}
     blind = files | {journal: files[journal][:last]}
     del blind[JOURNAL_END_PATH]
-    assert IN_DOUBT not in {item.state for item in salvaged(rig, blind)[0].values()}
+    # Nobody knows whether any are gone.
+    assert IN_DOUBT in {item.state for item in salvaged(rig, blind)[0].values()}
 
 
 def test_filed_facts_that_are_damaged_put_their_minute_in_doubt_and_no_other() -> None:

@@ -1,0 +1,183 @@
+"""An operator of a simulated meta server: asks until what he wants is done, or is refused.
+
+He goes the one way that there is, the writer's queue, and what he was told is what counts.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import trio
+
+from delay_protocol.controls import Controls
+from meta_server.admin_plans import (
+    Desk,
+    change_group_control,
+    change_subject_control,
+    remove_group_control,
+    remove_subject_control,
+)
+from meta_server.admin_types import GroupRuleChange, SubjectRuleChange
+from meta_server.committing import Intent
+from meta_server.errors import MetaServerError, RefusedError
+from meta_server.model import Change
+from meta_server.server import MetaServer
+
+Plan = Callable[[Desk], Sequence[Change]]
+
+_ANSWERED_S = 10.0
+"""For which he waits for an answer."""
+_PAUSE_S = 2.0
+"""After which he asks again."""
+_OF_SUBJECTS = 0.6
+"""Of the changes that are drawn so many are of subjects."""
+
+_Fields = dict[str, object]
+
+_SUBJECT_FIELDS: tuple[_Fields | None, ...] = (
+    {"paused": True},
+    {"paused": True},
+    {"paused": True},
+    {"paused": False},
+    {"rate_per_s": 0.05},
+    {"rate_per_s": 1.0},
+    {"rate_per_s": 20.0},
+    {"rate_per_s": None, "paused": False},
+    None,
+)
+"""What is drawn for a rule of a subject; None: that it goes."""
+_GROUP_FIELDS: tuple[_Fields | None, ...] = (
+    {"paused": True},
+    {"paused": False},
+    {"rate_per_s": 5.0},
+    {"rate_per_s": None},
+    {"weight": 0.5},
+    {"weight": 3.0},
+    None,
+)
+
+
+class MetaOperator:
+    """Changes things at whichever meta server answers."""
+
+    def __init__(self, server: Callable[[], MetaServer | None], *, within_s: float) -> None:
+        """`server`: the one that answers now; everything is done or refused `within_s`."""
+        self._server = server
+        self._within_s = within_s
+
+    async def change(self, plan: Plan, *, cluster: str | None = None) -> bool:
+        """Have something changed, asking again until it is; say whether it was not refused.
+
+        `cluster`: whose controls it changes. AssertionError if nobody answers.
+        """
+        give_up_s = trio.current_time() + self._within_s
+        errors: list[MetaServerError | None] = []
+        while trio.current_time() < give_up_s:
+            server = self._server()
+            if server is not None:
+                if cluster is not None and server.telling.ahead(cluster):
+                    # As whoever asks over HTTP is refused: a node has newer ones.
+                    return False
+                errors = await self._ask(server, plan)
+                if errors == [None]:
+                    return True
+                if errors and isinstance(errors[0], RefusedError):
+                    return False
+            await trio.sleep(_PAUSE_S)
+        raise AssertionError(f"serves: an operator cannot change anything: {errors}")
+
+    async def _ask(self, server: MetaServer, plan: Plan) -> list[MetaServerError | None]:
+        """Ask once; return what was answered, nothing if nobody did."""
+        ended = trio.Event()
+        errors: list[MetaServerError | None] = []
+
+        def done(error: MetaServerError | None) -> None:
+            errors.append(error)
+            ended.set()
+
+        def planned() -> Sequence[Change]:
+            return plan(
+                Desk(
+                    registry=server.registry,
+                    registration=server.config.registration,
+                    limits=server.config.admin,
+                    actor="operator",
+                    now_ms=server.runtime.clock.now_ms(),
+                )
+            )
+
+        try:
+            server.committing.submit(Intent(keys=("operator",), plan=planned, done=done))
+        except MetaServerError:
+            # There is no room, or no store, for the moment.
+            return []
+        with trio.move_on_after(_ANSWERED_S):
+            await ended.wait()
+        return errors
+
+
+@dataclass(frozen=True, slots=True)
+class RuleChange:
+    """A change of the controls of a cluster."""
+
+    what: str
+    plan: Plan
+    fits: Callable[[Controls], bool]
+    """Whether controls are as they are after it."""
+
+
+def subject_change(cluster: str, pattern: str, **fields: object) -> RuleChange:
+    """Return the change of fields of the rule of a subject, or prefix."""
+    change = msgspec.structs.replace(SubjectRuleChange(subject=pattern), **fields)
+
+    def fits(controls: Controls) -> bool:
+        rule = controls.subjects.get(pattern)
+        return _has(rule, fields) if rule is not None else not any(fields.values())
+
+    plan = partial(change_subject_control, cluster=cluster, change=change)
+    return RuleChange(f"subject {'prefix' if pattern.endswith('*') else 'rule'}", plan, fits)
+
+
+def group_change(cluster: str, name: str, **fields: object) -> RuleChange:
+    """Return the change of fields of the rule of a broker group."""
+    change = msgspec.structs.replace(GroupRuleChange(group=name), **fields)
+
+    def fits(controls: Controls) -> bool:
+        rule = controls.groups.get(name)
+        return _has(rule, fields) if rule is not None else not any(fields.values())
+
+    plan = partial(change_group_control, cluster=cluster, change=change)
+    return RuleChange("group weight" if "weight" in fields else "group rule", plan, fits)
+
+
+def no_subject_rule(cluster: str, pattern: str) -> RuleChange:
+    """Return the removal of the rule of a subject, or prefix."""
+    plan = partial(remove_subject_control, cluster=cluster, subject=pattern, version=None)
+    return RuleChange("rule removed", plan, lambda controls: pattern not in controls.subjects)
+
+
+def no_group_rule(cluster: str, name: str) -> RuleChange:
+    """Return the removal of the rule of a broker group."""
+    plan = partial(remove_group_control, cluster=cluster, group=name, version=None)
+    return RuleChange("rule removed", plan, lambda controls: name not in controls.groups)
+
+
+def draw_rule_change(
+    chance: random.Random, cluster: str, *, patterns: Sequence[str], groups: Sequence[str]
+) -> RuleChange:
+    """Draw what an operator may do: pause, resume, limit, weigh, or take a rule away."""
+    if chance.random() < _OF_SUBJECTS:
+        pattern, fields = chance.choice(patterns), chance.choice(_SUBJECT_FIELDS)
+        if fields is None:
+            return no_subject_rule(cluster, pattern)
+        return subject_change(cluster, pattern, **fields)
+    group, fields = chance.choice(groups), chance.choice(_GROUP_FIELDS)
+    return (
+        no_group_rule(cluster, group) if fields is None else group_change(cluster, group, **fields)
+    )
+
+
+def _has(rule: object, fields: _Fields) -> bool:
+    return all(getattr(rule, name) == value for name, value in fields.items())
