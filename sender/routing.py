@@ -22,8 +22,8 @@ LATER: Final = -1
 """The choice for an entry that no group can take now. It keeps its place at the front."""
 
 _PARTS: Final = 4
-"""Into so many parts is divided what waits: one group does not get a whole backlog, for which the
-others would get all that comes in the seconds after it."""
+"""Into so many parts is divided what waits, if that is not very much: one group does not get all of
+it, for which the others would get all that comes in the seconds after it."""
 
 _PART_MIN: Final = 16
 """Entries that are not divided: each group that gets some of them has a request of its own."""
@@ -106,10 +106,10 @@ class Weighted:
     """Smooth weighted round robin, part by part, over the groups that have room.
 
     Each group that has room is credited its part, by weight, of whatever is given to any; whoever
-    has most to its credit is next and pays for what it gets. Parts are smaller towards the end of
-    what waits, and none is more than a batch: so shares are exact to a few entries however many
-    come at a time, and nobody gets many parts in a row. A group without room earns nothing: it has
-    nothing to catch up on when it is back.
+    has most to its credit is next and pays for what it gets. A part is a batch in the middle of a
+    burst, and smaller towards the end of what waits: so shares are exact to a few entries however
+    many come at a time, and nobody gets many parts in a row. A group without room earns nothing: it
+    has nothing to catch up on when it is back.
 
     Entries that a group which is well can take soon are not given to one which is not, but for a
     few. The group to avoid is taken only where no other one has room: a broker that does not answer
@@ -134,6 +134,9 @@ class Weighted:
         able: list[int] = []
         parts: list[float] = []
         start = 0
+        # So many are a part of a burst, of which more comes next: only its end is divided.
+        is_more = len(entries) >= 2 * self._batch_items
+        least = self._batch_items if is_more else _PART_MIN
         while start < len(entries):
             if not able:
                 able = [number for number, room in enumerate(rooms) if room > 0]
@@ -148,7 +151,7 @@ class Weighted:
                 # There is no choice, so nobody owes anything for it.
                 count = min(left, rooms[chosen])
             else:
-                count = min(left, self._batch_items, max(left // _PARTS, _PART_MIN))
+                count = min(left, self._batch_items, max(left // _PARTS, least))
                 most = -math.inf
                 for number in able:
                     # Rounded, or equals would not take turns.
