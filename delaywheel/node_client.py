@@ -157,7 +157,8 @@ class NodeRules:
         if self.session.as_json:
             print_json(answer)
         else:
-            _say_rule(kind, name, answer.get("rule"), is_known=answer.get("is_known", True))
+            is_known = answer.get("is_known", True)
+            _say_rule(kind, name, answer.get("rule"), is_known=is_known, by="the node")
 
     def pause_group(self, name: str, *, paused: bool) -> None:
         """Pause a broker group, or have it go on, and say nothing."""
@@ -196,7 +197,8 @@ class ClusterRules:
         answer = self._store(kind, name, body)
         if not self.session.as_json:
             is_known = name not in answer.get("unknown_groups", ())
-            _say_rule(kind, name, answer[f"{kind}s"].get(name), is_known=is_known)
+            rule = answer[f"{kind}s"].get(name)
+            _say_rule(kind, name, rule, is_known=is_known, by="the meta server")
         answer = self._until_followed(answer)
         lacking, nodes = _lacking(answer), len(answer["nodes"])
         if self.session.as_json:
@@ -335,15 +337,19 @@ def print_json(answer: Mapping[str, Any]) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
 
-def _say_rule(kind: str, name: str, rule: Mapping[str, Any] | None, *, is_known: bool) -> None:
-    """Print what holds for a subject or group after a change."""
+def _say_rule(
+    kind: str, name: str, rule: Mapping[str, Any] | None, *, is_known: bool, by: str
+) -> None:
+    """Print what holds for a subject or group after a change.
+
+    is_known: whether the group is, by whom it was changed.
+    """
     from delay_protocol import printable
 
     click.echo(printable(f"{kind} {name}: {text_of_rule(rule or {})}"))
     if kind == "group" and rule and not is_known:
-        click.echo(
-            printable(f"no broker group is called {name} at present: it holds once there is one")
-        )
+        note = f"{by} knows no broker group {name} at present: it holds where there is one"
+        click.echo(printable(note))
 
 
 def text_of_rule(rule: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from delaywheel.main import main
 from tests.delaywheel.json_servers import answering
 
-NOTE = "no broker group is called nope at present"
+NOTE = "knows no broker group nope at present"
 
 
 @pytest.mark.parametrize("is_known", [True, False])
