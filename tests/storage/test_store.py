@@ -24,6 +24,7 @@ from storage.errors import (
     StorageFullError,
     UnsupportedFormatError,
 )
+from storage.find_row import FindRow
 from storage.schedule_log import Unread
 from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_minute, key_of_name
 from storage.store import Store, StoreSettings
@@ -586,6 +587,11 @@ def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
     rig.reopen()
     rig.checkpoint()
     assert rig.store.checkpoint.quarantined == (coarse,)
+    search = FindRow(rig.store.schedule, sequence=10**6, id_hash=None, rows_max=10**6)
+    while not search.step(100):
+        pass
+    # It may be in there.
+    assert (search.is_complete, search.unreadable) == (False, 1)
     assert coarse in rig.disk.contents()
     assert coarse not in rig.summary.orphans
 
