@@ -431,9 +431,10 @@ class Filing:
             "the wheel is full; what is due last waits on disk", entries=before - len(self._wheel)
         )
         await self.run(self._store.schedule.lower_cursor, key, self._out_of_wheel.after(key))
-        if rests:
-            # Else what does not fit would come and go without end.
-            now_ms = self._pacer.now_ms()
+        now_ms = self._pacer.now_ms()
+        if rests and now_ms < key[0]:
+            # Else what does not fit would come and go without end. It ends before any of that is
+            # due, whatever becomes of the clock.
             self._names_rest = key[0], now_ms + (key[0] - now_ms) // 2
         self._wake_loading()
 

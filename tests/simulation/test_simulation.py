@@ -33,6 +33,7 @@ REGRESSIONS = {
     209368: "the same: a letter that could not be recorded kept its subject waiting",
     210024: "facts about rows that are lost hid messages that nobody counted",
     210107: "what came by a lane that a pause closed was counted as waiting for its time",
+    211375: "thrown out for its names by a clock ahead: nothing due was loaded when it was back",
     211483: "explain: nothing was said to be there while a segment was set aside",
 }
 """Seeds that have found a fault, of the server or of the simulation, as worlds were then. A world
