@@ -216,18 +216,27 @@ def _late_on_disk(
     schedule, lanes = server.store.schedule, server.lanes
     if around.clock_held:
         return 0, Reason.CLOCK_HELD
+    elsewhere, in_wheel = found.total(), len(server.wheel)
+    next_due_ms = server.wheel.next_due_ms()
+    is_due = next_due_ms is not None and next_due_ms <= around.now_ms
+    # At least what lies where all is due.
+    late = schedule.pending_before(around.now_ms) - elsewhere - (in_wheel if is_due else 0)
     load_ms = schedule.next_load_ms()
     is_behind = load_ms is not None and load_ms <= around.now_ms
-    if is_behind or schedule.jobs or server.filing.taking.locked() or lanes.opened:
-        # What becomes due of a subject whose lane comes by it is not seen before it comes.
+    is_loading = is_behind or schedule.jobs or server.filing.taking.locked()
+    if is_loading or lanes.opened:
+        late = max(late, schedule.pending_from(around.now_ms) - elsewhere - in_wheel)
+    # What becomes due of a subject whose lane comes by it is not seen before it comes, nor what
+    # became due of one that had such a lane, and may not leave now.
+    if of_lanes or is_loading or lanes.opened:
         reason = of_lanes.most_common(1)[0][0] if of_lanes else Reason.LOADING
-        held = found.total() + len(server.wheel)
-        return max(schedule.pending_from(around.now_ms) - held, 0), reason
-    # Nor is what became due of a subject that had such a lane, and may not leave now.
-    late = max(schedule.pending_before(around.now_ms) - found.total(), 0)
-    if lanes.paused(0).subjects:
-        return late, Reason.PAUSED_SUBJECT
-    return late if lanes.unrouted(0).subjects else 0, Reason.NO_ROUTE
+    elif lanes.paused(0).subjects:
+        reason = Reason.PAUSED_SUBJECT
+    elif lanes.unrouted(0).subjects:
+        reason = Reason.NO_ROUTE
+    else:
+        return 0, Reason.LOADING
+    return max(late, 0), reason
 
 
 async def find(

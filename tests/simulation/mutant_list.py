@@ -1881,8 +1881,11 @@ _STATED = (
         edits=(
             Edit(
                 _EXPLAINING,
-                "        return max(schedule.pending_from(around.now_ms) - held, 0), reason\n",
-                "        return schedule.pending, reason\n",
+                (
+                    "        late = max(late, schedule.pending_from(around.now_ms) "
+                    "- elsewhere - in_wheel)\n"
+                ),
+                "        late = schedule.pending\n",
             ),
         ),
         needs="a question while something is loaded",

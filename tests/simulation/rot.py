@@ -10,6 +10,7 @@ the bit excuses.
 """
 
 import contextlib
+import errno
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ _BATCH_HEADER_SIZE = 76
 _SECTOR = 512
 _SLOT_SIZE = 80
 """Of the slot in each sector of a durable end; what is behind it is never written again."""
+_EIO = f"[Errno {errno.EIO}]"
 _REFUSALS = (DamagedError, LogStateError, DataDirectoryError, UnsupportedFormatError)
 """What a server says that refuses to start."""
 
@@ -138,6 +140,9 @@ class Rot:
         Returns False if this is nothing that the damage explains.
         """
         if self._refused or not isinstance(error, _REFUSALS):
+            return False
+        if _EIO in str(error):
+            # The disk failed to read something else.
             return False
         if self._struck is None and self._lost is None:
             return False

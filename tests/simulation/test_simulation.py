@@ -35,6 +35,8 @@ REGRESSIONS = {
     210107: "what came by a lane that a pause closed was counted as waiting for its time",
     211375: "thrown out for its names by a clock ahead: nothing due was loaded when it was back",
     211483: "explain: nothing was said to be there while a segment was set aside",
+    211740: "what a limited subject left on disk was counted as waiting for its time",
+    211762: "bits rot, and a start cannot read another file: no refusal of the first",
 }
 """Seeds that have found a fault, of the server or of the simulation, as worlds were then. A world
 that grows tells other stories: what was wrong with the server has tests of its own (test_world.py).
