@@ -224,8 +224,7 @@ def _late_on_disk(
     load_ms = schedule.next_load_ms()
     is_behind = load_ms is not None and load_ms <= around.now_ms
     is_loading = is_behind or schedule.jobs or server.filing.taking.locked()
-    if is_loading or lanes.opened:
-        late = max(late, schedule.pending_from(around.now_ms) - elsewhere - in_wheel)
+    late = max(late, schedule.pending_from(around.now_ms) - elsewhere - in_wheel)
     # What becomes due of a subject whose lane comes by it is not seen before it comes, nor what
     # became due of one that had such a lane, and may not leave now.
     if of_lanes or is_loading or lanes.opened:

@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from delay_server.server import DelayServer
-from storage import DataDirectoryError, Store
+from storage import DataDirectoryError, StorageFullError, Store
 from tests.simulation.broker import Outage, SimBroker
 from tests.simulation.clock import SimClock
 from tests.simulation.crash import SimNode
@@ -274,7 +274,7 @@ class Disturbances:
                 now_ms=world.clock.now_ms(),
                 on_damage=lambda _: None,
             )
-        except (DataDirectoryError, Death):
+        except (DataDirectoryError, StorageFullError, Death):
             return
         world.witness.complain("once: two servers opened one data directory")
 
