@@ -20,9 +20,10 @@ from xxhash import xxh3_64_intdigest
 from delay_protocol import item_message_ids
 from delay_server.committing import Committing, NamingDraft
 from delay_server.dead_reason import encode_reason
+from delay_server.sorted_runs import RAW
 from delay_transport import Wakeup
 from sender import Refusal
-from storage import BATCH_BYTES_MAX, Entries, FactBlock, ItemReader, Outcome, RecordKind
+from storage import BATCH_BYTES_MAX, ENTRY, Entries, FactBlock, ItemReader, Outcome, RecordKind
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -60,11 +61,8 @@ class _Doomed:
         """Return all of them, in order, as if they had been given up together."""
         if len(parts) == 1:
             return parts[0]
-        # As plain bytes: numpy copies structured rows field by field.
-        dtype = parts[0].entries.dtype
-        rows = [part.entries.view(f"V{dtype.itemsize}") for part in parts]
         return cls(
-            np.concatenate(rows).view(dtype),
+            np.concatenate([part.entries.view(RAW) for part in parts]).view(ENTRY),
             [refusal for part in parts for refusal in part.refusals],
             [tries for part in parts for tries in part.tries],
         )

@@ -9,6 +9,7 @@ import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_server.dead_letters import Wanted
+from delay_server.lanes import Unrouted
 from delay_server.reasons import (
     GroupLook,
     LaneKind,
@@ -152,7 +153,8 @@ def counts(server: "DelayServer") -> dict[str, int]:
     to be due is known by subject, and the rest waits for its time or to be loaded.
     """
     around = surroundings(server)
-    found = _sent_or_parked(server, around)
+    paused, unrouted = server.lanes.paused(0), server.lanes.unrouted(0)
+    found = _sent_or_parked(server, around, paused, unrouted)
     of_lanes: Counter[Reason] = Counter()
     for lane, count in server.lanes.dropped_by_lane().items():
         kind, groups = lane_look(server, lane, None)
@@ -160,14 +162,22 @@ def counts(server: "DelayServer") -> dict[str, int]:
         of_lanes[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
     found += of_lanes
     found[Reason.DAMAGED] = server.undeliverable
-    late, of_late = _late_on_disk(server, found, of_lanes, around)
+    elsewhere, in_wheel = found.total(), len(server.wheel)
     next_due_ms = server.wheel.next_due_ms()
     is_due = next_due_ms is not None and next_due_ms <= around.now_ms
     of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
-    found[Reason.NO_ROOM if is_due and not around.has_room else of_rest] += len(server.wheel)
-    rest = server.store.schedule.pending + server.filing.backlog_rows - found.total()
+    found[Reason.NO_ROOM if is_due and not around.has_room else of_rest] += in_wheel
+    schedule, now_ms = server.store.schedule, around.now_ms
+    rest = schedule.pending + server.filing.backlog_rows - elsewhere - in_wheel
     if rest > 0:
-        late = min(late, rest)
+        late = 0
+        of_late = _why_on_disk(server, of_lanes, paused, unrouted, around)
+        if of_late is not of_rest:
+            # To a minute's worth: what is elsewhere lies in segments, too, nobody knows in which.
+            # At least what lies where all is due.
+            late = schedule.pending_before(now_ms) - elsewhere - (in_wheel if is_due else 0)
+            late = max(late, schedule.pending_from(now_ms) - elsewhere - in_wheel)
+            late = min(max(late, 0), rest)
         found[of_late] += late
         found[of_rest] += rest - late
     # Last: they are done with for the log of what is to be delivered.
@@ -175,7 +185,9 @@ def counts(server: "DelayServer") -> dict[str, int]:
     return {reason.value: found[reason] for reason in Reason}
 
 
-def _sent_or_parked(server: "DelayServer", around: Surroundings) -> Counter[Reason]:
+def _sent_or_parked(
+    server: "DelayServer", around: Surroundings, paused: Unrouted, unrouted: Unrouted
+) -> Counter[Reason]:
     """Count what the sender holds, and what waits because it may not leave."""
     unsent = server.sender.unsent()
     found = Counter(
@@ -188,7 +200,6 @@ def _sent_or_parked(server: "DelayServer", around: Surroundings) -> Counter[Reas
             Reason.UNREADABLE: server.rereading.count,
         }
     )
-    paused, unrouted = server.lanes.paused(0), server.lanes.unrouted(0)
     for lane, count in server.sender.queued_by_lane().items():
         kind, groups = lane_look(server, lane, None)
         if kind is LaneKind.LIMITED:
@@ -203,39 +214,30 @@ def _sent_or_parked(server: "DelayServer", around: Surroundings) -> Counter[Reas
     return found
 
 
-def _late_on_disk(
+def _why_on_disk(
     server: "DelayServer",
-    found: Counter[Reason],
     of_lanes: Counter[Reason],
+    paused: Unrouted,
+    unrouted: Unrouted,
     around: Surroundings,
-) -> tuple[int, Reason]:
-    """Return how much on disk is due and not `found`, to a minute's worth, and why it is there.
+) -> Reason:
+    """Return why something may be due and on disk that nothing in memory counts.
 
-    What is found, or in the wheel, lies in segments, too, but nobody knows in which.
+    What becomes due of a subject whose lane comes by it is not seen before it comes, nor what
+    became due of one that had such a lane, and may not leave now.
     """
-    schedule, lanes = server.store.schedule, server.lanes
     if around.clock_held:
-        return 0, Reason.CLOCK_HELD
-    elsewhere, in_wheel = found.total(), len(server.wheel)
-    next_due_ms = server.wheel.next_due_ms()
-    is_due = next_due_ms is not None and next_due_ms <= around.now_ms
-    # At least what lies where all is due.
-    late = schedule.pending_before(around.now_ms) - elsewhere - (in_wheel if is_due else 0)
+        return Reason.CLOCK_HELD
+    schedule = server.store.schedule
     load_ms = schedule.next_load_ms()
     is_behind = load_ms is not None and load_ms <= around.now_ms
-    is_loading = is_behind or schedule.jobs or server.filing.taking.locked()
-    late = max(late, schedule.pending_from(around.now_ms) - elsewhere - in_wheel)
-    # What becomes due of a subject whose lane comes by it is not seen before it comes, nor what
-    # became due of one that had such a lane, and may not leave now.
-    if of_lanes or is_loading or lanes.opened:
-        reason = of_lanes.most_common(1)[0][0] if of_lanes else Reason.LOADING
-    elif lanes.paused(0).subjects:
-        reason = Reason.PAUSED_SUBJECT
-    elif lanes.unrouted(0).subjects:
-        reason = Reason.NO_ROUTE
-    else:
-        return 0, Reason.LOADING
-    return max(late, 0), reason
+    if of_lanes:
+        return of_lanes.most_common(1)[0][0]
+    if is_behind or schedule.jobs or server.filing.taking.locked() or server.lanes.opened:
+        return Reason.LOADING
+    if paused.subjects:
+        return Reason.PAUSED_SUBJECT
+    return Reason.NO_ROUTE if unrouted.subjects else Reason.WAITING
 
 
 async def find(

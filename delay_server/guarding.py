@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from delay_protocol.controls import ControlsError
 from delay_transport.access import AccessError, Caller, Gate
-from delay_transport.http import json_response
+from delay_transport.http import problem
 from delay_transport.tokens import Role
 from storage import StorageError
 
@@ -106,11 +106,6 @@ def _check_media_type(request: Request) -> None:
 def peer_of(request: Request) -> str:
     """Return the address that asks, as far as it is known."""
     return "" if request.client is None else request.client.host
-
-
-def problem(code: int, kind: str, message: str) -> Response:
-    """Return a refusal."""
-    return json_response({"error": {"code": kind, "message": message}}, code)
 
 
 async def read_body(server: "DelayServer", request: Request) -> bytes:

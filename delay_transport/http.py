@@ -85,7 +85,7 @@ class _Outermost:
         """Answer one request."""
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
             # Decoded, other bytes would have become other names.
-            refusal = _error(400, "bad-value", "the path and the query must be UTF-8")
+            refusal = problem(400, "bad-value", "the path and the query must be UTF-8")
             await refusal(scope, receive, send)
             return
         has_begun = False
@@ -104,7 +104,7 @@ class _Outermost:
                 path=scope["path"][:_PATH_LOGGED],
             )
             if not has_begun:
-                failure = _error(500, "internal", "an unforeseen error: the server's log has it")
+                failure = problem(500, "internal", "an unforeseen error: the server's log has it")
                 await failure(scope, receive, send)
 
 
@@ -112,7 +112,8 @@ _PATH_LOGGED: Final = 200
 """Characters of a path that the log gets."""
 
 
-def _error(code: int, kind: str, message: str) -> Response:
+def problem(code: int, kind: str, message: str) -> Response:
+    """Return a refusal: a word for programs, and a sentence for people."""
     return json_response({"error": {"code": kind, "message": message}}, code)
 
 

@@ -26,16 +26,18 @@ _LOOK_S: Final = 0.1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_TOKEN_FILE: Final = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"File with the token; else it is taken from {TOKEN_VARIABLE}.",
+)
+
 
 def at_node(command: Command) -> Command:
     """Add `server` and `token_file`: which node, and what proves that one may."""
     for option in (
-        click.option(
-            "--token-file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help=f"File with the token; else it is taken from {TOKEN_VARIABLE}.",
-        ),
+        _TOKEN_FILE,
         click.option(
             "--server",
             default=_NODE,
@@ -80,12 +82,7 @@ def of_rules(command: Command) -> Command:
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the answer as it came."),
-        click.option(
-            "--token-file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help=f"File with the token; else it is taken from {TOKEN_VARIABLE}.",
-        ),
+        _TOKEN_FILE,
         click.option(
             "--cluster", metavar="NAME", help="Which one, if the meta server has several."
         ),

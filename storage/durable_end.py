@@ -316,10 +316,8 @@ class DurableEndFile:
             file.close()
         self._disk.rename(temporary, self._path)
         self._disk.sync_directory(self._directory)
-        self._counter = counter
-        self._found, self.is_whole, self._slot = end, True, 0
         self._file = self._disk.open(self._path)
-        self._slot = 1
+        self._counter, self.is_whole, self._slot = counter, True, 1
 
     def sync(self) -> None:
         """Make what was written durable. Raises FatalDiskError.

@@ -133,8 +133,7 @@ def subject_change(cluster: str, pattern: str, **fields: object) -> RuleChange:
     change = msgspec.structs.replace(SubjectRuleChange(subject=pattern), **fields)
 
     def fits(controls: Controls) -> bool:
-        rule = controls.subjects.get(pattern)
-        return _has(rule, fields) if rule is not None else not any(fields.values())
+        return _has(controls.subjects.get(pattern), fields)
 
     plan = partial(change_subject_control, cluster=cluster, change=change)
     return RuleChange(f"subject {'prefix' if pattern.endswith('*') else 'rule'}", plan, fits)
@@ -145,8 +144,7 @@ def group_change(cluster: str, name: str, **fields: object) -> RuleChange:
     change = msgspec.structs.replace(GroupRuleChange(group=name), **fields)
 
     def fits(controls: Controls) -> bool:
-        rule = controls.groups.get(name)
-        return _has(rule, fields) if rule is not None else not any(fields.values())
+        return _has(controls.groups.get(name), fields)
 
     plan = partial(change_group_control, cluster=cluster, change=change)
     return RuleChange("group weight" if "weight" in fields else "group rule", plan, fits)
@@ -180,4 +178,6 @@ def draw_rule_change(
 
 
 def _has(rule: object, fields: _Fields) -> bool:
+    if rule is None:
+        return not any(fields.values())
     return all(getattr(rule, name) == value for name, value in fields.items())

@@ -1882,10 +1882,10 @@ _STATED = (
             Edit(
                 _EXPLAINING,
                 (
-                    "    late = max(late, schedule.pending_from(around.now_ms) "
+                    "            late = max(late, schedule.pending_from(now_ms) "
                     "- elsewhere - in_wheel)\n"
                 ),
-                "    late = schedule.pending\n",
+                "            late = schedule.pending\n",
             ),
         ),
         needs="a question while something is loaded",
