@@ -19,6 +19,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+import numpy as np
 import structlog
 import trio
 
@@ -146,7 +147,7 @@ class DelayServer:
         self.damage_count = 0
         self._damaged_places: set[tuple[str, int]] = set()
         self.undeliverable_sequences: set[int] = set()
-        """Those of the first of them."""
+        """Those of the first of them; beyond, each look counts."""
         self.undeliverable = 0
         """Messages whose bytes are damaged; they wait on disk."""
         self.undeliverable_by_subject: Counter[bytes] = Counter()
@@ -819,16 +820,20 @@ class DelayServer:
         """
         entries = self.rereading.keep(entries)
         if len(entries):
-            self.undeliverable += len(entries)
-            room = max(_UNDELIVERABLE_KEPT - len(self.undeliverable_sequences), 0)
-            self.undeliverable_sequences.update(entries["sequence"][:room].tolist())
-            self._count_by_subject(entries)
+            self._count_undeliverable(entries)
             self._left_sender(entries)
 
-    def _count_by_subject(self, entries: Entries) -> None:
+    def _count_undeliverable(self, entries: Entries) -> None:
+        """Count each once: what waits on disk may be come by again."""
+        known = self.undeliverable_sequences
+        is_new = [sequence not in known for sequence in entries["sequence"].tolist()]
+        new = entries[np.array(is_new, bool)]
+        self.undeliverable += len(new)
+        room = max(_UNDELIVERABLE_KEPT - len(known), 0)
+        known.update(new["sequence"][:room].tolist())
         names = self.store.schedule.subjects.names
         counts = self.undeliverable_by_subject
-        for number, count in Counter(entries["subject"].tolist()).items():
+        for number, count in Counter(new["subject"].tolist()).items():
             if names[number] in counts or len(counts) < _UNDELIVERABLE_KEPT:
                 counts[names[number]] += count
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 import trio.testing
@@ -16,6 +17,7 @@ from delay_server.server import serve
 from delay_transport import ListenError
 from sender import SenderConfig
 from storage import (
+    ENTRY,
     DataDirectoryError,
     FatalDiskError,
     UnsupportedFormatError,
@@ -731,3 +733,9 @@ async def test_damaged_bytes_are_not_delivered_and_are_shown() -> None:
         assert server.damages[0].path == path
         assert server.damages[0].size > 0
         assert server.store.schedule.pending == 1
+        # Come by again, as when a lane is begun anew, it is the same message.
+        (sequence,) = server.undeliverable_sequences
+        again = np.zeros(1, ENTRY)
+        again["sequence"] = sequence
+        server._undeliverable(again)
+        assert server.undeliverable == 1

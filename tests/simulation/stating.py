@@ -88,6 +88,8 @@ class Stating:
     """Whether a meta server says which groups take which subjects."""
     reads_fail: Callable[[], bool]
     """Whether the disk of this life fails to read."""
+    excuse_reads: Callable[[], None]
+    """Have the witness told of what could not be read until now."""
     is_told_to_stop: Callable[[], bool]
     asked: Counter[str] = field(default_factory=Counter)
     """How often each reason was stated of a message."""
@@ -179,6 +181,7 @@ class Stating:
 
     def _judge_counts(self, server: DelayServer) -> None:
         """Hold the counts of this moment against what peers saw."""
+        self.excuse_reads()
         found = counts(server)
         self.looks += 1
         witness = self.witness

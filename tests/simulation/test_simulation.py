@@ -37,6 +37,8 @@ REGRESSIONS = {
     211483: "explain: nothing was said to be there while a segment was set aside",
     211740: "what a limited subject left on disk was counted as waiting for its time",
     211762: "bits rot, and a start cannot read another file: no refusal of the first",
+    212530: "a damaged message that was come by twice was counted twice",
+    212840: "what a start could not read was excused only when that life was over",
     300035: "a second start on a full disk was taken for an error of the simulation",
     300043: "what a closed lane left, due in this minute, was counted as waiting for its time",
 }

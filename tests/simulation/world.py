@@ -349,8 +349,11 @@ class World:
             self.gating,
             is_routed=self.is_routed,
             reads_fail=lambda: self.node.disk.plan.eio_read > 0,
+            excuse_reads=self._excuse_reads,
             is_told_to_stop=self._is_told_to_stop,
         )
+        self._excused = 0
+        """So many of what the disk did were looked at for what they excuse."""
         self._chance = derive(seed, "world")
         self._racing = derive(seed, "race")
         self._stop = trio.Event()
@@ -536,14 +539,18 @@ class World:
             nursery.cancel_scope.cancel()
         self._crash_on_send = None
         fired = self.node.disk.fired[fired_before:]
-        self._excuse_reads(fired)
+        self._excuse_reads()
         self._note(end, ending, fired)
 
-    def _excuse_reads(self, fired: list[Fired]) -> None:
+    def _excuse_reads(self) -> None:
         """Excuse what is missing of files that could not be read: they are as good as damaged."""
+        fired = self.node.disk.fired
         paths = {
-            one.path: None for one in fired if one.action is Action.EIO and one.kind in _READ_KINDS
+            one.path: None
+            for one in fired[self._excused :]
+            if one.action is Action.EIO and one.kind in _READ_KINDS
         }
+        self._excused = len(fired)
         if not paths:
             return
         files = self.deleted.with_files(self._whole(self.node.disk.contents()))
