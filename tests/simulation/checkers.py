@@ -37,6 +37,7 @@ whatever is found there is durable.
 Promise 6 needs more than one node. A violation begins with one of these words.
 """
 
+import contextlib
 import hashlib
 import re
 from collections import Counter
@@ -138,13 +139,28 @@ def whole_files(witness: Witness, files: Mapping[str, bytes]) -> dict[str, bytes
 
     What is damaged stays where it is, so it can be read again when its bytes are right; but a file
     that can be read as it is has been written anew since.
+
+    In a file of the message_log, which is cut nowhere once its damage was seen, what a crash left
+    behind it of an append stays, too. It is left out here: the next file tells whether it goes on
+    where this one ends.
     """
     whole = dict(files)
     for path, position, byte in witness.damage:
         data = whole.get(path, b"")
         if position < len(data) and not _is_readable(data):
             whole[path] = data[:position] + bytes([byte]) + data[position + 1 :]
+            if _is_log(path, "message_log"):
+                whole[path] = _up_to_the_last_batch(whole[path])
     return whole
+
+
+def _up_to_the_last_batch(data: bytes) -> bytes:
+    end = 0
+    with contextlib.suppress(MismatchError):
+        end = reader.FILE_HEADER_SIZE
+        for batch in reader.read_batches(data):
+            end += batch.size
+    return data[:end]
 
 
 def with_files_set_aside(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -429,6 +445,7 @@ class _Image:
         paths = [path for path in sorted(self._files) if _is_log(path, "message_log")]
         following = _first_of(paths[0]) if paths else 1
         floor, crc = 0, 0 if following == 1 else None
+        before = ""
         for path in paths:
             if _first_of(path) != following:
                 self._complain_of_order(path, f"comes after record {following - 1}")
@@ -437,8 +454,11 @@ class _Image:
                     self._complain_of_order(path, f"record {batch.base} after {following - 1}")
                 if batch.floor_minute < floor:
                     self._complain_of_order(path, f"floor {batch.floor_minute} after {floor}")
-                if crc is not None and batch.previous_crc != crc:
+                # Where damage and the loss of the durable end come together nobody knows its CRC.
+                is_unknown = batch.previous_crc == 0 and before in self._damaged
+                if crc is not None and batch.previous_crc != crc and not is_unknown:
                     self._complain_of_order(path, f"record {batch.base} breaks the chain")
+                before = path
                 if not self._epochs or batch.epoch != self._epochs[-1][0]:
                     self._epochs.append((batch.epoch, batch.base))
                 floor, crc = batch.floor_minute, batch.crc
