@@ -2,9 +2,10 @@
 
 Subjects that wait (lanes.py) get a lane in the schedule_log, with the number that their lane has in
 the sender; it is opened and closed here. Their due messages are read slice by slice, whenever the
-sender has done with half of what it may hold of the lane. When all that is due has been taken, and
-the wheel has dropped what it had of them, the lane is closed: what is still to come of it up to the
-loading cursor goes into the wheel, and its subjects are like all others.
+sender has done with half of what it may hold of the lane. When all that is due has been taken, the
+lane is closed: what is still to come of it up to the loading cursor goes into the wheel, and its
+subjects are like all others. What the wheel still had of them is thrown out before: nobody knows
+what of the rest that is.
 
 Subjects of a lane that have to wait later join it, bit by bit: each time it begins anew at the very
 first row. Those without a route have no lane to come through, so nothing of them is read.
@@ -16,6 +17,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 import trio
 
@@ -26,7 +28,7 @@ from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
 from delay_transport import Wakeup
-from storage import CloseJob, DrainJob, ReadFailedError, ScheduleLog
+from storage import CloseJob, DrainJob, NumberSet, ReadFailedError, ScheduleLog
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -40,7 +42,8 @@ _REST_S_MAX = 1.0
 as nothing is found."""
 _REST_SHARE = 4
 """It rests at least this many times as long as the reading took: looking for what is due by now
-costs the same however little it is."""
+costs the same however little it is. And lanes are closed with something in the wheel, which is to
+look at all of it and to read minutes, no more often."""
 _HELD_RECHECK_S = 0.5
 _JOIN_S = 1.0
 """Least time between two occasions at which subjects join an open lane."""
@@ -78,6 +81,10 @@ class Draining:
         self._may_join_at: dict[int, float] = {}
         self._unread_until: dict[int, float] = {}
         """For each lane of which something could not be read: when that is to be tried again."""
+        self._cleared: set[int] = set()
+        """Lanes of which the wheel has nothing but what is due: it takes no more of them."""
+        self._may_clear_at = -math.inf
+        """When the wheel may be looked through for another lane."""
         self.reserved = 0
         """Entries that are being read and that the sender has to have room for when they come."""
         self.drained = 0
@@ -156,6 +163,7 @@ class Draining:
                 # While this waited, those that were to come got other routes.
                 return
             subjects = self._lanes.open(lane)
+            self._cleared.discard(lane)
             given = self._out_of_wheel.of_subjects(subjects)
             await self._filing.run(self._schedule.open_lane, lane, subjects, given)
         now = trio.current_time()
@@ -181,6 +189,7 @@ class Draining:
         """Forget a lane of the schedule_log that is no more."""
         for times in (self._rests_until, self._rest_s, self._may_join_at, self._unread_until):
             times.pop(lane, None)
+        self._cleared.discard(lane)
 
     async def _drain(self, lane: int, rows_max: int) -> bool:
         """Take what is due of a lane, as much as is wanted; say whether there is more."""
@@ -218,13 +227,21 @@ class Draining:
         )
 
     async def _close(self, lane: int) -> bool:
-        """Close a lane if nothing of it is in the wheel, and what is to come of it fits there."""
-        rows_max = self._filing.room_to_load
+        """Close a lane if what is to come of it fits into the wheel, and nothing of it is due."""
+        began = trio.current_time()
+        clears = began >= self._may_clear_at
+        # Where others are about to join it would only be opened again.
+        clears = clears and lane not in self._cleared and lane not in self._lanes.unopened
         async with self._filing.taking:
+            clears = clears and bool(self._in_wheel(lane))
+            if clears:
+                await self._clear(lane)
             if lane in self._lanes.leaving or self._in_wheel(lane):
-                return False
-            job = await self._filing.run(self._begin_close, lane, rows_max)
-            closed = self._note_closed(lane, job)
+                closed, job = False, None
+            else:
+                rows_max = self._filing.room_to_load
+                job = await self._filing.run(self._begin_close, lane, rows_max)
+                closed = self._note_closed(lane, job)
         done = job is None
         while not done:
             assert job is not None
@@ -237,12 +254,29 @@ class Draining:
                     break
                 closed = closed or self._note_closed(lane, job)
                 await self._filing.take([entries])
+        if clears:
+            now = trio.current_time()
+            self._may_clear_at = now + _REST_SHARE * (now - began)
+            self._filing.wheel_has_shrunk()
         return closed
+
+    async def _clear(self, lane: int) -> None:
+        """Throw out of the wheel what it has of a lane's subjects but for what is due."""
+        self._cleared.add(lane)
+        subjects = NumberSet()
+        subjects.add(self._members(lane))
+        for entries in self._wheel.remove_ahead(subjects):
+            self._lanes.removed(entries)
+            await trio.lowlevel.checkpoint()
+
+    def _members(self, lane: int) -> npt.NDArray[np.intp]:
+        """Return the subjects that are in an open lane."""
+        subjects = self._lanes.opened.get(lane, set())
+        return np.fromiter(subjects, np.intp, len(subjects))
 
     def _in_wheel(self, lane: int) -> int:
         """Return how many entries of a lane's subjects are in the wheel."""
-        subjects = self._lanes.opened.get(lane, set())
-        return self._wheel.pending_among(np.fromiter(subjects, np.intp, len(subjects)))
+        return self._wheel.pending_among(self._members(lane))
 
     def _begin_close(self, lane: int, rows_max: int) -> CloseJob | None:
         return self._schedule.begin_close(lane, rows_max=rows_max, now_ms=self._pacer.now_ms())

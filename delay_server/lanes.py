@@ -450,6 +450,12 @@ class Lanes:
         self._drop(entries[waits])
         return entries[~waits]
 
+    def removed(self, entries: Entries) -> None:
+        """Leave entries on disk that were taken out of the wheel, since their subjects wait."""
+        if len(entries):
+            self._grow(entries["subject"])
+            self._drop(entries)
+
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Return the lane in which each entry that is held belongs now."""
         lanes: npt.NDArray[np.int32] = self._lane_of[entries["subject"]]

@@ -31,7 +31,7 @@ from delay_server.sorted_runs import (
     parted,
     sorted_rows,
 )
-from storage import ENTRY, MINUTE_MS, Entries, Key
+from storage import ENTRY, MINUTE_MS, Entries, Key, NumberSet
 
 FRESH_ROWS: Final = 16_384
 """Rows gathered before they are spread: the more, the more of them share the work on a slot."""
@@ -39,6 +39,12 @@ FRESH_ROWS: Final = 16_384
 _SLOT_BYTES: Final = 16_384 * ENTRY.itemsize
 """More than this of a slot is sorted at once and kept as a run, so that opening a slot is cheap
 however many rows are due in it."""
+
+_LOOKED_AT_ONCE: Final = 16_384
+"""Rows looked at in one step to find those of some subjects."""
+
+_PIECE_ROWS: Final = 128
+"""To look at a piece of a slot takes as long as to look at so many rows, however few it has."""
 
 _SUBJECTS_AT_ONCE: Final = 16_384
 """Counts of subjects compared at a time to find the largest."""
@@ -86,9 +92,38 @@ class _Slot:
         pairs = [parted(run, key, moved=moved) for run in self.runs]
         # Copied, so that what is removed is freed.
         self.runs = [kept.copy() for kept, _ in pairs if len(kept)]
-        due = [int(run[:1].view(ENTRY)["due_ms"][0]) for run in self.runs]
-        self.earliest_ms = min(due, default=NEVER)
+        self._find_earliest()
         return [removed for _, removed in pairs]
+
+    def remove_of(self, subjects: NumberSet) -> Iterator[tuple[int, Rows]]:
+        """Remove the rows of these subjects, piece by piece; yield how many it had, and what went.
+
+        In between rows of others may be added.
+        """
+        if self.rows:
+            yield self._remove_unsorted(subjects)
+        # What is added meanwhile comes behind these.
+        for place in reversed(range(len(self.runs))):
+            run = self.runs[place]
+            goes = _is_of(run, subjects)
+            if goes.any():
+                self.runs[place : place + 1] = [] if goes.all() else [run[~goes]]
+                self._find_earliest()
+            yield len(run), run[goes]
+
+    def _remove_unsorted(self, subjects: NumberSet) -> tuple[int, Rows]:
+        rows = np.frombuffer(self.rows, RAW)
+        goes = _is_of(rows, subjects)
+        if goes.any():
+            self.rows = bytearray(rows[~goes])
+            self._find_earliest()
+        return len(rows), rows[goes]
+
+    def _find_earliest(self) -> None:
+        due = [int(run[:1].view(ENTRY)["due_ms"][0]) for run in self.runs]
+        if self.rows:
+            due.append(int(np.frombuffer(self.rows, RAW).view(ENTRY)["due_ms"].min()))
+        self.earliest_ms = min(due, default=NEVER)
 
     @property
     def memory_bytes(self) -> int:
@@ -367,6 +402,45 @@ class Wheel:
             yield
         self.is_evicting = False
 
+    def remove_ahead(self, subjects: NumberSet) -> Iterator[Entries]:
+        """Throw out what is held of these subjects in slots that time has not reached, in steps.
+
+        Yields what was thrown out. In between everything may be done but to evict; what is added of
+        these subjects meanwhile may stay.
+        """
+        assert not self.is_evicting
+        self._spread_fresh()
+        removed: list[Rows] = []
+        emptied: list[int] = []
+        looked = 0
+        for number, slot in list(self._slots.items()):
+            # Once it is opened its rows are due any moment.
+            if self._slots.get(number) is not slot:
+                continue
+            for count, rows in slot.remove_of(subjects):
+                if len(rows):
+                    self._forget(rows)
+                    removed.append(rows)
+                    if not len(slot):
+                        emptied.append(number)
+                looked += count + _PIECE_ROWS
+                if looked >= _LOOKED_AT_ONCE:
+                    self._drop_slots(emptied)
+                    yield _joined(removed)
+                    removed, emptied, looked = [], [], 0
+                    if self._slots.get(number) is not slot:
+                        break
+        self._drop_slots(emptied)
+        yield _joined(removed)
+
+    def _drop_slots(self, numbers: list[int]) -> None:
+        """Forget slots that are empty."""
+        if numbers:
+            for number in numbers:
+                del self._slots[number]
+            self._slot_numbers = list(self._slots)
+            heapify(self._slot_numbers)
+
     def _forget(self, rows: Rows) -> None:
         """Count rows that were thrown out."""
         if len(rows):
@@ -449,3 +523,12 @@ class Wheel:
             grown[: len(self._pending)] = self._pending
             self._pending = grown
         np.add.at(self._pending, subjects, 1)
+
+
+def _is_of(rows: Rows, subjects: NumberSet) -> npt.NDArray[np.bool_]:
+    """Say which rows are of these subjects."""
+    return subjects.contains(rows.view(ENTRY)["subject"].astype(np.intp))
+
+
+def _joined(parts: list[Rows]) -> Entries:
+    return np.concatenate([np.empty(0, RAW), *parts]).view(ENTRY)

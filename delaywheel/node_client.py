@@ -188,7 +188,7 @@ class ClusterRules:
     def change(self, subject: str | None, group: str | None, body: Mapping[str, object]) -> None:
         """Change a rule, say what it is then, and wait until all nodes go by it.
 
-        Raises Failure if one does not.
+        Raises Failure if one does not that may deliver; others are named.
         """
         kind, name = _one_of(subject, group)
         answer = self._store(kind, name, body)
@@ -197,19 +197,22 @@ class ClusterRules:
             rule = answer[f"{kind}s"].get(name)
             _say_rule(kind, name, rule, is_known=is_known, by="the meta server")
         answer = self._until_followed(answer)
-        lacking, nodes = _lacking(answer), len(answer["nodes"])
+        lacking, waiting = _lacking(answer), _waiting(answer)
         if self.session.as_json:
             print_json(answer)
         else:
+            nodes = len(answer["nodes"]) - len(waiting)
             click.echo(
                 f"version {answer['version']}: {nodes - len(lacking)} of {nodes} nodes go by it"
             )
+            for node in waiting:
+                click.echo(f"it delivers nothing, and need not go by it yet: {_why_lacking(node)}")
         _check_followed(lacking)
 
     def pause_group(self, name: str, *, paused: bool) -> None:
         """Pause a broker group, or have it go on, wait until all nodes go by it, and say nothing.
 
-        Raises Failure if one does not.
+        Raises Failure if one does not that may deliver.
         """
         answer = self._until_followed(self._store("group", name, {"paused": paused}))
         _check_followed(_lacking(answer))
@@ -217,13 +220,15 @@ class ClusterRules:
     def in_flight_to(self, group: str) -> InFlight:
         """Return what is in flight to a broker group from the nodes of the cluster.
 
-        They are asked at the HTTP addresses that they registered.
+        They are asked at the HTTP addresses that they registered, but for those that deliver
+        nothing.
         """
         from delaywheel.topology import ask_nodes
 
         cluster = self._name()
         groups = self.session.ask("GET", "topology")["delay_groups"]
-        nodes = [node for one in groups if one["cluster"] == cluster for node in one["nodes"]]
+        known = [node for one in groups if one["cluster"] == cluster for node in one["nodes"]]
+        nodes = [node for node in known if _may_deliver(node)]
         answers = ask_nodes(nodes, lambda status: _in_flight_of(status, group))
         return InFlight(
             messages=sum(answer.get("in_flight", 0) for answer in answers),
@@ -244,7 +249,7 @@ class ClusterRules:
     def _until_followed(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
         """Wait a moment for all nodes to go by what was stored; return how it is then."""
         deadline = time.monotonic() + _NODES_S
-        while _lacking(answer) and time.monotonic() < deadline:
+        while _awaited(answer) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
             answer = self.session.ask("GET", "controls", self._name())
         return answer
@@ -286,9 +291,33 @@ def _in_flight_of(status: Mapping[str, Any], group: str) -> dict[str, Any]:
     return {"in_flight": 0 if broker is None else broker.in_flight}
 
 
+def _may_deliver(node: Mapping[str, Any]) -> bool:
+    # A meta server of an older version does not say.
+    return bool(node.get("may_deliver", True))
+
+
+def _is_behind(node: Mapping[str, Any]) -> bool:
+    """Say whether a node does not go by the present version, as far as is known."""
+    return bool(node["note"]) or node["liveness"] == "none"
+
+
 def _lacking(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the nodes that do not go by the present version, as far as is known."""
-    return [node for node in answer["nodes"] if node["note"] or node["liveness"] == "none"]
+    """Return the nodes that may deliver and do not go by the present version."""
+    return [node for node in answer["nodes"] if _is_behind(node) and _may_deliver(node)]
+
+
+def _waiting(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the nodes that do not go by it either, but deliver nothing.
+
+    Should one come to deliver, it hears first what is paused.
+    """
+    return [node for node in answer["nodes"] if _is_behind(node) and not _may_deliver(node)]
+
+
+def _awaited(answer: Mapping[str, Any]) -> bool:
+    """Say whether a node may go by the present version in a moment: those that wait do as well."""
+    is_told = any(node["liveness"] == "heard" for node in _waiting(answer))
+    return bool(_lacking(answer)) or is_told
 
 
 def _check_followed(lacking: Sequence[Mapping[str, Any]]) -> None:

@@ -685,6 +685,9 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     """It has every acknowledged message of the group."""
     accepts: bool
     """It may accept messages."""
+    may_deliver: bool
+    """It is the master of its group, or in sync and may become that at any moment; another one
+    delivers nothing."""
     note: str
     """Why it accepts nothing; empty if it does."""
     address: str
@@ -813,6 +816,9 @@ class ControlsAtNode(Answer, frozen=True, kw_only=True):
     """The version; null: none of this meta server's."""
     note: str
     """Why it is not the present one; empty if it is."""
+    may_deliver: bool
+    """It is the master of its group, or in sync and may become that at any moment; another one
+    delivers nothing."""
     liveness: Sign
     """heard: within the time-out; assumed: not yet, since this meta server began; none: silent."""
 

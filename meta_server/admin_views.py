@@ -364,14 +364,24 @@ def show_delay_group(server: "MetaServer", group: DelayGroup) -> DelayGroupShown
     )
 
 
+def _is_in_sync(group: DelayGroup | None, node: DelayNode) -> bool:
+    return group is not None and group.record.in_sync.get(node.node_id) == node.storage_uuid
+
+
+def _may_deliver(group: DelayGroup | None, node: DelayNode) -> bool:
+    # One that was the master may go on until it hears otherwise.
+    return node.role is NodeRole.MASTER or _is_in_sync(group, node)
+
+
 def _show_node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> NodeShown:
-    in_sync = group.record.in_sync.get(node.node_id) == node.storage_uuid
+    in_sync = _is_in_sync(group, node)
     key = (node.cluster, node.group, node.node_id)
     return NodeShown(
         node_id=node.node_id,
         role=node.role.value,
         in_sync=in_sync,
         accepts=in_sync and node.role is NodeRole.MASTER,
+        may_deliver=_may_deliver(group, node),
         note="" if in_sync else NOT_IN_SYNC,
         address=node.address,
         http_address=node.http_address,
@@ -404,9 +414,10 @@ def show_controls(server: "MetaServer", cluster: str) -> ControlsShown:
                 node_id=key[2],
                 version=telling.version_at(key),
                 note=telling.note_of(key),
+                may_deliver=_may_deliver(registry.delay_groups.get(key[1]), node),
                 liveness=server.heard.nodes.sign_of(key),
             )
-            for key in sorted(registry.nodes)
+            for key, node in sorted(registry.nodes.items())
             if key[0] == cluster
         ],
     )

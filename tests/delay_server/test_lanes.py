@@ -63,6 +63,20 @@ def test_what_exceeds_half_of_the_free_room_is_dropped_and_the_subject_waits() -
     assert admit(lanes, 5) == [(1, [1])]
 
 
+def test_what_is_taken_out_of_the_wheel_since_its_subject_waits_is_counted_as_left_on_disk() -> (
+    None
+):
+    lanes = Lanes(LaneLimits(lane_entries_min=2))
+    admit(lanes, *[5] * 10, room=20)
+    left = lanes.dropped_of(5)
+    lanes.removed(entries_of(5, 5, 5))
+    lanes.removed(entries_of())
+    assert lanes.dropped_of(5) == left + 3
+    lanes.open(1)
+    lanes.close(1)
+    assert lanes.dropped_of(5) == 0
+
+
 def test_a_subject_with_little_never_waits_however_full_the_sender_is() -> None:
     lanes = Lanes(LaneLimits(lane_entries_min=4))
     assert admit(lanes, 5, 5, 5, 5, room=4) == [(0, [1, 2, 3, 4])]

@@ -152,6 +152,53 @@ async def test_after_a_restart_everything_waits_until_a_meta_server_answers() ->
     assert set(Counter(world.ids()).values()) == {1}
 
 
+async def test_soon_after_a_restart_messages_are_on_time_though_the_first_waited_for_routes() -> (
+    None
+):
+    world = RouteWorld(groups=2)
+    world.meta.routes.update({"s0": ("g1",), "s1": ("g0", "g1")})
+    first_ms, count = world.now_ms + 100 * MINUTE_MS, 1500
+    async with world.routing() as (server, _):
+        items = [make_item(f"m{n}", first_ms + 20 * n, subject=f"s{n % 5}") for n in range(count)]
+        await send(world, items)
+    world.clock.step(first_ms + 2000 - world.now_ms)
+    async with world.routing() as (server, _):
+        started_ms = world.now_ms
+        await trio.sleep(2)
+        # They come as if nothing had been: nothing is dropped, and read again, when it is due.
+        assert not server.lanes.waiting
+        assert not server.store.schedule.lanes
+        assert len(server.wheel) > 1000
+        opened = server.draining.opened
+        assert opened
+        await until(lambda: len(world.ids()) == count, seconds=120)
+        assert server.draining.opened == opened
+        await all_sealed(server)
+    assert set(Counter(world.ids()).values()) == {1}
+    late = [
+        d.at_ms - d.due_ms
+        for broker in world.brokers
+        for d in broker.deliveries
+        if d.due_ms > started_ms + 1000
+    ]
+    assert len(late) > 1200
+    assert min(late) >= 0
+    assert max(late) <= 20
+
+
+async def test_a_subject_that_is_new_is_on_time_again_soon_after_its_first_message() -> None:
+    world = RouteWorld()
+    async with world.routing() as (server, _):
+        due_ms = world.now_ms
+        await send(world, [make_item(f"m{n}", due_ms + 100 * n) for n in range(600)])
+        await until(lambda: len(world.ids()) == 600, seconds=100)
+        assert server.draining.opened == 1
+    assert world.ids() == [f"m{n}" for n in range(600)]
+    late = [d.at_ms - d.due_ms for d in world.brokers[0].deliveries]
+    assert min(late) >= 0
+    assert max(late[20:]) <= 20
+
+
 async def test_a_refusal_asks_for_the_route_and_the_message_goes_where_it_says_then() -> None:
     world = RouteWorld()
     async with world.routing() as (server, _):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from delay_server import sorted_runs, wheel
 from delay_server.wheel import Wheel
-from storage import ENTRY, Entries
+from storage import ENTRY, Entries, NumberSet
 
 NOON = 1_700_000_000_000
 
@@ -105,6 +105,8 @@ def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(wheel, "STEP_ROWS", 3)
         monkeypatch.setattr(wheel, "FRESH_ROWS", 5)
         monkeypatch.setattr(wheel, "_SLOT_BYTES", 4 * ENTRY.itemsize)
+        monkeypatch.setattr(wheel, "_LOOKED_AT_ONCE", 3)
+        monkeypatch.setattr(wheel, "_PIECE_ROWS", 1)
 
 
 times = st.integers(-300, 300)
@@ -509,3 +511,78 @@ def test_what_is_popped_in_steps_is_not_thrown_out_meanwhile() -> None:
     for _ in due_wheel.evict((NOON, 0)):
         pass
     assert len(due_wheel) == 0
+
+
+of_some = st.tuples(times, st.integers(0, 5))
+
+
+@pytest.mark.usefixtures("_sizes")
+@settings(max_examples=150)
+@given(
+    held=st.lists(of_some, max_size=80),
+    meanwhile=st.lists(st.one_of(pops, st.lists(of_some, max_size=8)), max_size=30),
+    members=st.sets(st.integers(0, 5)),
+    slot_ms=st.sampled_from([1, 7, 64]),
+)
+def test_what_some_subjects_have_ahead_is_thrown_out_while_all_else_goes_on(
+    held: list[tuple[int, int]],
+    meanwhile: list[tuple[str, tuple[int, int]] | list[tuple[int, int]]],
+    members: set[int],
+    slot_ms: int,
+) -> None:
+    reached = NOON - 200
+    real, model = Wheel(slot_ms=slot_ms, now_ms=reached), HeapWheel()
+
+    def add(rows: list[tuple[int, int]], sequence: int) -> None:
+        entries = entries_due(*[NOON + due for due, _ in rows], sequence=sequence)
+        entries["subject"] = [subject for _, subject in rows]
+        real.add(entries)
+        model.add(entries)
+
+    # In two parts, so that some are in slots and some are fresh.
+    add(held[::2], 0)
+    add(held[1::2], 100)
+    subjects = NumberSet()
+    subjects.add(np.array(sorted(members), np.intp))
+    steps = real.remove_ahead(subjects)
+    todo = list(enumerate(meanwhile))
+    for removed in steps:
+        gone = {entry[0]: entry for entry in removed.tolist()}
+        assert {entry[-1] for entry in gone.values()} <= members
+        kept = [one for one in model.heap if one[1] not in gone]
+        assert len(kept) + len(gone) == len(model.heap)
+        assert set(gone.values()) == {one[2] for one in model.heap} - {one[2] for one in kept}
+        model.heap = kept
+        heapq.heapify(model.heap)
+        assert real.next_due_ms() == (model.heap[0][0] if model.heap else None)
+        assert dict(real.top_subjects(10)[0]) == model.pending()
+        if not todo:
+            continue
+        place, step = todo.pop(0)
+        if isinstance(step, tuple):
+            now_ms, limit = NOON + step[1][0], step[1][1]
+            reached = now_ms
+            assert real.pop_due(now_ms, limit).tolist() == model.pop_due(now_ms, limit)
+        else:
+            add([row for row in step if row[1] not in members], 1000 + 100 * place)
+    # What time had reached when it was looked at may be there; nothing else is.
+    if not any(isinstance(step, tuple) for step in meanwhile):
+        slot_end = (reached // slot_ms + 1) * slot_ms
+        assert all(due < slot_end for due, _, entry in model.heap if entry[-1] in members)
+    left = real.pop_due(NOON + 1000, 10_000)
+    assert left.tolist() == model.pop_due(NOON + 1000, 10_000)
+    assert len(real) == 0
+
+
+def test_throwing_out_what_a_subject_has_ahead_looks_at_little_in_one_step() -> None:
+    due_wheel = Wheel(now_ms=NOON)
+    for first in range(0, 200_000, 20_000):
+        due_wheel.add(entries_due(*[NOON + 5000] * 20_000, sequence=first, subject=7))
+    before = due_wheel.memory_bytes
+    subjects = NumberSet()
+    subjects.add(np.array([7]))
+    sizes = [len(removed) for removed in due_wheel.remove_ahead(subjects)]
+    assert sum(sizes) == 200_000
+    assert max(sizes) <= 40_000
+    assert due_wheel.next_due_ms() is None
+    assert due_wheel.memory_bytes < before / 3

@@ -23,6 +23,9 @@ class World:
         """What each node says, look by look; the last one again and again."""
         self.behind: dict[str, str] = {}
         """Nodes that do not go by the rules, and why."""
+        self.waits: set[str] = set()
+        """Nodes that deliver nothing."""
+        self.silent: set[str] = set()
         self.http: dict[str, str] = {}
         self.changes: list[dict[str, Any]] = []
         self.meta = stack.enter_context(answering(self._answer))
@@ -51,7 +54,11 @@ class World:
                 {
                     "cluster": "c1",
                     "nodes": [
-                        {"node_id": name, "http_address": address}
+                        {
+                            "node_id": name,
+                            "http_address": address,
+                            "may_deliver": name not in self.waits,
+                        }
                         for name, address in self.http.items()
                     ],
                 },
@@ -62,15 +69,24 @@ class World:
             assert target == "/api/v1/controls/c1/groups"
             self.changes.append(json.loads(body))
         nodes = [
-            {"group": "d1", "node_id": name, "note": self.behind.get(name, ""), "liveness": "heard"}
+            {
+                "group": "d1",
+                "node_id": name,
+                "note": self.behind.get(name, ""),
+                "may_deliver": name not in self.waits,
+                "liveness": "none" if name in self.silent else "heard",
+            }
             for name in self.http
         ]
         rules = {"version": len(self.changes), "groups": {}, "subjects": {}, "nodes": nodes}
         return 200, json.dumps(rules).encode()
 
     def drain(self, *words: str) -> Result:
+        return self.run("drain", *words)
+
+    def run(self, command: str, *words: str) -> Result:
         at = ("--meta", self.meta, "--cluster", "c1")
-        return CliRunner().invoke(main, ["drain", *at, *words])
+        return CliRunner().invoke(main, [command, *at, *words])
 
 
 @pytest.fixture
@@ -139,6 +155,40 @@ def test_a_group_is_not_at_rest_while_a_node_does_not_go_by_its_pause(world: Wor
     result = world.drain("--group", "g1")
     assert result.exit_code == ExitCode.REFUSED
     assert "stored, but not everywhere yet: n2 of d1: it keeps its own" in result.output
+
+
+def test_a_group_is_at_rest_whatever_becomes_of_a_node_that_delivers_nothing(
+    world: World,
+) -> None:
+    world.node("n1", 1, 0)
+    world.http["n2"] = "127.0.0.1:1"
+    world.waits, world.silent = {"n2"}, {"n2"}
+    world.behind["n2"] = "it has controls version 4, not 5 yet"
+    result = world.drain("--group", "g1")
+    assert result.output == "group g1 is paused and nothing is in flight to it from 1 node\n"
+    assert result.exit_code == 0
+
+
+def test_a_rule_holds_when_all_nodes_go_by_it_that_deliver_and_the_others_are_named(
+    world: World,
+) -> None:
+    for name in ("n1", "n2", "n3", "n4"):
+        world.node(name, 0)
+    world.waits, world.silent = {"n2", "n3", "n4"}, {"n3"}
+    world.behind = {"n2": "it keeps its own"}
+    found = world.run("weight", "--group", "g1", "--none")
+    assert found.exit_code == 0
+    assert found.output == (
+        "group g1: open\nversion 1: 2 of 2 nodes go by it\n"
+        "it delivers nothing, and need not go by it yet: n2 of d1: it keeps its own\n"
+        "it delivers nothing, and need not go by it yet: "
+        "n3 of d1: it is silent, and goes by what it heard last\n"
+    )
+    world.waits = {"n3", "n4"}
+    found = world.run("weight", "--group", "g1", "--none")
+    assert found.exit_code == ExitCode.REFUSED
+    assert "version 2: 2 of 3 nodes go by it\n" in found.output
+    assert "not everywhere yet: n2 of d1: it keeps its own\n" in found.output
 
 
 def test_undone_the_group_goes_on_whatever_is_in_flight(world: World) -> None:

@@ -118,6 +118,18 @@ async def test_it_is_shown_by_which_version_each_node_goes_or_why_by_none() -> N
         assert (shown["version"], shown["note"]) == (None, "stricter rules")
 
 
+async def test_it_is_shown_which_nodes_deliver_so_that_others_need_not_go_by_anything() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await registered(world)
+        await registered(world, "n2", storage=2, last_sequence=0, address="10.0.0.6:20801")
+        shown = (await http.get("/controls/c1"))["nodes"]
+        assert {row["node_id"]: row["may_deliver"] for row in shown} == {"n1": True, "n2": False}
+        [group] = (await http.get("/topology"))["delay_groups"]
+        assert [row["may_deliver"] for row in group["nodes"]] == [True, False]
+
+
 async def test_changes_count_the_version_name_it_if_wanted_and_are_audited() -> None:
     world = World()
     async with world.serving() as server:

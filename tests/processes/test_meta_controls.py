@@ -117,3 +117,35 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 assert command("drain", "--server", node.process.http, "--undo")[0] == 0
                 code, said = command("controls", "--follow", "--server", node.process.http)
                 assert (code, "version 6" in said) == (0, True)
+
+
+def test_a_node_that_only_waits_hears_of_a_pause_and_its_death_fails_no_command(
+    tmp_path: Path,
+) -> None:
+    with RecordingBroker() as broker:
+        (tmp_path / "meta").mkdir()
+        cluster = Cluster(tmp_path, broker)
+        meta_at = ("--meta", f"127.0.0.1:{cluster.meta_http}")
+        with cluster.meta() as meta:
+            meta.wait_ready()
+            with (
+                cluster.node("n1", "--node-id", "n1") as first,
+                cluster.node("n2", "--node-id", "n2") as second,
+            ):
+                first.process.wait_ready()
+                assert until(lambda: second.membership().get("role") == "slave", seconds=20)
+                assert command("pause", *meta_at, "--subject", "p.*") == (
+                    0,
+                    "subject p.*: paused\nversion 1: 2 of 2 nodes go by it\n",
+                )
+                second.process.kill()
+                code, said = command("weight", *meta_at, "--group", "g1", "--weight", "3")
+                assert (code, "version 2: 1 of 1 nodes go by it\n" in said) == (0, True)
+                assert "it delivers nothing, and need not go by it yet: n2 of default: " in said
+                code, said = command("drain", *meta_at, "--group", "g1")
+                paused = "group g1 is paused and nothing is in flight to it from 1 node\n"
+                assert (code, said) == (0, paused)
+                # The one that delivers counts as before.
+                first.process.kill()
+                code, said = command("resume", *meta_at, "--subject", "p.*")
+                assert (code, "0 of 1 nodes go by it" in said) == (ExitCode.REFUSED, True)
