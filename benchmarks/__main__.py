@@ -8,6 +8,7 @@ neighbours a good producer beside thousands of bad peers
 isolation  a group that is dead, a subject that is poisonous or overdue: what others notice
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
 meta       10,000 clients and 100,000 subjects on one meta server
+decode     2,000,000 messages from the logs to Arrow tables, with and without blobs (needs pyarrow)
 """
 
 import argparse
@@ -191,6 +192,15 @@ def meta(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def decode(directory: Path, scale: float) -> None:
+    """Measure reading the logs as Arrow tables."""
+    # pyarrow is optional, and nothing else here needs it.
+    from benchmarks.decode import measure  # noqa: PLC0415
+
+    for name, value in measure(directory, scale):
+        say(name, value)
+
+
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
@@ -200,6 +210,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "isolation": isolation,
     "backlog": backlog,
     "meta": meta,
+    "decode": decode,
 }
 
 

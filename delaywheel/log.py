@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.log_manifest import manifest
 from delaywheel.log_salvage import salvage
 from delaywheel.terminal import cell, wide_console
 
@@ -31,6 +32,7 @@ def log() -> None:
     """Look into log files, check them, and save messages from damaged ones."""
 
 
+log.add_command(manifest)
 log.add_command(salvage)
 
 

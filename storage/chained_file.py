@@ -18,7 +18,7 @@ from storage.batches import (
     file_seed,
 )
 from storage.columns import Columns, RecordKind
-from storage.disk import Bytes, Disk, File
+from storage.disk import Bytes, Disk, File, ReadableDisk, ReadableFile
 from storage.errors import (
     DamagedError,
     ReadFailedError,
@@ -33,7 +33,7 @@ from storage.file_header import (
     decode_file_header,
     encode_file_header,
 )
-from storage.read_ahead import READ_BLOCK_SIZE, ReadAhead
+from storage.read_ahead import PIECE, READ_BLOCK_SIZE, ReadAhead
 from storage.spans import Span
 
 _PIECE = 256 * 1024
@@ -155,7 +155,7 @@ class ChainedFile:
 
 
 def read_columns(
-    disk: Disk,
+    disk: ReadableDisk,
     path: str,
     length: int,
     header: FileHeader,
@@ -179,25 +179,74 @@ def read_columns(
     `patient` an error of the operating system is no damage: it raises ReadFailedError instead.
     """
     blocks = [] if unreadable is None else unreadable
+    with contextlib.ExitStack() as held:
+        reader = _open_reader(disk, path, length, header, blocks, piece=_PIECE, patient=patient)
+        if isinstance(reader, Damage):
+            yield reader
+            return
+        held.callback(reader.close)
+        yield from reader.read()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """A batch of a chained file whose columns are whole.
+
+    blob: its checked, uncompressed bytes; what is wrong with them; or None where nobody asked.
+    """
+
+    position: int
+    header: BatchHeader
+    columns: Columns
+    blob: Bytes | Damage | None
+
+
+def read_batches(
+    disk: ReadableDisk, path: str, length: int, header: FileHeader, *, with_blobs: bool
+) -> Iterator[ReadBatch | Damage]:
+    """Yield the batches of a file as `read_columns` does, with their blobs if they are wanted.
+
+    The file is opened once, whether blobs are read or not.
+    """
+    with contextlib.ExitStack() as held:
+        piece = PIECE if with_blobs else _PIECE
+        reader = _open_reader(disk, path, length, header, [], piece=piece, patient=False)
+        if isinstance(reader, Damage):
+            yield reader
+            return
+        held.callback(reader.close)
+        for found in reader.read():
+            if isinstance(found, Damage):
+                yield found
+            else:
+                yield ReadBatch(*found, reader.blob(*found[:2]) if with_blobs else None)
+
+
+def _open_reader(
+    disk: ReadableDisk,
+    path: str,
+    length: int,
+    header: FileHeader,
+    unreadable: list[tuple[str, int]],
+    *,
+    piece: int,
+    patient: bool,
+) -> "_ChainedReader | Damage":
     try:
         file, size = _open_sized(disk, path)
     except OSError as error:
         if may_pass(error):
             if patient:
                 raise ReadFailedError(path=path, error=error) from error
-            blocks.append((path, 0))
-        yield Damage(path=path, position=0, size=length, reason=f"cannot be read: {error}")
-        return
+            unreadable.append((path, 0))
+        return Damage(path=path, position=0, size=length, reason=f"cannot be read: {error}")
     window = ReadAhead(
-        file, end=min(length, size), unreadable=blocks, piece=_PIECE, patient=patient
+        file, end=min(length, size), unreadable=unreadable, piece=piece, patient=patient
     )
-    try:
-        yield from _ChainedReader(path, window, header, blocks, length=length, size=size).read()
-    finally:
-        file.close()
+    return _ChainedReader(file, window, header, unreadable, path=path, length=length, size=size)
 
 
-def _open_sized(disk: Disk, path: str) -> tuple[File, int]:
+def _open_sized(disk: ReadableDisk, path: str) -> tuple[ReadableFile, int]:
     file = disk.open_read(path)
     try:
         return file, file.size()
@@ -292,14 +341,16 @@ class _ChainedReader:
 
     def __init__(
         self,
-        path: str,
+        file: ReadableFile,
         window: ReadAhead,
         header: FileHeader,
         unreadable: list[tuple[str, int]],
         *,
+        path: str,
         length: int,
         size: int,
     ) -> None:
+        self.close = file.close
         self._path = path
         self._header = header
         self._seed = file_seed(header)
@@ -432,6 +483,14 @@ class _ChainedReader:
         data = self._window.view(position, batch.blob_offset)
         try:
             return check_columns(batch, data, seed=self._seed, path=self._path, position=position)
+        except DamagedError as error:
+            return self._damage(position, batch.size, error.reason, batch)
+
+    def blob(self, position: int, batch: BatchHeader) -> Bytes | Damage:
+        """Return the checked, uncompressed blob of a batch that was found, or its damage."""
+        data = self._window.view(position, batch.size)
+        try:
+            return check_blob(batch, data, seed=self._seed, path=self._path, position=position)
         except DamagedError as error:
             return self._damage(position, batch.size, error.reason, batch)
 

@@ -251,16 +251,16 @@ def _decode_names(data: Bytes) -> tuple[list[bytes], int]:
     """Return the table of names and the position behind its padding."""
     if len(data) < len(_NO_NAMES):
         raise ColumnsError(f"columns of {len(data)} bytes have no table of names")
-    (count,) = _U16.unpack_from(data)
+    unpack, end = _U16.unpack_from, len(data)
+    (count,) = unpack(data)
     position = 2
     names = []
     for _ in range(count):
-        if position + 2 > len(data):
+        begin = position + 2
+        if begin > end:
             raise ColumnsError("the table of names runs over the columns")
-        (size,) = _U16.unpack_from(data, position)
-        position += 2
-        names.append(bytes(data[position : position + size]))
-        position += size
+        position = begin + unpack(data, position)[0]
+        names.append(bytes(data[begin:position]))
     padded = position + -position % 8
     if padded > len(data):
         raise ColumnsError("the table of names runs over the columns")

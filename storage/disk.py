@@ -43,6 +43,30 @@ _BUFFERS_PER_CALL = 1000
 """Below IOV_MAX (1024) of Linux: more buffers than that in one pwritev fail with EINVAL."""
 
 
+class ReadableFile(Protocol):
+    """An open file, as those see it who only read."""
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """Return the present size in bytes."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class ReadableDisk(Protocol):
+    """A data directory, or a copy of one anywhere, as those see it who only read its logs."""
+
+    def open_read(self, path: str) -> ReadableFile:
+        """Open for reading only. FileNotFoundError, or another OSError."""
+
+
 class File(Protocol):
     """An open file. The caller knows its end; every write names its position."""
 

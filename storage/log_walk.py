@@ -25,10 +25,10 @@ from storage.batches import (
     log_seed,
     walk_batches,
 )
-from storage.disk import Disk, File
+from storage.disk import Disk, File, ReadableDisk
 from storage.errors import DamagedError, UnsupportedFormatError
 from storage.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX, LogKind, decode_file_header
-from storage.read_ahead import ReadAhead
+from storage.read_ahead import PIECE, ReadAhead
 
 _NAME = re.compile(r"[0-9]{20}\.log", re.ASCII)
 _SEQUENCE_MAX = 2**63 - 1
@@ -181,7 +181,7 @@ class LogWalk(Generic[T]):
 
     def __init__(
         self,
-        disk: Disk,
+        disk: ReadableDisk,
         files: Sequence[LogFile],
         *,
         log_uuid: UUID,
@@ -191,12 +191,15 @@ class LogWalk(Generic[T]):
         check: Check[T],
         skip_below: int = 0,
         end: int | None = None,
+        piece: int = PIECE,
+        with_blobs: bool = True,
     ) -> None:
         """Prepare a walk over files that should hold the records from `first_sequence` to `until`.
 
         `until` is exclusive; there may be more. Batches whose records are all below `skip_below`
         are not checked and not yielded. `end` is the size up to which the last file is read; None
-        for all of it.
+        for all of it. Without `with_blobs` a check is given the batches without their blobs, which
+        are not read where they are larger than `piece`, the bytes read at a time.
         """
         self._disk = disk
         self._files = files
@@ -207,6 +210,8 @@ class LogWalk(Generic[T]):
         self._check = check
         self._skip_below = skip_below
         self._last_end = end
+        self._piece = piece
+        self._with_blobs = with_blobs
         self._open_gap: Damage | None = None
         self._strays: list[tuple[int, BatchHeader]] | None = None
         """Position and header of each whole batch of the file, once they were looked for."""
@@ -259,7 +264,7 @@ class LogWalk(Generic[T]):
             size = opened.size()
             if self._last_end is not None and file is self._files[-1]:
                 size = min(size, self._last_end)
-            window = ReadAhead(opened, end=size, unreadable=self.unreadable)
+            window = ReadAhead(opened, end=size, unreadable=self.unreadable, piece=self._piece)
             yield from self._walk_window(file, window, size)
         finally:
             opened.close()
@@ -335,13 +340,16 @@ class LogWalk(Generic[T]):
             self._passed(header)
             return
         try:
-            data = window.view(position, header.size)
-            content = self._check(header, data, file.path, position)
+            content = self._checked(header, window, file.path, position)
         except DamagedError as error:
             yield from self._miss(file, position, header, error.reason, window)
             return
         self._passed(header)
         yield PlacedBatch(file, position, header, content)
+
+    def _checked(self, header: BatchHeader, window: ReadAhead, path: str, position: int) -> T:
+        size = header.size if self._with_blobs else header.blob_offset
+        return self._check(header, window.view(position, size), path, position)
 
     def _is_stray(self, header: BatchHeader) -> bool:
         """Say whether a batch was written elsewhere.
@@ -386,9 +394,8 @@ class LogWalk(Generic[T]):
             follows = not after_last or header.previous_crc == self._last_crc
             if not fits or not follows:
                 continue
-            data = window.view(position, header.size)
             try:
-                content = self._check(header, data, file.path, position)
+                content = self._checked(header, window, file.path, position)
             except DamagedError:
                 continue
             yield from self._close_gap(file, position, header.base_sequence)

@@ -1,9 +1,10 @@
 """Reading a file from front to back in large pieces, and past sectors that cannot be read."""
 
-from storage.disk import File
+from storage.disk import ReadableFile
 from storage.errors import ReadFailedError, may_pass
 
-_PIECE = 4 * 1024 * 1024
+PIECE = 4 * 1024 * 1024
+"""Bytes read at a time unless something else is said: as many as the largest batch has."""
 READ_BLOCK_SIZE = 4096
 """How much is given up when the disk cannot read a byte."""
 
@@ -17,11 +18,11 @@ class ReadAhead:
 
     def __init__(
         self,
-        file: File,
+        file: ReadableFile,
         *,
         end: int,
         unreadable: list[tuple[str, int]],
-        piece: int = _PIECE,
+        piece: int = PIECE,
         patient: bool = False,
     ) -> None:
         """Read up to `end`, at least `piece` bytes at a time.

@@ -263,6 +263,49 @@ def read_seals(disk: Disk, log_uuid: UUID, end: SealsEnd) -> Iterator[Seal | Dam
                     yield from seals_of_columns(found[2])
 
 
+def read_last_seals(
+    disk: Disk, log_uuid: UUID, end: SealsEnd, *, retired: Collection[str]
+) -> tuple[Seals, list[Damage]]:
+    """Return the last seal of each segment, deleted ones included, and what of the log is damaged.
+
+    Seals of `retired` files, which were deleted for their age or may be at any moment, are left
+    out.
+    """
+    parts: list[Seals] = []
+    damages: list[Damage] = []
+    if not end.file:
+        return join_seals(parts), damages
+    files = [
+        file
+        for file in list_log_files(disk, SEALS_DIRECTORY)
+        if file.first_sequence < end.file and file.path not in retired
+    ]
+    files.append(log_file(SEALS_DIRECTORY, end.file))
+    number = files[0].first_sequence
+    for file in files:
+        for found in _read_file(disk, log_uuid, file, end):
+            if isinstance(found, Damage):
+                damages.append(found)
+                continue
+            first, _, columns = found
+            after = first + len(columns.arrays["rows"])
+            if number < first and not damages:
+                reason = f"seals {number} to {first - 1} are missing"
+                damages.append(Damage(file.path, 0, 0, reason))
+            if first < number or after > end.count + 1:
+                continue  # Bytes of another time: these numbers were read, or do not count.
+            parts.append(_copy(dict(columns.arrays)))
+            number = after
+    if number <= end.count and not damages:
+        reason = f"seals {number} to {end.count} are missing"
+        damages.append(Damage(files[-1].path, 0, 0, reason))
+    seals = join_seals(parts)
+    # The first of each code, counted from the end, is its last.
+    _, places = np.unique(codes_of(seals)[::-1], return_index=True)
+    last = np.sort(_count(seals) - 1 - places)
+    return {name: array[last] for name, array in seals.items()}, damages
+
+
 def read_live(disk: Disk, log_uuid: UUID, end: SealsEnd) -> tuple[LiveSeals, list[Damage]]:
     """Return the sealed segments that still have files, and what of the log is damaged."""
     reading = _Reading(disk, log_uuid, end)

@@ -98,6 +98,14 @@ def can_begin_all(
     return fits
 
 
+def ends_of(
+    start: npt.NDArray[np.int64], span: npt.NDArray[np.unsignedinteger[Any]]
+) -> npt.NDArray[np.int64]:
+    """Return the first minute after each of some segments, whose spans must be known."""
+    ends: npt.NDArray[np.int64] = start + _MINUTES_OF[span]
+    return ends
+
+
 def code_of(
     start: npt.NDArray[np.int64], span: npt.NDArray[np.unsignedinteger[Any]]
 ) -> npt.NDArray[np.int64]:

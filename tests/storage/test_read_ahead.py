@@ -1,10 +1,8 @@
 """A reader sees a file whole, in whatever steps it asks, and gets past what cannot be read."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import read_ahead
 from storage.read_ahead import ReadAhead
 from tests.simulation.faults import Action, Trap
 from tests.storage.small_logs import disk_of
@@ -16,10 +14,8 @@ DATA = bytes(range(256)) * 64
 @settings(max_examples=60)
 def test_any_view_is_the_bytes_of_the_file(asked: list[tuple[int, int]]) -> None:
     file = disk_of({"log": DATA}).open_read("log")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_ahead, "_PIECE", 1000)
-        window = ReadAhead(file, end=16_000, unreadable=[])
-        views = [(position, size, window.view(position, size)) for position, size in asked]
+    window = ReadAhead(file, end=16_000, unreadable=[], piece=1000)
+    views = [(position, size, window.view(position, size)) for position, size in asked]
     for position, size, view in views:
         assert view == DATA[:16_000][position : position + size]
 

@@ -1,0 +1,146 @@
+"""Logs read the plain way, record by record with struct, to hold the fast ways against.
+
+It knows the pages in docs/formats/ and nothing of the storage package, and believes every byte: for
+files that are whole.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import lz4.block
+
+Row = dict[str, object]
+
+_BATCH = struct.Struct("<4sHHQBBHIQqqIIIIIIII")
+_ITEM_ARRAYS = (("due_ms", "q"), ("id_hash", "q"), ("size", "I"))
+_ARRAYS: dict[int, tuple[tuple[str, str], ...]] = {
+    1: (*_ITEM_ARRAYS, ("subject", "H")),
+    2: (),
+    3: (),
+    4: (("old_sequence", "q"), ("old_minute", "I")),
+    5: (("old_sequence", "q"), *_ITEM_ARRAYS, ("old_minute", "I"), ("subject", "H")),
+    6: (
+        ("old_sequence", "q"),
+        *_ITEM_ARRAYS,
+        ("old_minute", "I"),
+        ("subject", "H"),
+        ("reason", "H"),
+    ),
+    32: (("sequence", "q"), *_ITEM_ARRAYS, ("subject", "H")),
+    33: (("sequence", "q"), ("at_ms", "q"), ("minute", "I"), ("target", "H"), ("outcome", "B")),
+    35: (
+        ("sequence", "q"),
+        ("old_sequence", "q"),
+        ("dead_ms", "q"),
+        *_ITEM_ARRAYS,
+        ("old_minute", "I"),
+        ("subject", "H"),
+        ("reason", "H"),
+    ),
+}
+_KINDS = {1: "message", 2: "epoch_start", 3: "floor", 4: "cancel", 5: "move", 6: "dead"}
+_OUTCOMES = ("", "delivered", "known", "dead", "cancelled", "moved", "expired", "dropped")
+_SPANS = ("", "minute", "hour", "day", "dead")
+_DEAD_MINUTES_FROM = 2**32 - 2**22
+
+
+def text(name: bytes) -> str:
+    """Return a name with what is no UTF-8 in it made visible."""
+    return name.decode(errors="backslashreplace")
+
+
+def plain_id(item: bytes) -> str | None:
+    """Return the message id of an item, None if its sizes do not fit into it."""
+    begin = place = 25
+    for _ in range(2):
+        if place + 2 > len(item):
+            return None
+        (size,) = struct.unpack_from(">H", item, place)
+        begin, place = place + 2, place + 2 + size
+        if place > len(item):
+            return None
+    return text(item[begin:place])
+
+
+def plain_create_ms(item: bytes) -> int | None:
+    """Return the create time of an item, None if it is too short to have one."""
+    return struct.unpack_from(">q", item, 9)[0] if len(item) >= 25 else None
+
+
+def batches(data: bytes, length: int) -> Iterator[tuple[int, int]]:
+    """Yield position and size of each batch in the first bytes of a file."""
+    position = 64
+    while position < length:
+        fields = _BATCH.unpack_from(data, position)
+        size = 80 + fields[13] + fields[14]
+        yield position, size
+        position += size
+
+
+def plain_rows(path: str, data: bytes, length: int) -> Iterator[Row]:
+    """Yield every record of a file, with all that a table of Arrow may say of it."""
+    for position, _ in batches(data, length):
+        yield from _of_batch(path, data, position)
+
+
+def _of_batch(path: str, data: bytes, position: int) -> Iterator[Row]:
+    start_minute, log_kind, span = struct.unpack_from("<IBB", data, 40)
+    fields = _BATCH.unpack_from(data, position)
+    kind, codec, count, epoch, base, append_ms, floor = (*fields[4:6], *fields[7:12])
+    columns_size, blob_size, raw_size = fields[13:16]
+    place = position + 80
+    names, place = _names(data, place)
+    arrays = {}
+    for name, letter in _ARRAYS[kind]:
+        form = struct.Struct(f"<{count}{letter}")
+        arrays[name] = form.unpack_from(data, place)
+        place += form.size
+    assert place == position + 80 + columns_size
+    blob = data[place : place + blob_size]
+    if codec:
+        blob = lz4.block.decompress(blob, uncompressed_size=raw_size)
+    begin = 0
+    for number in range(count):
+        row: Row = {name: values[number] for name, values in arrays.items()}
+        for name in ("subject", "reason", "target"):
+            if name in arrays:
+                row[name] = text(names[arrays[name][number]])
+        row |= {"file": path, "position": position}
+        if "size" in arrays:
+            item = blob[begin : begin + arrays["size"][number]]
+            begin += len(item)
+            row |= {
+                "payload": item,
+                "message_id": plain_id(item),
+                "create_ms": plain_create_ms(item),
+            }
+        if kind in _KINDS:
+            row |= {"sequence": base + number, "kind": _KINDS[kind], "epoch": epoch}
+            row |= {"append_ms": append_ms, "floor_minute": floor}
+            if kind in {1, 5}:
+                row["filed_minute"] = max(arrays["due_ms"][number] // 60_000, floor)
+            elif kind == 6:
+                day = max(append_ms // 60_000, floor) // 1440
+                row["filed_minute"] = _DEAD_MINUTES_FROM + day
+        elif kind == 32:
+            row |= {"segment": path.rpartition("/")[2], "start_minute": start_minute}
+            row["span"] = _SPANS[span]
+        elif kind == 33:
+            row["outcome"] = _OUTCOMES[arrays["outcome"][number]]
+            row["filed_minute"] = row.pop("minute")
+            row["is_filed"] = log_kind == 4
+            if log_kind == 3:
+                row["number"] = base + number
+        yield row
+
+
+def _names(data: bytes, place: int) -> tuple[list[bytes], int]:
+    start = place
+    (count,) = struct.unpack_from("<H", data, place)
+    place += 2
+    names = []
+    for _ in range(count):
+        (size,) = struct.unpack_from("<H", data, place)
+        names.append(data[place + 2 : place + 2 + size])
+        place += 2 + size
+    return names, place + -(place - start) % 8
