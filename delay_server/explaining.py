@@ -160,14 +160,17 @@ def counts(server: "DelayServer") -> dict[str, int]:
         kind, groups = lane_look(server, lane, None)
         reason = reason_of_lane(kind, groups, around)
         of_lanes[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
-    found += of_lanes
     found[Reason.DAMAGED] = server.undeliverable
+    schedule, now_ms = server.store.schedule, around.now_ms
+    near_ms = now_ms + server.config.wheel.load_ahead_ms
+    near = schedule.pending_from(near_ms) + server.filing.backlog_rows
+    _take_off(of_lanes, of_lanes.total() - max(near - found.total(), 0))
+    found += of_lanes
     elsewhere, in_wheel = found.total(), len(server.wheel)
     next_due_ms = server.wheel.next_due_ms()
     is_due = next_due_ms is not None and next_due_ms <= around.now_ms
     of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
     found[Reason.NO_ROOM if is_due and not around.has_room else of_rest] += in_wheel
-    schedule, now_ms = server.store.schedule, around.now_ms
     rest = schedule.pending + server.filing.backlog_rows - elsewhere - in_wheel
     if rest > 0:
         late = 0
@@ -183,6 +186,14 @@ def counts(server: "DelayServer") -> dict[str, int]:
     # Last: they are done with for the log of what is to be delivered.
     found[Reason.DEAD] = server.dead_letters.pending
     return {reason.value: found[reason] for reason in Reason}
+
+
+def _take_off(of_lanes: Counter[Reason], surplus: int) -> None:
+    """Count less of what waits in lanes: what left the wheel may have come from disk before."""
+    for reason, count in of_lanes.most_common():
+        less = min(max(surplus, 0), count)
+        of_lanes[reason] -= less
+        surplus -= less
 
 
 def _sent_or_parked(

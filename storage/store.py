@@ -12,7 +12,7 @@ data directory/
 import contextlib
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -54,7 +54,7 @@ from storage.seals import (
 )
 from storage.segment import Segment, SegmentBatch
 from storage.sorting import each_once
-from storage.spans import Span, key_of_name
+from storage.spans import SegmentKey, Span, key_of_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,6 +497,14 @@ def _segment_files(disk: Disk) -> tuple[list[str], Int64s]:
     return [path for path, _ in found], np.array([code for _, code in found], np.int64)
 
 
+def _keys_of(paths: Iterable[str]) -> Iterator[SegmentKey]:
+    """Yield the keys of those files that are segments in their place."""
+    for path in paths:
+        key = key_of_name(path.rpartition("/")[2])
+        if key is not None:
+            yield key
+
+
 def _files_of_logs(disk: Disk) -> list[str]:
     """Return the paths of all files that have the name of one of ours."""
     found = _segment_files(disk)[0]
@@ -732,10 +740,16 @@ class _Recovery:
         for damage in damages:
             self._on_damage(damage)
         if damages:
-            # Which segments were sealed is not known any more: no file is taken for an orphan.
-            schedule.quarantined += self._unnamed_files(schedule, checkpoint, log)
-        keys = [key_of_name(path.rpartition("/")[2]) for path in schedule.quarantined]
-        log.give_up(np.array([key.code for key in keys if key is not None], np.int64))
+            # Which segments were sealed is not known any more: no file is taken for an orphan that
+            # may be of one. A segment that may still get rows cannot be: its file is made again.
+            schedule.quarantined += [
+                path
+                for path in self._unnamed_files(schedule, checkpoint, log)
+                for key in _keys_of([path])
+                if key.end <= checkpoint.floor_minute
+            ]
+        codes = [key.code for key in _keys_of(schedule.quarantined)]
+        log.give_up(np.array(codes, np.int64))
         return log
 
     def _unnamed_files(

@@ -128,6 +128,25 @@ async def test_what_came_by_a_lane_of_its_own_is_counted_as_paused_when_that_is_
         assert found["paused_subject"] == sum(found.values()) == 20 - sent
 
 
+async def test_no_more_is_counted_as_backlog_than_is_due() -> None:
+    world = World()
+    wheel = WheelConfig(entries_max=80, lane_entries_min=1, lanes_max=2)
+    async with world.serving(make_config(wheel=wheel)) as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/a", {"rate_per_s": 0.05})
+        producer = await world.connect()
+        now_ms = world.now_ms
+        await producer.send(*(make_item(f"m{n}", now_ms + 1000, subject="a") for n in range(10)))
+        await producer.send(*(make_item(f"n{n}", now_ms + 9 * 3_600_000) for n in range(5)))
+        await trio.sleep(5)
+        before = counts(server)
+        assert before["waiting"] == 5
+        # As if what came from disk had only then left the wheel, and been left to the lane again.
+        number = server.store.schedule.subjects.ids[b"a"]
+        server.lanes._dropped[number] += 3
+        assert counts(server) == before
+
+
 async def test_damaged_messages_of_a_subject_are_why_nothing_of_it_comes() -> None:
     world = World()
     async with world.serving() as server:

@@ -40,6 +40,8 @@ REGRESSIONS = {
     211762: "bits rot, and a start cannot read another file: no refusal of the first",
     212530: "a damaged message that was come by twice was counted twice",
     212840: "what a start could not read was excused only when that life was over",
+    214654: "seals damaged: a file that was then made again was taken for one set aside",
+    214738: "what came from disk before it left the wheel was counted in its lane once more",
     300035: "a second start on a full disk was taken for an error of the simulation",
     300043: "what a closed lane left, due in this minute, was counted as waiting for its time",
 }

@@ -788,6 +788,35 @@ def test_a_lost_seals_log_is_damage_and_no_sealed_file_is_taken_for_an_orphan() 
     assert set(sealed) <= rig.disk.contents().keys()
 
 
+def test_with_a_lost_seals_log_a_segment_that_is_made_again_is_not_given_up() -> None:
+    rig = populated(damage_expected=True)
+    due_ms = rig.now_ms + MINUTE_MS
+    key = key_of_minute(due_ms // MINUTE_MS, Span.MINUTE)
+    assert key not in {state.key for state in rig.store.checkpoint.segments}
+    rig.commit([due_ms])
+    rig.file(10)
+    rig.flush()
+    rig.disk = rig.disk.revive()
+    assert key.path in rig.disk.contents()
+    rig.disk.unlink(SEALS_PATH)
+    rig.open()
+    assert key.path not in rig.store.schedule.quarantined
+    rig.checkpoint()
+    rig.now_ms = due_ms
+    rig.load(steps=10)
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.now_ms += MINUTE_MS
+    rig.commit_floor()
+    rig.file(10)
+    rig.checkpoint()
+    assert key.name in rig.seals()
+    rig.reopen()
+    assert rig.summary.orphans == []
+    assert {key.path, key.facts_path} <= rig.disk.contents().keys()
+
+
 def test_a_missing_segment_file_is_damage_and_the_others_are_served() -> None:
     rig = StoreRig(1, damage_expected=True)
     rig.open()
