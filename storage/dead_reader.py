@@ -255,6 +255,11 @@ class DeadSearch:
                     self._on_damage(Damage(path, position, batch.size, error.reason, batch))
                     continue
                 sequence = columns.arrays["sequence"]
+                if (sequence[1:] <= sequence[:-1]).any():
+                    # A search that went on from one of its rows might come by it for ever.
+                    reason = "its rows do not ascend"
+                    self._on_damage(Damage(path, position, batch.size, reason, batch))
+                    continue
                 # One that was seen (as is the batch of the place to go on from), or that lies here
                 # once more by a write to the wrong place, counts for nothing.
                 count = batch.count if int(sequence[-1]) > seen else 0

@@ -214,7 +214,7 @@ _Decoded = TypeVar("_Decoded", _Versioned, Manifest)
 def _decoded(data: bytes, as_type: type[_Decoded], path: str) -> _Decoded:
     try:
         return msgspec.json.decode(data, type=as_type)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(path=path, position=0, reason=f"no manifest: {error}") from error
 
 

@@ -14,7 +14,10 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.ma
+import pyarrow.compute
 
+from storage.arrow import ArrowReader, Kind
 from storage.batches import (
     BATCH_BYTES_MAX,
     HEADER_SIZE,
@@ -33,7 +36,7 @@ from storage.batches import (
     scan_batches,
     walk_batches,
 )
-from storage.chained_file import read_blob, read_columns
+from storage.chained_file import read_batches, read_blob, read_columns
 from storage.checkpoint import (
     CHECKPOINT_PATH,
     read_checkpoint,
@@ -76,7 +79,9 @@ from storage.rows import effective_due_ms
 from storage.seals import (
     Seal,
     SealsEnd,
+    codes_of,
     columns_of_seals,
+    read_last_seals,
     read_live,
     read_seals,
     seals_header,
@@ -100,6 +105,9 @@ SEED: Final = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
 PATH: Final = "log"
 MINUTE: Final = NOW_MS // MINUTE_MS
 NOT_AS_WRITTEN: Final = (DamagedError, UnsupportedFormatError)
+_AT_FIRST_USE: Final = (numpy.ma, pyarrow.compute)
+"""Loaded by the first table that is made, which is not to count for the input that made it."""
+
 NOT_OURS: Final = (*NOT_AS_WRITTEN, DataDirectoryError)
 MESSAGE_KINDS: Final = (
     RecordKind.MESSAGE,
@@ -336,6 +344,10 @@ def chained_file(data: bytes) -> None:
     )
     disk = MemoryDisk({PATH: image})
     length = len(image) + byte_at(data, 0) // LEVELS
+    batches = _batches_of(read_batches(disk, PATH, length, header, with_blobs=True))
+    with_blobs = {
+        one.position: None if isinstance(one.blob, Damage) else len(one.blob) for one in batches
+    }
     for found in _readable(read_columns(disk, PATH, length, header)):
         if isinstance(found, Damage):
             assert 0 <= found.position <= length
@@ -348,6 +360,8 @@ def chained_file(data: bytes) -> None:
             DamagedError, read_blob, disk, batch_of, position=position, path=PATH, header=header
         )
         assert blob is None or len(blob) == batch_of.blob_raw_size
+        assert with_blobs.pop(position) == (None if blob is None else len(blob))
+    assert not with_blobs
 
 
 def _batches_of(found: Iterator[Any]) -> Iterator[Any]:
@@ -386,6 +400,10 @@ def seals(data: bytes) -> None:
     with contextlib.suppress(*NOT_OURS):
         live, _ = read_live(disk, LOG_UUID, SealsEnd(file=1, length=len(image), count=len(whole)))
         assert set(live.code.tolist()) <= {seal.key.code for seal in whole}
+        last, _ = read_last_seals(disk, LOG_UUID, end, retired=())
+        codes = codes_of(last).tolist()
+        assert set(codes) <= {seal.key.code for seal in whole}
+        assert len(set(codes)) == len(codes)
     if whole:
         columns = encode_columns(RecordKind.SEALS, [], columns_of_seals(whole))
         again = decode_columns(RecordKind.SEALS, len(whole), columns)
@@ -410,9 +428,14 @@ def segment(data: bytes) -> None:
     disk.files[key.path] = bytearray(image)
     table = SubjectTable()
     copy = Segment.new(MemoryDisk(), LOG_UUID, key)
+    sequences: list[int] = []
     for found in _readable(fresh.read_rows(disk, len(image))):
         if isinstance(found, SegmentBatch):
+            sequences += found.sequence.tolist()
             _examine_rows(found, disk, table, copy)
+    reader = ArrowReader(disk, LOG_UUID, Kind.SCHEDULE, check_items=True)
+    tables = _batches_of(reader.rows(key.path, length=len(image)))
+    assert [row for one in tables for row in one["sequence"].to_pylist()] == sequences
 
 
 def _examine_rows(
@@ -467,6 +490,9 @@ def facts(data: bytes) -> None:
         one.count
         for _, one, _ in _batches_of(read_columns(disk, file.path, file.length, file.header))
     ]
+    reader = ArrowReader(disk, LOG_UUID, Kind.DISPATCH)
+    tables = _batches_of(reader.filed_facts(key.facts_path, length=len(image)))
+    assert sum(one.num_rows for one in tables) == sum(batches)
     blocks = [one for one in _readable(fresh.read_facts(disk)) if not isinstance(one, Damage)]
     assert list(map(len, blocks)) == batches
     for block in blocks:
@@ -765,7 +791,7 @@ DISK_TARGETS = (
     Target(
         name="chained_file",
         run=chained_file,
-        decoders=(read_columns, read_blob),
+        decoders=(read_batches, read_columns, read_blob),
         packages=STORAGE,
         size_max=2048,
         memory_per_byte=1500,
@@ -773,7 +799,7 @@ DISK_TARGETS = (
     Target(
         name="seals",
         run=seals,
-        decoders=(read_live, read_seals, seals_of_columns),
+        decoders=(read_last_seals, read_live, read_seals, seals_of_columns),
         packages=STORAGE,
         size_max=2048,
     ),

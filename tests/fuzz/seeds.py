@@ -53,6 +53,7 @@ from storage.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_column
 from storage.durable_end import DurableEnd, encode_slot
 from storage.file_header import FileHeader, LogKind, encode_file_header
 from storage.identity import Identity, encode_identity
+from storage.manifest import encode_manifest, read_manifest
 from storage.spans import SegmentKey, Span
 from tests.delay_protocol.test_frames import VECTORS
 from tests.fuzz.dead_targets import DEAD_HEADER
@@ -62,6 +63,18 @@ from tests.fuzz.wire_targets import NOW_MS as SENT_MS
 from tests.fuzz.wire_targets import VECTOR_ITEM
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID
+from tests.storage.store_rig import StoreRig
+
+
+def _manifest() -> bytes:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([NOW_MS, NOW_MS + 86_400_000])
+    rig.file()
+    rig.checkpoint()
+    return encode_manifest(read_manifest(rig.disk, now_ms=NOW_MS))
+
 
 # QMQ's own test vectors.
 
@@ -530,6 +543,11 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         bytes([0]) + b'{"at_ms":5,"who":"bob","peer":"","action":"drain","target":"node"}\n',
         bytes([7]) + encode_audit_line({"at_ms": 1, "who": "al"})[:-3],
     ],
+    "manifest": [
+        _manifest(),
+        b'{"schema":2}',
+        b'{"schema":1,"more":' + b"[" * 2000,
+    ],
     "controls_file": [b'{"version":1,"subjects":{"*":{"paused":true},"b":{}}}', b"{}", b""],
     "overrides": [
         b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",
@@ -600,6 +618,7 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "dead_letters": [b"DWB1", b"DWLG"],
     "dead_reason": [b'"code":', b'"group":', b'"refusals":', b"null", b"1e999"],
     "audit_file": [b'{"at_ms":', b',"crc":"', b'"}\n'],
+    "manifest": [b'"schema":1', b'"span":"minute"', b'"segments":[', b'"faults":[', b'"sealed":['],
     "controls": _CONTROLS_WORDS,
     "controls_file": _CONTROLS_WORDS,
     "node_controls": [

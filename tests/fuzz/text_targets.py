@@ -13,6 +13,8 @@ from delay_server.config_file import load_config
 from delay_transport import AddressError, ConfigError, format_address, parse_address
 from delaywheel.parameters import DELAY, MOMENT, PAIR
 from meta_server.config_file import load_config as load_meta_config
+from storage.errors import DamagedError, UnsupportedFormatError
+from storage.manifest import decode_manifest, encode_manifest
 from tests.fuzz.target import Target, attempt, byte_at, fault_of
 
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - for speed only
@@ -86,6 +88,14 @@ def parameters(data: bytes) -> None:
             assert pair is None or ("=".join(pair) == text and pair[0] != "")
 
 
+def manifest(data: bytes) -> None:
+    """A manifest is what was written, or refused with a sentence that names its file."""
+    faults = (DamagedError, UnsupportedFormatError)
+    found = attempt(faults, decode_manifest, data, path="manifest.json")
+    if found is not None:
+        assert decode_manifest(encode_manifest(found), path="") == found
+
+
 _SETTINGS_MEMORY: Final = 4 * 1024 * 1024
 """Types of all settings are looked up, patterns compiled: so much whatever the text is."""
 
@@ -123,5 +133,12 @@ TEXT_TARGETS = (
         decoders=(DELAY.convert, MOMENT.convert, PAIR.convert),
         packages=("delaywheel.parameters",),
         size_max=128,
+    ),
+    Target(
+        name="manifest",
+        run=manifest,
+        decoders=(decode_manifest,),
+        packages=("storage.manifest",),
+        memory_per_byte=200,
     ),
 )
