@@ -9,6 +9,7 @@ isolation  a group that is dead, a subject that is poisonous or overdue: what ot
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
 meta       10,000 clients and 100,000 subjects on one meta server
 decode     2,000,000 messages from the logs to Arrow tables, with and without blobs (needs pyarrow)
+reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
 """
 
 import argparse
@@ -201,6 +202,15 @@ def decode(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def reconcile(directory: Path, scale: float) -> None:
+    """Measure how fast logs are reconciled."""
+    # Needs pyarrow, which the others do not.
+    from benchmarks.reconciling import measure  # noqa: PLC0415
+
+    for name, value in measure(directory, scale):
+        say(name, value)
+
+
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
@@ -211,6 +221,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "backlog": backlog,
     "meta": meta,
     "decode": decode,
+    "reconcile": reconcile,
 }
 
 

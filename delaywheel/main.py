@@ -19,6 +19,7 @@ from delaywheel.pause import pause
 from delaywheel.resume import resume
 from delaywheel.send import send
 from delaywheel.settings import settings
+from delaywheel.spark import spark
 from delaywheel.status import status
 from delaywheel.topology import topology
 from delaywheel.weight import weight
@@ -74,6 +75,7 @@ _COMMANDS = (
     dead,
     drain,
     log,
+    spark,
     settings,
 )
 

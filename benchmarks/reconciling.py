@@ -1,0 +1,201 @@
+"""Reconciling with the local engine: CPU seconds, wall seconds and resident memory.
+
+Segments of 50,000 messages each, delivered once, and a message_log with all of them: the usual
+case, in which nothing is wrong. A run is a process of its own, so that its memory is its own.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+
+from storage.columns import Array, RecordKind
+from storage.disk import DirectoryDisk
+from storage.entries import SubjectTable
+from storage.facts import FactBlock
+from storage.manifest import (
+    Manifest,
+    MessageLogFile,
+    SealedSegment,
+    encode_manifest,
+)
+from storage.message_log import Append, MessageLog
+from storage.rows import RowBlock
+from storage.segment import Segment
+from storage.spans import MINUTE_MS, SegmentKey, Span
+from tests.storage.qmq_items import qmq_item
+
+_LOG_UUID = UUID("6a0f3c52-9d1e-4b7a-8c35-2f1e0d9c8b7a")
+_START_MINUTE = 29_000_000
+_SUBJECTS = tuple(b"some.service.subject.%d" % number for number in range(20))
+_ITEM = qmq_item(0, _SUBJECTS[0], b"260101.120000.10.0.0.1.4711.1", bytes(100))
+_PER_SEGMENT = 50_000
+_PER_BATCH = 2_000
+
+
+def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
+    """Write logs, reconcile them, and yield the figures."""
+    yield "load of the machine before", f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    for messages in (int(1_000_000 * scale), int(10_000_000 * scale)):
+        where = directory / f"reconcile-{messages}"
+        where.mkdir()
+        manifest = _write(where, messages)
+        for processes in (1, 2):
+            cpu, wall, mib = _run(where, manifest, processes)
+            name = f"{messages:,} messages, {processes} process(es)"
+            yield name, f"{wall:.1f} s, {cpu:.1f} s CPU, {cpu / messages * 1e6:.2f} us a message"
+            yield "  resident memory of the largest process", f"{mib:.0f} MiB"
+    yield "load of the machine after", f"{os.getloadavg()[0]:.1f}"
+
+
+def _run(where: Path, manifest: Path, processes: int) -> tuple[float, float, float]:
+    """Reconcile in a process of its own; return CPU and wall seconds, and MiB."""
+    output = where / "result.json"
+    command = [sys.executable, "-m", "delaywheel", "spark", "reconcile"]
+    command += ["--manifest", f"{manifest}={where}", "--processes", str(processes)]
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, wall, after.ru_maxrss / 1024
+
+
+def _write(where: Path, messages: int) -> Path:
+    """Write the logs of so many messages; return their manifest."""
+    disk = DirectoryDisk(where)
+    for name in ("schedule_log", "dispatch_log", "message_log"):
+        disk.make_directory(name)
+    table, sealed = SubjectTable(), []
+    log, _ = MessageLog.recover(
+        disk, log_uuid=_LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
+    )
+    log.start_epoch(1, append_ms=0)
+    segments = max(messages // _PER_SEGMENT, 1)
+    for number in range(segments):
+        key = SegmentKey(_START_MINUTE + number, Span.MINUTE)
+        segment = Segment.new(disk, _LOG_UUID, key)
+        for first in range(0, _PER_SEGMENT, _PER_BATCH):
+            # Sequences of all segments are mixed, as those of messages due at any time are.
+            sequence = np.arange(first, first + _PER_BATCH, dtype=np.int64) * segments + number + 2
+            block = _block(sequence, key.start, table)
+            segment.append(block, table, epoch=1, append_ms=0)
+            segment.append_facts(_facts(block), epoch=1, append_ms=0)
+        segment.close()
+        sealed.append(_seal(segment))
+    for first in range(0, segments * _PER_SEGMENT, _PER_BATCH):
+        sequence = np.arange(first, first + _PER_BATCH, dtype=np.int64) + 2
+        block = _block(sequence, _START_MINUTE + (sequence - 2) % segments, table)
+        names, subject = block.names(table)
+        arrays: dict[str, Array] = {
+            "due_ms": block.due_ms,
+            "id_hash": block.id_hash,
+            "size": block.size,
+            "subject": subject,
+        }
+        append = Append(
+            kind=RecordKind.MESSAGE,
+            count=_PER_BATCH,
+            floor_minute=0,
+            names=names,
+            arrays=arrays,
+            blob=[block.blob],
+        )
+        log.append([append], append_ms=0)
+    files = log.files()
+    ends = [*(file.first_sequence for file in files[1:]), log.next_sequence]
+    log.close()
+    manifest = Manifest(
+        made_ms=(_START_MINUTE + segments + 60) * MINUTE_MS,
+        cluster="c",
+        group="g",
+        node_id="n",
+        log_uuid=str(_LOG_UUID),
+        storage_uuid="s",
+        written_ms=0,
+        sequence=log.next_sequence - 1,
+        fact_number=0,
+        first_sequence=1,
+        floor_minute=0,
+        hour_mark=0,
+        day_mark=0,
+        log_next_sequence=log.next_sequence,
+        journal_next_number=1,
+        deleted_from_minute=0,
+        segments=(),
+        dead_segments=(),
+        sealed=tuple(sealed),
+        dead_sealed=(),
+        journal=(),
+        message_log=tuple(
+            MessageLogFile(
+                file=file.path,
+                first_sequence=file.first_sequence,
+                next_sequence=end,
+                length=(where / file.path).stat().st_size,
+            )
+            for file, end in zip(files, ends, strict=True)
+        ),
+        retired=(),
+        quarantined=(),
+        faults=(),
+    )
+    path = where / "manifest.json"
+    path.write_bytes(encode_manifest(manifest))
+    return path
+
+
+def _seal(segment: Segment) -> SealedSegment:
+    return SealedSegment(
+        file=segment.key.path,
+        facts_file=segment.key.facts_path,
+        start_minute=segment.key.start,
+        span="minute",
+        length=segment.file.length,
+        facts_length=segment.facts_file.length,
+        rows=segment.rows,
+        distinct=segment.rows,
+        last_sequence=segment.last_sequence,
+        digest="",
+        facts_digest="",
+        outcomes={"delivered": segment.rows},
+        sealed_ms=0,
+        deleted=False,
+    )
+
+
+def _block(
+    sequence: np.ndarray[tuple[int], np.dtype[np.int64]],
+    minute: int | np.ndarray[tuple[int], np.dtype[np.int64]],
+    table: SubjectTable,
+) -> RowBlock:
+    """Return rows with items alike: reconciling does not read them."""
+    count = len(sequence)
+    due_ms = minute * MINUTE_MS + sequence % MINUTE_MS
+    numbers = table.numbers(list(_SUBJECTS))
+    return RowBlock(
+        sequence=sequence,
+        due_ms=due_ms,
+        id_hash=sequence.astype(np.uint64),
+        size=np.full(count, len(_ITEM), np.uint32),
+        subject=numbers[sequence % len(_SUBJECTS)],
+        minute=due_ms // MINUTE_MS,
+        blob=_ITEM * count,
+    )
+
+
+def _facts(block: RowBlock) -> FactBlock:
+    count = len(block)
+    return FactBlock(
+        sequence=block.sequence,
+        minute=block.minute.astype(np.uint32),
+        at_ms=block.due_ms + block.sequence % 50,
+        target=np.zeros(count, np.uint16),
+        outcome=np.ones(count, np.uint8),
+        targets=[b"broker1"],
+    )

@@ -1,0 +1,75 @@
+"""Counting by hour and name, without a loop over what is counted."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_tools.columns import Int64s
+
+_DENSE_MAX = 1 << 16
+"""Up to so many cells are counted though some may be empty; more are sorted first."""
+
+
+class Cells:
+    """The cell, an hour and the number of a name, of each of some records.
+
+    Numbers are -1 where there is no name.
+    """
+
+    def __init__(self, hour: Int64s, number: Int64s) -> None:
+        """hour: minutes since 1970, of full hours."""
+        self._first = int(hour.min()) if len(hour) else 0
+        self._width = int(number.max()) + 2 if len(number) else 1
+        cell = (hour - self._first) // 60 * self._width + number + 1
+        size = int(cell.max()) + 1 if len(cell) else 0
+        self._cell = np.arange(size, dtype=np.int64)
+        """The cells that there are."""
+        self._place = cell
+        if size > _DENSE_MAX:
+            self._cell, self._place = np.unique(cell, return_inverse=True)
+
+    def counts(self, kind: Int64s, kinds: int) -> Int64s:
+        """Return how many records each cell has of each kind, an array of cells by kinds."""
+        flat = np.bincount(self._place * kinds + kind, minlength=len(self._cell) * kinds)
+        return flat.reshape(-1, kinds).astype(np.int64, copy=False)
+
+    def sums(self, values: Int64s) -> Int64s:
+        """Return the sums of values, which must stay below 2^53 for a cell."""
+        summed = np.bincount(self._place, weights=values, minlength=len(self._cell))
+        return summed.astype(np.int64)
+
+    def table(self, key: str, names: list[str], measures: Mapping[str, Int64s]) -> pa.Table:
+        """Return the cells that are not empty, with what was measured."""
+        filled = np.zeros(len(self._cell), np.bool_)
+        for values in measures.values():
+            filled |= values != 0
+        columns = {
+            **self._keys(key, names, np.flatnonzero(filled)),
+            **{name: values[filled] for name, values in measures.items()},
+        }
+        return pa.table(columns)
+
+    def histogram(self, key: str, names: list[str], bucket: Int64s) -> pa.Table:
+        """Return how many records each cell has of each bucket."""
+        most = int(bucket.max()) + 1 if len(bucket) else 1
+        found, counts = np.unique(self._place * most + bucket, return_counts=True)
+        return pa.table(
+            {
+                **self._keys(key, names, found // most),
+                "bucket": found % most,
+                "count": counts.astype(np.int64),
+            }
+        )
+
+    def _keys(
+        self, key: str, names: list[str], places: npt.NDArray[np.signedinteger]
+    ) -> dict[str, object]:
+        cell = self._cell[places]
+        number = cell % self._width - 1
+        texts = pa.array(names, pa.string())
+        return {
+            "hour": cell // self._width * 60 + self._first,
+            key: texts.take(pa.array(number, pa.int64(), mask=number < 0)),
+        }

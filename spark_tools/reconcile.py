@@ -1,0 +1,233 @@
+"""A run: tasks to an engine, accounts added up, books balanced, a verdict.
+
+An engine is whatever calls tasks and yields their results, in any order, in any process
+(`spark_tools/local.py`); nothing else differs between engines.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_tools.account import FINDINGS_SCHEMA, Account, GroupName, ReplicaHour, TaskResult
+from spark_tools.errors import ReconcileError
+from spark_tools.message_log import BLOCKS_AT_ONCE, BlocksTask, LogTask
+from spark_tools.plan import GroupPlan, Plan
+from spark_tools.segments import SegmentTask
+
+Task = SegmentTask | LogTask | BlocksTask
+Engine = Callable[[Sequence[Task]], Iterable[TaskResult]]
+
+FINDING_CLASSES: tuple[str, ...] = (
+    "lost",
+    "overdue",
+    "duplicate",
+    "phantom",
+    "early",
+    "late",
+    "misfiled",
+    "doubled",
+    "missing",
+    "unlogged",
+    "altered",
+    "replica_differs",
+)
+"""What makes a run end with findings, the worst first."""
+
+
+_FOLD_EVERY = 64
+"""Results after which tables are bounded again."""
+
+
+class Verdict(IntEnum):
+    """What a run says; the number is the exit code."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    INCOMPLETE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DifferentHour:
+    """An hour of which a replica has something else; hour: minutes since 1970."""
+
+    node_id: str
+    hour: int
+    what: str
+    authority_count: int
+    replica_count: int
+
+
+@dataclass(slots=True)
+class GroupResult:
+    """What was found of one group."""
+
+    plan: GroupPlan
+    account: Account
+    differing: list[DifferentHour] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Result:
+    """What was found of all groups.
+
+    findings: how many, by class; examples: the first of each class, by group, sequence and place.
+    """
+
+    plan: Plan
+    groups: list[GroupResult]
+    findings: Counter[str]
+    examples: pa.Table
+
+    @property
+    def problems(self) -> list[tuple[str, str, str, str]]:
+        """Why the input is not complete: cluster, group, node, and what is wrong."""
+        found = [("", "", "", text) for text in self.plan.problems]
+        for group in self.groups:
+            cluster, name = group.plan.name
+            account = group.account
+            found += [(cluster, name, node, text) for node, text in account.problems]
+            found += [
+                (cluster, name, node, f"{one.path} at {one.position}: {one.reason}")
+                for node, one in account.damages
+            ]
+            if account.totals["unexplained"]:
+                text = f"{account.totals['unexplained']} facts are of messages nobody can read"
+                found.append((cluster, name, "", text))
+        return sorted(found)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what the run says: findings come before what is not complete."""
+        if sum(self.findings.values()):
+            return Verdict.FINDINGS
+        return Verdict.INCOMPLETE if self.problems else Verdict.CLEAN
+
+
+def reconcile(plan: Plan, engine: Engine, on_findings: Callable[[pa.Table], None]) -> Result:
+    """Do what the plan says. on_findings: is handed every finding once, in tables.
+
+    Raises ReconcileError if the books do not balance: then nothing that was counted is true.
+    """
+    kept = _Kept(plan.request.examples, on_findings)
+    accounts: dict[GroupName, Account] = {group.name: group.account for group in plan.groups}
+
+    def run(tasks: Sequence[Task]) -> None:
+        # The largest first, so that none of them is left alone at the end.
+        ordered = sorted(tasks, key=lambda task: -task.weight)
+        for number, result in enumerate(engine(ordered), start=1):
+            accounts[result.name].merge(result.account)
+            kept.add(result.findings)
+            if number % _FOLD_EVERY == 0 or number == len(ordered):
+                for account in accounts.values():
+                    account.fold_subjects(plan.request.subjects_max)
+
+    run([task for group in plan.groups for task in group.tasks])
+    run([task for group in plan.groups for task in _second_look(group, accounts[group.name])])
+    groups = []
+    for group in plan.groups:
+        account = accounts[group.name]
+        wrong = account.imbalances()
+        if wrong:
+            raise ReconcileError(
+                f"the books of group {group.name.group} do not balance, a defect of this program: "
+                + "; ".join(wrong)
+            )
+        differing = _differing(group, account)
+        kept.add(_table_of(group, differing))
+        groups.append(GroupResult(group, account, differing))
+    return Result(plan, groups, kept.counts, kept.examples())
+
+
+def _second_look(group: GroupPlan, account: Account) -> list[BlocksTask]:
+    """Return the tasks that look into the blocks of sequences in which something is wrong."""
+    filed, logged = account.filed, account.logged
+    blocks = set(account.sequences.doubled)
+    blocks |= {
+        block for block in filed.keys() | logged.keys() if filed.get(block) != logged.get(block)
+    }
+    ordered = sorted(blocks)
+    return [
+        group.blocks_task(ordered[place : place + BLOCKS_AT_ONCE])
+        for place in range(0, len(ordered), BLOCKS_AT_ONCE)
+    ]
+
+
+def _differing(group: GroupPlan, account: Account) -> list[DifferentHour]:
+    """Return the hours in which a replica does not have what the authority has."""
+    mine = group.node.node_id
+    hours = {hour for _, hour in account.replicas} - group.uncompared_hours
+    found = []
+    for node, _ in group.replicas:
+        for hour in sorted(hours):
+            wanted = account.replicas.get((mine, hour), ReplicaHour())
+            has = account.replicas.get((node.node_id, hour), ReplicaHour())
+            pairs = [("rows", wanted.rows, has.rows)]
+            if hour not in group.unsealed_hours:
+                pairs.append(("facts", wanted.facts, has.facts))
+            found += [
+                DifferentHour(node.node_id, hour, what, one.count, other.count)
+                for what, one, other in pairs
+                if one != other
+            ]
+    return found
+
+
+def _table_of(group: GroupPlan, differing: Sequence[DifferentHour]) -> pa.Table:
+    rows = [
+        {
+            "class": "replica_differs",
+            "cluster": group.name.cluster,
+            "group": group.name.group,
+            "node": one.node_id,
+            "filed_minute": one.hour,
+            "note": f"{one.what} of this hour: {one.replica_count} here, {one.authority_count} on "
+            f"{group.node.node_id}, or others",
+        }
+        for one in differing
+    ]
+    return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)
+
+
+class _Kept:
+    """Counts findings, hands them on, and keeps some of each class, whatever order they come in."""
+
+    _ORDER = (
+        "class",
+        "cluster",
+        "group",
+        "sequence",
+        "file",
+        "position",
+        "at_ms",
+        "target",
+        "node",
+    )
+
+    def __init__(self, most: int, on_findings: Callable[[pa.Table], None]) -> None:
+        self.counts: Counter[str] = Counter()
+        self._most = most
+        self._on_findings = on_findings
+        self._examples: dict[str, pa.Table] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Take findings."""
+        if not table.num_rows:
+            return
+        self._on_findings(table)
+        for name in pc.unique(table["class"]).to_pylist():
+            mine = table.filter(pc.equal(table["class"], name))
+            if name in FINDING_CLASSES:
+                self.counts[name] += mine.num_rows
+            if name in self._examples:
+                mine = pa.concat_tables([self._examples[name], mine])
+            order = [(column, "ascending") for column in self._ORDER]
+            self._examples[name] = mine.take(pc.sort_indices(mine, order)[: self._most])
+
+    def examples(self) -> pa.Table:
+        """Return those that are kept."""
+        tables = [table for _, table in sorted(self._examples.items())]
+        return pa.concat_tables([FINDINGS_SCHEMA.empty_table(), *tables])

@@ -1,0 +1,229 @@
+"""The result of a run: one JSON document, and findings and tables as Parquet."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_tools.account import FACT_CLASSES, FINDINGS_SCHEMA, STATES, Tally
+from spark_tools.lateness import bucket_from_ms, quantile_ms
+from spark_tools.plan import GroupPlan, Plan
+from spark_tools.reconcile import FINDING_CLASSES, GroupResult, Result
+from spark_tools.tasks import FOREVER
+
+REPORT_SCHEMA = 1
+"""Counted up when a reader of an older version would misunderstand a newer one."""
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
+_ROWS_AT_ONCE = 65_536
+
+
+class Details:
+    """The Parquet files of a run in a directory: `findings.parquet`, and the tables at the end."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """directory: made if it is not there; None keeps nothing."""
+        self._directory = directory
+        self._writer: Any = None
+
+    def __enter__(self) -> Self:
+        """Begin the file of findings, so that there is one even without any."""
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(
+                self._directory / "findings.parquet", FINDINGS_SCHEMA, compression="zstd"
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, findings: pa.Table) -> None:
+        """Write findings down."""
+        if self._writer is not None:
+            self._writer.write_table(findings, row_group_size=_ROWS_AT_ONCE)
+
+    def add_tables(self, result: Result) -> None:
+        """Write the tables of a run: by subject and hour, by broker group and hour, lateness."""
+        if self._directory is None:
+            return
+        for name in ("subjects", "targets", "subject_lateness", "target_lateness"):
+            tables = []
+            for group in result.groups:
+                table = getattr(group.account, name).table()
+                for place, key in enumerate(group.plan.name._fields):
+                    column = pa.repeat(pa.scalar(group.plan.name[place]), table.num_rows)
+                    table = table.add_column(place, key, column)
+                tables.append(table)
+            pq.write_table(
+                pa.concat_tables(tables), self._directory / f"{name}.parquet", compression="zstd"
+            )
+
+
+def report(result: Result) -> dict[str, Any]:
+    """Return the result as what JSON knows; docs/reconciliation.md says what each field is."""
+    plan = result.plan
+    verdict = result.verdict
+    return {
+        "schema": REPORT_SCHEMA,
+        "verdict": verdict.name.lower(),
+        "exit_code": int(verdict),
+        "complete": not result.problems,
+        "parameters": _parameters(plan),
+        "watermark": _time(plan.watermark_ms),
+        "watermark_ms": plan.watermark_ms,
+        "manifests": [one for group in plan.groups for one in _manifests(group)],
+        "findings": {name: result.findings[name] for name in FINDING_CLASSES},
+        "problems": [
+            dict(zip(("cluster", "group", "node", "problem"), one, strict=True))
+            for one in result.problems
+        ],
+        "groups": [_group(group) for group in result.groups],
+        "examples": result.examples.to_pylist(),
+    }
+
+
+def encode_report(document: Mapping[str, Any]) -> bytes:
+    """Return a report as JSON, indented."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def _parameters(plan: Plan) -> dict[str, Any]:
+    request = plan.request
+    return {
+        "from": _minute(request.from_minute) if request.from_minute else None,
+        "to": _minute(request.to_minute) if request.to_minute < FOREVER else None,
+        "grace_ms": request.grace_ms,
+        "final": request.final,
+        "max_late_ms": request.max_late_ms,
+        "expected_groups": list(request.expected_groups),
+        "subjects_max": request.subjects_max,
+        "examples": request.examples,
+    }
+
+
+def _manifests(group: GroupPlan) -> list[dict[str, Any]]:
+    sources = [(group.node, group.authority.manifest, "authority")]
+    sources += [(node, manifest, "replica") for node, manifest in group.replicas]
+    return [
+        {
+            "cluster": node.name.cluster,
+            "group": node.name.group,
+            "node": node.node_id,
+            "role": role,
+            "root": node.root,
+            "made": _time(manifest.made_ms),
+            "made_ms": manifest.made_ms,
+            "sequence": manifest.sequence,
+            "fact_number": manifest.fact_number,
+            "first_sequence": manifest.first_sequence,
+            "log_next_sequence": manifest.log_next_sequence,
+            "journal_next_number": manifest.journal_next_number,
+            "segments": len(manifest.segments),
+            "sealed": len(manifest.sealed),
+        }
+        for node, manifest, role in sources
+    ]
+
+
+def _group(group: GroupResult) -> dict[str, Any]:
+    account, plan, totals = group.account, group.plan, group.account.totals
+    return {
+        "cluster": plan.name.cluster,
+        "group": plan.name.group,
+        "accepted": totals["accepted"],
+        "bytes": totals["bytes"],
+        "states": {name: totals[name] for name in STATES},
+        "facts": totals["facts"],
+        "fact_classes": {name: totals[name] for name in FACT_CLASSES},
+        "early": totals["early"],
+        "misfiled": totals["misfiled"] + totals["misfiled_in_log"],
+        "doubled": totals["doubled"],
+        "log": {
+            "records": totals["records"],
+            "missing": totals["missing"],
+            "unlogged": totals["unlogged"],
+            "altered": totals["altered"],
+            "unchecked": totals["unchecked"],
+            "first_sequence": plan.authority.manifest.first_sequence,
+        },
+        "deleted": plan.deleted,
+        "pending_before": plan.pending_before,
+        "replicas_differ": [
+            {
+                "node": one.node_id,
+                "hour": _minute(one.hour),
+                "what": one.what,
+                "authority": one.authority_count,
+                "replica": one.replica_count,
+            }
+            for one in group.differing
+        ],
+        "lateness_ms": _lateness(account.target_lateness, {}),
+        "by_subject": _rows(account.subjects, account.subject_lateness, "subject"),
+        "by_target": _rows(account.targets, account.target_lateness, "target"),
+    }
+
+
+def _rows(tally: Tally, lateness: Tally, key: str) -> list[dict[str, Any]]:
+    buckets: dict[tuple[int, str], dict[int, int]] = {}
+    for row in lateness.table().to_pylist():
+        counts = buckets.setdefault((row["hour"], row[key]), {})
+        counts[row["bucket"]] = row["count"]
+    rows = []
+    for row in tally.table().to_pylist():
+        counts = buckets.get((row["hour"], row[key]), {})
+        kept = {name: value for name, value in row.items() if value or name == key}
+        rows.append({**kept, "hour": _minute(row["hour"]), "lateness_ms": _quantiles(counts)})
+    return rows
+
+
+def _lateness(tally: Tally, counts: dict[int, int]) -> dict[str, Any]:
+    for row in tally.table().to_pylist():
+        counts[row["bucket"]] = counts.get(row["bucket"], 0) + row["count"]
+    return {
+        **_quantiles(counts),
+        "buckets": [
+            {"from_ms": bucket_from_ms(bucket), "count": counts[bucket]}
+            for bucket in sorted(counts)
+        ],
+    }
+
+
+def _quantiles(counts: dict[int, int]) -> dict[str, int | None]:
+    return {name: quantile_ms(counts, share) for name, share in _QUANTILES.items()}
+
+
+def _time(ms: int) -> str:
+    when = datetime.fromtimestamp(ms // 1000, UTC)
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def _minute(minute: int) -> str:
+    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}Z"
+
+
+def summary(result: Result) -> Sequence[tuple[str, str]]:
+    """Return what a terminal shows: names and figures."""
+    lines = []
+    for group in result.groups:
+        totals = group.account.totals
+        shown = ", ".join(f"{name} {totals[name]:,}" for name in STATES if totals[name])
+        name = ".".join(group.plan.name)
+        lines.append((name, f"accepted {totals['accepted']:,}: {shown or 'nothing'}"))
+        if totals["facts"]:
+            shown = ", ".join(f"{one} {totals[one]:,}" for one in FACT_CLASSES if totals[one])
+            lines.append((name, f"facts {totals['facts']:,}: {shown}"))
+    lines += [(one, f"{count:,}") for one in FINDING_CLASSES if (count := result.findings[one])]
+    return lines

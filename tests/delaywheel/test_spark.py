@@ -1,0 +1,153 @@
+"""`delaywheel spark reconcile` says by its exit code what it found; errors have their own."""
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from delaywheel.main import main
+from storage.disk import DirectoryDisk
+from storage.manifest import encode_manifest, read_manifest
+from tests.spark_tools.worlds import world_of
+from tests.storage.store_rig import StoreRig
+
+
+def invoke(*options: str) -> Result:
+    return CliRunner().invoke(main, ["spark", "reconcile", *options])
+
+
+def directory(root: Path, *, deliver: bool = True) -> Path:
+    """Write the directory of a node that has taken a few messages."""
+    rig = StoreRig(3)
+    rig.open()
+    rig.split(100)
+    rig.commit([rig.now_ms + 10 * place for place in range(5)])
+    rig.file(10)
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    if deliver:
+        rig.deliver()
+        rig.journal()
+        rig.note()
+    rig.checkpoint()
+    for path, data in rig.disk.contents().items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    return root
+
+
+def test_a_directory_is_reconciled_as_it_is_now(tmp_path: Path) -> None:
+    data, output = directory(tmp_path / "data"), tmp_path / "result.json"
+    details = tmp_path / "details"
+    found = invoke("--root", str(data), "--output", str(output), "--details", str(details))
+    assert found.exit_code == 0, found.output
+    assert "accepted 5: delivered 5" in found.output
+    result = json.loads(output.read_bytes())
+    assert (result["schema"], result["verdict"], result["complete"]) == (1, "clean", True)
+    assert result["groups"][0]["states"]["delivered"] == 5
+    assert pq.read_table(details / "findings.parquet").num_rows == 0
+    assert sum(pq.read_table(details / "subjects.parquet")["accepted"].to_pylist()) == 5
+
+
+def test_what_is_overdue_is_a_finding_and_lost_if_nothing_runs(tmp_path: Path) -> None:
+    data, details = directory(tmp_path / "data", deliver=False), tmp_path / "details"
+    found = invoke("--root", str(data), "--details", str(details))
+    assert found.exit_code == 1
+    assert "overdue: 5" in found.output
+    table = pq.read_table(details / "findings.parquet")
+    assert table["class"].to_pylist() == ["overdue"] * 5
+    assert all(table["message_id"].to_pylist())
+    found = invoke("--root", str(data), "--final")
+    assert found.exit_code == 1
+    assert "lost: 5" in found.output
+
+
+def test_a_manifest_names_the_files_of_another_directory(tmp_path: Path) -> None:
+    data, file = directory(tmp_path / "data"), tmp_path / "manifest.json"
+    manifest = read_manifest(DirectoryDisk(data), now_ms=1)
+    file.write_bytes(encode_manifest(manifest))
+    assert invoke("--manifest", f"{file}={data}").exit_code == 0
+    # Its own directory has none of the files.
+    found = invoke("--manifest", str(file))
+    assert found.exit_code == 2
+    assert "not complete" in found.output
+
+
+def test_a_group_that_is_missing_is_incomplete(tmp_path: Path) -> None:
+    data = directory(tmp_path / "data")
+    assert invoke("--root", str(data), "--expect-group", "elsewhere").exit_code == 2
+
+
+def test_the_range_is_of_utc_minutes(tmp_path: Path) -> None:
+    source = world_of(2).written(tmp_path / "data")
+    file = tmp_path / "m.json"
+    file.write_bytes(encode_manifest(source.manifest))
+    output = tmp_path / "result.json"
+    options = ["--manifest", f"{file}={source.root}", "--output", str(output)]
+    invoke(*options, "--from", "2013-11-27T00:00Z", "--to", "2013-11-27T01:00+01:00")
+    assert not output.exists(), "an empty range"
+    invoke(*options, "--from", "2013-11-27T00:00Z", "--to", "2013-11-27T00:01Z")
+    result = json.loads(output.read_bytes())
+    assert result["parameters"]["from"] == "2013-11-27T00:00Z"
+    assert {row["hour"] for row in result["groups"][0]["by_subject"]} == {"2013-11-27T00:00Z"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--root", "nowhere"],
+        ["--from", "yesterday"],
+        ["--from", "2013-11-27T00:00:07Z"],
+        ["--manifest", "nowhere.json"],
+        ["--unknown"],
+    ],
+)
+def test_every_error_is_3_and_no_verdict(options: list[str]) -> None:
+    found = invoke(*options)
+    assert found.exit_code == 3, found.output
+    assert "Error" in found.output
+
+
+def test_nodes_that_are_no_replicas_and_directories_named_twice_are_errors(tmp_path: Path) -> None:
+    data = directory(tmp_path / "data")
+    assert invoke("--root", str(data), "--root", str(data)).exit_code == 3
+    manifest = read_manifest(DirectoryDisk(data), now_ms=1)
+    other = msgspec.structs.replace(
+        manifest, log_uuid="00000000-0000-4000-8000-000000000001", storage_uuid="x"
+    )
+    file = tmp_path / "m.json"
+    file.write_bytes(encode_manifest(other))
+    found = invoke("--root", str(data), "--manifest", f"{file}={data}")
+    assert found.exit_code == 3
+    assert "not copies of each other" in found.output
+
+
+def test_a_defect_is_an_error_with_its_traceback_and_never_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = directory(tmp_path / "data")
+
+    def broken(*_: object) -> object:
+        raise AssertionError("broken on purpose")
+
+    monkeypatch.setattr("spark_tools.plan.make_plan", broken)
+    found = invoke("--root", str(data))
+    assert found.exit_code == 3
+    assert "broken on purpose" in found.output + capfd.readouterr().err
+
+
+def test_without_the_extra_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = directory(tmp_path / "data")
+    for name in [name for name in sys.modules if name.startswith(("spark_tools", "pyarrow"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    found = invoke("--root", str(data))
+    assert found.exit_code == 3
+    assert "extra `spark`" in found.output

@@ -1,0 +1,80 @@
+"""A running server is reconciled at any moment, and owes nothing once all was due."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes.real_processes import (
+    ROOT,
+    Producer,
+    RecordingBroker,
+    make_item,
+    server,
+    wall_ms,
+)
+
+pytestmark = pytest.mark.process
+OPTIONS = (
+    "--set",
+    "storage.checkpoint_interval_ms=400",
+    "--set",
+    "storage.message_log_file_bytes_max=1048576",
+)
+MESSAGES = 4000
+
+
+def reconcile(data: Path, output: Path, *options: str) -> dict[str, Any]:
+    """Run the command; return what it wrote."""
+    command = [sys.executable, "-m", "delaywheel", "spark", "reconcile", "--root", str(data)]
+    done = subprocess.run(
+        [*command, "--output", str(output), *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(output.read_bytes())
+    assert result["verdict"] == "clean"
+    assert result["complete"]
+    return result
+
+
+def test_a_running_server_has_no_findings_and_at_the_end_nothing_is_lost(tmp_path: Path) -> None:
+    data, output = tmp_path / "data", tmp_path / "result.json"
+    accepted = []
+    with (
+        RecordingBroker() as broker,
+        server(data, broker_port=broker.port, options=OPTIONS) as node,
+    ):
+        node.wait_ready()
+        with Producer(node.port) as producer:
+            for begin in range(0, MESSAGES, 500):
+                now_ms = wall_ms()
+                items = [
+                    make_item(f"m{n}", now_ms + 200 + n % 40 * 100, subject=f"s{n % 3}")
+                    for n in range(begin, begin + 500)
+                ]
+                assert producer.send(items) == {}
+                [group] = reconcile(data, output)["groups"]
+                states = group["states"]
+                assert states["delivered"] + states["waiting"] == group["accepted"]
+                assert group["accepted"] >= begin + 500
+                accepted.append(group["accepted"])
+        until = time.monotonic() + 30
+        while len(broker.deliveries) < MESSAGES:
+            assert time.monotonic() < until, "not delivered"
+            time.sleep(0.05)
+        assert node.terminate() < 15
+    [group] = reconcile(data, output, "--final", "--grace-ms", "0")["groups"]
+    assert group["states"]["delivered"] == group["accepted"] == MESSAGES
+    assert group["fact_classes"]["first"] == group["facts"] == MESSAGES
+    assert group["early"] == group["log"]["missing"] == group["log"]["unlogged"] == 0
+    assert group["log"]["records"] == MESSAGES
+    assert accepted[-1] == MESSAGES

@@ -1,0 +1,459 @@
+"""Logs of one node with faults put into them on purpose, made by storage's own writers.
+
+What is written is drawn from a seed. A `World` is the files and a manifest of them; what is wrong
+with it nobody needs to say: `tests/spark_tools/oracle.py` finds out by itself.
+"""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from spark_tools.plan import Source
+from storage.columns import RecordKind
+from storage.entries import SubjectTable
+from storage.facts import FactBlock, Outcome
+from storage.manifest import (
+    JournalFile,
+    Manifest,
+    MessageLogFile,
+    SealedSegment,
+    UnsealedSegment,
+)
+from storage.message_log import Append
+from storage.rows import RowBlock
+from storage.segment import Segment
+from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
+from tests.simulation.disk import SimDisk
+from tests.storage.qmq_items import qmq_item
+from tests.storage.small_logs import LOG_UUID, NOW_MS, recover
+from tests.storage.small_segments import new_journal, segment_disk
+
+T0 = NOW_MS // MINUTE_MS
+"""A midnight."""
+SUBJECTS = (b"boarding", b"gate", b"caf\xe9")
+TARGETS = (b"g1", b"g2")
+FAULTS = (
+    "no_fact",
+    "duplicate",
+    "repeated",
+    "other",
+    "phantom",
+    "future_fact",
+    "early",
+    "strayed",
+    "misfiled",
+    "doubled",
+    "missing",
+    "unlogged",
+    "altered",
+    "deleted",
+    "trimmed_log",
+)
+"""What can be wrong."""
+
+
+@dataclass(slots=True)
+class Message:
+    """A message, as its record tells of it."""
+
+    sequence: int
+    due_ms: int
+    floor: int
+    subject: bytes
+    id_hash: int
+    body: bytes
+
+    @property
+    def minute(self) -> int:
+        return max(self.due_ms // MINUTE_MS, self.floor)
+
+    @property
+    def item(self) -> bytes:
+        return qmq_item(self.due_ms, self.subject, b"id-%d" % self.sequence, self.body)
+
+
+@dataclass(slots=True)
+class Fact:
+    sequence: int
+    minute: int
+    at_ms: int
+    target: bytes
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class World:
+    """The files of a node, and the manifest of what counts."""
+
+    files: dict[str, bytes]
+    manifest: Manifest
+
+    def written(self, root: Path) -> Source:
+        """Write the files below a directory, and return what a plan takes."""
+        for path, data in self.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(data)
+        root.mkdir(parents=True, exist_ok=True)
+        return Source(self.manifest, str(root))
+
+
+def span_of(minute: int) -> SegmentKey:
+    """Return the segment of this world that covers a minute: minutes, then hours, then days."""
+    if T0 - 5 <= minute < T0 + 60:
+        return SegmentKey(minute, Span.MINUTE)
+    if T0 <= minute < T0 + 1440:
+        return key_of_minute(minute, Span.HOUR)
+    return (
+        key_of_minute(minute, Span.DAY) if minute >= T0 + 1440 else SegmentKey(minute, Span.MINUTE)
+    )
+
+
+@dataclass(slots=True)
+class Builder:
+    """Makes a world; each step may be left out, or changed, by a test."""
+
+    chance: random.Random
+    faults: frozenset[str] = frozenset()
+    share: float = 0.15
+    messages: list[Message] = field(default_factory=list)
+    controls: list[int] = field(default_factory=list)
+    """Sequences of records that are no messages."""
+    rows: dict[SegmentKey, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    filed: dict[SegmentKey, list[Fact]] = field(default_factory=lambda: defaultdict(list))
+    journal: list[Fact] = field(default_factory=list)
+    sealed: set[SegmentKey] = field(default_factory=set)
+    deleted: set[SegmentKey] = field(default_factory=set)
+    filed_sequence: int = 0
+    trimmed: int = 0
+    """Files of the message_log that are gone."""
+    log_next: int = 0
+    batches: list[tuple[int, int, list[Message]]] = field(default_factory=list)
+    """Kind, floor minute and messages of each batch of the message_log."""
+
+    def struck(self, fault: str) -> bool:
+        return fault in self.faults and self.chance.random() < self.share
+
+    def accept(self, count: int) -> None:
+        """Accept messages, batch by batch, with control records in between."""
+        chance, sequence, floor = self.chance, 2, T0 - 5
+        while len(self.messages) < count:
+            if chance.random() < 0.2:
+                self.batches.append((RecordKind.FLOOR, floor, []))
+                self.controls.append(sequence)
+                sequence += 1
+                continue
+            floor += chance.choice([0, 0, 1])
+            floor = min(floor, T0 + 5)
+            batch = []
+            for _ in range(chance.randrange(1, 7)):
+                ahead = chance.choice([-10, 0, 3, 3, 8, 20, 100, 500, 3000])
+                due_ms = (T0 - 5) * MINUTE_MS + chance.randrange(
+                    -MINUTE_MS, ahead * MINUTE_MS + 600_000
+                )
+                batch.append(
+                    Message(
+                        sequence,
+                        due_ms,
+                        floor,
+                        chance.choice(SUBJECTS),
+                        chance.getrandbits(64),
+                        bytes(chance.randrange(40)),
+                    )
+                )
+                sequence += 1
+            self.messages += batch
+            self.batches.append((RecordKind.MESSAGE, floor, batch))
+        self.log_next = sequence
+
+    def file(self) -> None:
+        """Put rows into segments; some of the last messages are in the message_log only."""
+        chance = self.chance
+        self.filed_sequence = chance.choice([self.log_next - 1, chance.randrange(1, self.log_next)])
+        beyond: dict[SegmentKey, int] = {}
+        for message in self.messages:
+            key = span_of(message.minute)
+            more = beyond.setdefault(key, chance.choice([0, 0, chance.randrange(self.log_next)]))
+            if message.sequence > max(self.filed_sequence, more):
+                continue
+            if self.struck("missing"):
+                continue
+            if self.struck("misfiled"):
+                key = span_of(message.minute + chance.choice([-2, -1, 1, 2, 70]))
+            if self.struck("altered"):
+                message = chance.choice(  # noqa: PLW2901
+                    [
+                        replace(message, due_ms=message.due_ms + 1),
+                        replace(message, id_hash=message.id_hash ^ 1),
+                        replace(message, body=message.body + b"x"),
+                    ]
+                )
+            self.rows[key].append(message)
+            if self.struck("doubled"):
+                other = span_of(message.minute + chance.choice([0, 1, 3]))
+                self.rows[other].append(message)
+            if self.struck("unlogged") and self.controls:
+                sequence = chance.choice(self.controls)
+                if sequence < message.sequence:
+                    self.rows[key].insert(
+                        -1,
+                        Message(sequence, message.due_ms, message.floor, b"gate", 1, b"x"),
+                    )
+        for key, rows in self.rows.items():
+            rows.sort(key=lambda one: one.sequence)
+            above = [one for one in rows if one.sequence > self.filed_sequence]
+            if not above and chance.random() < (0.75 if key.end <= T0 else 0.2):
+                self.sealed.add(key)
+            if key in self.sealed and "deleted" in self.faults and chance.random() < 0.4:
+                self.deleted.add(key)
+
+    def tell(self) -> None:
+        """Tell what became of most messages."""
+        chance = self.chance
+        where = [(key, message) for key, rows in sorted(self.rows.items()) for message in rows]
+        in_rows = {message.sequence for _, message in where}
+        where += [
+            (span_of(one.minute), one) for one in self.messages if one.sequence not in in_rows
+        ]
+        for key, message in where:
+            minute = message.minute if key.start <= message.minute < key.end else key.start
+            if key not in self.sealed and (message.due_ms > NOW_MS or chance.random() < 0.1):
+                continue
+            if self.struck("no_fact"):
+                continue
+            if self.struck("strayed"):
+                minute = chance.randrange(key.start, key.end)
+            at_ms = message.due_ms + chance.choice([0, 1, 7, 8, 300, 50_000])
+            if self.struck("early"):
+                at_ms = message.due_ms - chance.choice([1, 1, 500])
+            outcome = Outcome.DELIVERED
+            if chance.random() < 0.2:
+                outcome = chance.choice(list(Outcome))
+            first = Fact(message.sequence, minute, at_ms, chance.choice(TARGETS), outcome)
+            told = [first]
+            if self.struck("duplicate"):
+                told.append(
+                    Fact(
+                        message.sequence,
+                        minute,
+                        at_ms + chance.choice([0, 3]),
+                        chance.choice(TARGETS),
+                        Outcome.DELIVERED,
+                    )
+                )
+            if self.struck("other"):
+                later = at_ms + chance.choice([-5, 0, 5])
+                told.append(
+                    Fact(
+                        message.sequence, minute, later, first.target, chance.choice(list(Outcome))
+                    )
+                )
+            if self.struck("repeated"):
+                told.append(first)
+            if self.struck("phantom"):
+                told.append(
+                    Fact(message.sequence + chance.choice([1, 1000]), minute, at_ms, b"g1", outcome)
+                )
+            if self.struck("future_fact"):
+                told.append(Fact(self.log_next + 5, minute, at_ms, b"g3", outcome))
+            chance.shuffle(told)
+            for fact in told:
+                if key in self.sealed or chance.random() < 0.7:
+                    self.filed[key].append(fact)
+                else:
+                    self.journal.append(fact)
+        for facts in self.filed.values():
+            chance.shuffle(facts)
+        if "trimmed_log" in self.faults:
+            self.trimmed = chance.randrange(4)
+
+    def build(self, *, node: str = "n1", group: str = "g", made_ms: int = NOW_MS + 30_000) -> World:
+        """Write everything, and return it."""
+        disk = segment_disk()
+        disk.make_directory("message_log")
+        log, next_sequence = self._write_log(disk)
+        segments = self._write_segments(disk)
+        journal = self._write_journal(disk)
+        unsealed, sealed = [], []
+        for key in sorted(segments):
+            segment = segments[key]
+            common: dict[str, object] = {
+                "file": key.path,
+                "facts_file": key.facts_path,
+                "start_minute": key.start,
+                "span": key.span.name.lower(),
+                "length": segment.file.length,
+                "rows": segment.rows,
+                "last_sequence": segment.last_sequence,
+                "facts_length": segment.facts_file.length,
+            }
+            if key not in self.sealed:
+                more: dict[str, object] = {
+                    "earliest_due_ms": segment.earliest_due_ms,
+                    "facts": segment.facts,
+                }
+                unsealed.append(msgspec.convert({**common, **more}, UnsealedSegment))
+                continue
+            outcomes: dict[str, int] = defaultdict(int)
+            for fact in self.filed[key]:
+                outcomes[fact.outcome.name.lower()] += 1
+            more = {
+                "distinct": segment.rows,
+                "digest": "0" * 32,
+                "facts_digest": "0" * 32,
+                "outcomes": dict(outcomes),
+                "sealed_ms": NOW_MS,
+                "deleted": key in self.deleted,
+            }
+            sealed.append(msgspec.convert({**common, **more}, SealedSegment))
+        files = disk.contents()
+        for key in self.deleted:
+            files.pop(key.path, None)
+            files.pop(key.facts_path, None)
+        kept = log[min(self.trimmed, len(log) - 1) :]
+        first = kept[0].first_sequence
+        if first > self.filed_sequence + 1:
+            kept, first = log, 1
+        manifest = Manifest(
+            made_ms=made_ms,
+            cluster="c",
+            group=group,
+            node_id=node,
+            log_uuid=str(LOG_UUID),
+            storage_uuid=f"{group}-{node}",
+            written_ms=NOW_MS,
+            sequence=self.filed_sequence,
+            fact_number=0,
+            first_sequence=first,
+            floor_minute=T0,
+            hour_mark=T0 + 60,
+            day_mark=T0 + 1440,
+            log_next_sequence=next_sequence,
+            journal_next_number=len(self.journal) + 1,
+            deleted_from_minute=0,
+            segments=tuple(unsealed),
+            dead_segments=(),
+            sealed=tuple(sealed),
+            dead_sealed=(),
+            journal=journal,
+            message_log=tuple(kept),
+            retired=(),
+            quarantined=(),
+            faults=(),
+        )
+        return World(files, manifest)
+
+    def _write_log(self, disk: SimDisk) -> tuple[list[MessageLogFile], int]:
+        log, _ = recover(disk, file_bytes_max=1500)
+        for kind, floor, batch in self.batches:
+            if kind is RecordKind.FLOOR:
+                log.append(
+                    [Append(kind=RecordKind.FLOOR, count=1, floor_minute=floor, arrays={})],
+                    append_ms=NOW_MS,
+                )
+                continue
+            names = sorted({one.subject for one in batch})
+            items = [one.item for one in batch]
+            append = Append(
+                kind=RecordKind.MESSAGE,
+                count=len(batch),
+                floor_minute=floor,
+                names=names,
+                arrays={
+                    "due_ms": np.array([one.due_ms for one in batch], np.int64),
+                    "id_hash": np.array([one.id_hash for one in batch], np.uint64),
+                    "size": np.array([len(item) for item in items], np.uint32),
+                    "subject": np.array([names.index(one.subject) for one in batch], np.uint16),
+                },
+                blob=items,
+            )
+            log.append([append], append_ms=NOW_MS)
+        contents = disk.contents()
+        files = log.files()
+        nexts = [*(one.first_sequence for one in files[1:]), log.next_sequence]
+        return [
+            MessageLogFile(
+                file=one.path,
+                first_sequence=one.first_sequence,
+                next_sequence=after,
+                length=len(contents[one.path]),
+            )
+            for one, after in zip(files, nexts, strict=True)
+        ], log.next_sequence
+
+    def _write_segments(self, disk: SimDisk) -> dict[SegmentKey, Segment]:
+        table, found = SubjectTable(), {}
+        for key in sorted({*self.rows, *self.filed}):
+            segment = Segment.new(disk, LOG_UUID, key)
+            rows = self.rows.get(key, [])
+            while rows:
+                # A sequence that is there twice must be in one batch: readers drop it elsewhere.
+                count = self.chance.randrange(1, len(rows) + 1)
+                while count < len(rows) and rows[count].sequence == rows[count - 1].sequence:
+                    count += 1
+                part, rows = rows[:count], rows[count:]
+                items = [one.item for one in part]
+                block = RowBlock(
+                    sequence=np.array([one.sequence for one in part], np.int64),
+                    due_ms=np.array([one.due_ms for one in part], np.int64),
+                    id_hash=np.array([one.id_hash for one in part], np.uint64),
+                    size=np.array([len(item) for item in items], np.uint32),
+                    subject=table.numbers([one.subject for one in part]),
+                    minute=np.zeros(len(part), np.int64),
+                    blob=b"".join(items),
+                )
+                segment.append(block, table, epoch=1, append_ms=NOW_MS)
+            facts = self.filed.get(key, [])
+            while facts:
+                count = self.chance.randrange(1, len(facts) + 1)
+                segment.append_facts(block_of(facts[:count]), epoch=1, append_ms=NOW_MS)
+                facts = facts[count:]
+            found[key] = segment
+        return found
+
+    def _write_journal(self, disk: SimDisk) -> tuple[JournalFile, ...]:
+        if not self.journal:
+            return ()
+        journal = new_journal(disk)
+        facts = self.journal
+        while facts:
+            count = self.chance.randrange(1, len(facts) + 1)
+            journal.append([block_of(facts[:count])], append_ms=NOW_MS, epoch=1)
+            facts = facts[count:]
+        path = "dispatch_log/journal/00000000000000000001.log"
+        length = len(disk.contents()[path])
+        return (
+            JournalFile(
+                file=path, first_number=1, next_number=len(self.journal) + 1, length=length
+            ),
+        )
+
+
+def block_of(facts: list[Fact]) -> FactBlock:
+    """Return facts as a block."""
+    targets = sorted({fact.target for fact in facts})
+    return FactBlock(
+        sequence=np.array([one.sequence for one in facts], np.int64),
+        minute=np.array([one.minute for one in facts], np.uint32),
+        at_ms=np.array([one.at_ms for one in facts], np.int64),
+        target=np.array([targets.index(one.target) for one in facts], np.uint16),
+        outcome=np.array([one.outcome for one in facts], np.uint8),
+        targets=targets,
+    )
+
+
+def builder_of(seed: int, faults: frozenset[str] = frozenset(), *, count: int = 60) -> Builder:
+    """Return a builder that has done all of its steps."""
+    builder = Builder(random.Random(seed), faults)
+    builder.accept(count)
+    builder.file()
+    builder.tell()
+    return builder
+
+
+def world_of(seed: int, faults: frozenset[str] = frozenset(), *, count: int = 60) -> World:
+    """Return the world of a seed."""
+    return builder_of(seed, faults, count=count).build()
