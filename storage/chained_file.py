@@ -147,11 +147,13 @@ class ChainedFile:
             self._file.close()
             self._file = None
 
-    def cut(self) -> None:
-        """Cut what lies beyond `length`, where there is any."""
+    def cut(self) -> bool:
+        """Cut what lies beyond `length`; say whether there was any. Not durable by itself."""
         file = self.file()
-        if file.size() > self.length:
-            file.truncate(self.length)
+        if file.size() <= self.length:
+            return False
+        file.truncate(self.length)
+        return True
 
 
 def read_columns(

@@ -254,13 +254,26 @@ def _drafts(seals: Seals, *, first_number: int, append_ms: int) -> Iterator[Batc
 
 def read_seals(disk: Disk, log_uuid: UUID, end: SealsEnd) -> Iterator[Seal | Damage]:
     """Yield all seals that count, oldest first; a later one of a segment replaces an earlier."""
-    for file in list_log_files(disk, SEALS_DIRECTORY):
-        if file.first_sequence <= end.file:
-            for found in _read_file(disk, log_uuid, file, end):
-                if isinstance(found, Damage):
-                    yield found
-                else:
-                    yield from seals_of_columns(found[2])
+    files = [
+        file
+        for file in list_log_files(disk, SEALS_DIRECTORY)
+        if file.first_sequence <= end.file
+    ]
+    for file, until in _with_ends(files, end):
+        for found in _read_file(disk, log_uuid, file, end, until=until):
+            if isinstance(found, Damage):
+                yield found
+            else:
+                yield from seals_of_columns(found[2])
+
+
+def _with_ends(files: Sequence[LogFile], end: SealsEnd) -> Iterator[tuple[LogFile, int]]:
+    """Yield files with the number behind their last seal.
+
+    A file may be longer than that: a power cut brings back what was cut off, once it is closed.
+    """
+    ends = [*(file.first_sequence for file in files[1:]), end.count + 1]
+    return zip(files, ends, strict=False)
 
 
 def read_last_seals(
@@ -282,8 +295,8 @@ def read_last_seals(
     ]
     files.append(log_file(SEALS_DIRECTORY, end.file))
     number = files[0].first_sequence
-    for file in files:
-        for found in _read_file(disk, log_uuid, file, end):
+    for file, until in _with_ends(files, end):
+        for found in _read_file(disk, log_uuid, file, end, until=until):
             if isinstance(found, Damage):
                 damages.append(found)
                 continue
@@ -292,8 +305,8 @@ def read_last_seals(
             if number < first and not damages:
                 reason = f"seals {number} to {first - 1} are missing"
                 damages.append(Damage(file.path, 0, 0, reason))
-            if first < number or after > end.count + 1:
-                continue  # Bytes of another time: these numbers were read, or do not count.
+            if first < number:
+                continue  # Bytes of another time: these numbers were read.
             parts.append(_copy(dict(columns.arrays)))
             number = after
     if number <= end.count and not damages:
@@ -317,9 +330,12 @@ _Found = tuple[int, int, Columns]
 
 
 def _read_file(
-    disk: Disk, log_uuid: UUID, file: LogFile, end: SealsEnd
+    disk: Disk, log_uuid: UUID, file: LogFile, end: SealsEnd, *, until: int
 ) -> Iterator[_Found | Damage]:
-    """Yield first number, append time and columns of each batch of a file that counts."""
+    """Yield first number, append time and columns of each batch of a file that counts.
+
+    Those with seals from the number `until` on are bytes of another time.
+    """
     length = end.length
     if file.first_sequence != end.file:
         try:
@@ -342,7 +358,8 @@ def _read_file(
         except ColumnsError as error:
             yield Damage(file.path, position, batch.size, str(error), batch)
         else:
-            yield batch.base_sequence, batch.append_ms, columns
+            if batch.next_sequence <= until:
+                yield batch.base_sequence, batch.append_ms, columns
 
 
 @dataclass(slots=True)
@@ -387,16 +404,16 @@ class _Reading:
         self._next = min(wanted[0].first_sequence, end.needed)
         room = max(end.count + 1 - self._next, 0)
         self._found, self._deleted = _empty_live(room), np.empty(room, np.uint8)
-        for file in wanted:
-            self._read(file)
+        for file, until in _with_ends(wanted, end):
+            self._read(file, until)
         self._expect(end.count + 1, files[-1].path)
         return files
 
-    def _read(self, file: LogFile) -> None:
+    def _read(self, file: LogFile, until: int) -> None:
         self._expect(file.first_sequence, file.path)
         parts: list[Seals] = []
         append_ms, whole = 0, True
-        for found in _read_file(self._disk, self._log_uuid, file, self._end):
+        for found in _read_file(self._disk, self._log_uuid, file, self._end, until=until):
             if isinstance(found, Damage):
                 whole = False
                 self.damages.append(found)
@@ -404,8 +421,8 @@ class _Reading:
             first, append_ms, columns = found
             whole &= first == self._next
             seals = dict(columns.arrays)
-            if first < self._next or first + _count(seals) > self._end.count + 1:
-                continue  # Bytes of another time: these numbers were read, or do not count.
+            if first < self._next:
+                continue  # Bytes of another time: these numbers were read.
             self._next = first + _count(seals)
             self._keep(_live(first, seals), seals["deleted"])
             parts.append(seals)
@@ -505,7 +522,9 @@ class SealsLog:
         log._settled_parts = tuple(log._parts)
         log.live = log._settled_live = reading.live()
         if log._file is not None and disk.exists(log._file.path):
-            log._file.cut()
+            if log._file.cut():
+                # The next seals may go to another file, and this one be read to its end.
+                log._file.file().sync()
             log._file.close()
         return log, reading.damages
 
@@ -628,20 +647,24 @@ class SealsLog:
         damages: list[Damage] = []
         for place in np.unique(places).tolist():
             wanted = numbers[places == place]
-            for first, seals in self._seals_of(self.files[place], damages):
+            following = self.files[place + 1 : place + 2]
+            until = following[0].first_sequence if following else self._count + 1
+            for first, seals in self._seals_of(self.files[place], until, damages):
                 rows = wanted[(wanted >= first) & (wanted < first + _count(seals))] - first
                 if len(rows):
                     parts.append({name: array[rows] for name, array in seals.items()})
         return join_seals(parts), damages
 
-    def _seals_of(self, file: LogFile, damages: list[Damage]) -> Iterator[tuple[int, Seals]]:
+    def _seals_of(
+        self, file: LogFile, until: int, damages: list[Damage]
+    ) -> Iterator[tuple[int, Seals]]:
         if file is self.files[-1] and _sum(self._parts) == self._count + 1 - file.first_sequence:
             first = file.first_sequence
             for seals in self._parts:
                 yield first, seals
                 first += _count(seals)
             return
-        for found in _read_file(self._disk, self._log_uuid, file, self.end):
+        for found in _read_file(self._disk, self._log_uuid, file, self.end, until=until):
             if isinstance(found, Damage):
                 damages.append(found)
             else:

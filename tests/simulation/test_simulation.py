@@ -42,6 +42,7 @@ REGRESSIONS = {
     212840: "what a start could not read was excused only when that life was over",
     214654: "seals damaged: a file that was then made again was taken for one set aside",
     214738: "what came from disk before it left the wheel was counted in its lane once more",
+    219266: "seals that were cut came back by a power cut, in a file closed since: they counted",
     300035: "a second start on a full disk was taken for an error of the simulation",
     300043: "what a closed lane left, due in this minute, was counted as waiting for its time",
 }

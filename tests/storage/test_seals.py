@@ -15,8 +15,10 @@ from storage.seals import (
     Seal,
     SealsEnd,
     SealsLog,
+    codes_of,
     columns_of_seals,
     marked_deleted,
+    read_last_seals,
     read_live,
     read_seals,
 )
@@ -184,6 +186,40 @@ def test_live_are_the_segments_whose_last_seal_does_not_say_deleted() -> None:
     assert [key_of_code(code) for code in live.code.tolist()] == keys
     deleted = [seal for seal in read(disk, log) if isinstance(seal, Seal) and seal.deleted]
     assert [replace(seal, deleted=False) for seal in deleted] == [seals(6)[1], seals(6)[4]]
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_what_was_cut_does_not_count_again_once_its_file_is_closed(comes_back: bool) -> None:
+    disk = segment_disk()
+    disk.sync_directory("")
+    log = opened(disk)
+    append(log, seals(1))
+    append(log, seals(1, first=1))
+    log.settle()
+    end = log.end
+    # For a checkpoint that never came to be.
+    append(log, seals(1, first=50))
+    stale = disk.contents()[FIRST]
+    disk = disk.revive()
+    log = opened(disk, end, file_bytes_max=400)
+    append(log, seals(1, first=2))
+    assert len(log.files) == 2
+    end = log.end
+    disk.power_cut()
+    disk = disk.revive()
+    if comes_back:
+        # As versions left it that did not sync what they had cut.
+        disk.put(FIRST, stale)
+    assert (disk.contents()[FIRST] == stale) is comes_back
+    log = opened(disk, end, file_bytes_max=400)
+    assert read(disk, log) == seals(3)
+    assert live_keys(log) == [seal.key for seal in seals(3)]
+    last, damages = read_last_seals(disk, LOG_UUID, end, retired=())
+    assert not damages
+    assert codes_of(last).tolist() == log.live.code.tolist()
+    found, damages = log.find(np.array([2, 3], np.int64))
+    assert not damages
+    assert codes_of(found).tolist() == log.live.code[1:].tolist()
 
 
 def test_nothing_is_read_of_seals_before_the_first_that_is_needed() -> None:
