@@ -5,6 +5,7 @@ files, which only grow; so it may run beside everything else. A search goes forw
 in steps, each of them bounded, and can be taken up again later from the `Place` where it stopped.
 """
 
+import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,7 +15,9 @@ import numpy.typing as npt
 
 from storage.batches import (
     BatchHeader,
+    Codec,
     Damage,
+    View,
     check_columns,
     file_seed,
     walk_batches,
@@ -26,6 +29,7 @@ from storage.disk import Disk
 from storage.errors import DamagedError
 from storage.facts import facts_of_columns
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
+from storage.item_formats import qmq_item_fault
 from storage.loading import SequenceSet
 from storage.read_ahead import ReadAhead
 from storage.rows import Int64s
@@ -52,7 +56,8 @@ class DeadRow:
     """One dead letter.
 
     sequence: its own; old_sequence, old_minute: of the row that it was before; dead_ms: when it was
-    given up; key: its segment; position, header: of its batch, and offset: of its item in the blob.
+    given up; key: its segment; position, header: of its batch, and offset: of its item in the blob;
+    place: where a search goes on behind this row.
     """
 
     sequence: int
@@ -70,11 +75,7 @@ class DeadRow:
     position: int
     header: BatchHeader
     offset: int
-
-    @property
-    def place(self) -> Place:
-        """Where a search goes on behind this row."""
-        return Place(self.key.start, self.sequence, self.position)
+    place: Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +123,15 @@ class DeadFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch of a dead segment."""
+    """A batch of a dead segment.
+
+    hint: its position where the batches up to it are in order, else 0: what follows it by sequence
+    may lie before it.
+    """
 
     key: SegmentKey
     position: int
+    hint: int
     header: BatchHeader
     columns: Columns
 
@@ -149,6 +155,7 @@ class _Batch:
                 position=self.position,
                 header=self.header,
                 offset=int(begins[row]),
+                place=Place(self.key.start, int(arrays["sequence"][row]), self.hint),
             )
             for row in np.flatnonzero(mask).tolist()
         ]
@@ -228,42 +235,11 @@ class DeadSearch:
             view = ReadAhead(file, end=extent.length, unreadable=[], piece=_PIECE).view
             settled: SequenceSet | None = None
             seen = after.sequence
-            header = self._header(extent.key, LogKind.SCHEDULE_LOG)
-            for found in walk_batches(
-                view,
-                start=max(after.position, FILE_HEADER_SIZE),
-                end=extent.length,
-                seed=file_seed(header),
-                path=path,
-                any_order=True,
-            ):
-                if isinstance(found, Damage):
-                    self._on_damage(found)
-                    continue
-                batch, position = found.header, found.position
-                if batch.kind is not RecordKind.DEAD_ROWS:
-                    continue
-                try:
-                    columns = check_columns(
-                        batch,
-                        view(position, batch.blob_offset),
-                        seed=file_seed(header),
-                        path=path,
-                        position=position,
-                    )
-                except DamagedError as error:
-                    self._on_damage(Damage(path, position, batch.size, error.reason, batch))
-                    continue
-                sequence = columns.arrays["sequence"]
-                if (sequence[1:] <= sequence[:-1]).any():
-                    # A search that went on from one of its rows might come by it for ever.
-                    reason = "its rows do not ascend"
-                    self._on_damage(Damage(path, position, batch.size, reason, batch))
-                    continue
-                # One that was seen (as is the batch of the place to go on from), or that lies here
-                # once more by a write to the wrong place, counts for nothing.
-                count = batch.count if int(sequence[-1]) > seen else 0
-                mask = self._wanted.mask(columns) & (sequence > seen)
+            for batch in self._batches(extent, view, after):
+                sequence = batch.columns.arrays["sequence"]
+                # One that was seen, as is the batch of the place to go on from, counts for nothing.
+                count = batch.header.count if int(sequence[-1]) > seen else 0
+                mask = self._wanted.mask(batch.columns) & (sequence > seen)
                 seen = max(seen, int(sequence[-1]))
                 rows: list[DeadRow] = []
                 if mask.any():
@@ -271,11 +247,80 @@ class DeadSearch:
                         settled = SequenceSet(self._settled(extent))
                     is_settled = settled.contains(sequence)
                     mask &= True if self._wanted.settled else ~is_settled
-                    batch_of = _Batch(extent.key, position, batch, columns)
-                    rows = batch_of.rows(mask, is_settled)
-                yield count, Place(extent.key.start, seen, position), rows
+                    rows = batch.rows(mask, is_settled)
+                yield count, Place(extent.key.start, seen, batch.hint), rows
         finally:
             file.close()
+
+    def _batches(self, extent: DeadExtent, view: View, after: Place) -> Iterator[_Batch]:
+        """Yield the batches from a place on, by sequence.
+
+        They come as they lie as long as each names the one before it; from the first on that does
+        not, those that are whole come wherever they lie: one block in the wrong place hides none.
+        """
+        seen = 0
+        for batch in self._batches_in_order(extent, view, after):
+            if batch is None:
+                yield from self._batches_of_all(extent, view, max(seen, after.sequence))
+                return
+            seen = int(batch.columns.arrays["sequence"][-1])
+            yield batch
+
+    def _batches_in_order(
+        self, extent: DeadExtent, view: View, after: Place
+    ) -> Iterator[_Batch | None]:
+        """Yield the batches as they lie, and None at the end where something is not as it was."""
+        path, seed = extent.key.path, file_seed(self._header(extent.key, LogKind.SCHEDULE_LOG))
+        start, seen = max(after.position, FILE_HEADER_SIZE), 0
+        for found in walk_batches(
+            view, start=start, end=extent.length, seed=seed, path=path, any_order=True
+        ):
+            if isinstance(found, Damage):
+                yield None
+                return
+            header, position = found.header, found.position
+            is_chained = found.chained and (position > FILE_HEADER_SIZE or not header.previous_crc)
+            columns = self._columns(header, position, view, seed, path)
+            first = int(columns.arrays["sequence"][0]) if columns is not None else 0
+            # Somebody may have made the place up, or what lay there was written anew since.
+            is_hint = position > start or start == FILE_HEADER_SIZE or first <= after.sequence
+            if columns is None or not (is_chained and is_hint) or first <= seen:
+                yield None
+                return
+            seen = int(columns.arrays["sequence"][-1])
+            yield _Batch(extent.key, position, position, header, columns)
+
+    def _batches_of_all(self, extent: DeadExtent, view: View, seen: int) -> Iterator[_Batch]:
+        """Yield those batches of a damaged file that have rows above `seen`; report the damage."""
+        path, header = extent.key.path, self._header(extent.key, LogKind.SCHEDULE_LOG)
+        places: list[tuple[int, int, BatchHeader]] = []
+        for found in read_columns(self._disk, path, extent.length, header):
+            if isinstance(found, Damage):
+                self._on_damage(found)
+            elif int(found[2].arrays["sequence"][-1]) > seen:
+                places.append((found[1].base_sequence, found[0], found[1]))
+        for _, position, batch in sorted(places, key=lambda place: place[:2]):
+            columns = self._columns(batch, position, view, file_seed(header), path)
+            if columns is None:
+                # A search that went on from one of its rows might come by it for ever.
+                reason = "its rows do not ascend"
+                self._on_damage(Damage(path, position, batch.size, reason, batch))
+                continue
+            yield _Batch(extent.key, position, 0, batch, columns)
+
+    def _columns(
+        self, batch: BatchHeader, position: int, view: View, seed: int, path: str
+    ) -> Columns | None:
+        """Return the rows of a batch of a dead segment, None where they are no such rows."""
+        if batch.kind is not RecordKind.DEAD_ROWS:
+            return None
+        data = view(position, batch.blob_offset)
+        try:
+            columns = check_columns(batch, data, seed=seed, path=path, position=position)
+        except DamagedError:
+            return None
+        sequence = columns.arrays["sequence"]
+        return columns if (sequence[1:] > sequence[:-1]).all() else None
 
     def _settled(self, extent: DeadExtent) -> list[Int64s]:
         """Return the sequences of a segment that have a fact."""
@@ -305,18 +350,47 @@ class DeadItems:
         self._log_uuid = log_uuid
         self._of: tuple[SegmentKey, int] | None = None
         self._blob = b""
+        self._fault: DamagedError | None = None
+        """What is wrong with the blob, of which then each item has to prove itself."""
 
     def read(self, row: DeadRow) -> bytes:
-        """Return the item of a row as the producer sent it. Raises DamagedError."""
+        """Return the item of a row as the producer sent it. Raises DamagedError.
+
+        In a damaged batch an item is proven by its own CRC and due time, as at delivery.
+        """
         if self._of != (row.key, row.position):
-            header = FileHeader(
-                kind=LogKind.SCHEDULE_LOG,
-                log_uuid=self._log_uuid,
-                span=Span.DEAD,
-                start_minute=row.key.start,
-            )
-            self._blob = read_blob(
-                self._disk, row.header, position=row.position, path=row.key.path, header=header
-            )
+            self._read_blob(row)
             self._of = (row.key, row.position)
-        return self._blob[row.offset : row.offset + row.size]
+        item = self._blob[row.offset : row.offset + row.size]
+        if self._fault is not None and (
+            len(item) != row.size or qmq_item_fault(item, row.due_ms) is not None
+        ):
+            raise self._fault
+        return item
+
+    def _read_blob(self, row: DeadRow) -> None:
+        batch, path = row.header, row.key.path
+        header = FileHeader(
+            kind=LogKind.SCHEDULE_LOG,
+            log_uuid=self._log_uuid,
+            span=Span.DEAD,
+            start_minute=row.key.start,
+        )
+        self._fault = None
+        try:
+            self._blob = read_blob(
+                self._disk, batch, position=row.position, path=path, header=header
+            )
+        except DamagedError as error:
+            self._fault, self._blob = error, b""
+            if batch.codec is Codec.RAW:
+                # Where it cannot be read at all, that is the fault.
+                with contextlib.suppress(OSError):
+                    self._blob = self._stored_blob(row)
+
+    def _stored_blob(self, row: DeadRow) -> bytes:
+        file = self._disk.open_read(row.key.path)
+        try:
+            return file.read_at(row.position + row.header.blob_offset, row.header.blob_size)
+        finally:
+            file.close()

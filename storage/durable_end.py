@@ -254,8 +254,10 @@ class DurableEndFile:
         """Say whether most of what all slots have alike is something else here.
 
         What a power cut leaves of a write is a mixture of an older slot, or zeros, and the new one,
-        with some bits flipped at worst.
+        with some bits flipped at worst. Nothing is ever written to the rest of the sector.
         """
+        if sum(map(bool, data[SLOT_SIZE:])) > _FLIPPED_BYTES_MAX:
+            return True
         look = _PREFIX.pack(DURABLE_END_MAGIC, DURABLE_END_VERSION, SLOT_SIZE)
         pairs = zip(look + self._log_uuid.bytes, data[:8] + data[16:32], strict=False)
         agree = [wanted == found for wanted, found in pairs if found]

@@ -3,7 +3,7 @@
 Reads a data directory, or single files of one, and changes nothing. A message is proven by the CRC
 of its batch, or, where the batch is damaged, by its own. What is known of each:
 
-* delivered (or crossed off otherwise): a fact or a seal says so;
+* delivered (or crossed off otherwise): a fact or a seal says so, or a record that makes a fact;
 * pending: nothing of what could say so is damaged, or it is not due yet;
 * a dead letter: it was given up, and neither requeued nor dropped since; nobody should send it
   unasked;
@@ -29,7 +29,7 @@ from storage.batches import (
     file_seed,
 )
 from storage.checkpoint import Checkpoint, checkpoint_if_whole
-from storage.columns import Columns, RecordKind
+from storage.columns import Array, Columns, RecordKind
 from storage.dead_log import dead_segment_of
 from storage.disk import Bytes, Disk
 from storage.dispatch_log import JOURNAL_DIRECTORY
@@ -54,6 +54,7 @@ from storage.item_formats import qmq_item_fault, qmq_item_size, qmq_names
 from storage.log_walk import LogFile, files_from, list_log_files, without_strays
 from storage.message_log import MESSAGE_LOG_DIRECTORY
 from storage.read_ahead import ReadAhead
+from storage.schedule_log import facts_of_records
 from storage.seals import SEALS_DIRECTORY, seals_of_columns
 from storage.spans import (
     DEAD_MINUTES_FROM,
@@ -63,7 +64,7 @@ from storage.spans import (
     dead_minute,
     key_of_name,
 )
-from storage.store import QUARANTINE_DIRECTORY
+from storage.store import NAMING_KINDS, QUARANTINE_DIRECTORY
 
 PENDING = "pending"
 IN_DOUBT = "in doubt"
@@ -161,7 +162,7 @@ class _Loose:
 
 @dataclass(slots=True)
 class _Knowledge:
-    """What facts and seals say, and what they cannot say."""
+    """What facts, records and seals say, and what they cannot say."""
 
     outcomes: dict[int, SequenceSet] = field(default_factory=dict)
     sealed: list[SegmentKey] = field(default_factory=list)
@@ -203,7 +204,8 @@ class Salvage:
     def __init__(self, disk: Disk, files: Sequence[str] | None = None, *, now_ms: int) -> None:
         """Prepare for all files on the disk, or for those of these paths.
 
-        Facts and seals are taken from the whole directory in either case. now_ms: the wall clock.
+        Facts, records that make some, and seals are taken from the whole directory in either case.
+        now_ms: the wall clock.
         """
         self._disk = disk
         self._now_ms = now_ms
@@ -252,7 +254,8 @@ class Salvage:
                 if part.header.kind is RecordKind.SEALS:
                     knowledge.sealed += [seal.key for seal in seals_of_columns(part.columns)]
                 elif part.header.kind is RecordKind.FACTS:
-                    _learn_facts(knowledge, part.columns)
+                    arrays = part.columns.arrays
+                    _learn_facts(knowledge, arrays["sequence"], arrays["outcome"])
                     if journal:
                         header = part.header
                         numbers.append(range(header.base_sequence, header.next_sequence))
@@ -261,6 +264,7 @@ class Salvage:
         knowledge.all_doubtful |= _journal_has_holes(
             disk, uuid, checkpoint, numbers, has_gaps=journal_gaps
         )
+        self._learn_records(knowledge)
         knowledge.all_doubtful |= uuid is None or not paths
         if checkpoint is not None:
             knowledge.doubtful += [
@@ -269,6 +273,19 @@ class Salvage:
                 if state.facts_length and not disk.exists(state.key.facts_path)
             ]
         return knowledge
+
+    def _learn_records(self, knowledge: _Knowledge) -> None:
+        """Take what records of the message_log say of older ones: a crash may leave no fact of it.
+
+        A start would tell the fact before it sends anything.
+        """
+        for path in _log_files(self._disk):
+            if _kind_of(path) is not LogKind.MESSAGE_LOG:
+                continue
+            for part in self._read(path, None):
+                if part.header.kind in NAMING_KINDS:
+                    facts = facts_of_records(part.header.kind, part.columns, part.header.append_ms)
+                    _learn_facts(knowledge, facts.sequence, facts.outcome)
 
     def _gone(self, checkpoint: Checkpoint | None) -> Iterator[Gap]:
         """Yield the logs, and the segments that the checkpoint names, of which no file is left."""
@@ -564,11 +581,8 @@ def _filed_minute(part: _Part, due_ms: int) -> int:
     return max(minute, part.key.start)
 
 
-def _learn_facts(knowledge: _Knowledge, columns: Columns) -> None:
-    arrays = columns.arrays
-    for sequence, outcome in zip(
-        arrays["sequence"].tolist(), arrays["outcome"].tolist(), strict=True
-    ):
+def _learn_facts(knowledge: _Knowledge, sequences: Array, outcomes: Array) -> None:
+    for sequence, outcome in zip(sequences.tolist(), outcomes.tolist(), strict=True):
         knowledge.outcomes.setdefault(outcome, SequenceSet()).add(sequence)
 
 

@@ -271,7 +271,7 @@ class ScheduleLog:
                 above=above,
             )
             self._count_dead()
-        facts = _facts_of_records(kind, columns, append_ms)
+        facts = facts_of_records(kind, columns, append_ms)
         records = np.arange(base_sequence, last + 1)
         if above >= base_sequence:
             facts, records = facts.take(np.flatnonzero(records > above)), records[records > above]
@@ -1093,7 +1093,7 @@ class ScheduleLog:
             segment.close()
 
 
-def _facts_of_records(kind: RecordKind, columns: Columns, at_ms: int) -> FactBlock:
+def facts_of_records(kind: RecordKind, columns: Columns, at_ms: int) -> FactBlock:
     """Return what records of DEAD, MOVE or CANCEL say about the older sequences they name."""
     arrays = columns.arrays
     count = len(arrays["old_sequence"])

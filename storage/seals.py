@@ -255,9 +255,7 @@ def _drafts(seals: Seals, *, first_number: int, append_ms: int) -> Iterator[Batc
 def read_seals(disk: Disk, log_uuid: UUID, end: SealsEnd) -> Iterator[Seal | Damage]:
     """Yield all seals that count, oldest first; a later one of a segment replaces an earlier."""
     files = [
-        file
-        for file in list_log_files(disk, SEALS_DIRECTORY)
-        if file.first_sequence <= end.file
+        file for file in list_log_files(disk, SEALS_DIRECTORY) if file.first_sequence <= end.file
     ]
     for file, until in _with_ends(files, end):
         for found in _read_file(disk, log_uuid, file, end, until=until):

@@ -523,7 +523,7 @@ def _digest(data: bytes) -> tuple[int, int]:
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
-_NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
+NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
 """Records that name older ones."""
 
 
@@ -819,7 +819,7 @@ class _Recovery:
                     now_ms=self._now_ms,
                 )
                 continue
-            if header.kind in _NAMING_KINDS:
+            if header.kind in NAMING_KINDS:
                 _, told = schedule.file_naming(
                     kind=header.kind,
                     base_sequence=header.base_sequence,

@@ -2,7 +2,8 @@
 
 It is made by the storage package's own code on a simulated disk, driven as the server drives it,
 through three lives, and is left as a SIGKILL leaves it: the last commits are not filed, the last
-facts are in the journal only. It differs by seed, and is the same for the same seed.
+facts are in the journal only, the last records that give messages up, requeue or drop them have
+none. It differs by seed, and is the same for the same seed.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,8 @@ from storage.schedule_log import ScheduleLimits
 from storage.spans import MINUTE_MS
 from storage.store import StoreSettings
 from tests.simulation.disk import SimDisk
-from tests.storage.store_rig import GRACE_MS, StoreRig
+from tests.storage.dead_rig import Dead, DeadRig
+from tests.storage.store_rig import GRACE_MS
 
 HOUR_MS = 60 * MINUTE_MS
 AUDIT_FILE_BYTES = 1500
@@ -40,13 +42,18 @@ class Populated:
     """A directory as a SIGKILL left it.
 
     older: what each file held at earlier times, newest last; items: of every accepted message, by
-    sequence; crossed_off: sequences that have a durable fact; retired, quarantined: paths, as the
-    checkpoint lists them; now_ms: the wall clock; end_ms: when everything is due.
+    sequence, requeued ones under that of their MOVE record; dead: rows of dead segments, by the
+    sequence of their DEAD record; settled: those of them that a MOVE or CANCEL record names;
+    crossed_off: sequences, of dead rows too, that have a durable fact, or a record that makes one;
+    retired, quarantined: paths, as the checkpoint lists them; now_ms: the wall clock; end_ms: when
+    everything is due.
     """
 
     files: Mapping[str, bytes]
     older: Mapping[str, list[bytes]]
     items: Mapping[int, bytes]
+    dead: Mapping[int, Dead]
+    settled: frozenset[int]
     crossed_off: frozenset[int]
     retired: frozenset[str]
     quarantined: frozenset[str]
@@ -58,9 +65,10 @@ class Populated:
 @cache
 def populated(seed: int) -> Populated:
     """Return the directory of a seed."""
-    rig = StoreRig(seed, settings=SETTINGS, damage_expected=True)
+    rig = DeadRig(seed, settings=SETTINGS, damage_expected=True)
     older: dict[str, list[bytes]] = {}
     rig.open()
+    _settle_a_day(rig, older)
     _operate(rig, 5)
     _live(rig, older, rounds=10)
     _operate(rig, 20)
@@ -70,6 +78,7 @@ def populated(seed: int) -> Populated:
     _live(rig, older, rounds=6)
     rig.reopen()
     _live(rig, older, rounds=4)
+    _give_up(rig, older)
     _seal(rig)
     _leave_unfinished(rig)
     files = rig.disk.contents()
@@ -78,7 +87,9 @@ def populated(seed: int) -> Populated:
         files=files,
         older={path: _others(past, files.get(path)) for path, past in older.items()},
         items={sequence: message.item for sequence, message in rig.memory.accepted.items()},
-        crossed_off=frozenset(rig.memory.durable_facts),
+        dead=dict(rig.dead.rows),
+        settled=frozenset(rig.dead.settled),
+        crossed_off=frozenset({*rig.memory.durable_facts, *rig.memory.given_up, *rig.dead.settled}),
         retired=frozenset(file.path for file in checkpoint.retired) & files.keys(),
         quarantined=frozenset(checkpoint.quarantined),
         now_ms=rig.now_ms,
@@ -94,7 +105,7 @@ def controls_on(disk: Disk, log_uuid: UUID, on_damage: Callable[[Damage], None])
     return ControlsStore(disk, log_uuid=log_uuid, audit=audit, on_damage=on_damage)
 
 
-def _operate(rig: StoreRig, count: int) -> None:
+def _operate(rig: DeadRig, count: int) -> None:
     """Change rules, as an operator does."""
 
     def refuse(damage: Damage) -> None:
@@ -122,7 +133,60 @@ def _others(past: list[bytes], present: bytes | None) -> list[bytes]:
     return [data for data in dict.fromkeys(past) if data != present]
 
 
-def _live(rig: StoreRig, older: dict[str, list[bytes]], *, rounds: int) -> None:
+def _settle_a_day(rig: DeadRig, older: dict[str, list[bytes]]) -> None:
+    """Give messages up and settle all of them, until their day has passed and is sealed."""
+    rig.split(100)
+    _give_up(rig, older)
+    _settle(rig, 100, requeue=False)
+    rig.checkpoint()
+    _remember(rig.disk, older)
+    rig.now_ms += 3 * HOUR_MS
+    rig.split(1000)
+    rig.commit_floor()
+    rig.file(10)
+    rig.checkpoint()
+    _remember(rig.disk, older)
+
+
+def _give_up(rig: DeadRig, older: dict[str, list[bytes]]) -> None:
+    """Give messages up, then requeue some of them and drop others; some stay."""
+    for _ in range(3):
+        now = rig.now_ms
+        rig.commit([now + place for place in range(5)])
+        rig.file(10)
+        rig.load(steps=1000)
+        rig.now_ms += 1000
+        rig.bury(4)
+        rig.deliver()
+        _tell(rig)
+        rig.flush()
+        rig.checkpoint()
+        _remember(rig.disk, older)
+    _settle(rig, 3, requeue=True)
+    rig.deliver(2)
+    _tell(rig)
+    rig.checkpoint()
+    _remember(rig.disk, older)
+    _settle(rig, 3, requeue=False)
+    rig.checkpoint()
+    _remember(rig.disk, older)
+
+
+def _settle(rig: DeadRig, count: int, *, requeue: bool) -> None:
+    """Requeue or drop some dead letters; their facts are durable."""
+    rig.settle(count, requeue=requeue)
+    _tell(rig)
+
+
+def _tell(rig: DeadRig) -> None:
+    """File what was committed, and make facts of what became of messages."""
+    rig.file(10)
+    rig.load(steps=1000)
+    rig.journal()
+    rig.note()
+
+
+def _live(rig: DeadRig, older: dict[str, list[bytes]], *, rounds: int) -> None:
     """Take messages for all spans, deliver what is due, and write checkpoints, for a while."""
     chance = rig.chance
     for _ in range(rounds):
@@ -137,6 +201,10 @@ def _live(rig: StoreRig, older: dict[str, list[bytes]], *, rounds: int) -> None:
         rig.file(10)
         rig.load(steps=10)
         rig.now_ms += chance.choice([300, 1_500, 20_000, 50_000])
+        if chance.random() < 0.2:
+            rig.bury(chance.choice([1, 3]))
+        if chance.random() < 0.2:
+            rig.settle(chance.choice([1, 2]), requeue=chance.random() < 0.5)
         rig.deliver(chance.choice([2, 5, 100]))
         rig.journal()
         rig.note()
@@ -149,7 +217,7 @@ def _live(rig: StoreRig, older: dict[str, list[bytes]], *, rounds: int) -> None:
         _remember(rig.disk, older)
 
 
-def _quarantine(rig: StoreRig) -> None:
+def _quarantine(rig: DeadRig) -> None:
     """Damage a batch of an hour segment, so that its file is kept when the segment is split."""
     now = rig.now_ms
     for _ in range(4):
@@ -170,7 +238,7 @@ def _quarantine(rig: StoreRig) -> None:
     rig.note()
 
 
-def _seal(rig: StoreRig) -> None:
+def _seal(rig: DeadRig) -> None:
     """Close minutes whose messages were all delivered."""
     for _ in range(2):
         rig.load(steps=1000)
@@ -185,8 +253,8 @@ def _seal(rig: StoreRig) -> None:
         rig.sync_durable_end()
 
 
-def _leave_unfinished(rig: StoreRig) -> None:
-    """Leave messages that are not filed and facts that are in the journal only."""
+def _leave_unfinished(rig: DeadRig) -> None:
+    """Leave what is not filed, facts in the journal only, and records whose facts nobody told."""
     now = rig.now_ms
     rig.commit([now + place for place in range(6)])
     rig.commit([now + MINUTE_MS, now + 2 * HOUR_MS, now + 90 * HOUR_MS])
@@ -198,10 +266,21 @@ def _leave_unfinished(rig: StoreRig) -> None:
         rig.deliver(1)
         rig.journal()
         rig.note()
+    now = rig.now_ms
+    rig.commit([now, now, now, now])
+    rig.file(10)
+    rig.load(steps=1000)
+    rig.bury(2)
+    _tell(rig)
+    _settle(rig, 1, requeue=True)
+    _settle(rig, 1, requeue=False)
     for place in range(5):
         rig.commit([rig.now_ms + place, rig.now_ms + 3 * MINUTE_MS, rig.now_ms + 3 * HOUR_MS])
     rig.file(2)
     rig.flush()
+    rig.settle(1, requeue=True)
+    rig.settle(1, requeue=False)
+    rig.bury(2)
     rig.sync_durable_end()
     # Beyond the durable end that is known to be durable.
     rig.commit([rig.now_ms + 50])

@@ -15,22 +15,28 @@ from delay_protocol.controls import Controls
 from delay_server.controls import AuditEntry, read_controls
 from storage.audit_file import AUDIT_DIRECTORY
 from storage.batches import Damage, ScannedBatch, check_columns, file_seed, scan_batches
-from storage.checkpoint import CHECKPOINT_PATH
+from storage.checkpoint import CHECKPOINT_PATH, checkpoint_if_whole
 from storage.columns import RecordKind
 from storage.controls_file import CONTROLS_PATH
-from storage.dispatch_log import JOURNAL_END_PATH
+from storage.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch
+from storage.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
 from storage.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
 from storage.entries import Entries
 from storage.errors import DamagedError, StorageError
 from storage.file_header import FILE_HEADER_SIZE, decode_file_header
 from storage.inspect import Record, read_vouchers, verify_disk, verify_path
 from storage.item_reader import ItemReader
-from storage.salvage import IN_DOUBT, PENDING, Salvage, SalvagedItem
+from storage.salvage import DEAD_LETTER, IN_DOUBT, PENDING, Salvage, SalvagedItem
 from storage.seals import SEALS_DIRECTORY
 from storage.store import Store
 from tests.damage.directory import Populated, controls_on
 from tests.damage.injections import Injection
 from tests.damage.overlay import OverlayDisk
+from tests.storage.dead_rig import Dead
+from tests.storage.store_rig import Message
+
+_SUFFIXES = (".log", ".minute", ".hour", ".day", ".dead")
+_NAMING = {RecordKind.DEAD, RecordKind.MOVE, RecordKind.CANCEL}
 
 
 class ViolationError(AssertionError):
@@ -41,12 +47,14 @@ class ViolationError(AssertionError):
 class Aftermath:
     """What opening an image and delivering all of it came to.
 
-    refused: why it could not be opened; handed: bytes of each row handed out, by sequence; state:
-    numbers that would differ if anything else was understood differently; audit: its entries.
+    refused: why it could not be opened; handed: bytes of each row handed out, by sequence; letters:
+    dead letters that were found and read, by sequence, and whether they are pending; state: numbers
+    that would differ if anything else was understood differently; audit: its entries.
     """
 
     refused: StorageError | None = None
     handed: dict[int, bytes] = field(default_factory=dict)
+    letters: dict[int, tuple[Dead, bool]] = field(default_factory=dict)
     twice: list[int] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     state: dict[str, object] = field(default_factory=dict)
@@ -55,12 +63,31 @@ class Aftermath:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Bytes that belong together, and what is lost if they are."""
+    """Bytes that belong together, and what is lost if they are.
+
+    sequences: of messages and of dead rows; facts: sequences that have one here; named: by records
+    that make a fact of them, the record's sequence by theirs.
+    """
 
     begin: int
     end: int
     sequences: frozenset[int] = frozenset()
     facts: frozenset[int] = frozenset()
+    named: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """What an injection may cost.
+
+    rows: sequences of messages and dead rows, of which a copy is struck; facts: sequences that may
+    be taken for pending, since what told of them is struck, and no record that a start files again
+    tells of them once more; records: sequences that have a fact by a record only, which is struck.
+    """
+
+    rows: set[int]
+    facts: set[int]
+    records: set[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +95,8 @@ class Verdict:
     """What became of one injection.
 
     named: verify reports it; refused: the node does not start and says why; recovered: whether a
-    recovery was tried; lost: rows that are not delivered; again: rows whose facts are lost.
+    recovery was tried; lost: rows that are not delivered, dead letters that are not found; again:
+    those whose facts are lost.
     """
 
     named: bool
@@ -93,6 +121,11 @@ class Judge:
         for sequence, item in self._reference.handed.items():
             assert item == directory.items[sequence]
         assert not self._reference.handed.keys() & directory.crossed_off
+        for sequence, (letter, is_pending) in self._reference.letters.items():
+            assert letter == directory.dead[sequence]
+            assert is_pending == (sequence not in directory.settled)
+        found = self._reference.letters.keys()
+        assert found >= directory.dead.keys() - directory.settled
         self._older_controls = [
             read_controls(OverlayDisk({CONTROLS_PATH: data}, {}), self._log_uuid(directory))
             for data in directory.older[CONTROLS_PATH]
@@ -104,6 +137,11 @@ class Judge:
         assert end is not None
         self._durable_position = end.position
         self._extents = {path: list(_extents(path, data)) for path, data in directory.files.items()}
+        extents = [extent for found in self._extents.values() for extent in found]
+        self._told = {sequence for extent in extents for sequence in extent.facts}
+        checkpoint = checkpoint_if_whole(disk, self._log_uuid(directory))
+        assert checkpoint is not None
+        self._filed = checkpoint.sequence
 
     @staticmethod
     def _log_uuid(directory: Populated) -> UUID:
@@ -113,6 +151,16 @@ class Judge:
     def expected(self) -> Mapping[int, bytes]:
         """What the undamaged directory hands out: items by sequence."""
         return self._reference.handed
+
+    @property
+    def letters(self) -> Mapping[int, tuple[Dead, bool]]:
+        """What the undamaged directory finds: dead letters, and whether they are pending."""
+        return self._reference.letters
+
+    @property
+    def untold(self) -> int:
+        """How many facts the undamaged directory derives from records that a crash cut off."""
+        return int(str(self._reference.state["untold"]))
 
     def judge(self, injection: Injection, *, full: bool) -> Verdict:
         """Return what became of an injection; ViolationError if a promise is broken.
@@ -173,12 +221,19 @@ class Judge:
         reference = self._reference
         if CHECKPOINT_PATH in injection.struck:
             # A whole older checkpoint: all that came after it was derived once more.
-            return aftermath.handed.items() >= reference.handed.items()
+            return (
+                aftermath.handed.items() >= reference.handed.items()
+                and aftermath.letters.items() >= reference.letters.items()
+            )
         state = aftermath.state
         if state["controls"] in self._older_controls and CONTROLS_PATH in injection.struck:
             # A whole older file: nothing but the next change tells of it.
             state = state | {"controls": reference.state["controls"]}
-        return aftermath.handed == reference.handed and state == reference.state
+        return (
+            aftermath.handed == reference.handed
+            and aftermath.letters == reference.letters
+            and state == reference.state
+        )
 
     def _is_padding(self, injection: Injection) -> bool:
         """Say whether only bytes between and behind the slots of a durable end are other ones."""
@@ -203,11 +258,12 @@ class Judge:
         if CHECKPOINT_PATH in injection.struck and aftermath.refused is None:
             removed = disk.unlinked - self._disk.unlinked
             lost = self.expected.keys() - aftermath.handed.keys()
+            lost |= self._reference.letters.keys() - aftermath.letters.keys()
             if removed and lost:
                 raise ViolationError(f"{injection.what}: {removed} deleted and {lost} lost")
             return
         for path in disk.unlinked - self._disk.unlinked:
-            if path in self.directory.files:
+            if path in self.directory.files and not self._is_worthless(path, injection):
                 raise ViolationError(f"{injection.what}: {path} was deleted")
         for path, size in disk.cut.items():
             if path == self._last_message_file:
@@ -219,6 +275,15 @@ class Judge:
                 raise ViolationError(f"{injection.what}: {path} was cut to {size}")
         if aftermath.refused is not None and disk.cut:
             raise ViolationError(f"{injection.what}: refused, but {disk.cut} were cut")
+
+    def _is_worthless(self, path: str, injection: Injection) -> bool:
+        """Say whether a file of the journal has no whole batch left.
+
+        Where the durable end is lost, too, the next facts are written to a file of its name.
+        """
+        return path.startswith(f"{JOURNAL_DIRECTORY}/0") and all(
+            self._is_struck(path, extent, injection) for extent in self._extents[path]
+        )
 
     def _require_clear_refusal(self, injection: Injection, error: StorageError) -> None:
         text = str(error)
@@ -238,10 +303,15 @@ class Judge:
             raise ViolationError(f"{injection.what}: the audit tells what was not: {invented[:3]}")
         if wrong:
             raise ViolationError(f"{injection.what}: handed out other bytes: {wrong[:10]}")
-        rows, facts = self._touched(injection)
-        reference = self._reference.handed.keys()
-        lost = reference - aftermath.handed.keys()
+        self._require_true_letters(injection, aftermath)
+        touched = self._touched(injection)
+        rows, facts = touched.rows, touched.facts
+        reference, letters = self._reference.handed.keys(), self._reference.letters.keys()
+        lost = (reference - aftermath.handed.keys()) | (letters - aftermath.letters.keys())
         again = (aftermath.handed.keys() - reference) & self.directory.crossed_off
+        again |= self.directory.settled & {
+            sequence for sequence, (_, is_pending) in aftermath.letters.items() if is_pending
+        }
         if JOURNAL_END_PATH in injection.struck and len(injection.struck) == 2 and again <= facts:
             # The witness was struck together with what it could have told of: verify names both.
             again = set()
@@ -262,6 +332,19 @@ class Judge:
             )
         return len(lost), len(again)
 
+    def _require_true_letters(self, injection: Injection, aftermath: Aftermath) -> None:
+        """Every dead letter that is found is one that was written, byte for byte, and unsettled."""
+        dead, settled = self.directory.dead, self.directory.settled
+        for sequence, (letter, is_pending) in aftermath.letters.items():
+            if dead.get(sequence) != letter:
+                raise ViolationError(f"{injection.what}: no such dead letter: {sequence}, {letter}")
+            if not is_pending and sequence not in settled:
+                raise ViolationError(f"{injection.what}: dead letter {sequence} is called settled")
+        # One that was sealed may be found where an older checkpoint knows its segment.
+        found = aftermath.letters.keys() - self._reference.letters.keys()
+        if found and CHECKPOINT_PATH not in injection.struck:
+            raise ViolationError(f"{injection.what}: dead letters out of sealed segments: {found}")
+
     def judge_salvage(self, injection: Injection | None) -> Counter[str]:
         """Require that salvage finds what is whole, and tells of each message what is true.
 
@@ -273,7 +356,8 @@ class Judge:
         found = list(Salvage(disk, now_ms=self.directory.now_ms).items())
         if disk.changed:
             raise ViolationError(f"{what}: salvage wrote to {disk.changed}")
-        items = self.directory.items
+        dead = {sequence: row.message.item for sequence, row in self.directory.dead.items()}
+        items = {**self.directory.items, **dead}
         sequences = Counter(item.sequence for item in found if item.sequence is not None)
         if sequences and max(sequences.values()) > 1:
             raise ViolationError(f"{what}: salvaged twice: {sequences.most_common(3)}")
@@ -290,21 +374,40 @@ class Judge:
         }
         if missed:
             raise ViolationError(f"{what}: whole, but not salvaged: {sorted(missed)[:10]}")
-        self._require_true_states(what, found)
+        self._require_true_states(what, found, injection)
         return Counter(item.state for item in found)
 
-    def _require_true_states(self, what: str, found: list[SalvagedItem]) -> None:
-        """Nothing delivered is called pending, and nothing pending delivered."""
+    def _require_true_states(
+        self, what: str, found: list[SalvagedItem], injection: Injection | None
+    ) -> None:
+        """Nothing delivered is called pending, and nothing pending delivered; nor dead letters."""
+        directory = self.directory
+        touched = (
+            self._touched(injection) if injection is not None else _Touched(set(), set(), set())
+        )
         for item in found:
             if item.sequence is None:
                 continue
-            crossed_off = item.sequence in self.directory.crossed_off
-            if crossed_off and item.state == PENDING:
+            if item.sequence in directory.dead:
+                self._require_true_dead_state(what, item, touched)
+                continue
+            crossed_off = item.sequence in directory.crossed_off
+            if crossed_off and item.state == PENDING and item.sequence not in touched.records:
                 raise ViolationError(f"{what}: delivered, but called pending: {item}")
             if not crossed_off and not item.is_wanted:
                 raise ViolationError(f"{what}: pending, but called {item.state}: {item}")
             if what == "undamaged" and item.state == IN_DOUBT:
                 raise ViolationError(f"nothing is damaged, but {item} is in doubt")
+
+    def _require_true_dead_state(self, what: str, item: SalvagedItem, touched: _Touched) -> None:
+        """Nobody sends a dead letter unasked; it is one until it is requeued or dropped."""
+        if item.is_wanted:
+            raise ViolationError(f"{what}: given up, but called {item.state}: {item}")
+        is_pending = item.sequence not in self.directory.settled
+        if is_pending and item.state != DEAD_LETTER:
+            raise ViolationError(f"{what}: a dead letter, but called {item.state}: {item}")
+        if not is_pending and item.state == DEAD_LETTER and item.sequence not in touched.facts:
+            raise ViolationError(f"{what}: settled, but called {item.state}: {item}")
 
     def _whole_somewhere(self, injection: Injection | None) -> set[int]:
         """Return the sequences of which at least one copy lies in untouched bytes."""
@@ -326,16 +429,22 @@ class Judge:
         place = slice(extent.begin, extent.end)
         return data is None or data[place] != self.directory.files[path][place]
 
-    def _touched(self, injection: Injection) -> tuple[set[int], set[int]]:
-        """Return the rows and the facts that lay in the bytes that are other ones now."""
+    def _touched(self, injection: Injection) -> _Touched:
+        """Return what lay in the bytes that are other ones now."""
         rows: set[int] = set()
         facts: set[int] = set()
-        for path in injection.struck:
-            for extent in self._extents.get(path, []):
+        named: set[int] = set()
+        renamed: set[int] = set()
+        for path, extents in self._extents.items():
+            for extent in extents:
                 if self._is_struck(path, extent, injection):
                     rows |= extent.sequences
                     facts |= extent.facts
-        return rows, facts
+                    named |= extent.named.keys()
+                else:
+                    renamed |= {old for old, by in extent.named.items() if by > self._filed}
+        records = named - self._told
+        return _Touched(rows, (facts | records) - renamed, records)
 
 
 def _is_near(path: str, injection: Injection) -> bool:
@@ -350,7 +459,7 @@ def _extents(path: str, data: bytes) -> Iterator[_Extent]:
     """Yield what the bytes of a log file mean, as they were written."""
     if path.startswith(f"{AUDIT_DIRECTORY}/"):
         return
-    if len(data) < FILE_HEADER_SIZE or not path.endswith((".log", ".minute", ".hour", ".day")):
+    if len(data) < FILE_HEADER_SIZE or not path.endswith(_SUFFIXES):
         return
     header = decode_file_header(data, path=path)
     seed = file_seed(header)
@@ -371,13 +480,20 @@ def _extents_of(found: ScannedBatch, data: bytes, seed: int, path: str) -> Itera
     end = begin + batch.size
     part = data[begin:end]
     columns = check_columns(batch, part, seed=seed, path=path, position=begin)
-    if batch.kind is RecordKind.FACTS:
+    named: dict[int, int] = {}
+    if batch.kind in _NAMING:
+        olds = columns.arrays["old_sequence"].tolist()
+        named = dict(zip(olds, range(batch.base_sequence, batch.next_sequence), strict=True))
+    if batch.kind is RecordKind.CANCEL:
+        yield _Extent(begin, end, named=named)
+    elif batch.kind is RecordKind.FACTS:
         yield _Extent(begin, end, facts=frozenset(columns.arrays["sequence"].tolist()))
-    elif batch.kind is RecordKind.MESSAGE:
-        yield _Extent(begin, end, frozenset(range(batch.base_sequence, batch.next_sequence)))
-    elif batch.kind is RecordKind.ROWS and (path.endswith((".hour", ".day"))):
+    elif batch.kind in {RecordKind.MESSAGE, RecordKind.MOVE, RecordKind.DEAD}:
+        sequences = frozenset(range(batch.base_sequence, batch.next_sequence))
+        yield _Extent(begin, end, sequences, named=named)
+    elif batch.kind is RecordKind.ROWS and path.endswith((".hour", ".day")):
         yield _Extent(begin, end, frozenset(columns.arrays["sequence"].tolist()))
-    elif batch.kind is RecordKind.ROWS:
+    elif batch.kind in {RecordKind.ROWS, RecordKind.DEAD_ROWS}:
         sequences = columns.arrays["sequence"].tolist()
         yield _Extent(begin, begin + batch.blob_offset, frozenset(sequences))
         place = begin + batch.blob_offset
@@ -387,7 +503,10 @@ def _extents_of(found: ScannedBatch, data: bytes, seed: int, path: str) -> Itera
 
 
 def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
-    """Open an image, split and load everything that is not crossed off, and read its items."""
+    """Open an image, split and load everything that is not crossed off, and read its items.
+
+    Dead letters are searched for and read as well, settled ones too.
+    """
     aftermath = Aftermath()
     try:
         store, summary = Store.open(
@@ -413,6 +532,11 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
             for segment in store.schedule.segments.values()
         },
         "seals": store.seals_log.end,
+        "dead segments": {
+            segment.key: (segment.rows, segment.facts, segment.last_sequence)
+            for segment in store.schedule.dead.segments.values()
+        },
+        "untold": 0 if store.untold is None else len(store.untold),
         "identity": (store.identity.log_uuid, store.identity.node_id),
         "checkpoint": store.checkpoint,
         "quarantined": sorted(store.schedule.quarantined),
@@ -421,7 +545,13 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
             for batch in store.message_log.read(store.checkpoint.sequence + 1)
         ],
     }
+    if store.untold is not None:
+        # As the server does before anything is sent.
+        block, number = store.journal.append([store.untold], append_ms=directory.now_ms, epoch=1)
+        store.note_facts(block, number)
     _deliver(store, disk, directory.end_ms, aftermath)
+    _find_letters(store, disk, aftermath)
+    aftermath.state["dead letters"] = store.schedule.dead.pending
     aftermath.state["controls"] = _controls(store, disk, aftermath)
     aftermath.state["damages"] = [(damage.path, damage.position) for damage in aftermath.damages]
     store.close()
@@ -463,3 +593,31 @@ def _read(reader: ItemReader, entries: Entries, aftermath: Aftermath) -> None:
         if sequence in aftermath.handed:
             aftermath.twice.append(sequence)
         aftermath.handed[sequence] = bytes(items[place])
+
+
+def _find_letters(store: Store, disk: OverlayDisk, aftermath: Aftermath) -> None:
+    log_uuid = store.identity.log_uuid
+    reader = DeadItems(disk, log_uuid)
+    search = DeadSearch(
+        disk,
+        log_uuid,
+        store.schedule.dead_extents(),
+        wanted=DeadFilter(settled=True),
+        on_damage=aftermath.damages.append,
+    )
+    while not search.is_done:
+        for row in search.step(1000, 1000):
+            try:
+                item = reader.read(row)
+            except DamagedError as error:
+                damage = Damage(error.path, error.position, row.header.size, error.reason)
+                aftermath.damages.append(damage)
+                continue
+            if row.sequence in aftermath.letters:
+                aftermath.twice.append(row.sequence)
+            aftermath.letters[row.sequence] = (_dead_of(row, item), row.is_pending)
+
+
+def _dead_of(row: DeadRow, item: bytes) -> Dead:
+    message = Message(due_ms=row.due_ms, minute=row.old_minute, subject=row.subject, item=item)
+    return Dead(row.old_sequence, message, row.key, row.reason)

@@ -121,6 +121,8 @@ def file_kind(directory: Populated, path: str) -> str:
     folder, _, name = path.rpartition("/")
     if name == "durable_end":
         return "durable end" if folder == "message_log" else "journal end"
+    if name.endswith(".dead"):
+        return "dead segment" if folder == "schedule_log" else "dead facts"
     if folder == "schedule_log":
         return f"{name.rpartition('.')[2]} segment"
     names = {"": name, "message_log": "message log", "dispatch_log": "filed facts"}

@@ -632,8 +632,8 @@ _FILED = (
         edits=(
             Edit(
                 "storage/chained_file.py",
-                ("        if file.size() > self.length:\n            file.truncate(self.length)\n"),
-                "        self.length = file.size()\n",
+                "        file.truncate(self.length)\n        return True\n",
+                "        self.length = file.size()\n        return False\n",
             ),
         ),
         needs="an end of the server between two checkpoints",
@@ -1593,8 +1593,8 @@ _DEAD = (
         edits=(
             Edit(
                 _SCHEDULE,
-                "        facts = _facts_of_records(kind, columns, append_ms)\n",
-                "        facts = _facts_of_records(kind, columns, append_ms)\n"
+                "        facts = facts_of_records(kind, columns, append_ms)\n",
+                "        facts = facts_of_records(kind, columns, append_ms)\n"
                 "        facts = facts if kind is not RecordKind.MOVE else facts.slice(0, 0)\n"
                 "        if not len(facts):\n"
                 "            return entries, facts\n",

@@ -1,6 +1,9 @@
 """What is given up is kept as it was, found, and settled once, whatever strikes in between."""
 
+import contextlib
 import random
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from storage.dead_log import DeadBlock, DeadLog, dead_segment_of
 from storage.dead_reader import DeadFilter, DeadItems, DeadSearch, Place
 from storage.errors import DamagedError
 from storage.facts import Outcome
+from storage.file_header import FILE_HEADER_SIZE
 from storage.inspect import dump_records, verify_disk, verify_files
 from storage.salvage import DEAD_LETTER, PENDING, Salvage
 from storage.seals import read_seals, seals_end
@@ -320,6 +324,61 @@ def test_a_damaged_batch_is_reported_and_the_others_are_found() -> None:
     assert damages[0].path == key.path
 
 
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=2, max_size=6),
+    at_once=st.integers(1, 9),
+    examined=st.integers(1, 9),
+    data=st.data(),
+)
+def test_batches_in_the_wrong_places_hide_none_and_pages_find_each_row_once(
+    sizes: list[int], at_once: int, examined: int, data: st.DataObject
+) -> None:
+    rig = buried(sizes[0])
+    for size in sizes[1:]:
+        rig.commit([rig.now_ms + place for place in range(size)])
+        rig.file()
+        rig.load(steps=10)
+        rig.now_ms += 1000
+        bury_what_is_due(rig)
+    rig.checkpoint()
+    expected = [row.sequence for row in rig.found()]
+    [key] = {row.key for row in rig.dead.rows.values()}
+    file = rig.disk.contents()[key.path]
+    begins = [*sorted({row.position for row in rig.found()}), len(file)]
+    parts = [file[begin:end] for begin, end in pairwise(begins)]
+    moved = b"".join(data.draw(st.permutations(parts)))
+    is_struck = data.draw(st.booleans())
+    if is_struck:
+        at = data.draw(st.integers(0, len(moved) - 1))
+        moved = moved[:at] + bytes([moved[at] ^ 1]) + moved[at + 1 :]
+    rig.disk.damage(key.path, FILE_HEADER_SIZE, moved)
+    found: list[int] = []
+    place = Place()
+    reader = DeadItems(rig.disk, rig.store.identity.log_uuid)
+    while True:
+        search = DeadSearch(
+            rig.disk,
+            rig.store.identity.log_uuid,
+            rig.store.schedule.dead_extents(),
+            wanted=DeadFilter(),
+            after=place,
+            on_damage=lambda _: None,
+        )
+        rows = search.step(at_once, examined)
+        for row in rows:
+            found.append(row.sequence)
+            with contextlib.suppress(DamagedError) if is_struck else contextlib.nullcontext():
+                assert reader.read(row) == rig.dead.rows[row.sequence].message.item
+        search.close()
+        if search.is_done:
+            break
+        assert search.place > place, "a search that does not come forward"
+        place = search.place
+    assert found == sorted(set(found))
+    assert set(found) <= set(expected)
+    assert len(expected) - len(found) <= (max(sizes) if is_struck else 0)
+
+
 # -- filing ------------------------------------------------------------------------------------
 
 
@@ -419,13 +478,45 @@ def test_salvage_takes_no_dead_letter_for_a_message_that_is_to_be_sent() -> None
     assert all(item.is_served for item in found.values() if item.state == DEAD_LETTER)
 
 
-def test_a_damaged_item_is_not_given_out() -> None:
+def test_salvage_knows_of_records_whose_facts_a_crash_cut_off() -> None:
+    rig = buried(4)
+    rig.settle(1, requeue=True)
+    rig.settle(1, requeue=False)
+    rig.commit([rig.now_ms])
+    rig.file(5)
+    rig.load(steps=10)
+    rig.bury()
+    # Nothing of these is in the journal.
+    found = {item.sequence: item for item in Salvage(rig.disk, now_ms=rig.now_ms).items()}
+    assert rig.dead.settled.keys() | rig.memory.given_up > rig.memory.attempted_facts
+    for sequence, row in rig.dead.rows.items():
+        assert found[row.old].state == "dead"
+        settled = rig.dead.settled.get(sequence)
+        expected = "moved" if settled in rig.memory.accepted else "dropped"
+        assert found[sequence].state == (DEAD_LETTER if settled is None else expected)
+
+
+def test_a_damaged_item_is_not_given_out_and_hides_no_other_of_its_batch() -> None:
     rig = buried(2)
     rig.checkpoint()
-    row = rig.found()[0]
+    row, neighbour = rig.found()
+    assert row.position == neighbour.position
     rig.disk.damage(row.key.path, row.position + row.header.blob_offset + 12, b"\xff\xff")
+    reader = DeadItems(rig.disk, rig.store.identity.log_uuid)
+    item = rig.dead.rows[neighbour.sequence].message.item
+    for _ in range(2):
+        with pytest.raises(DamagedError, match="blob"):
+            reader.read(row)
+        assert reader.read(neighbour) == item
+    with pytest.raises(DamagedError, match="blob"):
+        reader.read(replace(neighbour, due_ms=neighbour.due_ms + 1))
+    # What is cut off, or gone, is not made up.
+    rig.disk.put(row.key.path, rig.disk.contents()[row.key.path][:-1])
     with pytest.raises(DamagedError):
-        DeadItems(rig.disk, rig.store.identity.log_uuid).read(row)
+        DeadItems(rig.disk, rig.store.identity.log_uuid).read(neighbour)
+    rig.disk.put(row.key.path, None)
+    with pytest.raises(DamagedError, match="cannot be read"):
+        DeadItems(rig.disk, rig.store.identity.log_uuid).read(neighbour)
 
 
 def test_one_is_found_though_damaged_facts_of_others_were_told_twice() -> None:
