@@ -26,7 +26,7 @@ from storage.chained_file import read_blob, read_columns
 from storage.columns import Columns, RecordKind
 from storage.dead_log import DeadExtent
 from storage.disk import Disk
-from storage.errors import DamagedError
+from storage.errors import DamagedError, DataDirectoryError
 from storage.facts import facts_of_columns
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.item_formats import qmq_item_fault
@@ -294,11 +294,15 @@ class DeadSearch:
         """Yield those batches of a damaged file that have rows above `seen`; report the damage."""
         path, header = extent.key.path, self._header(extent.key, LogKind.SCHEDULE_LOG)
         places: list[tuple[int, int, BatchHeader]] = []
-        for found in read_columns(self._disk, path, extent.length, header):
-            if isinstance(found, Damage):
-                self._on_damage(found)
-            elif int(found[2].arrays["sequence"][-1]) > seen:
-                places.append((found[1].base_sequence, found[0], found[1]))
+        try:
+            for found in read_columns(self._disk, path, extent.length, header):
+                if isinstance(found, Damage):
+                    self._on_damage(found)
+                elif int(found[2].arrays["sequence"][-1]) > seen:
+                    places.append((found[1].base_sequence, found[0], found[1]))
+        except DataDirectoryError as error:
+            # Its first sector is one of another log.
+            self._on_damage(Damage(path, 0, extent.length, str(error)))
         for _, position, batch in sorted(places, key=lambda place: place[:2]):
             columns = self._columns(batch, position, view, file_seed(header), path)
             if columns is None:
