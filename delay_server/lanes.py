@@ -620,12 +620,17 @@ class Lanes:
         return _as_array(subjects)
 
     def close(self, lane: int) -> None:
-        """Let the messages of an open lane's subjects come from the wheel again."""
-        subjects = self.opened.pop(lane, set()) | self.leaving.pop(lane, set())
-        numbers = _as_array(subjects)
+        """Let the messages of an open lane's subjects come from the wheel again.
+
+        Those that have come to belong elsewhere in the meantime wait on: the sender may have given
+        back what it held of them, which only another lane will come by.
+        """
+        numbers = _as_array(self.opened.pop(lane, set()))
         self._parked.remove(numbers)
         self._dropped[numbers] = 0
         self._oldest[numbers] = _NEVER
+        if lane in self.leaving:
+            self.leave(lane)
 
     def _grow(self, subjects: Subjects) -> None:
         """Have a place for each of these numbers."""

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from delay_server.lanes import LaneLimits, Lanes
+from delay_server.lanes import NO_ROUTE, LaneLimits, Lanes
 from storage import ENTRY, Entries
 
 ROOM = 1000
@@ -108,6 +108,24 @@ def test_a_lane_whose_subject_waits_is_not_given_away() -> None:
     lanes.settled(entries_of(*[5] * lanes.held(5)))
     assert admit(lanes, 6, 6) == [(0, [1, 2])]
     assert lanes.number(5) == 1
+
+
+def test_a_subject_that_is_paused_while_its_lane_closes_waits_on_and_comes_when_it_may() -> None:
+    lanes = Lanes(LaneLimits(lane_entries_min=1, lanes_max=1))
+    admit(lanes, 5, 5, 5, room=4)
+    lane = lanes.number(5)
+    assert lanes.open(lane).tolist() == [5]
+    lanes.route_changed(5, NO_ROUTE)
+    lanes.withdrawn(entries_of(*[5] * lanes.held(5)))
+    lanes.close(lane)
+    assert (lanes.parked().tolist(), lanes.opened, lanes.leaving, lanes.unopened) == (
+        [5],
+        {},
+        {},
+        {},
+    )
+    lanes.route_changed(5, lanes.anywhere)
+    assert list(lanes.unopened.values()) == [{5}]
 
 
 @pytest.mark.parametrize("seed", range(20))

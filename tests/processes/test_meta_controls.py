@@ -1,5 +1,6 @@
 """An operator pauses at the meta server: real nodes go by it, whoever is killed meanwhile."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -128,11 +129,11 @@ def test_a_node_that_only_waits_hears_of_a_pause_and_its_death_fails_no_command(
         meta_at = ("--meta", f"127.0.0.1:{cluster.meta_http}")
         with cluster.meta() as meta:
             meta.wait_ready()
-            with (
-                cluster.node("n1", "--node-id", "n1") as first,
-                cluster.node("n2", "--node-id", "n2") as second,
-            ):
+            with contextlib.ExitStack() as held:
+                # The first of a group is its master.
+                first = held.enter_context(cluster.node("n1", "--node-id", "n1"))
                 first.process.wait_ready()
+                second = held.enter_context(cluster.node("n2", "--node-id", "n2"))
                 assert until(lambda: second.membership().get("role") == "slave", seconds=20)
                 assert command("pause", *meta_at, "--subject", "p.*") == (
                     0,
