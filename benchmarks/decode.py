@@ -15,13 +15,12 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.written_logs import append_messages, delivered, files_of
 from storage.arrow import ArrowReader, Kind
 from storage.batches import Damage
-from storage.columns import Array, RecordKind
-from storage.disk import DirectoryDisk
+from storage.disk import DirectoryDisk, size_if_opened
 from storage.entries import SubjectTable
-from storage.facts import FactBlock
-from storage.message_log import Append, MessageLog
+from storage.message_log import MessageLog
 from storage.rows import RowBlock
 from storage.segment import Segment
 from storage.spans import MINUTE_MS, SegmentKey, Span
@@ -110,7 +109,7 @@ class _Logs:
                 count = min(self._per_batch, end - first)
                 block = _block(first, count, key, table)
                 segment.append(block, table, epoch=1, append_ms=0)
-                segment.append_facts(_facts(block), epoch=1, append_ms=0)
+                segment.append_facts(delivered(block, block.due_ms + 3), epoch=1, append_ms=0)
             segment.close()
             self._segments.append(segment)
 
@@ -128,35 +127,10 @@ class _Logs:
         for first in range(0, self._messages, self._per_batch):
             count = min(self._per_batch, self._messages - first)
             block = _block(first, count, key, table)
-            names, subject = block.names(table)
-            arrays: dict[str, Array] = {
-                "due_ms": block.due_ms,
-                "id_hash": block.id_hash,
-                "size": block.size,
-                "subject": subject,
-            }
-            append = Append(
-                kind=RecordKind.MESSAGE,
-                count=count,
-                floor_minute=_START_MINUTE,
-                names=names,
-                arrays=arrays,
-                blob=[block.blob],
-            )
-            log.append([append], append_ms=0)
-        files = log.files()
-        ends = [*(file.first_sequence for file in files[1:]), log.next_sequence]
-        for file, end in zip(files, ends, strict=True):
-            size = self._size(file.path)
-            self._log_files.append((file.path, size, file.first_sequence, end))
+            append_messages(log, block, table, floor_minute=_START_MINUTE)
+        for path, first, end in files_of(log):
+            self._log_files.append((path, size_if_opened(self._disk, path), first, end))
         log.close()
-
-    def _size(self, path: str) -> int:
-        file = self._disk.open_read(path)
-        try:
-            return file.size()
-        finally:
-            file.close()
 
     def _paths(self) -> list[str]:
         paths = [path for one in self._segments for path in (one.key.path, one.key.facts_path)]
@@ -164,7 +138,7 @@ class _Logs:
 
     def mib(self) -> float:
         """Return the size of all files."""
-        return sum(map(self._size, self._paths())) / 2**20
+        return sum(size_if_opened(self._disk, path) for path in self._paths()) / 2**20
 
     def read_all(self) -> int:
         """Read the segments and their facts, and take the CRC of every byte."""
@@ -243,16 +217,4 @@ def _block(first: int, count: int, key: SegmentKey, table: SubjectTable) -> RowB
         subject=table.numbers(names),
         minute=np.full(count, key.start, np.int64),
         blob=b"".join(items),
-    )
-
-
-def _facts(block: RowBlock) -> FactBlock:
-    count = len(block)
-    return FactBlock(
-        sequence=block.sequence,
-        minute=block.minute.astype(np.uint32),
-        at_ms=block.due_ms + 3,
-        target=np.zeros(count, np.uint16),
-        outcome=np.ones(count, np.uint8),
-        targets=[b"broker1"],
     )

@@ -15,17 +15,16 @@ from uuid import UUID
 
 import numpy as np
 
-from storage.columns import Array, RecordKind
+from benchmarks.written_logs import append_messages, delivered, files_of
 from storage.disk import DirectoryDisk
 from storage.entries import SubjectTable
-from storage.facts import FactBlock
 from storage.manifest import (
     Manifest,
     MessageLogFile,
     SealedSegment,
     encode_manifest,
 )
-from storage.message_log import Append, MessageLog
+from storage.message_log import MessageLog
 from storage.rows import RowBlock
 from storage.segment import Segment
 from storage.spans import MINUTE_MS, SegmentKey, Span
@@ -85,30 +84,15 @@ def _write(where: Path, messages: int) -> Path:
             sequence = np.arange(first, first + _PER_BATCH, dtype=np.int64) * segments + number + 2
             block = _block(sequence, key.start, table)
             segment.append(block, table, epoch=1, append_ms=0)
-            segment.append_facts(_facts(block), epoch=1, append_ms=0)
+            facts = delivered(block, block.due_ms + block.sequence % 50)
+            segment.append_facts(facts, epoch=1, append_ms=0)
         segment.close()
         sealed.append(_seal(segment))
     for first in range(0, segments * _PER_SEGMENT, _PER_BATCH):
         sequence = np.arange(first, first + _PER_BATCH, dtype=np.int64) + 2
         block = _block(sequence, _START_MINUTE + (sequence - 2) % segments, table)
-        names, subject = block.names(table)
-        arrays: dict[str, Array] = {
-            "due_ms": block.due_ms,
-            "id_hash": block.id_hash,
-            "size": block.size,
-            "subject": subject,
-        }
-        append = Append(
-            kind=RecordKind.MESSAGE,
-            count=_PER_BATCH,
-            floor_minute=0,
-            names=names,
-            arrays=arrays,
-            blob=[block.blob],
-        )
-        log.append([append], append_ms=0)
-    files = log.files()
-    ends = [*(file.first_sequence for file in files[1:]), log.next_sequence]
+        append_messages(log, block, table, floor_minute=0)
+    files = files_of(log)
     log.close()
     manifest = Manifest(
         made_ms=(_START_MINUTE + segments + 60) * MINUTE_MS,
@@ -134,12 +118,12 @@ def _write(where: Path, messages: int) -> Path:
         journal=(),
         message_log=tuple(
             MessageLogFile(
-                file=file.path,
-                first_sequence=file.first_sequence,
+                file=file,
+                first_sequence=first,
                 next_sequence=end,
-                length=(where / file.path).stat().st_size,
+                length=(where / file).stat().st_size,
             )
-            for file, end in zip(files, ends, strict=True)
+            for file, first, end in files
         ),
         retired=(),
         quarantined=(),
@@ -186,16 +170,4 @@ def _block(
         subject=numbers[sequence % len(_SUBJECTS)],
         minute=due_ms // MINUTE_MS,
         blob=_ITEM * count,
-    )
-
-
-def _facts(block: RowBlock) -> FactBlock:
-    count = len(block)
-    return FactBlock(
-        sequence=block.sequence,
-        minute=block.minute.astype(np.uint32),
-        at_ms=block.due_ms + block.sequence % 50,
-        target=np.zeros(count, np.uint16),
-        outcome=np.ones(count, np.uint8),
-        targets=[b"broker1"],
     )

@@ -88,7 +88,7 @@ class Expecting:
         cover, rules = self.cover, self.rules
         places = cover.places(rows.minute)
         filed = is_filed(rows, places, cover, self.filed_sequence)
-        in_range = (rows.minute >= rules.from_minute) & (rows.minute < rules.to_minute)
+        in_range = rules.covers(rows.minute)
         covered = places >= 0
         gone = filed & in_range & ~covered & (rows.minute < self.deleted_from_minute)
         if not len(cover.start):
@@ -163,6 +163,7 @@ class _Blocks:
     def __init__(self, task: BlocksTask) -> None:
         self._task = task
         self._node = task.expecting.node
+        self._rules = task.expecting.rules
         self._account = Account()
         self._subjects, self._files = Names(), Names()
         self._blocks = np.array(sorted(task.blocks), np.int64)
@@ -176,7 +177,7 @@ class _Blocks:
         records = self._records(damages)
         readable = self._readable(damages)
         found = self._rows()
-        in_range = self._in_range(found.rows.minute)
+        in_range = self._rules.covers(found.rows.minute)
         maker = FindingsMaker(
             self._node, self._subjects.all(), [], self._files.all(), self._lengths
         )
@@ -184,10 +185,6 @@ class _Blocks:
         self._missing(records, found, maker)
         self._strange(records, found, in_range, readable, maker)
         return TaskResult(self._node.name, self._account, maker.table())
-
-    def _in_range(self, minute: Int64s) -> Mask:
-        rules = self._task.expecting.rules
-        return (minute >= rules.from_minute) & (minute < rules.to_minute)
 
     def _chosen(self, sequence: Int64s) -> Mask:
         chosen: Mask = np.isin(sequence // BLOCK, self._blocks)
@@ -245,7 +242,7 @@ class _Blocks:
     def _doubled(self, found: _Found, in_range: Mask, maker: FindingsMaker) -> None:
         """Name every row of the range beyond the first of its sequence."""
         loose = self._task.loose
-        taken = np.isin(found.rows.sequence, loose.sequence[self._in_range(loose.minute)])
+        taken = np.isin(found.rows.sequence, loose.sequence[self._rules.covers(loose.minute)])
         places = np.flatnonzero(in_range)
         places = places[np.argsort(found.rows.sequence[places], kind="stable")]
         sequence = found.rows.sequence[places]
@@ -256,7 +253,7 @@ class _Blocks:
     def _missing(self, records: Rows, found: _Found, maker: FindingsMaker) -> None:
         """Name the records whose segment has no row of them."""
         places, expected, _ = self._task.expecting.places(records)
-        expected &= self._in_range(records.minute)
+        expected &= self._rules.covers(records.minute)
         start, _ = _edges(self._task.expecting.cover, places)
         there = np.zeros(len(records), np.bool_)
         for one in np.unique(start[expected]).tolist():

@@ -239,7 +239,7 @@ class _Planning:
         """Return the plan."""
         manifest, node = self._first.manifest, _node(self._first)
         everything = _extents(manifest)
-        extents = [one for one in everything if self._is_wanted(one) and not one.is_deleted]
+        extents = [one for one in everything if self._rules.wants(one) and not one.is_deleted]
         cover = Cover.of(everything, self._rules)
         if (cover.start[1:] < cover.end[:-1]).any():
             raise ReconcileError(f"segments of node {node.node_id} overlap: no manifest says that")
@@ -268,7 +268,7 @@ class _Planning:
             found = [manifest, *(one.manifest for one in self._others)]
             shared_next = min(one.log_next_sequence for one in found)
         plan.uncompared_hours |= _hours_of(
-            [one for one in everything if one.is_deleted and self._is_wanted(one)]
+            [one for one in everything if one.is_deleted and self._rules.wants(one)]
         )
         plan.tasks += self._segment_tasks(
             node,
@@ -284,10 +284,6 @@ class _Planning:
             self._add_replica(plan, source, shared_next)
         plan.unsealed_hours |= _hours_of([one for one in extents if not one.is_sealed])
         return plan
-
-    def _is_wanted(self, extent: Extent) -> bool:
-        rules = self._rules
-        return extent.start < rules.to_minute and extent.end > rules.from_minute
 
     def _look_at(self, manifest: Manifest, node_id: str) -> None:
         """Take down why the manifest is not all there was."""
@@ -306,7 +302,7 @@ class _Planning:
         self._account.problems |= {(node_id, problem) for problem in problems}
 
     def _look_at_deleted(self, plan: GroupPlan, everything: Sequence[Extent]) -> None:
-        gone = {one.file for one in everything if one.is_deleted and self._is_wanted(one)}
+        gone = {one.file for one in everything if one.is_deleted and self._rules.wants(one)}
         if not gone:
             return
         totals: Counter[str] = Counter()
@@ -327,7 +323,7 @@ class _Planning:
         manifest, node = source.manifest, _node(source)
         self._look_at(manifest, node.node_id)
         everything = _extents(manifest)
-        wanted = [one for one in everything if self._is_wanted(one)]
+        wanted = [one for one in everything if self._rules.wants(one)]
         plan.uncompared_hours |= _hours_of([one for one in wanted if one.is_deleted])
         extents = [one for one in wanted if not one.is_deleted]
         plan.unsealed_hours |= _hours_of([one for one in extents if not one.is_sealed])
@@ -390,7 +386,7 @@ class _Planning:
             )
             for found in read_records(node, tail, subjects, file, damages):
                 filed = is_filed(found, cover.places(found.minute), cover, manifest.sequence)
-                wanted = ~filed & self._in_range(found.minute)
+                wanted = ~filed & self._rules.covers(found.minute)
                 rows.append(found.take(wanted))
         rows_are_missing = bool(damages) or _has_fault(manifest, "message_log")
         self._damaged(node, damages)
@@ -420,10 +416,6 @@ class _Planning:
             rows_are_missing=rows_are_missing,
             facts_are_missing=bool(damages) or _has_fault(manifest, "dispatch_log/journal"),
         )
-
-    def _in_range(self, minute: Int64s) -> Mask:
-        rules = self._rules
-        return (minute >= rules.from_minute) & (minute < rules.to_minute)
 
     def _damaged(self, node: Node, damages: Sequence[Damage]) -> None:
         self._account.damages |= {(node.node_id, damage) for damage in damages}

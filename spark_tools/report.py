@@ -1,5 +1,6 @@
 """The result of a run: one JSON document, and findings and tables as Parquet."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -170,7 +171,7 @@ def _group(group: GroupResult) -> dict[str, Any]:
             }
             for one in group.differing
         ],
-        "lateness_ms": _lateness(account.target_lateness, {}),
+        "lateness_ms": _lateness(account.target_lateness),
         "by_subject": _rows(account.subjects, account.subject_lateness, "subject"),
         "by_target": _rows(account.targets, account.target_lateness, "target"),
     }
@@ -189,9 +190,10 @@ def _rows(tally: Tally, lateness: Tally, key: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _lateness(tally: Tally, counts: dict[int, int]) -> dict[str, Any]:
+def _lateness(tally: Tally) -> dict[str, Any]:
+    counts: Counter[int] = Counter()
     for row in tally.table().to_pylist():
-        counts[row["bucket"]] = counts.get(row["bucket"], 0) + row["count"]
+        counts[row["bucket"]] += row["count"]
     return {
         **_quantiles(counts),
         "buckets": [

@@ -201,14 +201,14 @@ class _Segment:
         """Take down what replicas must have alike, by hour."""
         task = self._task
         node_id = task.node.node_id
-        rows = rows.take((rows.sequence < task.shared_next) & _in_range(rows.minute, task.rules))
+        rows = rows.take((rows.sequence < task.shared_next) & task.rules.covers(rows.minute))
         columns = [rows.sequence, rows.due_ms, rows.size.astype(np.int64), rows.id_hash]
         for hour, digest in digests_by(rows.minute // 60 * 60, columns).items():
             self._account.replicas.setdefault((node_id, hour), ReplicaHour()).rows.add(digest)
         # Names have other numbers elsewhere; facts told twice count once.
         targets = np.array([_number_of(name) for name in self._targets.all()], np.int64)
         minute = np.clip(facts.minute, task.start, task.end - 1)
-        facts = facts.take(~_is_repeated(facts) & _in_range(minute, task.rules))
+        facts = facts.take(~_is_repeated(facts) & task.rules.covers(minute))
         minute = np.clip(facts.minute, task.start, task.end - 1)
         columns = [
             facts.sequence,
@@ -225,10 +225,6 @@ def _number_of(name: str) -> int:
     import xxhash  # noqa: PLC0415 (only where replicas are compared)
 
     return int(xxhash.xxh3_64_intdigest(name.encode())) - 2**63
-
-
-def _in_range(minute: Int64s, rules: Rules) -> Mask:
-    return (minute >= rules.from_minute) & (minute < rules.to_minute)
 
 
 def _is_new(ascending: Int64s) -> Mask:
@@ -288,11 +284,11 @@ class _Judgement:
         first_of[self._row_of[first]] = first
         first_of = first_of[self._owner[np.cumsum(self._new_rows) - 1]]
         state = self._states(first_of, facts_missing=facts_missing)
-        counted = _in_range(rows.minute, task.rules)
+        counted = task.rules.covers(rows.minute)
         fact_minute = np.clip(facts.minute, task.start, task.end - 1)
         if len(rows):
             fact_minute = np.where(self._is_matched, rows.minute[self._row_of], fact_minute)
-        facts_counted = _in_range(fact_minute, task.rules)
+        facts_counted = task.rules.covers(fact_minute)
         delivered = (state == DELIVERED - 1) & (first_of >= 0)
         lateness = np.zeros(len(rows), np.int64)
         lateness[delivered] = facts.at_ms[first_of[delivered]] - rows.due_ms[delivered]

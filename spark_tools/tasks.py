@@ -32,6 +32,15 @@ class Rules:
     final: bool
     max_late_ms: int | None
 
+    def covers(self, minute: Int64s) -> Mask:
+        """Say which filed minutes are of the range."""
+        covered: Mask = (minute >= self.from_minute) & (minute < self.to_minute)
+        return covered
+
+    def wants(self, extent: "Extent") -> bool:
+        """Say whether a segment has minutes of the range."""
+        return extent.start < self.to_minute and extent.end > self.from_minute
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -93,10 +102,7 @@ class Cover:
     def of(cls, extents: list[Extent], rules: Rules) -> "Cover":
         """Return the cover that these segments are."""
         found = sorted(extents, key=lambda one: one.start)
-        wanted = [
-            one.start < rules.to_minute and one.end > rules.from_minute and not one.is_deleted
-            for one in found
-        ]
+        wanted = [rules.wants(one) and not one.is_deleted for one in found]
         return cls(
             np.array([one.start for one in found], np.int64),
             np.array([one.end for one in found], np.int64),

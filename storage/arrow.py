@@ -34,7 +34,7 @@ from storage.errors import DamagedError, StorageError, UnsupportedFormatError
 from storage.facts import Outcome
 from storage.file_header import FileHeader, LogKind
 from storage.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
-from storage.log_walk import LogFile, LogWalk, is_log_file_name
+from storage.log_walk import LogFile, LogWalk, first_of_name
 from storage.spans import MINUTE_MS, SegmentKey, Span, dead_minute, key_of_name
 
 _ROWS_MAX = 65_536
@@ -692,6 +692,7 @@ def _key_of(path: str, directory: str) -> SegmentKey:
 
 def _first_of(path: str, directory: str) -> int:
     where, _, name = path.rpartition("/")
-    if where != directory or not is_log_file_name(name):
+    first = first_of_name(name)
+    if where != directory or first is None:
         raise ValueError(f"{path} is no file of {directory}")
-    return int(name.removesuffix(".log"))
+    return first

@@ -65,7 +65,7 @@ from storage.file_header import (
 from storage.identity import IDENTITY_PATH, Identity, read_identity
 from storage.item_formats import qmq_item_fault, qmq_message_id
 from storage.log_walk import (
-    is_log_file_name,
+    first_of_name,
     list_log_files,
     log_file,
     without_strays,
@@ -289,7 +289,7 @@ def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
 def _is_log_file(path: str) -> bool:
     name = path.rpartition("/")[2]
     return path.rpartition("/")[0] in _KINDS and (
-        key_of_name(name) is not None or is_log_file_name(name)
+        key_of_name(name) is not None or first_of_name(name) is not None
     )
 
 

@@ -93,13 +93,23 @@ def _joined_one_by_one(
 ) -> tuple[memoryview, Mask]:
     ends = (positions + sizes).tolist()
     joined = b"".join([view[a:b] for a, b in zip(positions.tolist(), ends, strict=True)])
+    return memoryview(joined), _suspects_at(joined, starts, sizes, due_ms)
+
+
+def _suspects_at(data: bytes | memoryview, begin: Int64s, size: Int64s, due_ms: Int64s) -> Mask:
+    """Say which of the items at these places do not fit; each is at least QMQ_ITEM_SIZE_MIN."""
     crc32 = zlib.crc32
-    behind_crc = zip((starts + 8).tolist(), (starts + sizes).tolist(), strict=True)
-    crcs = np.fromiter([crc32(joined[a:b]) for a, b in behind_crc], np.int64, len(sizes))
-    anywhere: npt.NDArray[np.void] = np.ndarray(
-        len(joined) - _QMQ_HEAD.size + 1, _HEAD_FIELDS, joined, 0, (1,)
+    behind_crc = zip((begin + 8).tolist(), (begin + size).tolist(), strict=True)
+    crcs = np.fromiter([crc32(data[a:b]) for a, b in behind_crc], np.int64, len(begin))
+    return _suspects(_heads_anywhere(data)[begin], crcs, due_ms)
+
+
+def _heads_anywhere(data: bytes | memoryview | npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
+    """Return the head of an item, wherever in the data it could begin."""
+    heads: npt.NDArray[np.void] = np.ndarray(
+        len(data) - _QMQ_HEAD.size + 1, _HEAD_FIELDS, data, 0, (1,)
     )
-    return memoryview(joined), _suspects(anywhere[starts], crcs, due_ms)
+    return heads
 
 
 def _suspects(heads: npt.NDArray[np.void], crcs: Int64s, due_ms: Int64s) -> Mask:
@@ -130,11 +140,8 @@ def qmq_fields(data: npt.NDArray[np.uint8], begin: Int64s, size: Int64s) -> QmqF
     end = begin + size
     create_ms = np.zeros(len(begin), np.int64)
     if len(data) >= QMQ_ITEM_SIZE_MIN:
-        # Wherever in the data an item could begin.
-        heads: npt.NDArray[np.void] = np.ndarray(
-            len(data) - _QMQ_HEAD.size + 1, _HEAD_FIELDS, data, 0, (1,)
-        )
-        found: Int64s = heads["create_ms"][np.where(has_head, begin, 0)].astype(np.int64)
+        at = np.where(has_head, begin, 0)
+        found: Int64s = _heads_anywhere(data)["create_ms"][at].astype(np.int64)
         create_ms = np.where(has_head, found, 0)
     place = begin + _QMQ_HEAD.size
     behind_subject, is_inside = _behind_string(data, place, end)
@@ -166,14 +173,7 @@ def qmq_suspects(data: memoryview, begin: Int64s, size: Int64s, due_ms: Int64s) 
     suspects: Mask = size < QMQ_ITEM_SIZE_MIN
     whole = np.flatnonzero(~suspects)
     if len(whole):
-        begins = begin[whole]
-        ends = (begins + size[whole]).tolist()
-        behind_crc = zip((begins + 8).tolist(), ends, strict=True)
-        crcs = np.fromiter([zlib.crc32(data[a:b]) for a, b in behind_crc], np.int64, len(whole))
-        heads: npt.NDArray[np.void] = np.ndarray(
-            len(data) - _QMQ_HEAD.size + 1, _HEAD_FIELDS, data, 0, (1,)
-        )
-        suspects[whole] = _suspects(heads[begins], crcs, due_ms[whole])
+        suspects[whole] = _suspects_at(data, begin[whole], size[whole], due_ms[whole])
     return suspects
 
 

@@ -65,15 +65,16 @@ def log_file(directory: str, first_sequence: int) -> LogFile:
 def list_log_files(disk: Disk, directory: str) -> list[LogFile]:
     """Return the files of a log in order; what is named otherwise is none of them."""
     return [
-        log_file(directory, int(name.removesuffix(".log")))
+        log_file(directory, first)
         for name in disk.list(directory)
-        if is_log_file_name(name)
+        if (first := first_of_name(name)) is not None
     ]
 
 
-def is_log_file_name(name: str) -> bool:
-    """Say whether a file of a numbered log may have this name."""
-    return bool(_NAME.fullmatch(name)) and int(name.removesuffix(".log")) <= _SEQUENCE_MAX
+def first_of_name(name: str) -> int | None:
+    """Return the number that a file of a numbered log is named by, None if it is none."""
+    first = int(name.removesuffix(".log")) if _NAME.fullmatch(name) else _SEQUENCE_MAX + 1
+    return first if first <= _SEQUENCE_MAX else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,6 +265,16 @@ def read_seals(disk: Disk, log_uuid: UUID, end: SealsEnd) -> Iterator[Seal | Dam
                 yield from seals_of_columns(found[2])
 
 
+def _files_that_count(disk: Disk, end: SealsEnd, retired: Collection[str]) -> list[LogFile]:
+    """Return the files of the log, the newest last: it counts though it may be gone."""
+    files = [
+        file
+        for file in list_log_files(disk, SEALS_DIRECTORY)
+        if file.first_sequence < end.file and file.path not in retired
+    ]
+    return [*files, log_file(SEALS_DIRECTORY, end.file)]
+
+
 def _with_ends(files: Sequence[LogFile], end: SealsEnd) -> Iterator[tuple[LogFile, int]]:
     """Yield files with the number behind their last seal.
 
@@ -286,12 +296,7 @@ def read_last_seals(
     damages: list[Damage] = []
     if not end.file:
         return join_seals(parts), damages
-    files = [
-        file
-        for file in list_log_files(disk, SEALS_DIRECTORY)
-        if file.first_sequence < end.file and file.path not in retired
-    ]
-    files.append(log_file(SEALS_DIRECTORY, end.file))
+    files = _files_that_count(disk, end, retired)
     number = files[0].first_sequence
     for file, until in _with_ends(files, end):
         for found in _read_file(disk, log_uuid, file, end, until=until):
@@ -392,12 +397,7 @@ class _Reading:
         end = self._end
         if not end.file:
             return []
-        files = [
-            file
-            for file in list_log_files(self._disk, SEALS_DIRECTORY)
-            if file.first_sequence < end.file and file.path not in retired
-        ]
-        files.append(log_file(SEALS_DIRECTORY, end.file))
+        files = _files_that_count(self._disk, end, retired)
         wanted = files_from(files, end.needed)
         self._next = min(wanted[0].first_sequence, end.needed)
         room = max(end.count + 1 - self._next, 0)

@@ -742,10 +742,10 @@ class _Recovery:
         if damages:
             # Which segments were sealed is not known any more: no file is taken for an orphan that
             # may be of one. A segment that may still get rows cannot be: its file is made again.
+            unnamed = self._unnamed_files(schedule, checkpoint, log)
             schedule.quarantined += [
                 path
-                for path in self._unnamed_files(schedule, checkpoint, log)
-                for key in _keys_of([path])
+                for path, key in zip(unnamed, _keys_of(unnamed), strict=True)
                 if key.end <= checkpoint.floor_minute
             ]
         codes = [key.code for key in _keys_of(schedule.quarantined)]
