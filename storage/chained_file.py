@@ -356,6 +356,8 @@ class _ChainedReader:
         self._path = path
         self._header = header
         self._seed = file_seed(header)
+        self._first = header.first_sequence
+        """Of the records of a file that is named by it; else 0."""
         self._length = length
         self._size = size
         self._end = min(length, size)
@@ -374,9 +376,12 @@ class _ChainedReader:
         except DamagedError as error:
             yield self._damage(0, FILE_HEADER_SIZE, error.reason)
         else:
+            # Its batches are none here; but only its beginning may have been put here.
             if (found.span, found.start_minute) != (self._header.span, self._header.start_minute):
-                # Its batches are none here; but only its beginning may have been put here.
                 reason = f"this is the file of {found.span.name.lower()} {found.start_minute}"
+                yield self._damage(0, FILE_HEADER_SIZE, reason)
+            elif self._first and found.first_sequence != self._first:
+                reason = f"this is the file that begins at {found.first_sequence}"
                 yield self._damage(0, FILE_HEADER_SIZE, reason)
         if self._size < self._length:
             yield self._damage(self._size, self._length - self._size, "the file is cut short")
@@ -392,7 +397,11 @@ class _ChainedReader:
                     raise
                 yield from self._read_disordered(position, next_record, error.reason)
                 return
-            if batch.previous_crc != previous_crc or batch.base_sequence < next_record:
+            # Another file's first batches are whole here, too, where both are named by a number.
+            foreign = (
+                position == FILE_HEADER_SIZE and self._first and batch.base_sequence != self._first
+            )
+            if batch.previous_crc != previous_crc or batch.base_sequence < next_record or foreign:
                 reason = "the batch does not follow the one before it"
                 yield from self._read_disordered(position, next_record, reason)
                 return

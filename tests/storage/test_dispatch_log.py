@@ -343,6 +343,22 @@ def test_damage_before_good_batches_is_reported_and_hopped_over() -> None:
     assert journal.next_number == 6
 
 
+def test_the_beginning_of_a_later_file_in_an_older_one_hides_no_fact_behind_it() -> None:
+    disk = segment_disk()
+    journal = new_journal(disk, file_bytes_max=2_000)
+    for number in range(1, 31):
+        put(journal, number)
+    journal.close()
+    older, newer = (f"{JOURNAL_DIRECTORY}/{name}" for name in journal_files(disk)[:2])
+    begins = disk.contents()[older][:512], disk.contents()[newer][:512]
+    disk.damage(older, 0, begins[1])
+    disk.damage(newer, 0, begins[0])
+    _, found = recover(disk)
+    # The blocks hold four whole batches each.
+    assert sorted(sequences(found.facts)) == list(range(1, 31))
+    assert any(damage.path == older and not damage.position for damage in found.damages)
+
+
 def test_facts_that_are_missing_between_two_files_are_reported() -> None:
     disk = segment_disk()
     journal, _ = recover(disk)
