@@ -384,6 +384,7 @@ class LogWalk(Generic[T]):
         after = min(sequence, self._until, self._following)
         if self.next_sequence >= after:
             return
+        adjacent = self._open_gap is None and self._goes_on
         if self._strays is None:
             self._strays = sorted(
                 self._whole_batches(file, window), key=lambda one: one[1].base_sequence
@@ -401,6 +402,8 @@ class LogWalk(Generic[T]):
                 continue
             yield from self._close_gap(file, position, header.base_sequence)
             self._passed(header)
+            # It fills the place of others; what lies behind them may still be lost.
+            self._goes_on = adjacent
             if header.next_sequence > self._skip_below:
                 yield PlacedBatch(file, position, header, content)
 

@@ -14,6 +14,7 @@ Messages whose delivery was confirmed less than 20 ms before a crash have no fac
 pending may have been delivered too.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -480,17 +481,44 @@ class _FileReader:
 
     def _file_header(self) -> FileHeader | None:
         """Return what the file says it is, or what its name says."""
+        named = self._named_header()
         try:
-            return decode_file_header(self._view(0, HEADER_SIZE_MAX), path=self._path)
+            said = decode_file_header(self._view(0, HEADER_SIZE_MAX), path=self._path)
         except StorageError as error:
-            if self._gaps is not None:
-                self._gaps.append(Gap(self._path, 0, min(self._size, FILE_HEADER_SIZE), str(error)))
+            self._note_header(str(error))
+            return named
+        if named is None or file_seed(said) == file_seed(named):
+            return said
+        # The beginning of another file was written over this one's, or it was renamed.
+        self._note_header("the header is of another file, by its name")
+        return named if self._batches_of(named) >= self._batches_of(said) else said
+
+    def _named_header(self) -> FileHeader | None:
         uuid, kind, key = self._salvage.log_uuid, _kind_of(self._path), _key_of(self._path)
         if uuid is None or kind is None:
             return None
         if key is None:
             return FileHeader(kind=kind, log_uuid=uuid)
         return FileHeader(kind=kind, log_uuid=uuid, span=key.span, start_minute=key.start)
+
+    def _note_header(self, reason: str) -> None:
+        if self._gaps is not None:
+            self._gaps.append(Gap(self._path, 0, min(self._size, FILE_HEADER_SIZE), reason))
+
+    def _batches_of(self, header: FileHeader) -> int:
+        """Return how many batches of the file belong to one with this header."""
+        count, position = 0, self._next_magic(0)
+        while position < self._size:
+            with contextlib.suppress(DamagedError, UnsupportedFormatError):
+                decode_header(
+                    self._view(position, HEADER_SIZE_MAX),
+                    seed=file_seed(header),
+                    path=self._path,
+                    position=position,
+                )
+                count += 1
+            position = self._next_magic(position + 1)
+        return count
 
     def parts(self) -> Iterator[_Part]:
         """Yield the batches."""

@@ -4,7 +4,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import (
@@ -145,7 +145,6 @@ def test_a_response_is_encoded_as_the_vector() -> None:
 
 
 @given(any_frame, i16, st.binary(max_size=40))
-@settings(deadline=None)
 def test_a_response_echoes_opaque_and_version_and_names_the_request(
     request: Frame, code: int, body: bytes
 ) -> None:
@@ -192,13 +191,11 @@ def test_a_field_that_does_not_fit_is_the_callers_error(frame: Frame) -> None:
 
 
 @given(st.lists(any_frame, max_size=6))
-@settings(deadline=None)
 def test_frames_fed_whole_come_out_as_they_went_in(frames: list[Frame]) -> None:
     assert decode_whole(b"".join(map(encode_frame, frames))) == frames
 
 
 @given(st.lists(any_frame, max_size=4))
-@settings(deadline=None)
 def test_frames_fed_byte_by_byte_come_out_as_soon_as_they_are_complete(frames: list[Frame]) -> None:
     decoder = FrameDecoder(frame_bytes_max=LIMIT)
     for frame in frames:
@@ -213,7 +210,6 @@ def test_frames_fed_byte_by_byte_come_out_as_soon_as_they_are_complete(frames: l
 
 
 @given(st.data(), st.lists(any_frame, min_size=1, max_size=6))
-@settings(deadline=None)
 def test_however_the_stream_is_cut_both_ways_of_taking_frames_agree(
     data: st.DataObject, frames: list[Frame]
 ) -> None:
@@ -368,7 +364,6 @@ def test_a_stream_that_ends_in_a_frame_is_refused_with_the_bytes_held() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=6), st.integers(24, 200))
-@settings(deadline=None)
 def test_arbitrary_bytes_give_frames_or_a_typed_error_and_are_not_kept_beyond_the_limit(
     pieces: list[bytes], limit: int
 ) -> None:
@@ -382,7 +377,6 @@ def test_arbitrary_bytes_give_frames_or_a_typed_error_and_are_not_kept_beyond_th
 
 
 @given(st.lists(any_frame, min_size=1, max_size=4), st.data())
-@settings(deadline=None)
 def test_a_flipped_byte_never_raises_anything_but_a_typed_error(
     frames: list[Frame], data: st.DataObject
 ) -> None:

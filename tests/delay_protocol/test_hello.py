@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import (
@@ -17,7 +17,6 @@ from delay_protocol import (
 
 
 @given(st.builds(Hello, group=st.text(), epoch=st.integers(0, 2**63 - 1), node_id=st.text()))
-@settings(deadline=None)
 def test_a_hello_survives_the_round_trip(hello: Hello) -> None:
     assert decode_hello(encode_hello(hello)) == hello
 
@@ -71,7 +70,6 @@ def test_a_hello_that_cannot_be_written_is_the_callers_error(hello: Hello) -> No
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None)
 def test_arbitrary_bytes_give_a_hello_or_the_typed_error(body: bytes) -> None:
     with suppress(MalformedHelloError):
         assert isinstance(decode_hello(body), Hello)

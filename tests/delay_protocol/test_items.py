@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from delay_protocol import (
@@ -274,7 +274,6 @@ class TestVectors:
 
 
 @given(st.lists(any_item, max_size=5))
-@settings(deadline=None)
 def test_the_ids_of_items_in_a_row_are_those_of_each(items: list[Item]) -> None:
     encoded = [encode_item(item) for item in items]
     ids = item_message_ids(b"".join(encoded), map(len, encoded))
@@ -282,7 +281,6 @@ def test_the_ids_of_items_in_a_row_are_those_of_each(items: list[Item]) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_no_id_is_read_beyond_its_item_whatever_its_bytes(items: list[bytes]) -> None:
     def read_each() -> list[bytes]:
         return [item_message_id(one) for one in items]
@@ -301,12 +299,10 @@ class TestOneItem:
     """encode_item() and decode_item(), for clients and tools."""
 
     @given(any_item)
-    @settings(deadline=None)
     def test_an_item_survives_the_round_trip(self, item: Item) -> None:
         assert decode_item(encode_item(item)) == item
 
     @given(any_item, st.data())
-    @settings(deadline=None)
     def test_every_flipped_bit_and_every_missing_byte_is_noticed(
         self, item: Item, data: st.DataObject
     ) -> None:
@@ -332,7 +328,6 @@ class TestOneItem:
         assert (refused.value.stated, refused.value.computed) == (0x1EFEBC2E0, 0xEFEBC2E0)
 
     @given(st.binary(max_size=120))
-    @settings(deadline=None)
     def test_arbitrary_bytes_under_a_right_crc_raise_only_the_typed_error(
         self, covered: bytes
     ) -> None:
@@ -343,7 +338,6 @@ class TestOneItem:
                 read(data)
 
     @given(st.binary(max_size=40))
-    @settings(deadline=None)
     def test_arbitrary_bytes_raise_only_the_typed_error(self, data: bytes) -> None:
         item_crc_ok(data)
         for read in (decode_item, item_subject, item_message_id, decode_attributes):
@@ -406,7 +400,6 @@ class TestAttributes:
     """The attribute map, an item's body."""
 
     @given(st.dictionaries(st.text(), st.text()))
-    @settings(deadline=None)
     def test_a_map_survives_the_round_trip_in_its_order(self, attributes: dict[str, str]) -> None:
         decoded = decode_attributes(encode_attributes(attributes))
         assert list(decoded.items()) == list(attributes.items())
@@ -437,7 +430,6 @@ class TestAttributes:
             decode_attributes(body)
 
     @given(st.dictionaries(text, text, min_size=1, max_size=4), st.data())
-    @settings(deadline=None)
     def test_a_map_that_is_cut_or_runs_over_does_not_fit(
         self, attributes: dict[str, str], data: st.DataObject
     ) -> None:
@@ -447,7 +439,6 @@ class TestAttributes:
         assert attributes_fit(body[:cut]) is (cut in whole)
 
     @given(st.binary(max_size=30))
-    @settings(deadline=None)
     def test_what_fits_can_be_divided_and_what_cannot_be_divided_does_not_fit(
         self, body: bytes
     ) -> None:
@@ -466,7 +457,6 @@ class TestAttributes:
         st.integers(1, 6),
         st.sampled_from([b"", b"\0", b"\0\1\0\0"]),
     )
-    @settings(deadline=None)
     def test_a_map_of_more_attributes_than_allowed_does_not_fit(
         self, pairs: list[tuple[str, str]], count_max: int, rest: bytes
     ) -> None:
@@ -498,7 +488,6 @@ class TestTags:
     @given(st.lists(st.binary(max_size=3) | st.text(max_size=300).map(str.encode), max_size=10))
     @example([b"\xc3", b"\xa4"])
     @example([b"a" * 255, b"\xff"])
-    @settings(deadline=None)
     def test_they_are_text_if_each_of_them_is_utf_8(self, tags: list[bytes]) -> None:
         text = True
         for tag in tags:
@@ -516,7 +505,6 @@ class TestScan:
         assert scanned(b"") == []
 
     @given(st.lists(any_item, max_size=5))
-    @settings(deadline=None)
     def test_it_finds_the_items_that_were_encoded(self, items: list[Item]) -> None:
         encoded = [encode_item(item) for item in items]
         body = b"".join(encoded)
@@ -537,7 +525,6 @@ class TestScan:
         ),
         st.data(),
     )
-    @settings(deadline=None)
     def test_it_agrees_with_the_simple_decoder_on_damaged_bodies(
         self, items: list[Item], data: st.DataObject
     ) -> None:
@@ -561,12 +548,10 @@ class TestScan:
     @example(bytes(33))
     @example(bytes(66))
     @example(bytes(67))
-    @settings(deadline=None)
     def test_it_agrees_with_the_simple_decoder_on_arbitrary_bytes(self, body: bytes) -> None:
         assert scanned(body) == simple_rows(body)
 
     @given(st.integers(0, 2**63 - 1), st.integers(1, 12), st.data())
-    @settings(deadline=None)
     def test_it_agrees_when_every_size_field_is_tried_at_its_edges(
         self, due_ms: int, count: int, data: st.DataObject
     ) -> None:
@@ -688,7 +673,6 @@ class TestScan:
         assert rows_of(scan) == simple_rows(TAGGED_ITEM_BYTES)
 
     @given(st.lists(any_item, max_size=6), st.integers(1, 6))
-    @settings(deadline=None)
     def test_it_divides_as_many_items_as_are_allowed_and_refuses_more(
         self, items: list[Item], items_max: int
     ) -> None:

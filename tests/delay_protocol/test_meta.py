@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import (
@@ -154,7 +154,6 @@ def test_what_is_encoded_comes_back(name: str) -> None:
     _, encode, decode = BODIES[name]
 
     @given(VALUES[name])
-    @settings(deadline=None)
     def comes_back(value: object) -> None:
         assert decode(encode(value)) == value
 
@@ -182,7 +181,6 @@ def test_arbitrary_bytes_give_a_value_or_the_typed_error(name: str) -> None:
     kind, decode = type(BODIES[name][0]), BODIES[name][2]
 
     @given(st.binary(max_size=60))
-    @settings(deadline=None)
     def reads(body: bytes) -> None:
         with suppress(MalformedMetaError):
             assert type(decode(body)) is kind
@@ -197,7 +195,6 @@ def test_a_vector_with_bytes_changed_gives_a_value_that_comes_back_or_the_typed_
     vector, (_, encode, decode) = body_of(name), BODIES[name]
 
     @given(st.integers(0, len(vector) - 1), st.binary(min_size=1, max_size=4))
-    @settings(deadline=None)
     def reads(place: int, changed: bytes) -> None:
         with suppress(MalformedMetaError):
             value = decode(vector[:place] + changed + vector[place + len(changed) :])

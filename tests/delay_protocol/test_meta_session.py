@@ -758,5 +758,5 @@ class AnySession(RuleBasedStateMachine):
             assert self.session.route(name) == route
 
 
-AnySession.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+AnySession.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
 TestAnySession = AnySession.TestCase

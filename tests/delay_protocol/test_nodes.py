@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import (
@@ -96,13 +96,11 @@ replies = st.builds(
         told_in_sync=st.dictionaries(names, st.uuids(), max_size=REPLICAS_MAX),
     )
 )
-@settings(deadline=None)
 def test_a_request_survives_the_round_trip(request: NodeRegister) -> None:
     assert decode_node_register(encode_node_register(request)) == request
 
 
 @given(replies)
-@settings(deadline=None)
 def test_an_answer_survives_the_round_trip(reply: NodeRegistered | Refused) -> None:
     assert decode_node_reply(encode_node_reply(reply)) == reply
 
@@ -226,7 +224,6 @@ def test_every_cut_and_trailing_byte_is_refused(body: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None)
 def test_arbitrary_bytes_give_a_value_or_the_typed_error(body: bytes) -> None:
     for decode in (decode_node_register, decode_node_reply):
         with suppress(MalformedMetaError):

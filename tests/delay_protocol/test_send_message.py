@@ -1,7 +1,7 @@
 """A request carries the items as they are; an answer names exactly the items that failed."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import (
@@ -38,7 +38,6 @@ def test_an_empty_answer_says_that_all_succeeded() -> None:
 
 
 @given(results)
-@settings(deadline=None)
 def test_an_answer_survives_the_round_trip_and_the_last_of_an_id_wins(
     failures: list[ItemResult],
 ) -> None:
@@ -47,7 +46,6 @@ def test_an_answer_survives_the_round_trip_and_the_last_of_an_id_wins(
 
 
 @given(results.filter(bool), st.data())
-@settings(deadline=None)
 def test_an_answer_that_is_cut_or_runs_over_is_refused(
     failures: list[ItemResult], data: st.DataObject
 ) -> None:
@@ -77,7 +75,6 @@ def test_sizes_that_are_negative_or_too_large_are_refused(body: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None)
 def test_arbitrary_bytes_give_an_answer_or_the_typed_error(body: bytes) -> None:
     try:
         failures = decode_send_reply(body)

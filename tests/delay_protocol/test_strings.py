@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import STR_SIZE_MAX, LocalProtocolError, MalformedItemError, MalformedMetaError
@@ -11,7 +11,6 @@ from delay_protocol.strings import decode_str, decode_str_bytes, encode_str
 
 
 @given(st.text(), st.binary(max_size=5), st.binary(max_size=5))
-@settings(deadline=None)
 def test_a_string_is_found_where_it_stands(text: str, before: bytes, after: bytes) -> None:
     data = before + encode_str(text) + after
     end = len(data) - len(after)

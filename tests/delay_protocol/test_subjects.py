@@ -1,7 +1,7 @@
 """Subjects that a real-time broker would refuse are told apart from those it takes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import real_subject, subject_fault
@@ -31,7 +31,6 @@ def test_no_break_spaces_and_what_guava_does_not_call_breaking_are_taken(space: 
 
 
 @given(st.text(min_size=1))
-@settings(deadline=None)
 def test_exactly_the_listed_characters_are_refused(subject: str) -> None:
     refused = any(character in BREAKING + "/" for character in subject)
     assert (subject_fault(subject.encode()) is not None) is refused
@@ -54,7 +53,6 @@ def test_the_fault_is_told_in_plain_ascii(subject: bytes, fault: str) -> None:
 
 
 @given(st.binary(max_size=20))
-@settings(deadline=None)
 def test_arbitrary_bytes_raise_nothing(subject: bytes) -> None:
     subject_fault(subject)
     real_subject(subject)

@@ -79,7 +79,7 @@ async def test_requests_that_arrive_byte_by_byte_are_answered() -> None:
     bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 800), max_size=10),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 async def test_however_a_stream_is_cut_the_answers_are_the_same(
     bodies: Sequence[bytes], cuts: Sequence[int]
 ) -> None:

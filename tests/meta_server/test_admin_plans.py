@@ -795,4 +795,4 @@ class Administrators(RuleBasedStateMachine):
 
 
 TestAdministrators = Administrators.TestCase
-TestAdministrators.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAdministrators.settings = settings(max_examples=60, stateful_step_count=40)

@@ -61,11 +61,11 @@ def small_blocks() -> object:
 
 
 TestTable = TableMachine.TestCase
-TestTable.settings = settings(deadline=None, max_examples=150)
+TestTable.settings = settings(max_examples=150)
 
 
 @given(st.integers(0, 2**32))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_table_that_is_made_of_many_rows_has_blocks_of_about_one_size(seed: int) -> None:
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:

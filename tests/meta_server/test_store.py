@@ -284,7 +284,6 @@ def test_an_empty_commit_changes_nothing(store: SqlStore) -> None:
 
 
 @settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -739,7 +738,6 @@ def sorted_rows(contents: Contents) -> dict[str, object]:
 
 
 @settings(
-    deadline=None,
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

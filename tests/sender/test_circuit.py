@@ -230,4 +230,4 @@ class Walk(RuleBasedStateMachine):
 
 
 TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestWalk.settings = settings(max_examples=150, stateful_step_count=60)

@@ -368,7 +368,7 @@ class Play:
 
 
 @given(st.integers(1, 7), CALLS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_no_lane_gets_less_than_its_share_but_for_one_turn_and_nothing_is_lost_or_twice(
     turn: int, calls: list[tuple[str, int, int]]
 ) -> None:

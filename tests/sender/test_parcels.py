@@ -123,7 +123,7 @@ def test_large_parcels_are_not_copied() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=800, max_size=1200))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_queue_that_merges_while_it_is_emptied_keeps_its_order(
     steps: list[tuple[int, int]],
 ) -> None:

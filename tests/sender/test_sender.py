@@ -851,7 +851,7 @@ def check_no_needless_duplicate(rig: Rig) -> None:
 
 
 @given(brokers=st.integers(1, 3), steps=STEPS, damaged=st.sets(st.integers(0, 60), max_size=8))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_every_entry_has_one_outcome_and_none_comes_early(
     brokers: int, steps: list[Step], damaged: set[int]
 ) -> None:
@@ -1020,7 +1020,7 @@ async def test_there_are_no_more_groups_than_are_allowed() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_changes_each_message_goes_once_and_only_where_its_subject_was_routed(
     chance: random.Random,
 ) -> None:

@@ -62,7 +62,6 @@ audits = st.builds(
 
 
 @settings(
-    deadline=None,
     max_examples=80,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

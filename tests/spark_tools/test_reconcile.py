@@ -112,7 +112,7 @@ def check(world: World, root: Path, request: Request = REQUEST) -> Result:
 RANGES = [(0, 10**9), (T0 - 3, T0 + 2), (T0 - 60, T0), (T0, T0 + 90), (T0 + 100, T0 + 3000)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     faults=st.frozensets(st.sampled_from(FAULTS)),

@@ -422,7 +422,7 @@ ITEMS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     items=st.lists(ITEMS, min_size=1, max_size=12),
     subjects=st.lists(st.binary(min_size=1, max_size=6), min_size=1, max_size=3),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.batches import BATCH_BYTES_MAX, Damage
@@ -240,7 +240,6 @@ def test_facts_about_dead_letters_are_not_counted_for_the_minutes_of_their_day()
 # -- reading -----------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     at_once=st.integers(1, 12),

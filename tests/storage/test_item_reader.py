@@ -187,7 +187,7 @@ def test_only_so_many_segments_are_mapped_at_a_time() -> None:
     assert found == []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.sampled_from([25, 26, 60, 61, 300]), min_size=1, max_size=80),
     more=st.lists(st.integers(25, 400), max_size=40),

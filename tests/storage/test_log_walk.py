@@ -337,6 +337,19 @@ def test_the_beginning_of_a_later_batch_in_a_wrong_place_does_not_hide_the_batch
     assert [part for part in lost(found) if part[0] != part[1]] == [(2, 4), (4, 6)]
 
 
+def test_a_stray_that_fills_a_part_of_a_gap_does_not_hide_what_lies_behind_the_gap() -> None:
+    files, path, positions = one_file()
+    data = files[path]
+    # The batches of 10 and 12 are gone from their places; the former lies over 4 and 6.
+    begin, size = positions[2] + 150, positions[6] - positions[5]
+    stray = data[positions[5] : positions[6]]
+    data = data[:begin] + stray + data[begin + size :]
+    data = data[: positions[5]] + bytes(2 * size) + data[positions[7] :]
+    found = walk(files | {path: data}, until=16)
+    assert sound(found) == [1, 2, 8, 10, 14]
+    assert [part for part in lost(found) if part[0] != part[1]] == [(4, 6), (6, 8), (12, 14)]
+
+
 def test_a_batch_of_another_history_is_not_put_in_the_place_of_one_that_is_missing() -> None:
     files, path, positions = one_file()
     other = one_file()[0][path]

@@ -143,6 +143,28 @@ def test_items_of_a_batch_without_header_or_columns_are_searched_for(at: int) ->
     assert loose == []
 
 
+def test_the_header_of_another_file_hides_no_batch_behind_it() -> None:
+    rig, files = lived_in()
+    log = next(path for path in files if path.startswith("message_log/0"))
+    # Only the message_log is left, and its header is a segment's.
+    alone = {path: data for path, data in files.items() if not path.startswith("schedule_log/")}
+    known, loose, work = salvaged(rig, struck(alone, log, 0, files[minute_file(rig)][:64]))
+    assert undelivered(rig) <= known.keys()
+    assert not loose
+    assert any((gap.path, gap.position) == (log, 0) for gap in work.gaps)
+
+
+def test_a_renamed_segment_is_what_its_header_says() -> None:
+    rig, files = lived_in()
+    segment = minute_file(rig)
+    renamed = {segment.replace("T0", "T1"): files[segment]}
+    identity = {"identity": files["identity"]}
+    assert (
+        salvaged(rig, identity | renamed)[0].keys()
+        == salvaged(rig, identity | {segment: files[segment]})[0].keys()
+    )
+
+
 def test_what_facts_may_have_told_of_is_in_doubt_when_they_are_damaged() -> None:
     rig, files = lived_in()
     journal = max(path for path in files if path.startswith(f"{JOURNAL_DIRECTORY}/0"))
