@@ -299,6 +299,8 @@ class LogWalk(Generic[T]):
                     file, found.position, found.size, found.reason, lost=None
                 )
                 self.previous_crc = None
+        # The size that a damaged batch claims may have hidden the last ones.
+        yield from self._place_strays(file, self._until, window)
 
     def _header_fault(self, file: LogFile, window: ReadAhead) -> str | None:
         try:

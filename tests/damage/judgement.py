@@ -277,12 +277,14 @@ class Judge:
             raise ViolationError(f"{injection.what}: refused, but {disk.cut} were cut")
 
     def _is_worthless(self, path: str, injection: Injection) -> bool:
-        """Say whether a file of the journal has no whole batch left.
+        """Say whether a file is empty, or is one of the journal without a whole batch.
 
-        Where the durable end is lost, too, the next facts are written to a file of its name.
+        Where the durable end is lost, too, what comes next is written to a file of its name.
         """
-        return path.startswith(f"{JOURNAL_DIRECTORY}/0") and all(
-            self._is_struck(path, extent, injection) for extent in self._extents[path]
+        return (
+            injection.struck.get(path) == b""
+            or path.startswith(f"{JOURNAL_DIRECTORY}/0")
+            and all(self._is_struck(path, extent, injection) for extent in self._extents[path])
         )
 
     def _require_clear_refusal(self, injection: Injection, error: StorageError) -> None:

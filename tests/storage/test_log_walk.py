@@ -350,6 +350,19 @@ def test_a_stray_that_fills_a_part_of_a_gap_does_not_hide_what_lies_behind_the_g
     assert [part for part in lost(found) if part[0] != part[1]] == [(4, 6), (6, 8), (12, 14)]
 
 
+def test_the_beginning_of_a_batch_in_a_wrong_place_does_not_hide_the_last_one() -> None:
+    files, path, positions = one_file()
+    data = files[path]
+    # The batch of 10 begins twenty bytes late, so that it seems to end within the last one.
+    head = data[positions[5] : positions[5] + 200]
+    begin = positions[6] + 30
+    data = data[: positions[5]] + bytes(begin - positions[5]) + head + data[begin + 200 :]
+    found = walk(files | {path: data}, until=16)
+    assert sound(found) == [1, 2, 4, 6, 8, 14]
+    # Nothing is taken from behind what was durable.
+    assert sound(walk(files | {path: data}, until=14)) == [1, 2, 4, 6, 8]
+
+
 def test_a_batch_of_another_history_is_not_put_in_the_place_of_one_that_is_missing() -> None:
     files, path, positions = one_file()
     other = one_file()[0][path]
