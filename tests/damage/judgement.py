@@ -281,9 +281,8 @@ class Judge:
 
         Where the durable end is lost, too, what comes next is written to a file of its name.
         """
-        return (
-            injection.struck.get(path) == b""
-            or path.startswith(f"{JOURNAL_DIRECTORY}/0")
+        return injection.struck.get(path) == b"" or (
+            path.startswith(f"{JOURNAL_DIRECTORY}/0")
             and all(self._is_struck(path, extent, injection) for extent in self._extents[path])
         )
 
