@@ -30,7 +30,7 @@ KEEP ?=
 OLD_QMQ ?= 1.1.3
 JAVA_TESTS ?= tests/qmq_java
 
-.PHONY: help install demo test unit check format docs bench simulate simulate-mutants crash damage fuzz java lock clean
+.PHONY: help install demo test unit check format docs bench simulate simulate-mutants crash damage year fuzz java lock clean
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
@@ -43,6 +43,7 @@ help:
 	@echo "make simulate-mutants    take each rule away and see the simulation notice (ONLY=\"fsync\")"
 	@echo "make crash CYCLES=500 CUTS=200 SEED=1 [BREAK=fsync]   real processes, killed and cut off power"
 	@echo "make damage COUNT=200000 SEED=1   bytes at rest gone bad: named or harmless, never delivered"
+	@echo "make year       a year of departures: reconciled, tampered with, repaired; a quarter of an hour"
 	@echo "make fuzz TIME=600 [KEEP=1]   every decoder under a coverage-guided fuzzer"
 	@echo "make java       QMQ's own Java on our meta server (needs a JDK and Maven, downloads its libraries)"
 	@echo "make format     let ruff format and fix"
@@ -116,6 +117,9 @@ crash: $(VENV)/.developing
 
 damage: $(VENV)/.developing
 	$(BIN)/python -m tests.damage.run --count $(COUNT) --seed $(SEED) --jobs 2 --recover 0.05 --salvage 0.01
+
+year: $(VENV)/.developing
+	$(BIN)/python -m tests.proof.run
 
 $(VENV)/.fuzzing: requirements-fuzz.lock $(VENV)/.developing
 	@echo "installing the fuzzer into $(VENV)"

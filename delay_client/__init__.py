@@ -26,7 +26,7 @@ from delay_client.errors import (
     TimedOut,
     Unavailable,
 )
-from delay_client.messages import Outcome, OutgoingMessage, Receipt
+from delay_client.messages import Outcome, OutgoingItem, OutgoingMessage, Receipt
 
 # A library never says how its users log.
 logging.getLogger("delaywheel").addHandler(logging.NullHandler())
@@ -44,6 +44,7 @@ __all__ = [
     "MessageTooLarge",
     "NoRoute",
     "Outcome",
+    "OutgoingItem",
     "OutgoingMessage",
     "Overloaded",
     "Receipt",

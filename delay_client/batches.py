@@ -11,12 +11,12 @@ item's position there:
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from delay_client.config import ClientConfig
 from delay_client.errors import DelaywheelError, FatalError, RetryableError
-from delay_client.item_encoder import ItemEncoder
-from delay_client.messages import Outcome, OutgoingMessage, Receipt
+from delay_client.item_encoder import EncodedItem
+from delay_client.messages import Outcome, OutgoingItem, OutgoingMessage, Receipt
 
 if TYPE_CHECKING:
     from delay_client.links import Link
@@ -300,11 +300,22 @@ class Lanes(Protocol):
         """Return the lane of a subject's messages."""
 
 
+_Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
+_Encoded_contra = TypeVar("_Encoded_contra", bound=tuple[object, ...], contravariant=True)
+
+
+class Encoder(Protocol[_Encoded_contra]):
+    """Makes items of messages."""
+
+    def encode(self, message: _Encoded_contra, now_ms: int, /) -> EncodedItem:
+        """Return the item of a message; raise FatalError if there can be none."""
+
+
 def cut_batches(
-    messages: Iterable[OutgoingMessage],
+    messages: Iterable[_Message],
     collection: Collection,
     *,
-    encoder: ItemEncoder,
+    encoder: Encoder[_Message],
     config: ClientConfig,
     wall_ms: Callable[[], int],
     lanes: Lanes,

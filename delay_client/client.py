@@ -12,25 +12,34 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from delay_client.batches import Batch, Collection, Waiter, cut_batches
+from delay_client.batches import Batch, Collection, Encoder, Waiter, cut_batches
 from delay_client.clock import wall_ms
 from delay_client.config import ClientConfig
 from delay_client.errors import ClientClosed
 from delay_client.exchange import Exchange
 from delay_client.identity import client_id
-from delay_client.item_encoder import ItemEncoder
+from delay_client.item_encoder import ItemChecker, ItemEncoder
 from delay_client.links import LinkState
 from delay_client.message_ids import MessageIdMaker
-from delay_client.messages import Body, Delay, Outcome, OutgoingMessage, Receipt
+from delay_client.messages import (
+    Body,
+    Delay,
+    Outcome,
+    OutgoingItem,
+    OutgoingMessage,
+    Receipt,
+)
 from delay_client.routing import Line
 
 _RECEIVE_SIZE: Final = 65536
+
+_Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
 
 _Broken = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
@@ -135,6 +144,27 @@ class Client:
         send() would have raised. `timeout` is for each message, from the moment it is taken from
         `messages`; but once no server has answered for so long, the rest is given up as well.
         """
+        return await self._send_all(messages, self._encoder, timeout)
+
+    async def send_items(
+        self,
+        items: Iterable[OutgoingItem],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (as send_many())
+    ) -> list[Outcome]:
+        """Send items again that were sent before, byte for byte: create time, attributes and all.
+
+        As send_many() in all else; what is due is what the item says, so one in the past means at
+        once.
+        """
+        return await self._send_all(items, ItemChecker(), timeout)
+
+    async def _send_all(
+        self,
+        messages: Iterable[_Message],
+        encoder: Encoder[_Message],
+        timeout: float | None,  # noqa: ASYNC109 (as send_many())
+    ) -> list[Outcome]:
         timeout_s = self._config.timeout(timeout)
         self._check_open()
         progress = _Bell()
@@ -144,7 +174,7 @@ class Client:
             for batch in cut_batches(
                 messages,
                 collection,
-                encoder=self._encoder,
+                encoder=encoder,
                 config=self._config,
                 wall_ms=wall_ms,
                 lanes=self._exchange.lanes,

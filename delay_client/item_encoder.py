@@ -20,8 +20,17 @@ from delay_client.errors import (
     MessageTooLarge,
 )
 from delay_client.message_ids import MessageIdMaker
-from delay_client.messages import BODY_ATTRIBUTE, Body, Delay, OutgoingMessage
-from delay_protocol import FLAG_DELAY, FLAG_TAGS, STR_SIZE_MAX, TAGS_MAX, subject_fault
+from delay_client.messages import BODY_ATTRIBUTE, Body, Delay, OutgoingItem, OutgoingMessage
+from delay_protocol import (
+    FLAG_DELAY,
+    FLAG_TAGS,
+    STR_SIZE_MAX,
+    TAGS_MAX,
+    ItemScan,
+    ProtocolError,
+    scan_items,
+    subject_fault,
+)
 
 EncodedItem = tuple[bytes, str, int]
 """An item's bytes, its message id, its due time in ms."""
@@ -112,6 +121,30 @@ class ItemEncoder:
             self._subjects.clear()
         part = self._subjects[subject] = _SIZE.pack(len(data)) + data
         return part
+
+
+class ItemChecker:
+    """Lets items through as they are, if they are whole."""
+
+    def encode(self, message: OutgoingItem, _now_ms: int) -> EncodedItem:
+        """Return the item; raise InvalidMessage if it is none, or of another subject."""
+        subject, data = message
+        scan = ItemScan()
+        try:
+            # What a server would find: bytes too many would spoil the items behind it.
+            scan_items(data, scan, items_max=1)
+            is_its_subject = scan.subjects == [_utf8(subject, "the subject")]
+            [message_id] = [name.decode() for name in scan.ids]
+        except (ProtocolError, ValueError) as error:
+            raise InvalidMessage(f"these bytes are not one item: {error}") from error
+        if not all(scan.crc_ok):
+            raise InvalidMessage("the item's CRC does not match its bytes", message_id=message_id)
+        if not is_its_subject:
+            raise InvalidMessage(
+                f"the item is not of subject {subject!a}: give the subject that it has",
+                message_id=message_id,
+            )
+        return data, message_id, scan.due_ms[0]
 
 
 def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:

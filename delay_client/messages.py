@@ -38,6 +38,14 @@ class OutgoingMessage(NamedTuple):
     """At most 10; consumers can filter by them."""
 
 
+class OutgoingItem(NamedTuple):
+    """One message for send_items(), as the bytes that it travels as: of a log, say."""
+
+    subject: str
+    data: bytes
+    """The whole item, as `delay_protocol.encode_item()` makes them; it goes out byte for byte."""
+
+
 class Receipt(NamedTuple):
     """The proof that a server keeps a message: it is on its disk."""
 

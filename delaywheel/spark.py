@@ -2,54 +2,28 @@
 
 import sys
 import time
-import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaywheel.failures import Failure, failure_of
+from delaywheel.failures import Failure
+from delaywheel.spark_page import page
+from delaywheel.spark_repair import repair
+from delaywheel.verdicts import ERROR, Verdicts
 
 if TYPE_CHECKING:
     from spark_tools.plan import Source
-
-_ERROR = 3
-"""How these commands end when nothing was found out; 1 and 2 say what was."""
-
-
-class _Verdicts(click.Command):
-    """A command whose exit codes 0 to 2 are verdicts: whatever goes wrong ends it with 3."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 (click's own)
-        """Parse the options."""
-        try:
-            return super().make_context(*args, **kwargs)
-        except click.UsageError as error:
-            # click declares one code per class of exceptions.
-            error.exit_code = _ERROR  # type: ignore[misc]
-            raise
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (click's own)
-        """Run it."""
-        try:
-            return super().invoke(ctx)
-        except (click.exceptions.Exit, click.Abort):
-            raise
-        except click.ClickException as error:
-            error.exit_code = _ERROR  # type: ignore[misc]
-            raise
-        except Exception as error:
-            failure = failure_of(error)
-            if failure is None:
-                traceback.print_exc()
-                failure = Failure("a defect of delaywheel: nothing was found out", _ERROR)
-            raise Failure(failure.message, _ERROR) from error
 
 
 @click.group()
 def spark() -> None:
     """Reconcile the logs of a cluster: what was accepted, and what became of it."""
+
+
+spark.add_command(page)
+spark.add_command(repair)
 
 
 class _Minute(click.ParamType[int]):
@@ -78,7 +52,7 @@ class _Minute(click.ParamType[int]):
         return int(seconds) // 60
 
 
-@spark.command(cls=_Verdicts)
+@spark.command(cls=Verdicts)
 @click.option(
     "--root",
     "roots",
@@ -147,6 +121,22 @@ class _Minute(click.ParamType[int]):
     help="Write every finding, and the tables, here as Parquet.",
 )
 @click.option(
+    "--page",
+    "page_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the result here, as one page of HTML with plots.",
+)
+@click.option(
+    "--repairs",
+    "audits",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="AUDIT",
+    help="The audit of `spark repair`: what it says was sent again is `repaired`, not lost. May be "
+    "given several times.",
+)
+@click.option(
     "--engine",
     type=click.Choice(["local"]),
     default="local",
@@ -175,6 +165,8 @@ def reconcile(
     examples: int,
     output: Path | None,
     details: Path | None,
+    page_file: Path | None,
+    audits: tuple[Path, ...],
     engine: str,
     processes: int,
 ) -> None:
@@ -193,15 +185,18 @@ def reconcile(
         --output result.json --details result
     """
     try:
+        from spark_tools.document import document_of
         from spark_tools.errors import ReconcileError
         from spark_tools.local import local_engine
+        from spark_tools.page import page as html_of
         from spark_tools.plan import Request, make_plan
         from spark_tools.reconcile import reconcile as run
+        from spark_tools.repairs import read_repairs
         from spark_tools.report import Details, encode_report, report, summary
         from spark_tools.tasks import FOREVER
     except ModuleNotFoundError as error:
         raise Failure(
-            f"{error.name} is missing: install delaywheel with its extra `spark`", _ERROR
+            f"{error.name} is missing: install delaywheel with its extra `spark`", ERROR
         ) from error
     request = Request(
         from_minute=from_minute or 0,
@@ -214,16 +209,19 @@ def reconcile(
         examples=examples,
     )
     try:
-        sources = [_of_directory(root, request.from_minute) for root in roots]
-        sources += [_of_file(text) for text in manifests]
+        sources = [source_of_directory(root, request.from_minute) for root in roots]
+        sources += [source_of_file(text) for text in manifests]
         plan = make_plan(sources, request)
         with Details(details) as kept:
-            result = run(plan, local_engine(processes), kept.add)
+            result = run(plan, local_engine(processes), kept.add, read_repairs(audits))
             kept.add_tables(result)
+        document = report(result)
         if output is not None:
-            output.write_bytes(encode_report(report(result)))
+            output.write_bytes(encode_report(document))
+        if page_file is not None:
+            page_file.write_text(html_of(document_of(document)), encoding="utf-8")
     except (ReconcileError, OSError) as error:
-        raise Failure(str(error), _ERROR) from error
+        raise Failure(str(error), ERROR) from error
     for name, text in summary(result):
         click.echo(f"{name}: {text}")
     for _, group, node, problem in result.problems[:10]:
@@ -232,7 +230,8 @@ def reconcile(
     sys.exit(int(result.verdict))
 
 
-def _of_directory(root: Path, from_minute: int) -> "Source":
+def source_of_directory(root: Path, from_minute: int) -> "Source":
+    """Return what a directory commits now."""
     from spark_tools.plan import Source
     from storage.disk import DirectoryDisk
     from storage.manifest import read_manifest
@@ -243,7 +242,8 @@ def _of_directory(root: Path, from_minute: int) -> "Source":
     return Source(manifest, str(root))
 
 
-def _of_file(text: str) -> "Source":
+def source_of_file(text: str) -> "Source":
+    """Return what a manifest commits; text: FILE, or FILE=DATA_DIR."""
     from spark_tools.plan import Source
     from storage.manifest import decode_manifest
 

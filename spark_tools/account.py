@@ -17,7 +17,7 @@ from spark_tools.digests import Digest, add_digests
 from spark_tools.sequences import Sequences
 from storage.batches import Damage
 
-STATES: tuple[str, ...] = (*OUTCOMES, "waiting", "overdue", "lost", "unknown")
+STATES: tuple[str, ...] = (*OUTCOMES, "waiting", "overdue", "lost", "repaired", "unknown")
 """What an accepted message can be; each is exactly one of them."""
 FACT_CLASSES: tuple[str, ...] = (
     "first",
@@ -203,8 +203,8 @@ class Account:
         self.subjects.fold_subjects(most)
         self.subject_lateness.fold_subjects(most)
 
-    def imbalances(self) -> list[str]:
-        """Return what does not add up; nothing, or the result must not be believed."""
+    def books(self) -> list[tuple[str, int, int]]:
+        """Return what must add up: what it is, what was found, and what it must be."""
         totals = self.totals
         sums = [
             ("rows by state", sum(totals[state] for state in STATES), totals["accepted"]),
@@ -223,7 +223,15 @@ class Account:
                     sums.append((f"{name} by hour", summed, totals[name]))
         late = pc.sum(self.subject_lateness.table()["count"]).as_py() or 0
         sums.append(("lateness and early", late + totals["early"], totals["delivered"]))
-        return [f"{what}: {found}, not {wanted}" for what, found, wanted in sums if found != wanted]
+        return sums
+
+    def imbalances(self) -> list[str]:
+        """Return what does not add up; nothing, or the result must not be believed."""
+        return [
+            f"{what}: {found}, not {wanted}"
+            for what, found, wanted in self.books()
+            if found != wanted
+        ]
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ where these differ are records and rows read once more and put side by side (`Bl
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -129,7 +129,8 @@ class LogTask:
 class BlocksTask:
     """Put records and rows of some blocks of sequences side by side.
 
-    extents: the segments that were reconciled; loose: accepted rows that are in none of them.
+    extents: the segments that were reconciled; loose: accepted rows that are in none of them;
+    repaired: records that were missing and were sent again.
     """
 
     expecting: Expecting
@@ -137,6 +138,7 @@ class BlocksTask:
     logs: tuple[LogRange, ...]
     extents: tuple[Extent, ...]
     loose: Rows
+    repaired: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def weight(self) -> int:
@@ -263,6 +265,10 @@ class _Blocks:
         absent = expected & ~there
         unsure = np.isin(start, np.array(self._damaged_starts, np.int64))
         self._account.totals["unchecked"] += int(np.count_nonzero(absent & unsure))
+        repaired = absent & ~unsure & np.isin(records.sequence, self._task.repaired)
+        self._account.totals["repaired_records"] += int(np.count_nonzero(repaired))
+        self._account.totals["repairs_found"] += int(np.count_nonzero(repaired))
+        absent &= ~repaired
         self._name("missing", records, np.flatnonzero(absent & ~unsure), maker)
 
     def _strange(

@@ -6,9 +6,10 @@ An engine is whatever calls tasks and yields their results, in any order, in any
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,7 +17,10 @@ from spark_tools.account import FINDINGS_SCHEMA, Account, GroupName, ReplicaHour
 from spark_tools.errors import ReconcileError
 from spark_tools.message_log import BLOCKS_AT_ONCE, BlocksTask, LogTask
 from spark_tools.plan import GroupPlan, Plan
+from spark_tools.repairs import LogName, Repairs
 from spark_tools.segments import SegmentTask
+from spark_tools.sequences import BLOCK
+from spark_tools.tasks import Node
 
 Task = SegmentTask | LogTask | BlocksTask
 Engine = Callable[[Sequence[Task]], Iterable[TaskResult]]
@@ -74,13 +78,15 @@ class GroupResult:
 class Result:
     """What was found of all groups.
 
-    findings: how many, by class; examples: the first of each class, by group, sequence and place.
+    findings: how many, by class; examples: the first of each class, by group, sequence and place;
+    repairs: what it was told was sent again.
     """
 
     plan: Plan
     groups: list[GroupResult]
     findings: Counter[str]
     examples: pa.Table
+    repairs: Repairs
 
     @property
     def problems(self) -> list[tuple[str, str, str, str]]:
@@ -107,8 +113,15 @@ class Result:
         return Verdict.INCOMPLETE if self.problems else Verdict.CLEAN
 
 
-def reconcile(plan: Plan, engine: Engine, on_findings: Callable[[pa.Table], None]) -> Result:
+def reconcile(
+    plan: Plan,
+    engine: Engine,
+    on_findings: Callable[[pa.Table], None],
+    repairs: Repairs | None = None,
+) -> Result:
     """Do what the plan says. on_findings: is handed every finding once, in tables.
+
+    repairs: what was lost, or missing, and has been sent again.
 
     Raises ReconcileError if the books do not balance: then nothing that was counted is true.
     """
@@ -125,8 +138,17 @@ def reconcile(plan: Plan, engine: Engine, on_findings: Callable[[pa.Table], None
                 for account in accounts.values():
                     account.fold_subjects(plan.request.subjects_max)
 
-    run([task for group in plan.groups for task in group.tasks])
-    run([task for group in plan.groups for task in _second_look(group, accounts[group.name])])
+    known = Repairs() if repairs is None else repairs
+    for group in plan.groups:
+        accounts[group.name].totals["repairs_given"] += _given(plan, group, known)
+    run([_told(task, known) for group in plan.groups for task in group.tasks])
+    run(
+        [
+            _told(task, known)
+            for group in plan.groups
+            for task in _second_look(group, accounts[group.name])
+        ]
+    )
     groups = []
     for group in plan.groups:
         account = accounts[group.name]
@@ -139,7 +161,32 @@ def reconcile(plan: Plan, engine: Engine, on_findings: Callable[[pa.Table], None
         differing = _differing(group, account)
         kept.add(_table_of(group, differing))
         groups.append(GroupResult(group, account, differing))
-    return Result(plan, groups, kept.counts, kept.examples())
+    return Result(plan, groups, kept.counts, kept.examples(), known)
+
+
+def _log_of(node: Node) -> LogName:
+    return LogName(*node.name, str(node.log_uuid))
+
+
+def _given(plan: Plan, group: GroupPlan, repairs: Repairs) -> int:
+    """Return how many repairs are of a group, and of the range."""
+    log, request = _log_of(group.node), plan.request
+    found = (repairs.rows_of(log), repairs.records_of(log))
+    return sum(len(one.of_minutes(request.from_minute, request.to_minute)) for one in found)
+
+
+def _told(task: Task, repairs: Repairs) -> Task:
+    """Return a task that knows of those repairs that are its own, and of no others."""
+    if isinstance(task, SegmentTask) and task.is_authority:
+        known = repairs.rows_of(_log_of(task.node))
+        if len(known):
+            return replace(task, repaired=known.of_minutes(task.start, task.end))
+    elif isinstance(task, BlocksTask):
+        known = repairs.records_of(_log_of(task.expecting.node))
+        if len(known):
+            mine = np.isin(known.sequence // BLOCK, task.blocks)
+            return replace(task, repaired=known.sequence[mine])
+    return task
 
 
 def _second_look(group: GroupPlan, account: Account) -> list[BlocksTask]:

@@ -15,6 +15,7 @@ from spark_tools.account import FACT_CLASSES, FINDINGS_SCHEMA, STATES, Tally
 from spark_tools.lateness import bucket_from_ms, quantile_ms
 from spark_tools.plan import GroupPlan, Plan
 from spark_tools.reconcile import FINDING_CLASSES, GroupResult, Result
+from spark_tools.repairs import LogName
 from spark_tools.tasks import FOREVER
 
 REPORT_SCHEMA = 1
@@ -90,6 +91,7 @@ def report(result: Result) -> dict[str, Any]:
             dict(zip(("cluster", "group", "node", "problem"), one, strict=True))
             for one in result.problems
         ],
+        "repairs": _repairs(result),
         "groups": [_group(group) for group in result.groups],
         "examples": result.examples.to_pylist(),
     }
@@ -111,6 +113,18 @@ def _parameters(plan: Plan) -> dict[str, Any]:
         "expected_groups": list(request.expected_groups),
         "subjects_max": request.subjects_max,
         "examples": request.examples,
+    }
+
+
+def _repairs(result: Result) -> dict[str, int]:
+    """Return what is to be said of audits that no group can say."""
+    logs = {LogName(*group.plan.name, str(group.plan.node.log_uuid)) for group in result.groups}
+    others = result.repairs.logs() - logs
+    return {
+        "of_other_logs": sum(
+            len(result.repairs.rows_of(log)) + len(result.repairs.records_of(log)) for log in others
+        ),
+        "damaged_lines": result.repairs.damaged_lines,
     }
 
 
@@ -154,6 +168,7 @@ def _group(group: GroupResult) -> dict[str, Any]:
         "log": {
             "records": totals["records"],
             "missing": totals["missing"],
+            "repaired": totals["repaired_records"],
             "unlogged": totals["unlogged"],
             "altered": totals["altered"],
             "unchecked": totals["unchecked"],
@@ -161,6 +176,13 @@ def _group(group: GroupResult) -> dict[str, Any]:
         },
         "deleted": plan.deleted,
         "pending_before": plan.pending_before,
+        "repairs": {
+            "given": totals["repairs_given"],
+            "rows": totals["repaired"],
+            "records": totals["repaired_records"],
+            "not_lost": totals["repaired_not_lost"],
+            "not_found": totals["repairs_given"] - totals["repairs_found"],
+        },
         "replicas_differ": [
             {
                 "node": one.node_id,
@@ -170,6 +192,10 @@ def _group(group: GroupResult) -> dict[str, Any]:
                 "replica": one.replica_count,
             }
             for one in group.differing
+        ],
+        "books": [
+            {"what": what, "found": found, "must_be": wanted}
+            for what, found, wanted in account.books()
         ],
         "lateness_ms": _lateness(account.target_lateness),
         "by_subject": _rows(account.subjects, account.subject_lateness, "subject"),
@@ -227,5 +253,12 @@ def summary(result: Result) -> Sequence[tuple[str, str]]:
         if totals["facts"]:
             shown = ", ".join(f"{one} {totals[one]:,}" for one in FACT_CLASSES if totals[one])
             lines.append((name, f"facts {totals['facts']:,}: {shown}"))
+    told = {name: count for name, count in _repairs(result).items() if count}
+    not_lost = sum(group.account.totals["repaired_not_lost"] for group in result.groups)
+    if not_lost:
+        told["not_lost"] = not_lost
+    if told:
+        shown = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in told.items())
+        lines.append(("repairs", shown))
     lines += [(one, f"{count:,}") for one in FINDING_CLASSES if (count := result.findings[one])]
     return lines

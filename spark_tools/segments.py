@@ -5,7 +5,7 @@ are sorted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -43,8 +43,8 @@ from storage.arrow import ArrowReader, Kind
 from storage.batches import Damage
 from storage.spans import MINUTE_MS
 
-_WAITING, _OVERDUE, _LOST, _UNKNOWN = (
-    STATES.index(name) for name in ("waiting", "overdue", "lost", "unknown")
+_WAITING, _OVERDUE, _LOST, _REPAIRED, _UNKNOWN = (
+    STATES.index(name) for name in ("waiting", "overdue", "lost", "repaired", "unknown")
 )
 _FIRST, _DUPLICATE, _OTHER, _REPEATED, _PHANTOM, _UNEXPLAINED = range(len(FACT_CLASSES))
 
@@ -56,7 +56,7 @@ class SegmentTask:
     extent: None for minutes that no segment covers, from `start` to `end`; log_first, log_next: the
     sequences that the message_log can be asked about, the second exclusive; shared_next: sequences
     below it are compared with other replicas, 0 if there are none; is_authority: without, nothing
-    but that is done.
+    but that is done; repaired: sequences of these minutes that were lost and sent again, ascending.
     """
 
     node: Node
@@ -70,6 +70,7 @@ class SegmentTask:
     log_next: int
     shared_next: int
     is_authority: bool
+    repaired: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def weight(self) -> int:
@@ -285,6 +286,8 @@ class _Judgement:
         first_of = first_of[self._owner[np.cumsum(self._new_rows) - 1]]
         state = self._states(first_of, facts_missing=facts_missing)
         counted = task.rules.covers(rows.minute)
+        if len(task.repaired):
+            self._look_at_repairs(state, counted)
         fact_minute = np.clip(facts.minute, task.start, task.end - 1)
         if len(rows):
             fact_minute = np.where(self._is_matched, rows.minute[self._row_of], fact_minute)
@@ -359,6 +362,21 @@ class _Judgement:
         # What this version does not know (0) is the last state.
         state[known] = (self._facts.outcome[first_of[known]].astype(np.int64) - 1) % len(STATES)
         return state
+
+    def _look_at_repairs(self, state: Int64s, counted: Mask) -> None:
+        """Change the state of lost rows that were repaired; name those that are not lost."""
+        rows = self._rows
+        named = np.isin(rows.sequence, self._task.repaired)
+        state[named & (state == _LOST)] = _REPAIRED
+        named &= counted
+        self._account.totals["repairs_found"] += len(np.unique(rows.sequence[named]))
+        idle = named & (state != _REPAIRED)
+        self._account.totals["repaired_not_lost"] += int(np.count_nonzero(idle))
+        for number in np.unique(state[idle]).tolist():
+            places = np.flatnonzero(idle & (state == number))
+            nothing = np.full(len(places), -1, np.intp)
+            note = f"it is {STATES[number]}"
+            self._maker.add_rows("repaired_not_lost", rows, places, self._facts, nothing, note=note)
 
     def _too_late(self, on_time: Mask, lateness: Int64s) -> Mask:
         most = self._task.rules.max_late_ms

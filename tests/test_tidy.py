@@ -27,6 +27,7 @@ SCENARIOS = {
     "fuzz",
     "golden",
     "processes",
+    "proof",
     "qmq_java",
     "simulation",
 }

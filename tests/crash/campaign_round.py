@@ -304,7 +304,7 @@ class Round:
             *("delay-server", "--data", str(self._data), "--listen", f"127.0.0.1:{port}"),
             *("--http", "127.0.0.1:0", "--broker", f"g1=127.0.0.1:{self._broker_port}"),
         ]
-        for name, value in _settings(self._clock.rate, checkpoint_ms).items():
+        for name, value in settings_of(self._clock.rate, checkpoint_ms).items():
             command += ["--set", f"{name}={value}"]
         environment = self._layer.environment(fault) if self._layer else {}
         return Life(command, environment, self._log_path), port
@@ -472,7 +472,7 @@ class Round:
         return self._log_path.read_text(errors="replace")[-1500:]
 
 
-def _settings(rate: int, checkpoint_ms: int) -> dict[str, str]:
+def settings_of(rate: int, checkpoint_ms: int) -> dict[str, str]:
     """Return settings with which everything happens often, and takes as long as by a plain clock.
 
     Milliseconds and seconds are those of the life's clock.

@@ -19,12 +19,21 @@ from delay_client import (
     IllegalSubject,
     InvalidMessage,
     NoRoute,
+    OutgoingItem,
     OutgoingMessage,
     Receipt,
     TimedOut,
     Unavailable,
 )
-from delay_protocol import FLAG_DELAY, FLAG_TAGS, ClientType, Frame, encode_frame
+from delay_protocol import (
+    FLAG_DELAY,
+    FLAG_TAGS,
+    ClientType,
+    Frame,
+    Item,
+    encode_frame,
+    encode_item,
+)
 from tests.delay_client.conftest import DROP, FAST, SILENCE, Request, ScriptedServer, StartServer
 from tests.delay_client.fake_meta import FakeMeta, group
 
@@ -141,6 +150,26 @@ def test_several_requests_are_in_flight_at_a_time(
         assert [outcome.message_id for outcome in outcomes] == [f"m{n}" for n in range(40)]
 
     run(main)
+
+
+def test_items_are_sent_again_byte_for_byte_and_what_is_none_alone_is_refused(
+    run: Run[None], start_server: StartServer
+) -> None:
+    server = start_server(lambda request: request.accept())
+    items = [
+        encode_item(Item(FLAG_DELAY, 5, 1000 + n, "s", f"m{n}", attributes={"k": f"v{n}"}))
+        for n in range(3)
+    ]
+
+    async def main() -> None:
+        async with Client([server.address], config=FAST) as client:
+            sent = [OutgoingItem("s", item) for item in items]
+            outcomes = await client.send_items([*sent, OutgoingItem("s", b"none")])
+        assert [one.due_ms for one in outcomes if isinstance(one, Receipt)] == [1000, 1001, 1002]
+        assert isinstance(outcomes[3], InvalidMessage)
+
+    run(main)
+    assert [item for request in server.requests for item in request.items] == items
 
 
 def test_partial_failure_shows_in_its_place_and_nowhere_else(

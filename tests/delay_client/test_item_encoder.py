@@ -1,6 +1,7 @@
 """Promise: the client's own encoder writes what delay_protocol writes, or says why it cannot."""
 
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -14,9 +15,10 @@ from delay_client import (
     IllegalSubject,
     InvalidMessage,
     MessageTooLarge,
+    OutgoingItem,
     OutgoingMessage,
 )
-from delay_client.item_encoder import ItemEncoder
+from delay_client.item_encoder import ItemChecker, ItemEncoder
 from delay_client.message_ids import MessageIdMaker
 from delay_client.messages import Body
 from delay_protocol import (
@@ -176,3 +178,34 @@ def test_more_subjects_than_are_kept_are_still_right() -> None:
     for number in [*range(10_050), 0, 3]:
         item, _, _ = encoder.encode(OutgoingMessage(f"s{number}", "", 1.0), NOW_MS)
         assert f"s{number}".encode() in item
+
+
+def test_an_item_that_is_whole_goes_through_as_it_is() -> None:
+    item = encode(OutgoingMessage("a.b", {"k": "v"}, delay=7, message_id="m", tags=("t",)))
+    assert ItemChecker().encode(OutgoingItem("a.b", item), 0) == (item, "m", NOW_MS + 7000)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda item: item[:-1], "not one item"),
+        (lambda item: item + b"x", "not one item"),
+        (lambda item: item + item, "not one item"),
+        (lambda _: b"", "not one item"),
+        (lambda item: item[:-1] + b"\xff", "CRC"),
+        (lambda item: item[:16] + b"\xff" + item[17:], "CRC"),
+    ],
+)
+def test_bytes_that_are_not_one_whole_item_are_refused(
+    change: Callable[[bytes], bytes], said: str
+) -> None:
+    item = encode(OutgoingMessage("a.b", "text", delay=7, message_id="m"))
+    with pytest.raises(InvalidMessage, match=said):
+        ItemChecker().encode(OutgoingItem("a.b", change(item)), 0)
+
+
+def test_an_item_of_another_subject_is_refused_by_its_message_id() -> None:
+    item = encode(OutgoingMessage("a.b", "text", delay=7, message_id="m"))
+    with pytest.raises(InvalidMessage, match="subject") as raised:
+        ItemChecker().encode(OutgoingItem("a.c", item), 0)
+    assert raised.value.message_id == "m"

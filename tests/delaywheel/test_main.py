@@ -81,7 +81,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
         ("resume",),
         ("send",),
         ("settings",),
-        ("spark", "reconcile"),
+        *(("spark", job) for job in ("page", "reconcile", "repair")),
         ("status",),
         ("topology",),
         ("weight",),

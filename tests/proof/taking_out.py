@@ -1,0 +1,127 @@
+"""Takes facts, and whole messages, out of the sealed segments of a stopped node.
+
+What is left is whole: files are written anew by storage's own writers, each segment gets another
+seal that counts what there is now, and the checkpoint names the seals. Nothing but the accounts of
+the node's past can tell that anything was there.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from storage.batches import Damage
+from storage.checkpoint import read_checkpoint, write_checkpoint
+from storage.disk import DirectoryDisk
+from storage.entries import SubjectTable
+from storage.facts import FactBlock, Outcome, join_facts
+from storage.identity import read_identity
+from storage.rows import RowBlock, join_blocks
+from storage.seals import Seal, SealsLog, columns_of_seals, read_seals, seals_end
+from storage.segment import Segment, SegmentBatch
+
+
+def take_out(root: Path, *, facts: Collection[int], messages: Collection[int]) -> None:
+    """Take out the facts of these sequences, and of these others rows and facts.
+
+    Raises AssertionError unless all of them are in sealed segments.
+    """
+    disk = DirectoryDisk(root)
+    identity = read_identity(disk)
+    assert identity is not None
+    checkpoint = read_checkpoint(disk, identity.log_uuid)
+    assert checkpoint is not None
+    log, damages = SealsLog.recover(disk, identity.log_uuid, end=seals_end(checkpoint))
+    assert not damages
+    last: dict[object, Seal] = {}
+    for seal in read_seals(disk, identity.log_uuid, log.end):
+        assert isinstance(seal, Seal)
+        last[seal.key] = seal
+    missing = set(facts) | set(messages)
+    changed = []
+    for seal in last.values():
+        if seal.deleted:
+            continue
+        segment = _segment_of(disk, identity.log_uuid, seal)
+        if not segment.rows:
+            continue
+        here = {int(one) for one in _rows(segment, disk).sequence} & missing
+        if here:
+            missing -= here
+            changed.append(_without(segment, disk, seal, here & set(messages), here))
+    assert not missing, f"not in sealed segments: {sorted(missing)[:5]}"
+    log.append(columns_of_seals(changed), append_ms=checkpoint.written_ms)
+    end = log.end
+    log.close()
+    write_checkpoint(
+        disk,
+        identity.log_uuid,
+        msgspec.structs.replace(
+            checkpoint,
+            seals_file=end.file,
+            seals_length=end.length,
+            seals_count=end.count,
+            seals_last_crc=end.last_crc,
+            seals_needed=end.needed,
+        ),
+    )
+
+
+def _segment_of(disk: DirectoryDisk, log_uuid: object, seal: Seal) -> Segment:
+    segment = Segment.new(disk, log_uuid, seal.key)  # type: ignore[arg-type]
+    segment.file.length, segment.facts_file.length = seal.length, seal.facts_length
+    segment.rows = seal.rows
+    return segment
+
+
+def _rows(segment: Segment, disk: DirectoryDisk, table: SubjectTable | None = None) -> RowBlock:
+    table = SubjectTable() if table is None else table
+    blocks = []
+    for batch in segment.read_rows(disk, segment.file.length):
+        assert isinstance(batch, SegmentBatch)
+        blocks.append(batch.rows(disk, table))
+    return join_blocks(blocks)
+
+
+def _facts(segment: Segment, disk: DirectoryDisk) -> FactBlock:
+    blocks = []
+    for block in segment.read_facts(disk):
+        assert not isinstance(block, Damage)
+        blocks.append(block)
+    return join_facts(blocks)
+
+
+def _without(
+    segment: Segment,
+    disk: DirectoryDisk,
+    seal: Seal,
+    rows_gone: Collection[int],
+    facts_gone: Collection[int],
+) -> Seal:
+    """Write a segment anew without some of its rows and facts; return its new seal."""
+    table = SubjectTable()
+    rows, facts = _rows(segment, disk, table), _facts(segment, disk)
+    rows = rows.take_or_empty(np.flatnonzero(~np.isin(rows.sequence, list(rows_gone))))
+    facts = facts.take(np.flatnonzero(~np.isin(facts.sequence, list(facts_gone))))
+    for path in (segment.file.path, segment.facts_file.path):
+        disk.unlink(path)
+    anew = Segment.new(disk, segment.file.header.log_uuid, seal.key)
+    if len(rows):
+        anew.append(rows, table, epoch=1, append_ms=seal.sealed_ms)
+        anew.file.file().sync()
+    if len(facts):
+        anew.append_facts(facts, epoch=1, append_ms=seal.sealed_ms)
+        anew.facts_file.file().sync()
+    anew.close()
+    outcomes = Counter(facts.outcome.tolist())
+    return replace(
+        seal,
+        rows=len(rows),
+        distinct=len(rows),
+        length=anew.file.length,
+        facts_length=anew.facts_file.length,
+        outcomes=tuple(outcomes[outcome] for outcome in Outcome),
+    )
