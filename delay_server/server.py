@@ -449,6 +449,15 @@ class DelayServer:
                 "a file was put aside: records that are lost may be in it",
                 path=path,
             )
+        identity = self.store.identity
+        if identity.incarnation == 1:
+            _log.warning(
+                "there was nothing in the data directory: a new node begins, without messages",
+                cluster=identity.cluster,
+                group=identity.group,
+                node_id=identity.node_id,
+                log_uuid=str(identity.log_uuid),
+            )
         if summary.replayed > 1 and not summary.had_checkpoint:
             _log.warning("there is no checkpoint: everything was derived from the first record on")
         _log.info(

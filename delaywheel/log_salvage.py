@@ -252,6 +252,9 @@ def _send(out: Path, server: str, states: set[str], *, rate: int, really: bool) 
         "and what is in doubt may have been delivered: consumers may get it twice.",
         err=True,
     )
+    left = sum(1 for entry in _entries(out) if entry.state == "in doubt")
+    if left and "in doubt" not in states:
+        click.echo(f"{left:,} in doubt are left out; --in-doubt sends them, too", err=True)
     if not really:
         click.echo(f"would send {what}; nothing was sent, run it with --yes to send")
         return

@@ -174,7 +174,8 @@ def _refuse_orphaned_logs(disk: Disk) -> None:
             raise DataDirectoryError(
                 f"there is a {name} but no {IDENTITY_PATH} file: whose logs these are is not "
                 f"known, and a new identity would orphan them; restore {IDENTITY_PATH} from a "
-                "backup, or start with an empty directory"
+                "backup, or send what `delaywheel log salvage` finds to a node on an empty "
+                "directory (--send)"
             )
 
 

@@ -258,7 +258,8 @@ class _Recovery:
                 f"{self._witness_damage.path} cannot tell whether that was acknowledged "
                 f"({self._witness_damage.reason}); send what `delaywheel log salvage` finds to a "
                 "node on an empty directory (--send), or give up all from there on: keep a copy "
-                f"of {damage.path} and cut it (`truncate -s {position} {damage.path}`)"
+                f"of {damage.path} and cut it (in the data directory: `truncate -s {position} "
+                f"{damage.path}`)"
             ) from self._witness_damage
         if any(path == damage.path and block + READ_BLOCK_SIZE > position
                for path, block in walk.unreadable):  # fmt: skip

@@ -33,7 +33,7 @@ from storage.checkpoint import Checkpoint, checkpoint_if_whole
 from storage.columns import Array, Columns, RecordKind
 from storage.dead_log import dead_segment_of
 from storage.disk import Bytes, Disk
-from storage.dispatch_log import JOURNAL_DIRECTORY
+from storage.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
 from storage.durable_end import DurableEndFile
 from storage.errors import (
     DamagedError,
@@ -266,7 +266,7 @@ class Salvage:
             disk, uuid, checkpoint, numbers, has_gaps=journal_gaps
         )
         self._learn_records(knowledge)
-        knowledge.all_doubtful |= uuid is None or not paths
+        knowledge.all_doubtful |= uuid is None or not (paths or self._told_nothing(checkpoint))
         if checkpoint is not None:
             knowledge.doubtful += [
                 state.key
@@ -274,6 +274,15 @@ class Salvage:
                 if state.facts_length and not disk.exists(state.key.facts_path)
             ]
         return knowledge
+
+    def _told_nothing(self, checkpoint: Checkpoint | None) -> bool:
+        """Say whether there was no fact yet: then no file of facts is missing."""
+        return (
+            checkpoint is not None
+            and not checkpoint.fact_number
+            and not checkpoint.seals_length
+            and self._disk.exists(JOURNAL_END_PATH)
+        )
 
     def _learn_records(self, knowledge: _Knowledge) -> None:
         """Take what records of the message_log say of older ones: a crash may leave no fact of it.

@@ -204,6 +204,21 @@ def test_filed_facts_that_are_damaged_put_their_minute_in_doubt_and_no_other() -
     assert IN_DOUBT in {item.state for item in salvaged(rig, gone)[0].values()}
 
 
+def test_where_nothing_was_ever_delivered_nothing_is_in_doubt() -> None:
+    rig = StoreRig(4)
+    rig.open()
+    rig.commit([START_MS, START_MS + 5])
+    rig.file()
+    rig.checkpoint()
+    rig.now_ms += 60_000
+    known, _, _ = salvaged(rig, files := rig.disk.contents())
+    assert {item.state for item in known.values()} == {PENDING}
+    assert len(known) == 2
+    # Where the journal is gone there may have been facts.
+    gone = {path: data for path, data in files.items() if not path.startswith(JOURNAL_DIRECTORY)}
+    assert {item.state for item in salvaged(rig, gone)[0].values()} == {IN_DOUBT}
+
+
 def test_a_file_alone_is_salvaged_with_everything_that_is_due_in_doubt() -> None:
     rig, files = lived_in()
     path = minute_file(rig)
