@@ -14,13 +14,14 @@ nearer. When it passes, the reader looks at what is really overdue and goes on w
 that a busy connection pays for its deadlines once in some seconds and not with each receive.
 """
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -128,6 +129,11 @@ class ConnectionCounts:
     closed: Counter[CloseReason] = field(default_factory=Counter)
 
 
+_ENDINGS_AT_ONCE: Final = 16
+"""What a connection's end costs takes several turns of the loop: of thousands at once, only so many
+share one, and what others have to do comes in between."""
+
+
 class Shared:
     """What all connections of a listener have in common: bytes, faults, lines in the log.
 
@@ -163,6 +169,8 @@ class Shared:
             rate=limits.warnings_per_second_max, size=limits.warnings_per_second_max * 10
         )
         self._warnings_left_out = 0
+        self.endings = trio.CapacityLimiter(_ENDINGS_AT_ONCE)
+        """Whose turn it is to come to its end, when many connections end at once."""
         # Dicts: woken in the order in which they began to wait, and of equally large frames the
         # one begun first gives way, in every process.
         self._waiting: dict[Wakeup, None] = {}
@@ -385,6 +393,7 @@ class Connection:
                 try:
                     await self._read()
                     await self._drain()
+                    await self._shared.endings.acquire_on_behalf_of(self)
                 finally:
                     self._nursery = None
                 nursery.cancel_scope.cancel()
@@ -394,6 +403,8 @@ class Connection:
         finally:
             self._forget(reason)
             await trio.aclose_forcefully(self._stream)
+            with contextlib.suppress(RuntimeError):
+                self._shared.endings.release_on_behalf_of(self)
 
     def _end(self, reason: CloseReason, detail: str) -> None:
         """Let the first reason stand, unless answers were to be drained and now cannot be."""
