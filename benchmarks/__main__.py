@@ -10,6 +10,7 @@ backlog    5,000,000 of one subject due in one minute, room for 400,000, a broke
 meta       10,000 clients and 100,000 subjects on one meta server
 decode     2,000,000 messages from the logs to Arrow tables, with and without blobs (needs pyarrow)
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
+hourly     2 days of messages by the hour and at once; 20,000,000 due in one minute (needs pyarrow)
 """
 
 import argparse
@@ -211,6 +212,15 @@ def reconcile(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def hourly(directory: Path, scale: float) -> None:
+    """Measure what an hour costs, and the memory that large segments take."""
+    # Needs pyarrow, which the others do not.
+    from benchmarks.hourly import measure  # noqa: PLC0415
+
+    for name, value in measure(directory, scale):
+        say(name, value)
+
+
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
@@ -222,6 +232,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "meta": meta,
     "decode": decode,
     "reconcile": reconcile,
+    "hourly": hourly,
 }
 
 

@@ -11,29 +11,26 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID
 
 import numpy as np
 
-from benchmarks.written_logs import append_messages, delivered, files_of
+from benchmarks.written_logs import (
+    LOG_UUID,
+    append_messages,
+    delivered,
+    files_of,
+    manifest_of,
+    messages_of,
+    seal_of,
+)
 from storage.disk import DirectoryDisk
 from storage.entries import SubjectTable
-from storage.manifest import (
-    Manifest,
-    MessageLogFile,
-    SealedSegment,
-    encode_manifest,
-)
+from storage.manifest import encode_manifest
 from storage.message_log import MessageLog
-from storage.rows import RowBlock
 from storage.segment import Segment
 from storage.spans import MINUTE_MS, SegmentKey, Span
-from tests.storage.qmq_items import qmq_item
 
-_LOG_UUID = UUID("6a0f3c52-9d1e-4b7a-8c35-2f1e0d9c8b7a")
 _START_MINUTE = 29_000_000
-_SUBJECTS = tuple(b"some.service.subject.%d" % number for number in range(20))
-_ITEM = qmq_item(0, _SUBJECTS[0], b"260101.120000.10.0.0.1.4711.1", bytes(100))
 _PER_SEGMENT = 50_000
 _PER_BATCH = 2_000
 
@@ -72,102 +69,35 @@ def _write(where: Path, messages: int) -> Path:
         disk.make_directory(name)
     table, sealed = SubjectTable(), []
     log, _ = MessageLog.recover(
-        disk, log_uuid=_LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
+        disk, log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
     )
     log.start_epoch(1, append_ms=0)
     segments = max(messages // _PER_SEGMENT, 1)
     for number in range(segments):
         key = SegmentKey(_START_MINUTE + number, Span.MINUTE)
-        segment = Segment.new(disk, _LOG_UUID, key)
+        segment = Segment.new(disk, LOG_UUID, key)
         for first in range(0, _PER_SEGMENT, _PER_BATCH):
             # Sequences of all segments are mixed, as those of messages due at any time are.
             sequence = np.arange(first, first + _PER_BATCH, dtype=np.int64) * segments + number + 2
-            block = _block(sequence, key.start, table)
+            block = messages_of(sequence, key.start, table)
             segment.append(block, table, epoch=1, append_ms=0)
             facts = delivered(block, block.due_ms + block.sequence % 50)
             segment.append_facts(facts, epoch=1, append_ms=0)
         segment.close()
-        sealed.append(_seal(segment))
+        sealed.append(seal_of(segment))
     for first in range(0, segments * _PER_SEGMENT, _PER_BATCH):
         sequence = np.arange(first, first + _PER_BATCH, dtype=np.int64) + 2
-        block = _block(sequence, _START_MINUTE + (sequence - 2) % segments, table)
+        block = messages_of(sequence, _START_MINUTE + (sequence - 2) % segments, table)
         append_messages(log, block, table, floor_minute=0)
     files = files_of(log)
     log.close()
-    manifest = Manifest(
+    manifest = manifest_of(
+        where,
         made_ms=(_START_MINUTE + segments + 60) * MINUTE_MS,
-        cluster="c",
-        group="g",
-        node_id="n",
-        log_uuid=str(_LOG_UUID),
-        storage_uuid="s",
-        written_ms=0,
-        sequence=log.next_sequence - 1,
-        fact_number=0,
-        first_sequence=1,
-        floor_minute=0,
-        hour_mark=0,
-        day_mark=0,
-        log_next_sequence=log.next_sequence,
-        journal_next_number=1,
-        deleted_from_minute=0,
-        segments=(),
-        dead_segments=(),
-        sealed=tuple(sealed),
-        dead_sealed=(),
-        journal=(),
-        message_log=tuple(
-            MessageLogFile(
-                file=file,
-                first_sequence=first,
-                next_sequence=end,
-                length=(where / file).stat().st_size,
-            )
-            for file, first, end in files
-        ),
-        retired=(),
-        quarantined=(),
-        faults=(),
+        sealed=sealed,
+        log_files=files,
+        log_next=log.next_sequence,
     )
     path = where / "manifest.json"
     path.write_bytes(encode_manifest(manifest))
     return path
-
-
-def _seal(segment: Segment) -> SealedSegment:
-    return SealedSegment(
-        file=segment.key.path,
-        facts_file=segment.key.facts_path,
-        start_minute=segment.key.start,
-        span="minute",
-        length=segment.file.length,
-        facts_length=segment.facts_file.length,
-        rows=segment.rows,
-        distinct=segment.rows,
-        last_sequence=segment.last_sequence,
-        digest="",
-        facts_digest="",
-        outcomes={"delivered": segment.rows},
-        sealed_ms=0,
-        deleted=False,
-    )
-
-
-def _block(
-    sequence: np.ndarray[tuple[int], np.dtype[np.int64]],
-    minute: int | np.ndarray[tuple[int], np.dtype[np.int64]],
-    table: SubjectTable,
-) -> RowBlock:
-    """Return rows with items alike: reconciling does not read them."""
-    count = len(sequence)
-    due_ms = minute * MINUTE_MS + sequence % MINUTE_MS
-    numbers = table.numbers(list(_SUBJECTS))
-    return RowBlock(
-        sequence=sequence,
-        due_ms=due_ms,
-        id_hash=sequence.astype(np.uint64),
-        size=np.full(count, len(_ITEM), np.uint32),
-        subject=numbers[sequence % len(_SUBJECTS)],
-        minute=due_ms // MINUTE_MS,
-        blob=_ITEM * count,
-    )

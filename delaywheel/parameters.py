@@ -1,7 +1,7 @@
 """What people type for a delay, a moment or an attribute, and what it means."""
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import click
 
@@ -39,9 +39,12 @@ class DelayType(click.ParamType[timedelta]):
 
 
 class MomentType(click.ParamType[datetime]):
-    """A moment as ISO 8601; without a time zone it is this machine's local time."""
+    """A moment as ISO 8601; without a time zone it is one of `zone`, or this machine's if None."""
 
     name = "moment"
+
+    def __init__(self, zone: tzinfo | None = None) -> None:
+        self._zone = zone
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -50,10 +53,30 @@ class MomentType(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         try:
+            when = datetime.fromisoformat(str(value))
+            if when.tzinfo is None and self._zone is not None:
+                return when.replace(tzinfo=self._zone)
             # A person at a terminal means the clock on the wall of the room.
-            return datetime.fromisoformat(str(value)).astimezone()
+            return when.astimezone()
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a moment; write 2026-12-24T18:00:00+01:00", param, ctx)
+
+
+class MinuteType(click.ParamType[int]):
+    """A moment of whole minutes, as minutes since 1970; without a time zone it is UTC."""
+
+    name = "minute"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the minute that a text means."""
+        if isinstance(value, int):
+            return value
+        seconds = _UTC_MOMENT.convert(value, param, ctx).timestamp()
+        if seconds % 60 or seconds < 0:
+            self.fail(f"{value!r} is no whole minute since 1970", param, ctx)
+        return int(seconds) // 60
 
 
 class PairType(click.ParamType[tuple[str, str]]):
@@ -71,6 +94,8 @@ class PairType(click.ParamType[tuple[str, str]]):
         return key, text
 
 
+_UTC_MOMENT = MomentType(UTC)
 DELAY = DelayType()
+MINUTE = MinuteType()
 MOMENT = MomentType()
 PAIR = PairType()

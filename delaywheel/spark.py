@@ -1,20 +1,22 @@
 """`delaywheel spark`: prove from the logs what became of every message."""
 
 import sys
-import time
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from delaywheel.failures import Failure
+from delaywheel.parameters import MINUTE
+from delaywheel.spark_hours import hours
 from delaywheel.spark_page import page
 from delaywheel.spark_repair import repair
-from delaywheel.verdicts import ERROR, Verdicts
+from delaywheel.spark_sources import judged, reading, sources_of
+from delaywheel.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
-    from spark_tools.plan import Source
+    from spark_tools.plan import Request
 
 
 @click.group()
@@ -22,92 +24,19 @@ def spark() -> None:
     """Reconcile the logs of a cluster: what was accepted, and what became of it."""
 
 
+spark.add_command(hours)
 spark.add_command(page)
 spark.add_command(repair)
 
 
-class _Minute(click.ParamType[int]):
-    """A UTC time of whole minutes, as minutes since 1970."""
-
-    name = "time"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 (click's own)
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> int:
-        """Return the minute."""
-        if isinstance(value, int):
-            return value
-        try:
-            when = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is no time like 2026-11-21T14:00Z", param, ctx)
-        if when.tzinfo is None:
-            when = when.replace(tzinfo=UTC)
-        seconds = when.timestamp()
-        if seconds % 60 or seconds < 0:
-            self.fail(f"{value!r} is no whole minute", param, ctx)
-        return int(seconds) // 60
-
-
 @spark.command(cls=Verdicts)
+@reading
 @click.option(
-    "--root",
-    "roots",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DATA_DIR",
-    help="A node's data directory; what it commits now is reconciled. May be given several times.",
+    "--from", "from_minute", type=MINUTE, metavar="TIME", help="Begin of the range of due times."
 )
-@click.option(
-    "--manifest",
-    "manifests",
-    multiple=True,
-    metavar="FILE[=DATA_DIR]",
-    help="A manifest of `delaywheel log manifest`, and where the files are that it names (its own "
-    "directory otherwise). May be given several times.",
-)
-@click.option(
-    "--from", "from_minute", type=_Minute(), metavar="TIME", help="Begin of the range of due times."
-)
-@click.option("--to", "to_minute", type=_Minute(), metavar="TIME", help="End of it, exclusive.")
-@click.option(
-    "--grace-ms",
-    type=click.IntRange(min=0),
-    default=60_000,
-    show_default=True,
-    metavar="MS",
-    help="What was due so long before the manifests were made should have left.",
-)
+@click.option("--to", "to_minute", type=MINUTE, metavar="TIME", help="End of it, exclusive.")
 @click.option("--final", is_flag=True, help="Nothing runs any more: what is overdue is lost.")
-@click.option(
-    "--max-late", type=click.IntRange(min=0), metavar="MS", help="Lateness beyond is a finding."
-)
-@click.option(
-    "--expect-group",
-    "expected_groups",
-    multiple=True,
-    metavar="GROUP",
-    help="Say that the input is not complete without this group. May be given several times.",
-)
-@click.option(
-    "--subjects-max",
-    type=click.IntRange(min=1),
-    default=100_000,
-    show_default=True,
-    metavar="N",
-    help="Subjects with figures of their own; the others are shown as one.",
-)
-@click.option(
-    "--examples",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Findings of each class that the result names.",
-)
+@judged
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -157,12 +86,8 @@ def reconcile(
     manifests: tuple[str, ...],
     from_minute: int | None,
     to_minute: int | None,
-    grace_ms: int,
     final: bool,
-    max_late: int | None,
-    expected_groups: tuple[str, ...],
-    subjects_max: int,
-    examples: int,
+    asked: "Callable[..., Request]",
     output: Path | None,
     details: Path | None,
     page_file: Path | None,
@@ -184,34 +109,23 @@ def reconcile(
       delaywheel spark reconcile --manifest a.json=/backup/a --manifest b.json=/backup/b \\
         --output result.json --details result
     """
-    try:
+    with extra_required():
         from spark_tools.document import document_of
         from spark_tools.errors import ReconcileError
         from spark_tools.local import local_engine
         from spark_tools.page import page as html_of
-        from spark_tools.plan import Request, make_plan
+        from spark_tools.plan import make_plan
         from spark_tools.reconcile import reconcile as run
         from spark_tools.repairs import read_repairs
         from spark_tools.report import Details, encode_report, report, summary
         from spark_tools.tasks import FOREVER
-    except ModuleNotFoundError as error:
-        raise Failure(
-            f"{error.name} is missing: install delaywheel with its extra `spark`", ERROR
-        ) from error
-    request = Request(
+    request = asked(
         from_minute=from_minute or 0,
         to_minute=FOREVER if to_minute is None else to_minute,
-        grace_ms=grace_ms,
         final=final,
-        max_late_ms=max_late,
-        expected_groups=expected_groups,
-        subjects_max=subjects_max,
-        examples=examples,
     )
     try:
-        sources = [source_of_directory(root, request.from_minute) for root in roots]
-        sources += [source_of_file(text) for text in manifests]
-        plan = make_plan(sources, request)
+        plan = make_plan(sources_of(roots, manifests, request.from_minute), request)
         with Details(details) as kept:
             result = run(plan, local_engine(processes), kept.add, read_repairs(audits))
             kept.add_tables(result)
@@ -228,26 +142,3 @@ def reconcile(
         click.echo(f"not complete: {group} {node}: {problem}", err=True)
     click.echo(f"{engine}: {result.verdict.name.lower()}")
     sys.exit(int(result.verdict))
-
-
-def source_of_directory(root: Path, from_minute: int) -> "Source":
-    """Return what a directory commits now."""
-    from spark_tools.plan import Source
-    from storage.disk import DirectoryDisk
-    from storage.manifest import read_manifest
-
-    manifest = read_manifest(
-        DirectoryDisk(root), now_ms=int(time.time() * 1000), deleted_from_minute=from_minute
-    )
-    return Source(manifest, str(root))
-
-
-def source_of_file(text: str) -> "Source":
-    """Return what a manifest commits; text: FILE, or FILE=DATA_DIR."""
-    from spark_tools.plan import Source
-    from storage.manifest import decode_manifest
-
-    file, _, root = text.partition("=")
-    path = Path(file)
-    manifest = decode_manifest(path.read_bytes(), path=file)
-    return Source(manifest, root or str(path.parent))

@@ -138,7 +138,7 @@ def repair(
     if not roots and not manifests:
         raise click.UsageError("give --root or --manifest: messages are read again from the logs")
     with extra_required():
-        from delaywheel.spark import source_of_directory, source_of_file
+        from delaywheel.spark_sources import source_of_directory, source_of_file
         from spark_tools.errors import ReconcileError
         from spark_tools.repair import Repair, RepairRequest
         from spark_tools.repair_audit import read_audit

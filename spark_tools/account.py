@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_tools.columns import OUTCOMES
+from spark_tools.columns import OUTCOMES, Int64s
 from spark_tools.digests import Digest, add_digests
 from spark_tools.sequences import Sequences
 from storage.batches import Damage
@@ -176,6 +176,11 @@ class Account:
     """By block of sequences, rows that the message_log can be asked about."""
     logged: dict[int, Digest] = field(default_factory=dict)
     """By block of sequences, records of the message_log that must have a row."""
+    cuts: dict[int, Digest] = field(default_factory=dict)
+    """Rows of the range by where sequences are cut (`SegmentTask.edges`)."""
+    strays: list[tuple[Int64s, Int64s]] = field(default_factory=list)
+    """Sequences of rows of the range that were looked into and may be elsewhere too, and the filed
+    minutes of their records, -1 where there is none."""
     replicas: dict[tuple[str, int], ReplicaHour] = field(default_factory=dict)
     """By node and hour."""
     damages: set[tuple[str, Damage]] = field(default_factory=set)
@@ -193,6 +198,8 @@ class Account:
         self.sequences.merge(other.sequences)
         add_digests(self.filed, other.filed)
         add_digests(self.logged, other.logged)
+        add_digests(self.cuts, other.cuts)
+        self.strays += other.strays
         for key, hour in other.replicas.items():
             self.replicas.setdefault(key, ReplicaHour()).add(hour)
         self.damages |= other.damages

@@ -6,7 +6,7 @@ A row takes 48 bytes, a fact 41; what they are made of is read in tables of boun
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ Int32s = npt.NDArray[np.int32]
 Int8s = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
+_Minutes = TypeVar("_Minutes", int, Int64s)
 
 ROW_COLUMNS = ["sequence", "due_ms", "size", "id_hash", "subject", "position"]
 FACT_COLUMNS = ["sequence", "at_ms", "filed_minute", "target", "outcome", "position"]
@@ -64,6 +65,10 @@ class _Arrays:
     def take(self, places: Places | Mask) -> Self:
         """Return what is at these places."""
         return type(self)(*(getattr(self, one.name)[places] for one in fields(self)))
+
+    def where(self, chosen: Mask) -> Self:
+        """Return what is chosen; this very object if that is all."""
+        return self if chosen.all() else self.take(chosen)
 
     @classmethod
     def zeros(cls, count: int) -> Self:
@@ -155,6 +160,11 @@ def facts_of(table: pa.RecordBatch, file: int, targets: Names) -> Facts:
         file=np.full(table.num_rows, file, np.int32),
         outcome=outcomes,
     )
+
+
+def hour_of(minute: _Minutes) -> _Minutes:
+    """Return the first minute of the hour in which a minute, or each of some minutes, lies."""
+    return minute // 60 * 60
 
 
 def ints(table: pa.RecordBatch, name: str) -> Int64s:

@@ -4,7 +4,9 @@ Two sums of 64 bits each, modulo 2^64. They find what differs by accident; nobod
 out, who may write into the logs anyway.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,8 @@ from spark_tools.columns import Int64s, Rows
 from spark_tools.sequences import BLOCK
 
 Uint64s = npt.NDArray[np.uint64]
+Hashes = tuple[Uint64s, Uint64s]
+_Key = TypeVar("_Key")
 _SEEDS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _MODULUS = 2**64
@@ -47,30 +51,45 @@ def _mixed(columns: list[Int64s], seed: int) -> Uint64s:
     return hashes
 
 
-def digests_by(keys: Int64s, columns: list[Int64s]) -> dict[int, Digest]:
+def hashes_of(columns: list[Int64s]) -> Hashes:
+    """Return two hashes of each of some records, of all their columns."""
+    low, high = (_mixed(columns, seed) for seed in _SEEDS)
+    return low, high
+
+
+def hashes_of_rows(rows: Rows) -> Hashes:
+    """Return the hashes of rows or records: alike where a row is what its record says.
+
+    A row has the filed minute of its record in no segment but the one that it belongs into.
+    """
+    return hashes_of(
+        [rows.sequence, rows.due_ms, rows.size.astype(np.int64), rows.id_hash, rows.minute]
+    )
+
+
+def digests_by(keys: Int64s, hashes: Hashes) -> dict[int, Digest]:
     """Return the digest of the records of each key."""
     if not len(keys):
         return {}
-    hashes = [_mixed(columns, seed) for seed in _SEEDS]
+    parts: list[Uint64s] = list(hashes)
     if (keys[1:] < keys[:-1]).any():
         order = np.argsort(keys, kind="stable")
-        keys, hashes = keys[order], [one[order] for one in hashes]
+        keys, parts = keys[order], [one[order] for one in parts]
     begins = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
     counts = np.diff(np.append(begins, len(keys)))
-    sums = [np.add.reduceat(one, begins).tolist() for one in hashes]
+    sums = [np.add.reduceat(one, begins).tolist() for one in parts]
     return {
         key: Digest(count, low, high)
         for key, count, low, high in zip(keys[begins].tolist(), counts.tolist(), *sums, strict=True)
     }
 
 
-def add_digests(into: dict[int, Digest], more: dict[int, Digest]) -> None:
+def add_digests(into: dict[_Key, Digest], more: Mapping[_Key, Digest]) -> None:
     """Add digests to those of the same keys."""
     for key, digest in more.items():
         into.setdefault(key, Digest()).add(digest)
 
 
-def digests_of(rows: Rows, start: Int64s, end: Int64s) -> dict[int, Digest]:
-    """Return the digests, by block of sequences, of rows that are in these segments."""
-    columns = [rows.sequence, rows.due_ms, rows.size.astype(np.int64), rows.id_hash, start, end]
-    return digests_by(rows.sequence // BLOCK, columns)
+def digests_of(rows: Rows, hashes: Hashes) -> dict[int, Digest]:
+    """Return the digests of rows or records by block of sequences."""
+    return digests_by(rows.sequence // BLOCK, hashes)

@@ -25,7 +25,7 @@ from spark_tools.columns import (
     rows_of,
     sift,
 )
-from spark_tools.digests import add_digests, digests_of
+from spark_tools.digests import add_digests, digests_of, hashes_of_rows
 from spark_tools.findings import FindingsMaker
 from spark_tools.segments import read_rows
 from spark_tools.sequences import BLOCK
@@ -56,21 +56,19 @@ def read_records(
             yield rows_of(kept, file, subjects, ints(kept, "filed_minute"))
 
 
-def is_filed(rows: Rows, places: Places, cover: Cover, filed_sequence: int) -> Mask:
+def is_filed(sequence: Int64s, places: Places, cover: Cover, filed_sequence: int) -> Mask:
     """Say of records whether they are in their segment; places: as `Cover.places` tells."""
-    filed = rows.sequence <= filed_sequence
+    filed = sequence <= filed_sequence
     if len(cover.start):
-        filed |= (places >= 0) & (rows.sequence <= cover.last_sequence[places])
+        filed |= (places >= 0) & (sequence <= cover.last_sequence[places])
     return filed
 
 
-def _edges(cover: Cover, places: Places) -> tuple[Int64s, Int64s]:
-    """Return the start and end of the segments at these places, -1 where there is none."""
+def _starts(cover: Cover, places: Places) -> Int64s:
+    """Return the start of the segments at these places, -1 where there is none."""
     if not len(cover.start):
-        nothing = np.full(len(places), -1, np.int64)
-        return nothing, nothing
-    there = places >= 0
-    return np.where(there, cover.start[places], -1), np.where(there, cover.end[places], -1)
+        return np.full(len(places), -1, np.int64)
+    return np.where(places >= 0, cover.start[places], -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +85,7 @@ class Expecting:
         """Return each record's segment, whether it must be there, and whether nobody can say."""
         cover, rules = self.cover, self.rules
         places = cover.places(rows.minute)
-        filed = is_filed(rows, places, cover, self.filed_sequence)
+        filed = is_filed(rows.sequence, places, cover, self.filed_sequence)
         in_range = rules.covers(rows.minute)
         covered = places >= 0
         gone = filed & in_range & ~covered & (rows.minute < self.deleted_from_minute)
@@ -116,11 +114,12 @@ class LogTask:
         account, damages = Account(), list[Damage]()
         node = self.expecting.node
         for rows in read_records(node, self.log, Names(), 0, damages):
-            places, expected, gone = self.expecting.places(rows)
+            _, expected, gone = self.expecting.places(rows)
             account.totals["unchecked"] += int(np.count_nonzero(gone))
-            account.totals["records"] += int(np.count_nonzero(expected))
-            start, end = _edges(self.expecting.cover, places[expected])
-            add_digests(account.logged, digests_of(rows.take(expected), start, end))
+            in_range = self.expecting.rules.covers(rows.minute)
+            account.totals["records"] += int(np.count_nonzero(expected & in_range))
+            chosen = rows.take(expected)
+            add_digests(account.logged, digests_of(chosen, hashes_of_rows(chosen)))
         account.damages = {(node.node_id, damage) for damage in damages}
         return TaskResult(node.name, account, FindingsMaker.nothing())
 
@@ -228,10 +227,11 @@ class _Blocks:
             self._lengths[extent.file] = extent.length
             damages: list[Damage] = []
             file = self._files.number(extent.file)
-            rows = read_rows(self._node, extent, self._subjects, file, damages)
-            if damages or len(rows) != extent.rows:
+            rows, count = read_rows(
+                self._node, extent, self._subjects, file, damages, chosen=self._chosen
+            )
+            if damages or count != extent.rows:
                 self._damaged_starts.append(extent.start)
-            rows = rows.take(self._chosen(rows.sequence))
             parts.append(rows)
             starts.append(np.full(len(rows), extent.start, np.int64))
             ends.append(np.full(len(rows), extent.end, np.int64))
@@ -251,12 +251,13 @@ class _Blocks:
         again = taken[places]
         again[1:] |= sequence[1:] == sequence[:-1]
         self._name("doubled", found.rows, places[again], maker)
+        self._stray(sequence[again])
 
     def _missing(self, records: Rows, found: _Found, maker: FindingsMaker) -> None:
         """Name the records whose segment has no row of them."""
         places, expected, _ = self._task.expecting.places(records)
         expected &= self._rules.covers(records.minute)
-        start, _ = _edges(self._task.expecting.cover, places)
+        start = _starts(self._task.expecting.cover, places)
         there = np.zeros(len(records), np.bool_)
         for one in np.unique(start[expected]).tolist():
             mine = expected & (start == one)
@@ -291,10 +292,13 @@ class _Blocks:
         at[at == len(known)] = 0
         has_record = (known[at] == rows.sequence) if len(known) else np.zeros(len(rows), np.bool_)
         self._name("unlogged", rows, np.flatnonzero(asked & ~has_record), maker)
+        self._stray(rows.sequence[in_range & ~has_record])
         if not len(known):
             return
         record = records.take(order[at])
         elsewhere = (record.minute < found.start) | (record.minute >= found.end)
+        strays = in_range & has_record & elsewhere
+        self._stray(rows.sequence[strays], record.minute[strays])
         # What its own due time gives away was counted with the segment.
         told = rows.due_ms // 60_000 >= found.end
         places = np.flatnonzero(asked & has_record & elsewhere & ~told)
@@ -302,6 +306,12 @@ class _Blocks:
         differs = (record.due_ms != rows.due_ms) | (record.size != rows.size)
         differs |= record.id_hash != rows.id_hash
         self._name("altered", rows, np.flatnonzero(asked & has_record & differs), maker)
+
+    def _stray(self, sequence: Int64s, minute: Int64s | None = None) -> None:
+        """Take down rows that may be elsewhere too. minute: at which their records are filed."""
+        if len(sequence):
+            nowhere = np.full(len(sequence), -1, np.int64)
+            self._account.strays.append((sequence, nowhere if minute is None else minute))
 
     def _name(self, name: str, rows: Rows, places: Places, maker: FindingsMaker) -> None:
         self._account.totals[f"{name}_in_log" if name == "misfiled" else name] += len(places)

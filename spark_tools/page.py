@@ -77,6 +77,7 @@ MEANINGS: Final = {
     "missing": "in the message_log, replayed, and in no segment",
     "unlogged": "a row of which the message_log has no record",
     "altered": "a row that differs from its record",
+    "log_differs": "an hour whose rows are not what the message_log, now gone, had of them",
     "replica_differs": "an hour of which a replica has something else",
     "unexplained": "a fact whose row may be among what could not be read: no finding",
     "repaired_not_lost": "sent again by a repair, although it is not lost: no finding",

@@ -2,39 +2,29 @@
 
 Nodes of the same cluster and group are replicas. The one that got furthest is the authority: what
 is counted is its own. The others are compared with it, never added.
-
-What no checkpoint has filed yet, the ends of the message_log and of the journal, is read here once
-and handed to the tasks by filed minute: a task for each segment would otherwise read all of it. It
-is what a node takes in between two checkpoints, seconds or some hundred MB
-(`storage.checkpoint_interval_ms`), whatever the directory holds.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from uuid import UUID
 
 import numpy as np
 
 from spark_tools.account import Account, GroupName
-from spark_tools.columns import (
-    FACT_COLUMNS,
-    Facts,
-    Int64s,
-    Mask,
-    Names,
-    Rows,
-    facts_of,
-    sift,
-)
+from spark_tools.columns import Int64s, Mask, hour_of
+from spark_tools.digests import Digest
 from spark_tools.errors import ReconcileError
-from spark_tools.message_log import BlocksTask, Expecting, LogTask, is_filed, read_records
+from spark_tools.log_index import Known
+from spark_tools.message_log import BlocksTask, Expecting, LogTask
+from spark_tools.segment_parts import ROWS_AT_ONCE, parts_of
 from spark_tools.segments import SegmentTask
-from spark_tools.tasks import FOREVER, Cover, Extent, LogRange, Loose, Node, Rules
-from storage.arrow import ArrowReader, Kind
+from spark_tools.tails import Tail, read_tail
+from spark_tools.tasks import FOREVER, WHOLE, Cover, Extent, LogRange, Loose, Node, Rules
 from storage.batches import Damage
 from storage.manifest import Manifest, SealedSegment, UnsealedSegment
-from storage.spans import DEAD_MINUTES_FROM, key_of_name
+from storage.spans import key_of_name
 
 GRACE_MS = 60_000
 
@@ -45,6 +35,34 @@ class Source:
 
     manifest: Manifest
     root: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is known of one node whatever range is asked for.
+
+    extents: of all segments of accepted messages that the manifest tells of; tail: what is in none
+    of them.
+    """
+
+    node: Node
+    manifest: Manifest
+    extents: list[Extent]
+    tail: Tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """The nodes of one group: the authority, and its replicas."""
+
+    name: GroupName
+    authority: View
+    others: list[View]
+
+    @property
+    def views(self) -> list[View]:
+        """All of them."""
+        return [self.authority, *self.others]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +85,15 @@ class Request:
     """Subjects of a group that have rows of their own; others are one, by the name `(other)`."""
     examples: int = 20
     """Findings of each class that are shown in the result."""
+    rows_at_once: int = ROWS_AT_ONCE
+    """Larger segments are cut into several tasks; it does not change what is found."""
 
 
 @dataclass(slots=True)
 class GroupPlan:
     """What is to be done for one group, and what is known before it begins."""
 
-    name: GroupName
-    authority: Source
-    node: Node
-    replicas: list[tuple[Node, Manifest]]
+    members: Members
     rules: Rules
     cover: Cover
     extents: list[Extent]
@@ -92,7 +109,34 @@ class GroupPlan:
     """Hours of which a replica has no files any more."""
     unsealed_hours: set[int] = field(default_factory=set)
     """Hours in which a replica may still lack facts."""
+    known: Known | None = None
+    """What earlier runs have read of the message_log; None: this one reads all that is kept."""
     tasks: list[SegmentTask | LogTask] = field(default_factory=list)
+
+    @property
+    def name(self) -> GroupName:
+        """Whose messages these are."""
+        return self.members.name
+
+    @property
+    def authority(self) -> View:
+        """The node whose messages are counted."""
+        return self.members.authority
+
+    @property
+    def node(self) -> Node:
+        """Where its files are."""
+        return self.members.authority.node
+
+    @property
+    def replicas(self) -> list[tuple[Node, Manifest]]:
+        """The nodes that are compared with it."""
+        return [(one.node, one.manifest) for one in self.members.others]
+
+    def log_tasks(self, ranges: Sequence[tuple[int, int]]) -> list[LogTask]:
+        """Return the tasks that read some sequences of the message_log, as far as it is kept."""
+        found = (one.part(first, after) for one in self.logs for first, after in ranges)
+        return [LogTask(expecting=_expecting(self), log=log) for log in found if log is not None]
 
     def blocks_task(self, blocks: Sequence[int]) -> BlocksTask:
         """Return the task that looks into some blocks of sequences."""
@@ -121,43 +165,76 @@ def make_plan(sources: Sequence[Source], request: Request) -> Plan:
 
     Raises ReconcileError for manifests that do not belong together.
     """
+    return plan_of(members_of(sources), request)
+
+
+def members_of(sources: Sequence[Source]) -> list[Members]:
+    """Return the groups, by name; reads the ends of the logs.
+
+    Raises ReconcileError for manifests that do not belong together.
+    """
     if not sources:
         raise ReconcileError("there is no manifest: name one at least")
-    if request.from_minute >= request.to_minute:
-        raise ReconcileError("the range is empty: it must end behind its beginning")
+    members = []
+    for name, nodes in by_group(sources).items():
+        first, *others = (_view(one) for one in nodes)
+        members.append(Members(name=name, authority=first, others=others))
+    return members
+
+
+def by_group(sources: Sequence[Source]) -> dict[GroupName, list[Source]]:
+    """Return the nodes of each group, the authority first; groups are in order.
+
+    Raises ReconcileError for a directory that is there twice, and for nodes that are no replicas.
+    """
     _refuse_twice(sources)
     groups: dict[GroupName, list[Source]] = defaultdict(list)
     for source in sources:
         manifest = source.manifest
         groups[GroupName(manifest.cluster, manifest.group)].append(source)
-    authorities: dict[GroupName, tuple[Source, list[Source]]] = {}
-    for name, members in sorted(groups.items()):
+    for name, members in groups.items():
         if len({one.manifest.log_uuid for one in members}) > 1:
             raise ReconcileError(
                 f"nodes of group {name.group} of cluster {name.cluster} have logs of their own, "
                 "which are not copies of each other: reconcile them apart"
             )
-        first, *others = sorted(members, key=_rank, reverse=True)
-        authorities[name] = first, others
-    made_ms = min(first.manifest.made_ms for first, _ in authorities.values())
-    watermark_ms = made_ms - request.grace_ms
+    return {name: sorted(groups[name], key=_rank, reverse=True) for name in sorted(groups)}
+
+
+def watermark_of(groups: Sequence[Members], grace_ms: int) -> int:
+    """Return up to when what was due should have a fact, wall ms."""
+    return min(one.authority.manifest.made_ms for one in groups) - grace_ms
+
+
+def plan_of(
+    groups: Sequence[Members],
+    request: Request,
+    known: Mapping[GroupName, Known] = MappingProxyType({}),
+) -> Plan:
+    """Return what is to be done.
+
+    known: of groups whose message_log was read by earlier runs; then the range is one hour. Raises
+    ReconcileError for a range without minutes.
+    """
+    if request.from_minute >= request.to_minute:
+        raise ReconcileError("the range is empty: it must end behind its beginning")
     rules = Rules(
         from_minute=request.from_minute,
         to_minute=request.to_minute,
-        watermark_ms=watermark_ms,
+        watermark_ms=watermark_of(groups, request.grace_ms),
         final=request.final,
         max_late_ms=request.max_late_ms,
     )
-    there = {name.group for name in authorities}
+    there = {one.name.group for one in groups}
     problems = [
         f"group {group} is expected, and none of the manifests is of it"
         for group in request.expected_groups
         if group not in there
     ]
     plans = [
-        _Planning(name, first, others, rules).run() for name, (first, others) in authorities.items()
+        _Planning(one, rules, request.rows_at_once, known.get(one.name)).run() for one in groups
     ]
-    return Plan(request, watermark_ms, plans, problems)
+    return Plan(request, rules.watermark_ms, plans, problems)
 
 
 def _rank(source: Source) -> tuple[int, int, str]:
@@ -184,7 +261,8 @@ def _expecting(plan: GroupPlan) -> Expecting:
     )
 
 
-def _node(source: Source) -> Node:
+def node_of(source: Source) -> Node:
+    """Return the node whose manifest this is."""
     manifest = source.manifest
     return Node(
         name=GroupName(manifest.cluster, manifest.group),
@@ -194,13 +272,24 @@ def _node(source: Source) -> Node:
     )
 
 
-def _extents(manifest: Manifest) -> list[Extent]:
+def _view(source: Source) -> View:
+    node, manifest = node_of(source), source.manifest
+    extents = extents_of(manifest)
+    cover = Cover.of(extents)
+    if (cover.start[1:] < cover.end[:-1]).any():
+        raise ReconcileError(f"segments of node {node.node_id} overlap: no manifest says that")
+    tail = read_tail(node, manifest, logs_of(manifest), cover)
+    return View(node=node, manifest=manifest, extents=extents, tail=tail)
+
+
+def extents_of(manifest: Manifest) -> list[Extent]:
     """Return all segments of accepted messages that a manifest tells of."""
-    unsealed = [_extent(one) for one in manifest.segments]
-    return unsealed + [_extent(one) for one in manifest.sealed]
+    unsealed = [extent_of(one) for one in manifest.segments]
+    return unsealed + [extent_of(one) for one in manifest.sealed]
 
 
-def _extent(segment: UnsealedSegment | SealedSegment) -> Extent:
+def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
+    """Return what counts of a segment. Raises ReconcileError if it is none."""
     key = key_of_name(segment.file.rpartition("/")[2])
     if key is None or key.path != segment.file or key.facts_path != segment.facts_file:
         raise ReconcileError(f"{segment.file} in a manifest is no segment")
@@ -227,91 +316,94 @@ class _Planning:
     """The plan of one group in the making."""
 
     def __init__(
-        self, name: GroupName, first: Source, others: Sequence[Source], rules: Rules
+        self, members: Members, rules: Rules, rows_at_once: int, known: Known | None
     ) -> None:
-        self._name = name
+        self._members = members
         self._rules = rules
-        self._first = first
-        self._others = others
+        self._rows_at_once = rows_at_once
         self._account = Account()
+        self._known = known
+        self._edges: tuple[int, ...] = ()
+        """Where the message_log is cut for comparing it."""
+        if known is not None:
+            view = members.authority
+            manifest, filed = view.manifest, view.tail.filed_hours
+            self._known = known.with_tail(
+                manifest.sequence + 1,
+                manifest.log_next_sequence,
+                filed.get(rules.from_minute, Digest()),
+            )
+            self._edges = self._known.edges()
 
     def run(self) -> GroupPlan:
         """Return the plan."""
-        manifest, node = self._first.manifest, _node(self._first)
-        everything = _extents(manifest)
-        extents = [one for one in everything if self._rules.wants(one) and not one.is_deleted]
-        cover = Cover.of(everything, self._rules)
-        if (cover.start[1:] < cover.end[:-1]).any():
-            raise ReconcileError(f"segments of node {node.node_id} overlap: no manifest says that")
-        logs = _logs(manifest)
+        first, others = self._members.authority, self._members.others
+        extents = [one for one in first.extents if self._rules.wants(one) and not one.is_deleted]
         plan = GroupPlan(
-            name=self._name,
-            authority=self._first,
-            node=node,
-            replicas=[(_node(one), one.manifest) for one in self._others],
+            members=self._members,
             rules=self._rules,
-            cover=cover,
+            cover=Cover.of(first.extents, self._rules),
             extents=extents,
-            logs=logs,
-            loose=self._loose(node, manifest, cover),
+            logs=logs_of(first.manifest),
+            loose=self._loose(first),
             account=self._account,
+            known=self._known,
         )
-        self._look_at(manifest, node.node_id)
-        self._look_at_deleted(plan, everything)
+        self._look_at(first)
+        self._look_at_deleted(plan)
         plan.pending_before = sum(
             max(one.rows - one.facts, 0)
-            for one in everything
+            for one in first.extents
             if one.end <= self._rules.from_minute and not one.is_sealed
         )
         shared_next = 0
-        if self._others:
-            found = [manifest, *(one.manifest for one in self._others)]
-            shared_next = min(one.log_next_sequence for one in found)
+        if others:
+            shared_next = min(one.manifest.log_next_sequence for one in self._members.views)
         plan.uncompared_hours |= _hours_of(
-            [one for one in everything if one.is_deleted and self._rules.wants(one)]
+            [one for one in first.extents if one.is_deleted and self._rules.wants(one)]
         )
         plan.tasks += self._segment_tasks(
-            node,
-            manifest,
+            first,
             extents=extents,
-            cover=cover,
+            cover=plan.cover,
             loose=plan.loose,
             shared_next=shared_next,
             is_authority=True,
         )
-        plan.tasks += [LogTask(expecting=_expecting(plan), log=log) for log in logs]
-        for source in self._others:
-            self._add_replica(plan, source, shared_next)
+        if self._known is None:
+            plan.tasks += [LogTask(expecting=_expecting(plan), log=log) for log in plan.logs]
+        else:
+            self._damaged(first.node, self._known.damages)
+        for other in others:
+            self._add_replica(plan, other, shared_next)
         plan.unsealed_hours |= _hours_of([one for one in extents if not one.is_sealed])
         return plan
 
-    def _look_at(self, manifest: Manifest, node_id: str) -> None:
+    def _look_at(self, view: View) -> None:
         """Take down why the manifest is not all there was."""
-        problems = [
-            f"{fault.file} at {fault.position}: {fault.reason}" for fault in manifest.faults
-        ]
-        problems += [
-            f"{path} was put aside with damaged batches: run `delaywheel log salvage`"
-            for path in manifest.quarantined
-        ]
+        manifest = view.manifest
+        problems = [text for _, text in faults_of(manifest)]
         if manifest.deleted_from_minute > self._rules.from_minute:
             problems.append(
                 "the manifest does not tell of segments that were deleted and ended before minute "
                 f"{manifest.deleted_from_minute}: make it with more --deleted-days"
             )
-        self._account.problems |= {(node_id, problem) for problem in problems}
+            self._account.totals["unread_segments"] += 1
+        self._account.problems |= {(view.node.node_id, problem) for problem in problems}
 
-    def _look_at_deleted(self, plan: GroupPlan, everything: Sequence[Extent]) -> None:
-        gone = {one.file for one in everything if one.is_deleted and self._rules.wants(one)}
+    def _look_at_deleted(self, plan: GroupPlan) -> None:
+        extents = self._members.authority.extents
+        gone = {one.file for one in extents if one.is_deleted and self._rules.wants(one)}
         if not gone:
             return
         totals: Counter[str] = Counter()
-        for seal in self._first.manifest.sealed:
+        for seal in plan.authority.manifest.sealed:
             if seal.file in gone:
                 totals["segments"] += 1
                 totals["rows"] += seal.rows
                 totals.update(seal.outcomes)
         plan.deleted = dict(totals)
+        self._account.totals["unread_segments"] += totals["segments"]
         self._account.problems.add(
             (
                 plan.node.node_id,
@@ -319,30 +411,24 @@ class _Planning:
             )
         )
 
-    def _add_replica(self, plan: GroupPlan, source: Source, shared_next: int) -> None:
-        manifest, node = source.manifest, _node(source)
-        self._look_at(manifest, node.node_id)
-        everything = _extents(manifest)
-        wanted = [one for one in everything if self._rules.wants(one)]
+    def _add_replica(self, plan: GroupPlan, view: View, shared_next: int) -> None:
+        self._look_at(view)
+        wanted = [one for one in view.extents if self._rules.wants(one)]
         plan.uncompared_hours |= _hours_of([one for one in wanted if one.is_deleted])
         extents = [one for one in wanted if not one.is_deleted]
         plan.unsealed_hours |= _hours_of([one for one in extents if not one.is_sealed])
-        cover = Cover.of(everything, self._rules)
-        loose = self._loose(node, manifest, cover)
         plan.tasks += self._segment_tasks(
-            node,
-            manifest,
+            view,
             extents=extents,
-            cover=cover,
-            loose=loose,
+            cover=Cover.of(view.extents, self._rules),
+            loose=self._loose(view),
             shared_next=shared_next,
             is_authority=False,
         )
 
     def _segment_tasks(
         self,
-        node: Node,
-        manifest: Manifest,
+        view: View,
         *,
         extents: Sequence[Extent],
         cover: Cover,
@@ -350,82 +436,57 @@ class _Planning:
         shared_next: int,
         is_authority: bool,
     ) -> Iterator[SegmentTask]:
-        """Yield a task for each segment, and for each hour of minutes that no segment covers."""
-        for start, end, extent in _spans(extents, cover, loose):
-            yield SegmentTask(
-                node=node,
-                rules=self._rules,
-                start=start,
-                end=end,
-                extent=extent,
-                loose=_part_of(loose, start, end, cover, is_covered=extent is not None),
-                filed_sequence=manifest.sequence,
-                log_first=manifest.first_sequence,
-                log_next=manifest.log_next_sequence,
-                shared_next=shared_next,
-                is_authority=is_authority,
-            )
+        """Yield tasks for each segment, and one for each hour of minutes that no segment covers."""
+        node, manifest = view.node, view.manifest
+        for start, end, extent in _spans(extents, cover, loose, self._rules):
+            mine = _part_of(loose, start, end, cover, is_covered=extent is not None)
+            parts = [WHOLE]
+            if extent is not None:
+                parts = parts_of(node, extent, self._rows_at_once)
+            for part in parts:
+                yield SegmentTask(
+                    node=node,
+                    rules=self._rules,
+                    start=start,
+                    end=end,
+                    extent=extent,
+                    part=part,
+                    loose=replace(
+                        mine,
+                        rows=mine.rows.where(part.holds(mine.rows.sequence)),
+                        facts=mine.facts.where(part.holds(mine.facts.sequence)),
+                    ),
+                    filed_sequence=manifest.sequence,
+                    log_first=manifest.first_sequence,
+                    log_next=manifest.log_next_sequence,
+                    edges=self._edges if is_authority else (),
+                    shared_next=shared_next,
+                    is_authority=is_authority,
+                )
 
-    # -- what is in no segment ---------------------------------------------------------------
-
-    def _loose(self, node: Node, manifest: Manifest, cover: Cover) -> Loose:
-        subjects, targets, files = Names(), Names(), Names()
-        damages: list[Damage] = []
-        lengths: dict[str, int] = {}
-        rows: list[Rows] = []
-        for log in _logs(manifest):
-            if log.next_sequence <= manifest.sequence + 1:
-                continue
-            file = files.number(log.file)
-            lengths[log.file] = log.length
-            tail = LogRange(
-                file=log.file,
-                length=log.length,
-                first_sequence=max(log.first_sequence, manifest.sequence + 1),
-                next_sequence=log.next_sequence,
-            )
-            for found in read_records(node, tail, subjects, file, damages):
-                filed = is_filed(found, cover.places(found.minute), cover, manifest.sequence)
-                wanted = ~filed & self._rules.covers(found.minute)
-                rows.append(found.take(wanted))
-        rows_are_missing = bool(damages) or _has_fault(manifest, "message_log")
-        self._damaged(node, damages)
-        damages = []
-        facts: list[Facts] = []
-        reader = ArrowReader(node.disk(), node.log_uuid, Kind.DISPATCH, FACT_COLUMNS)
-        for one in manifest.journal:
-            file = files.number(one.file)
-            tables = reader.journal(
-                one.file,
-                length=one.length,
-                first_number=one.first_number,
-                next_number=one.next_number,
-            )
-            for table in sift(tables, damages):
-                new = facts_of(table, file, targets)
-                # Facts about dead letters are of no accepted message.
-                facts.append(new.take(new.minute < DEAD_MINUTES_FROM))
-        self._damaged(node, damages)
-        return Loose(
-            rows=Rows.join(rows),
-            facts=Facts.join(facts),
-            subjects=tuple(subjects.all()),
-            targets=tuple(targets.all()),
-            files=tuple(files.all()),
-            lengths=lengths,
-            rows_are_missing=rows_are_missing,
-            facts_are_missing=bool(damages) or _has_fault(manifest, "dispatch_log/journal"),
-        )
+    def _loose(self, view: View) -> Loose:
+        """Return what is in no segment of the range; what could not be read of it is damage."""
+        self._damaged(view.node, view.tail.damages)
+        return view.tail.loose(self._rules)
 
     def _damaged(self, node: Node, damages: Sequence[Damage]) -> None:
         self._account.damages |= {(node.node_id, damage) for damage in damages}
 
 
-def _has_fault(manifest: Manifest, directory: str) -> bool:
-    return any(fault.file.startswith(directory) for fault in manifest.faults)
+def faults_of(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return what is missing in a manifest: file, and what is wrong with it."""
+    found = [
+        (fault.file, f"{fault.file} at {fault.position}: {fault.reason}")
+        for fault in manifest.faults
+    ]
+    return found + [
+        (path, f"{path} was put aside with damaged batches: run `delaywheel log salvage`")
+        for path in manifest.quarantined
+    ]
 
 
-def _logs(manifest: Manifest) -> list[LogRange]:
+def logs_of(manifest: Manifest) -> list[LogRange]:
+    """Return the files of the message_log, as far as their records count."""
     return [
         LogRange(
             file=one.file,
@@ -438,18 +499,19 @@ def _logs(manifest: Manifest) -> list[LogRange]:
 
 
 def _hours_of(extents: Sequence[Extent]) -> set[int]:
-    return {hour for one in extents for hour in range(one.start // 60 * 60, one.end, 60)}
+    return {hour for one in extents for hour in range(hour_of(one.start), one.end, 60)}
 
 
 def _spans(
-    extents: Sequence[Extent], cover: Cover, loose: Loose
+    extents: Sequence[Extent], cover: Cover, loose: Loose, rules: Rules
 ) -> Iterator[tuple[int, int, Extent | None]]:
     """Yield the minutes of each segment, and the hours of what is loose and in none."""
     for extent in extents:
         yield extent.start, extent.end, extent
     minutes = np.concatenate([loose.rows.minute, loose.facts.minute])
-    for hour in np.unique(minutes[cover.is_open(minutes)] // 60).tolist():
-        yield hour * 60, hour * 60 + 60, None
+    hours = np.unique(hour_of(minutes[cover.is_open(minutes)]))
+    for hour in hours[(hours < rules.to_minute) & (hours + 60 > rules.from_minute)].tolist():
+        yield hour, hour + 60, None
 
 
 def _part_of(loose: Loose, start: int, end: int, cover: Cover, *, is_covered: bool) -> Loose:
@@ -459,13 +521,8 @@ def _part_of(loose: Loose, start: int, end: int, cover: Cover, *, is_covered: bo
         mine = (minute >= start) & (minute < end)
         return mine if is_covered else mine & cover.is_open(minute)
 
-    return Loose(
+    return replace(
+        loose,
         rows=loose.rows.take(chosen(loose.rows.minute)),
         facts=loose.facts.take(chosen(loose.facts.minute)),
-        subjects=loose.subjects,
-        targets=loose.targets,
-        files=loose.files,
-        lengths=loose.lengths,
-        rows_are_missing=loose.rows_are_missing,
-        facts_are_missing=loose.facts_are_missing,
     )

@@ -14,7 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_tools.account import FINDINGS_SCHEMA, Account, GroupName, ReplicaHour, TaskResult
+from spark_tools.columns import Int64s
+from spark_tools.earlier import EarlierTask
 from spark_tools.errors import ReconcileError
+from spark_tools.log_index import IndexTask, Known
+from spark_tools.looks import FirstLook, first_look, third_look, unproven
 from spark_tools.message_log import BLOCKS_AT_ONCE, BlocksTask, LogTask
 from spark_tools.plan import GroupPlan, Plan
 from spark_tools.repairs import LogName, Repairs
@@ -22,7 +26,7 @@ from spark_tools.segments import SegmentTask
 from spark_tools.sequences import BLOCK
 from spark_tools.tasks import Node
 
-Task = SegmentTask | LogTask | BlocksTask
+Task = SegmentTask | LogTask | BlocksTask | IndexTask | EarlierTask
 Engine = Callable[[Sequence[Task]], Iterable[TaskResult]]
 
 FINDING_CLASSES: tuple[str, ...] = (
@@ -37,6 +41,7 @@ FINDING_CLASSES: tuple[str, ...] = (
     "missing",
     "unlogged",
     "altered",
+    "log_differs",
     "replica_differs",
 )
 """What makes a run end with findings, the worst first."""
@@ -72,6 +77,8 @@ class GroupResult:
     plan: GroupPlan
     account: Account
     differing: list[DifferentHour] = field(default_factory=list)
+    unproven: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    """With an index of the message_log: sequences of rows that may be in another hour as well."""
 
 
 @dataclass(slots=True)
@@ -142,11 +149,32 @@ def reconcile(
     for group in plan.groups:
         accounts[group.name].totals["repairs_given"] += _given(plan, group, known)
     run([_told(task, known) for group in plan.groups for task in group.tasks])
+    looks = {
+        group.name: first_look(group.known, accounts[group.name])
+        for group in plan.groups
+        if group.known is not None
+    }
+    run(
+        [
+            task
+            for group in plan.groups
+            if group.name in looks
+            for task in group.log_tasks(looks[group.name].ranges)
+        ]
+    )
     run(
         [
             _told(task, known)
             for group in plan.groups
-            for task in _second_look(group, accounts[group.name])
+            for task in _second_look(group, accounts[group.name], looks.get(group.name))
+        ]
+    )
+    run(
+        [
+            _told(task, known)
+            for group in plan.groups
+            if group.known is not None
+            for task in third_look(group, group.known, accounts[group.name], looks[group.name])
         ]
     )
     groups = []
@@ -160,7 +188,12 @@ def reconcile(
             )
         differing = _differing(group, account)
         kept.add(_table_of(group, differing))
-        groups.append(GroupResult(group, account, differing))
+        done = GroupResult(group, account, differing)
+        if group.known is not None:
+            look = looks[group.name]
+            kept.add(_unlike_log(group, group.known, look))
+            done.unproven = unproven(group.known, account, look)
+        groups.append(done)
     return Result(plan, groups, kept.counts, kept.examples(), known)
 
 
@@ -189,13 +222,25 @@ def _told(task: Task, repairs: Repairs) -> Task:
     return task
 
 
-def _second_look(group: GroupPlan, account: Account) -> list[BlocksTask]:
-    """Return the tasks that look into the blocks of sequences in which something is wrong."""
+def _second_look(group: GroupPlan, account: Account, look: FirstLook | None) -> list[BlocksTask]:
+    """Return the tasks that look into the blocks of sequences in which something is wrong.
+
+    look: of a run with an index of the message_log, which has read what differs there.
+    """
     filed, logged = account.filed, account.logged
-    blocks = set(account.sequences.doubled)
-    blocks |= {
+    blocks = {
         block for block in filed.keys() | logged.keys() if filed.get(block) != logged.get(block)
     }
+    if look is not None:
+        blocks = {
+            block
+            for block in blocks
+            if any(
+                first < (block + 1) * BLOCK and after > block * BLOCK
+                for first, after in look.ranges
+            )
+        }
+    blocks |= account.sequences.doubled
     ordered = sorted(blocks)
     return [
         group.blocks_task(ordered[place : place + BLOCKS_AT_ONCE])
@@ -237,6 +282,22 @@ def _table_of(group: GroupPlan, differing: Sequence[DifferentHour]) -> pa.Table:
         for one in differing
     ]
     return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)
+
+
+def _unlike_log(group: GroupPlan, known: Known, look: FirstLook) -> pa.Table:
+    """Return the finding that rows are not what was once read of them, if that is so."""
+    if look.gone_rows is None:
+        return FINDINGS_SCHEMA.empty_table()
+    row = {
+        "class": "log_differs",
+        "cluster": group.name.cluster,
+        "group": group.name.group,
+        "node": group.node.node_id,
+        "filed_minute": group.rules.from_minute,
+        "note": f"of {known.gone_digest.count} records that have left the message_log since they "
+        f"were read there are {look.gone_rows.count} rows in this hour, or others",
+    }
+    return pa.Table.from_pylist([row], schema=FINDINGS_SCHEMA)
 
 
 class _Kept:

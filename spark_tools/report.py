@@ -1,7 +1,7 @@
 """The result of a run: one JSON document, and findings and tables as Parquet."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_tools.account import FACT_CLASSES, FINDINGS_SCHEMA, STATES, Tally
+from spark_tools.account import FACT_CLASSES, FINDINGS_SCHEMA, STATES, GroupName, Tally
 from spark_tools.lateness import bucket_from_ms, quantile_ms
 from spark_tools.plan import GroupPlan, Plan
 from spark_tools.reconcile import FINDING_CLASSES, GroupResult, Result
@@ -22,6 +22,8 @@ REPORT_SCHEMA = 1
 """Counted up when a reader of an older version would misunderstand a newer one."""
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
 _ROWS_AT_ONCE = 65_536
+TABLES = ("subjects", "targets", "subject_lateness", "target_lateness")
+"""The tables of an account that a run writes down."""
 
 
 class Details:
@@ -60,17 +62,26 @@ class Details:
         """Write the tables of a run: by subject and hour, by broker group and hour, lateness."""
         if self._directory is None:
             return
-        for name in ("subjects", "targets", "subject_lateness", "target_lateness"):
-            tables = []
-            for group in result.groups:
-                table = getattr(group.account, name).table()
-                for place, key in enumerate(group.plan.name._fields):
-                    column = pa.repeat(pa.scalar(group.plan.name[place]), table.num_rows)
-                    table = table.add_column(place, key, column)
-                tables.append(table)
-            pq.write_table(
-                pa.concat_tables(tables), self._directory / f"{name}.parquet", compression="zstd"
-            )
+        for name, table in tables_of(result):
+            pq.write_table(table, self._directory / f"{name}.parquet", compression="zstd")
+
+
+def tables_of(result: Result) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the tables of a run by name, those of all groups as one."""
+    for name in TABLES:
+        tables = [
+            with_group(group.plan.name, getattr(group.account, name).table())
+            for group in result.groups
+        ]
+        yield name, pa.concat_tables(tables)
+
+
+def with_group(name: GroupName, table: pa.Table) -> pa.Table:
+    """Return a table with columns that say whose it is."""
+    for place, key in enumerate(name._fields):
+        column = pa.repeat(pa.scalar(name[place]), table.num_rows)
+        table = table.add_column(place, key, column)
+    return table
 
 
 def report(result: Result) -> dict[str, Any]:
@@ -83,7 +94,7 @@ def report(result: Result) -> dict[str, Any]:
         "exit_code": int(verdict),
         "complete": not result.problems,
         "parameters": _parameters(plan),
-        "watermark": _time(plan.watermark_ms),
+        "watermark": time_text(plan.watermark_ms),
         "watermark_ms": plan.watermark_ms,
         "manifests": [one for group in plan.groups for one in _manifests(group)],
         "findings": {name: result.findings[name] for name in FINDING_CLASSES},
@@ -105,8 +116,8 @@ def encode_report(document: Mapping[str, Any]) -> bytes:
 def _parameters(plan: Plan) -> dict[str, Any]:
     request = plan.request
     return {
-        "from": _minute(request.from_minute) if request.from_minute else None,
-        "to": _minute(request.to_minute) if request.to_minute < FOREVER else None,
+        "from": minute_text(request.from_minute) if request.from_minute else None,
+        "to": minute_text(request.to_minute) if request.to_minute < FOREVER else None,
         "grace_ms": request.grace_ms,
         "final": request.final,
         "max_late_ms": request.max_late_ms,
@@ -138,7 +149,7 @@ def _manifests(group: GroupPlan) -> list[dict[str, Any]]:
             "node": node.node_id,
             "role": role,
             "root": node.root,
-            "made": _time(manifest.made_ms),
+            "made": time_text(manifest.made_ms),
             "made_ms": manifest.made_ms,
             "sequence": manifest.sequence,
             "fact_number": manifest.fact_number,
@@ -157,6 +168,52 @@ def _group(group: GroupResult) -> dict[str, Any]:
     return {
         "cluster": plan.name.cluster,
         "group": plan.name.group,
+        **figures_of(totals, {"first_sequence": plan.authority.manifest.first_sequence}),
+        "deleted": plan.deleted,
+        "pending_before": plan.pending_before,
+        "repairs": {
+            "given": totals["repairs_given"],
+            "rows": totals["repaired"],
+            "records": totals["repaired_records"],
+            "not_lost": totals["repaired_not_lost"],
+            "not_found": totals["repairs_given"] - totals["repairs_found"],
+        },
+        "replicas_differ": [
+            {
+                "node": one.node_id,
+                "hour": minute_text(one.hour),
+                "what": one.what,
+                "authority": one.authority_count,
+                "replica": one.replica_count,
+            }
+            for one in group.differing
+        ],
+        "books": [
+            {"what": what, "found": found, "must_be": wanted}
+            for what, found, wanted in account.books()
+        ],
+        "lateness_ms": lateness_of(account.target_lateness.table().to_pylist()),
+        "by_subject": _rows(account.subjects, account.subject_lateness, "subject"),
+        "by_target": _rows(account.targets, account.target_lateness, "target"),
+    }
+
+
+def _rows(tally: Tally, lateness: Tally, key: str) -> list[dict[str, Any]]:
+    buckets: dict[tuple[int, str], dict[int, int]] = {}
+    for row in lateness.table().to_pylist():
+        counts = buckets.setdefault((row["hour"], row[key]), {})
+        counts[row["bucket"]] = row["count"]
+    rows = []
+    for row in tally.table().to_pylist():
+        counts = buckets.get((row["hour"], row[key]), {})
+        kept = {name: value for name, value in row.items() if value or name == key}
+        rows.append({**kept, "hour": minute_text(row["hour"]), "lateness_ms": _quantiles(counts)})
+    return rows
+
+
+def figures_of(totals: Counter[str], log: Mapping[str, int]) -> dict[str, Any]:
+    """Return what was counted of a group. log: what else there is to be said of its message_log."""
+    return {
         "accepted": totals["accepted"],
         "bytes": totals["bytes"],
         "states": {name: totals[name] for name in STATES},
@@ -172,53 +229,15 @@ def _group(group: GroupResult) -> dict[str, Any]:
             "unlogged": totals["unlogged"],
             "altered": totals["altered"],
             "unchecked": totals["unchecked"],
-            "first_sequence": plan.authority.manifest.first_sequence,
+            **log,
         },
-        "deleted": plan.deleted,
-        "pending_before": plan.pending_before,
-        "repairs": {
-            "given": totals["repairs_given"],
-            "rows": totals["repaired"],
-            "records": totals["repaired_records"],
-            "not_lost": totals["repaired_not_lost"],
-            "not_found": totals["repairs_given"] - totals["repairs_found"],
-        },
-        "replicas_differ": [
-            {
-                "node": one.node_id,
-                "hour": _minute(one.hour),
-                "what": one.what,
-                "authority": one.authority_count,
-                "replica": one.replica_count,
-            }
-            for one in group.differing
-        ],
-        "books": [
-            {"what": what, "found": found, "must_be": wanted}
-            for what, found, wanted in account.books()
-        ],
-        "lateness_ms": _lateness(account.target_lateness),
-        "by_subject": _rows(account.subjects, account.subject_lateness, "subject"),
-        "by_target": _rows(account.targets, account.target_lateness, "target"),
     }
 
 
-def _rows(tally: Tally, lateness: Tally, key: str) -> list[dict[str, Any]]:
-    buckets: dict[tuple[int, str], dict[int, int]] = {}
-    for row in lateness.table().to_pylist():
-        counts = buckets.setdefault((row["hour"], row[key]), {})
-        counts[row["bucket"]] = row["count"]
-    rows = []
-    for row in tally.table().to_pylist():
-        counts = buckets.get((row["hour"], row[key]), {})
-        kept = {name: value for name, value in row.items() if value or name == key}
-        rows.append({**kept, "hour": _minute(row["hour"]), "lateness_ms": _quantiles(counts)})
-    return rows
-
-
-def _lateness(tally: Tally) -> dict[str, Any]:
+def lateness_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return quantiles of lateness, and its buckets, of rows with a `bucket` and a `count`."""
     counts: Counter[int] = Counter()
-    for row in tally.table().to_pylist():
+    for row in rows:
         counts[row["bucket"]] += row["count"]
     return {
         **_quantiles(counts),
@@ -233,12 +252,14 @@ def _quantiles(counts: dict[int, int]) -> dict[str, int | None]:
     return {name: quantile_ms(counts, share) for name, share in _QUANTILES.items()}
 
 
-def _time(ms: int) -> str:
+def time_text(ms: int) -> str:
+    """Return a time, ms since 1970, as text."""
     when = datetime.fromtimestamp(ms // 1000, UTC)
     return f"{when:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
-def _minute(minute: int) -> str:
+def minute_text(minute: int) -> str:
+    """Return a minute since 1970 as text."""
     return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}Z"
 
 

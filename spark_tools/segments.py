@@ -1,10 +1,10 @@
-"""The task of one segment: its rows and facts in, an account and findings out.
+"""The task of one segment, or a part of it: rows and facts in, an account and findings out.
 
-Memory is what its columns take, 48 bytes a row and 41 a fact, and about as much again while they
-are sorted.
+Memory is what their columns take, 48 bytes a row and 41 a fact, and about as much again while they
+are sorted. What of the segment is in other parts is read and let go at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,14 +31,15 @@ from spark_tools.columns import (
     Places,
     Rows,
     facts_of,
+    hour_of,
     ints,
     rows_of,
     sift,
 )
-from spark_tools.digests import digests_by, digests_of
+from spark_tools.digests import digests_by, digests_of, hashes_of, hashes_of_rows
 from spark_tools.findings import FindingsMaker
 from spark_tools.lateness import buckets_of
-from spark_tools.tasks import Extent, Loose, Node, Rules
+from spark_tools.tasks import Extent, Loose, Node, Part, Rules
 from storage.arrow import ArrowReader, Kind
 from storage.batches import Damage
 from storage.spans import MINUTE_MS
@@ -51,12 +52,15 @@ _FIRST, _DUPLICATE, _OTHER, _REPEATED, _PHANTOM, _UNEXPLAINED = range(len(FACT_C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTask:
-    """Reconcile one segment, with what is loose of its minutes.
+    """Reconcile one part of a segment, with what is loose of its minutes.
 
-    extent: None for minutes that no segment covers, from `start` to `end`; log_first, log_next: the
-    sequences that the message_log can be asked about, the second exclusive; shared_next: sequences
-    below it are compared with other replicas, 0 if there are none; is_authority: without, nothing
-    but that is done; repaired: sequences of these minutes that were lost and sent again, ascending.
+    extent: None for minutes that no segment covers, from `start` to `end`; part: of the segment's
+    messages, those that are loose are of it; log_first, log_next: the
+    sequences that the message_log can be asked about, the second exclusive; edges: the sequences
+    at which digests of the rows of the range are cut, none without an index of the message_log;
+    shared_next: sequences below it are compared with other replicas, 0 if there are none;
+    is_authority: without, nothing but that is done; repaired: sequences of these minutes that were
+    lost and sent again, ascending.
     """
 
     node: Node
@@ -64,10 +68,12 @@ class SegmentTask:
     start: int
     end: int
     extent: Extent | None
+    part: Part
     loose: Loose
     filed_sequence: int
     log_first: int
     log_next: int
+    edges: tuple[int, ...]
     shared_next: int
     is_authority: bool
     repaired: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
@@ -88,17 +94,24 @@ def filed_minutes(due_ms: Int64s, start: int, end: int) -> Int64s:
 
 
 def read_rows(
-    node: Node, extent: Extent, subjects: Names, file: int, damages: list[Damage]
-) -> Rows:
-    """Return the rows of a segment that can be read."""
+    node: Node,
+    extent: Extent,
+    subjects: Names,
+    file: int,
+    damages: list[Damage],
+    *,
+    chosen: Callable[[Int64s], Mask],
+) -> tuple[Rows, int]:
+    """Return the rows of a segment that are chosen by sequence, and how many can be read at all."""
     reader = ArrowReader(node.disk(), node.log_uuid, Kind.SCHEDULE, ROW_COLUMNS)
-    found = reader.rows(extent.file, length=extent.length)
-    return Rows.join(
-        rows_of(
-            table, file, subjects, filed_minutes(ints(table, "due_ms"), extent.start, extent.end)
-        )
-        for table in sift(found, damages)
-    )
+    parts: list[Rows] = []
+    count = 0
+    for table in sift(reader.rows(extent.file, length=extent.length), damages):
+        minute = filed_minutes(ints(table, "due_ms"), extent.start, extent.end)
+        rows = rows_of(table, file, subjects, minute)
+        count += len(rows)
+        parts.append(rows.where(chosen(rows.sequence)))
+    return Rows.join(parts), count
 
 
 class _Segment:
@@ -126,6 +139,7 @@ class _Segment:
         """Read everything, and judge it."""
         task = self._task
         rows, facts = self._read()
+        self._account.totals["unread_segments"] += self._rows_missing and task.is_authority
         if (rows.sequence[1:] < rows.sequence[:-1]).any():
             rows = rows.take(np.argsort(rows.sequence, kind="stable"))
         facts = facts.take(self._order(facts))
@@ -153,23 +167,30 @@ class _Segment:
             return loose.rows, loose.facts
         damages: list[Damage] = []
         file = self._files.number(extent.file)
-        rows = read_rows(task.node, extent, self._subjects, file, damages)
+        rows, count = read_rows(
+            task.node, extent, self._subjects, file, damages, chosen=task.part.holds
+        )
         self._rows_missing = bool(damages)
-        if len(rows) != extent.rows and not damages:
+        if count != extent.rows and not damages:
             self._rows_missing = True
-            self._problem(f"{extent.file} has {len(rows)} rows, not {extent.rows}")
+            self._problem(f"{extent.file} has {count} rows, not {extent.rows}")
         self._damaged(damages)
         damages = []
         reader = ArrowReader(task.node.disk(), task.node.log_uuid, Kind.DISPATCH, FACT_COLUMNS)
         file = self._files.number(extent.facts_file)
         found = reader.filed_facts(extent.facts_file, length=extent.facts_length)
-        facts = Facts.join(facts_of(one, file, self._targets) for one in sift(found, damages))
+        parts: list[Facts] = []
+        count = 0
+        for table in sift(found, damages):
+            facts = facts_of(table, file, self._targets)
+            count += len(facts)
+            parts.append(facts.where(task.part.holds(facts.sequence)))
         self._facts_missing |= bool(damages)
-        if len(facts) != extent.facts and not damages:
+        if count != extent.facts and not damages:
             self._facts_missing = True
-            self._problem(f"{extent.facts_file} has {len(facts)} facts, not {extent.facts}")
+            self._problem(f"{extent.facts_file} has {count} facts, not {extent.facts}")
         self._damaged(damages)
-        return Rows.join([rows, loose.rows]), Facts.join([facts, loose.facts])
+        return Rows.join([rows, loose.rows]), Facts.join([*parts, loose.facts])
 
     def _damaged(self, damages: Sequence[Damage]) -> None:
         self._account.damages |= {(self._task.node.node_id, damage) for damage in damages}
@@ -204,7 +225,7 @@ class _Segment:
         node_id = task.node.node_id
         rows = rows.take((rows.sequence < task.shared_next) & task.rules.covers(rows.minute))
         columns = [rows.sequence, rows.due_ms, rows.size.astype(np.int64), rows.id_hash]
-        for hour, digest in digests_by(rows.minute // 60 * 60, columns).items():
+        for hour, digest in digests_by(hour_of(rows.minute), hashes_of(columns)).items():
             self._account.replicas.setdefault((node_id, hour), ReplicaHour()).rows.add(digest)
         # Names have other numbers elsewhere; facts told twice count once.
         targets = np.array([_number_of(name) for name in self._targets.all()], np.int64)
@@ -217,7 +238,7 @@ class _Segment:
             facts.outcome.astype(np.int64),
             targets[facts.target] if len(facts) else np.empty(0, np.int64),
         ]
-        for hour, digest in digests_by(minute // 60 * 60, columns).items():
+        for hour, digest in digests_by(hour_of(minute), hashes_of(columns)).items():
             self._account.replicas.setdefault((node_id, hour), ReplicaHour()).facts.add(digest)
 
 
@@ -403,7 +424,7 @@ class _Judgement:
         known = first_of[places] >= 0
         totals["shared"] += int(np.count_nonzero(known & ~self._new_rows[places]))
         totals["unknown_outcomes"] += int(np.count_nonzero(known & (state[places] == _UNKNOWN)))
-        cells = Cells(rows.minute // 60 * 60, rows.subject.astype(np.int64))
+        cells = Cells(hour_of(rows.minute), rows.subject.astype(np.int64))
         by_state = cells.counts(state[places], len(STATES))
         measures = {
             "accepted": cells.counts(np.zeros(len(rows), np.int64), 1)[:, 0],
@@ -433,7 +454,7 @@ class _Judgement:
         is_early[first] = early[self._row_of[first]]
         totals = self._account.totals
         totals["facts"] += len(facts)
-        cells = Cells(minute[places] // 60 * 60, facts.target.astype(np.int64))
+        cells = Cells(hour_of(minute[places]), facts.target.astype(np.int64))
         by_class = cells.counts(classes[places], len(FACT_CLASSES))
         by_outcome = cells.counts(facts.outcome.astype(np.int64), len(OUTCOMES) + 1)
         measures = {
@@ -458,7 +479,7 @@ class _Judgement:
         places = np.flatnonzero(on_time)
         if not len(places):
             return
-        hour = self._rows.minute[places] // 60 * 60
+        hour = hour_of(self._rows.minute[places])
         bucket = buckets_of(lateness[places])
         for key, numbers, names, tally in (
             ("subject", self._rows.subject[places], subjects, self._account.subject_lateness),
@@ -479,8 +500,13 @@ class _Judgement:
         if task.extent is None:
             return
         # What is loose is of the message_log itself.
-        filed = rows.file == len(task.loose.files)
-        filed &= (rows.sequence >= task.log_first) & (rows.sequence < task.log_next)
-        asked = rows.take(filed)
-        start = np.full(len(asked), task.start, np.int64)
-        self._account.filed = digests_of(asked, start, np.full(len(asked), task.end, np.int64))
+        mine = rows.file == len(task.loose.files)
+        is_asked = mine & (rows.sequence >= task.log_first) & (rows.sequence < task.log_next)
+        asked = rows.where(is_asked)
+        self._account.filed = digests_of(asked, hashes_of_rows(asked))
+        if task.edges:
+            cut = rows.where(mine & counted)
+            edges = np.array(task.edges, np.int64)
+            places = np.searchsorted(edges, cut.sequence, side="right") - 1
+            keys = edges[np.maximum(places, 0)]
+            self._account.cuts = digests_by(keys, hashes_of_rows(cut))

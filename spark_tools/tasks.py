@@ -3,7 +3,7 @@
 A task is done by calling it: it opens what it reads, and returns a `TaskResult`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -76,6 +76,26 @@ class Extent:
     is_deleted: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages of a segment by sequence, from `first` up to `after`; None for no bound."""
+
+    first: int | None = None
+    after: int | None = None
+
+    def holds(self, sequence: Int64s) -> Mask:
+        """Say which sequences are in it."""
+        held = np.ones(len(sequence), np.bool_)
+        if self.first is not None:
+            held &= sequence >= self.first
+        if self.after is not None:
+            held &= sequence < self.after
+        return held
+
+
+WHOLE = Part()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRange:
     """Records of one file of the message_log; next_sequence is exclusive."""
@@ -84,6 +104,13 @@ class LogRange:
     length: int
     first_sequence: int
     next_sequence: int
+
+    def part(self, first: int, after: int) -> "LogRange | None":
+        """Return what of it is from one sequence up to another; None if that is nothing."""
+        first, after = max(first, self.first_sequence), min(after, self.next_sequence)
+        if first >= after:
+            return None
+        return replace(self, first_sequence=first, next_sequence=after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +126,10 @@ class Cover:
     """1 where it has minutes of the range."""
 
     @classmethod
-    def of(cls, extents: list[Extent], rules: Rules) -> "Cover":
-        """Return the cover that these segments are."""
+    def of(cls, extents: list[Extent], rules: Rules | None = None) -> "Cover":
+        """Return the cover that these segments are. rules: of the range, None for everything."""
         found = sorted(extents, key=lambda one: one.start)
-        wanted = [rules.wants(one) and not one.is_deleted for one in found]
+        wanted = [(rules is None or rules.wants(one)) and not one.is_deleted for one in found]
         return cls(
             np.array([one.start for one in found], np.int64),
             np.array([one.end for one in found], np.int64),

@@ -286,6 +286,7 @@ class _Reading:
             identity.log_uuid,
             seals_end(checkpoint),
             retired={file.path for file in checkpoint.retired},
+            deleted_from_minute=deleted_from_minute,
         )
         self._faults += [Fault(file=d.path, position=d.position, reason=d.reason) for d in damages]
         unsealed = [_unsealed(state) for state in checkpoint.segments]

@@ -17,21 +17,24 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from storage.batches import Damage
+from storage.batches import Damage, file_seed, walk_batches
 from storage.chained_file import BatchDraft, ChainedFile, read_columns
 from storage.checkpoint import Checkpoint
 from storage.columns import LAYOUTS, Array, Columns, ColumnsError, RecordKind, encode_columns
 from storage.disk import Disk
-from storage.errors import StorageFullError
-from storage.file_header import FileHeader, LogKind
+from storage.errors import StorageFullError, UnsupportedFormatError
+from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.log_walk import LogFile, files_from, list_log_files, log_file
+from storage.read_ahead import ReadAhead
 from storage.rows import Int64s
-from storage.spans import SegmentKey, Span, can_begin_all, code_of
+from storage.spans import MINUTE_MS, SegmentKey, Span, can_begin_all, code_of
 
 SEALS_DIRECTORY = "seals"
 _FILE_BYTES_MAX = 1024 * 1024
 _SEALS_PER_BATCH_MAX = 20_000
 """20,000 seals of 151 bytes stay below the 4 MiB of a batch."""
+_HEADERS_PIECE = 16 * 1024
+"""Bytes read at a time where only headers are wanted."""
 
 Seals = dict[str, Array]
 """Seals as the columns that they have on disk."""
@@ -285,18 +288,25 @@ def _with_ends(files: Sequence[LogFile], end: SealsEnd) -> Iterator[tuple[LogFil
 
 
 def read_last_seals(
-    disk: Disk, log_uuid: UUID, end: SealsEnd, *, retired: Collection[str]
+    disk: Disk,
+    log_uuid: UUID,
+    end: SealsEnd,
+    *,
+    retired: Collection[str],
+    deleted_from_minute: int = 0,
 ) -> tuple[Seals, list[Damage]]:
     """Return the last seal of each segment, deleted ones included, and what of the log is damaged.
 
     Seals of `retired` files, which were deleted for their age or may be at any moment, are left
-    out.
+    out, and so are old files that tell of nothing but deleted segments which ended at or before
+    `deleted_from_minute`: seals are kept for years.
     """
     parts: list[Seals] = []
     damages: list[Damage] = []
     if not end.file:
         return join_seals(parts), damages
     files = _files_that_count(disk, end, retired)
+    files = files[_untold(disk, log_uuid, files, end, deleted_from_minute * MINUTE_MS) :]
     number = files[0].first_sequence
     for file, until in _with_ends(files, end):
         for found in _read_file(disk, log_uuid, file, end, until=until):
@@ -320,6 +330,49 @@ def read_last_seals(
     _, places = np.unique(codes_of(seals)[::-1], return_index=True)
     last = np.sort(_count(seals) - 1 - places)
     return {name: array[last] for name, array in seals.items()}, damages
+
+
+def _untold(
+    disk: Disk, log_uuid: UUID, files: Sequence[LogFile], end: SealsEnd, before_ms: int
+) -> int:
+    """Return how many of the oldest files tell only of deleted segments that ended before.
+
+    A segment is sealed when the floor, which does not run ahead of the clock, has passed its end.
+    """
+    old = len(files) - len(files_from(files, end.needed))
+    for place, file in enumerate(files[:old]):
+        newest_ms = _newest_append_ms(disk, log_uuid, file)
+        if newest_ms is None or newest_ms > before_ms:
+            return place
+    return old
+
+
+def _newest_append_ms(disk: Disk, log_uuid: UUID, file: LogFile) -> int | None:
+    """Return when a closed file was appended to last, by its headers; None if it has damage."""
+    newest_ms = 0
+    try:
+        opened = disk.open_read(file.path)
+    except OSError:
+        return None
+    try:
+        size = opened.size()
+        window = ReadAhead(opened, end=size, unreadable=[], piece=_HEADERS_PIECE)
+        batches = walk_batches(
+            window.view,
+            start=FILE_HEADER_SIZE,
+            end=size,
+            seed=file_seed(seals_header(log_uuid, file.first_sequence)),
+            path=file.path,
+        )
+        for found in batches:
+            if isinstance(found, Damage):
+                return None
+            newest_ms = max(newest_ms, found.header.append_ms)
+    except (OSError, UnsupportedFormatError):
+        return None
+    finally:
+        opened.close()
+    return newest_ms
 
 
 def read_live(disk: Disk, log_uuid: UUID, end: SealsEnd) -> tuple[LiveSeals, list[Damage]]:

@@ -81,7 +81,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
         ("resume",),
         ("send",),
         ("settings",),
-        *(("spark", job) for job in ("page", "reconcile", "repair")),
+        *(("spark", job) for job in ("hours", "page", "reconcile", "repair")),
         ("status",),
         ("topology",),
         ("weight",),

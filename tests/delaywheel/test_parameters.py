@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from delaywheel.parameters import DELAY, MOMENT, PAIR
+from delaywheel.parameters import DELAY, MINUTE, MOMENT, PAIR
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,19 @@ def test_a_moment_without_a_zone_is_local_time() -> None:
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         MOMENT.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-12-24T17:00", "2026-12-24T17:00Z", "2026-12-24T18:00+01:00"]
+)
+def test_a_minute_without_a_zone_is_utc(text: str) -> None:
+    assert MINUTE.convert(text, None, None) == 29_968_860
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-12-24T17:00:30Z", "1969-12-31T23:59Z", ""])
+def test_what_is_no_whole_minute_since_1970_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        MINUTE.convert(text, None, None)
 
 
 def test_a_pair_is_split_at_its_first_equals_sign() -> None:

@@ -13,6 +13,7 @@ from storage.facts import Outcome
 from storage.seals import (
     _OUTCOME_COLUMNS,
     Seal,
+    Seals,
     SealsEnd,
     SealsLog,
     codes_of,
@@ -22,7 +23,7 @@ from storage.seals import (
     read_live,
     read_seals,
 )
-from storage.spans import SegmentKey, Span, key_of_code
+from storage.spans import MINUTE_MS, SegmentKey, Span, ends_of, key_of_code
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, Trap
 from tests.storage.small_logs import LOG_UUID, NOW_MS
@@ -236,6 +237,42 @@ def test_nothing_is_read_of_seals_before_the_first_that_is_needed() -> None:
     assert live_keys(again) == [seal.key for seal in seals(5, first=7)]
     assert len(read_before) >= 2
     assert [file.path for file in again.files] == [file.path for file in log.files]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_files_of_deleted_segments_that_ended_long_ago_are_not_read(seed: int) -> None:
+    chance, disk = random.Random(seed), segment_disk()
+    log = opened(disk, file_bytes_max=500)
+    marked = 0
+    for place in range(30):
+        # None is sealed before it has ended.
+        at_ms = (place + 1) * 1440 * MINUTE_MS + chance.randrange(1000)
+        log.append(columns_of_seals(seals(1, first=place)), append_ms=at_ms)
+        if place > 8 and chance.random() < 0.8:
+            old = seals(1, first=marked)
+            log.append(marked_deleted(columns_of_seals(old)), append_ms=at_ms)
+            marked += 1
+    whole, damages = read_last_seals(disk, LOG_UUID, log.end, retired=())
+    assert not damages
+    least = len(whole["rows"])
+    for minute in (0, *(chance.randrange(30 * 1440) for _ in range(5)), 29 * 1440):
+        told, damages = read_last_seals(
+            disk, LOG_UUID, log.end, retired=(), deleted_from_minute=minute
+        )
+        assert not damages
+        assert matters(told, minute) == matters(whole, minute)
+        least = min(least, len(told["rows"]))
+    assert least < len(whole["rows"]), "all files were read"
+    # One that is damaged may tell of anything, and is looked into.
+    disk.damage(log.files[0].path, 70, b"XX")
+    _, damages = read_last_seals(disk, LOG_UUID, log.end, retired=(), deleted_from_minute=30 * 1440)
+    assert damages
+
+
+def matters(found: Seals, minute: int) -> set[int]:
+    """Return the segments that are there, or ended after a minute."""
+    ends = ends_of(found["start_minute"].astype(np.int64), found["span"])
+    return set(codes_of(found)[(found["deleted"] == 0) | (ends > minute)].tolist())
 
 
 @pytest.mark.parametrize("restarts", [False, True])

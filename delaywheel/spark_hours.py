@@ -1,0 +1,196 @@
+"""`delaywheel spark hours`: each hour once, as it closes; for cron."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from delaywheel.failures import Failure
+from delaywheel.spark_sources import judged, reading, sources_of
+from delaywheel.verdicts import ERROR, Verdicts, extra_required
+
+if TYPE_CHECKING:
+    from spark_tools.by_hour import Outcome
+    from spark_tools.plan import Request
+    from spark_tools.state import HourEntry
+
+
+@click.command(cls=Verdicts)
+@click.option(
+    "--state",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="What is known of the hours before, and the results. Made by the first run.",
+)
+@reading
+@judged
+@click.option(
+    "--back-hours",
+    type=click.IntRange(min=0),
+    default=48,
+    show_default=True,
+    metavar="N",
+    help="How far back the first run goes.",
+)
+@click.option(
+    "--open-hours",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Reconcile an hour as it is that is open for so long after its end; it is done once more "
+    "when it has closed.",
+)
+@click.option(
+    "--retry-hours",
+    type=click.IntRange(min=0),
+    default=24,
+    show_default=True,
+    metavar="N",
+    help="Try an hour again for so long of which something could not be read, after 1, 2, 4, ... "
+    "times the time between two runs.",
+)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(min=1),
+    default=90,
+    show_default=True,
+    metavar="N",
+    help="Remove the results of older hours; their sums stay.",
+)
+@click.option(
+    "--without-group",
+    "without_groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Say that no later hour needs this group: it is gone for good. May be given several "
+    "times, and is remembered.",
+)
+@click.option(
+    "--quiet",
+    is_flag=True,
+    help="Print nothing if the exit code is 0: for cron, which mails what is printed.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local"]),
+    default="local",
+    show_default=True,
+    help="What works: processes of this machine.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many of them.",
+)
+def hours(
+    *,
+    state: Path,
+    roots: tuple[Path, ...],
+    manifests: tuple[str, ...],
+    asked: "Callable[..., Request]",
+    back_hours: int,
+    open_hours: int,
+    retry_hours: int,
+    keep_days: int,
+    without_groups: tuple[str, ...],
+    quiet: bool,
+    engine: str,
+    processes: int,
+) -> None:
+    """Reconcile each hour of due times once, when it has closed, and keep the results.
+
+    To be run every hour. A run costs what the new hours cost: their segments are read, and of the
+    message_log what has come since. Beside running servers, or on copies; nothing is written into
+    their directories.
+
+    \b
+    Exit codes: 0 the hours that were done are as promised (or there was none), 1 findings in one of
+    them, 2 none, but the input is not complete, 3 error: nothing was found out. Findings of earlier
+    hours are in DIR/summary.json.
+
+    \b
+    Examples:
+      delaywheel spark hours --state reconciled --root data
+      delaywheel spark hours --state reconciled --manifest a.json=/backup/a --quiet
+    """
+    with extra_required():
+        from spark_tools.by_hour import HoursRequest, run_hours
+        from spark_tools.errors import ReconcileError
+        from spark_tools.local import local_engine
+        from spark_tools.state import StateDirectory
+    from storage.disk import DirectoryDisk, make_data_directory
+    from storage.inspect import is_data_directory
+
+    if is_data_directory(state):
+        raise Failure(f"{state} is a data directory: give --state a directory of its own", ERROR)
+    request = HoursRequest(
+        request=asked(),
+        back_hours=back_hours,
+        open_hours=open_hours,
+        retry_hours=retry_hours,
+        keep_days=keep_days,
+        without_groups=without_groups,
+    )
+    now_ms = int(time.time() * 1000)
+    first = (now_ms - request.request.grace_ms) // 60_000 - 60 * (back_hours + 1)
+    make_data_directory(state)
+    try:
+        outcome = run_hours(
+            StateDirectory(DirectoryDisk(state), str(state)),
+            lambda minute: sources_of(roots, manifests, first if minute is None else minute),
+            request,
+            local_engine(processes),
+        )
+    except (ReconcileError, OSError) as error:
+        raise Failure(str(error), ERROR) from error
+    if outcome.verdict or not quiet:
+        _tell(outcome, engine)
+    sys.exit(int(outcome.verdict))
+
+
+def _tell(outcome: "Outcome", engine: str) -> None:
+    from spark_tools.report import minute_text
+    from spark_tools.summary import done_until
+
+    for entry in outcome.done:
+        click.echo(_line(entry))
+        for problem in entry.problems:
+            click.echo(f"  not complete: {problem}", err=True)
+    for waiting in outcome.waiting:
+        late = ", though it should be" if waiting.is_late else ""
+        click.echo(f"{minute_text(waiting.hour)}: not closed{late}: {waiting.reason}")
+    ledger = outcome.ledger
+    covered = minute_text(ledger.covered_from)
+    if outcome.segments_before:
+        click.echo(f"{outcome.segments_before} segment(s) before {covered} are not covered")
+    if ledger.hours_summed:
+        click.echo(
+            f"{ledger.hours_summed:,} hour(s) since {covered} are done for good, all before "
+            f"{minute_text(done_until(ledger))}: {_counts(ledger.verdicts)}"
+        )
+    else:
+        click.echo(f"no hour since {covered} is done for good")
+    if found := _counts(ledger.findings):
+        click.echo(f"in all of them: {found}")
+    click.echo(f"{engine}: {outcome.verdict.name.lower()}")
+
+
+def _line(entry: "HourEntry") -> str:
+    from spark_tools.report import minute_text
+
+    state = "" if entry.is_final else f" ({entry.state}, tried {entry.tries} time(s))"
+    found = f": {_counts(entry.findings)}" if entry.findings else ""
+    hour = minute_text(entry.hour)
+    return f"{hour}: {entry.verdict}{state}: accepted {entry.accepted:,}{found}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))

@@ -1,0 +1,147 @@
+"""What commands of `delaywheel spark` read, and by what they judge: options that they share."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from spark_tools.plan import Request, Source
+
+_SOURCES = (
+    click.option(
+        "--root",
+        "roots",
+        multiple=True,
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DATA_DIR",
+        help="A node's data directory; what it commits now is reconciled. May be given several "
+        "times.",
+    ),
+    click.option(
+        "--manifest",
+        "manifests",
+        multiple=True,
+        metavar="FILE[=DATA_DIR]",
+        help="A manifest of `delaywheel log manifest`, and where the files are that it names (its "
+        "own directory otherwise). May be given several times.",
+    ),
+)
+_JUDGING = (
+    click.option(
+        "--grace-ms",
+        type=click.IntRange(min=0),
+        default=60_000,
+        show_default=True,
+        metavar="MS",
+        help="What was due so long before the manifests were made should have left.",
+    ),
+    click.option(
+        "--max-late", type=click.IntRange(min=0), metavar="MS", help="Lateness beyond is a finding."
+    ),
+    click.option(
+        "--expect-group",
+        "expected_groups",
+        multiple=True,
+        metavar="GROUP",
+        help="Say that the input is not complete without this group. May be given several times.",
+    ),
+    click.option(
+        "--subjects-max",
+        type=click.IntRange(min=1),
+        default=100_000,
+        show_default=True,
+        metavar="N",
+        help="Subjects with figures of their own; the others are shown as one.",
+    ),
+    click.option(
+        "--examples",
+        type=click.IntRange(min=0),
+        default=20,
+        show_default=True,
+        metavar="N",
+        help="Findings of each class that the result names.",
+    ),
+    click.option(
+        "--rows-at-once",
+        type=click.IntRange(min=1),
+        default=4_000_000,
+        show_default=True,
+        metavar="N",
+        help="Cut segments with more rows, or facts, into several tasks: each takes some 150 bytes "
+        "a row. It does not change what is found.",
+    ),
+)
+_REQUEST = (
+    "grace_ms",
+    "max_late",
+    "expected_groups",
+    "subjects_max",
+    "examples",
+    "rows_at_once",
+)
+Command = Callable[..., None]
+
+
+def judged(command: Command) -> Command:
+    """Give a command the options of a Request, as one argument `asked`; but its range, and final.
+
+    `asked` is called with what else there is to a Request: who shows help needs none of it.
+    """
+
+    @functools.wraps(command)
+    def with_request(**given: Any) -> None:  # noqa: ANN401 (whatever options there are)
+        values = {name: given.pop(name) for name in _REQUEST}
+        values["max_late_ms"] = values.pop("max_late")
+        command(**given, asked=functools.partial(_request, values))
+
+    return _with(with_request, _JUDGING)
+
+
+def reading(command: Command) -> Command:
+    """Give a command the options `roots` and `manifests`, for `sources_of`."""
+    return _with(command, _SOURCES)
+
+
+def _with(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _request(values: dict[str, Any], **more: Any) -> "Request":  # noqa: ANN401 (fields of Request)
+    from spark_tools.plan import Request
+
+    return Request(**values, **more)
+
+
+def sources_of(roots: Iterable[Path], manifests: Iterable[str], from_minute: int) -> "list[Source]":
+    """Return what is named; of directories all that ended after a minute is told."""
+    found = [source_of_directory(root, from_minute) for root in roots]
+    return found + [source_of_file(text) for text in manifests]
+
+
+def source_of_directory(root: Path, from_minute: int) -> "Source":
+    """Return what a directory commits now."""
+    from spark_tools.plan import Source
+    from storage.disk import DirectoryDisk
+    from storage.manifest import read_manifest
+
+    manifest = read_manifest(
+        DirectoryDisk(root), now_ms=int(time.time() * 1000), deleted_from_minute=from_minute
+    )
+    return Source(manifest, str(root))
+
+
+def source_of_file(text: str) -> "Source":
+    """Return what a manifest commits; text: FILE, or FILE=DATA_DIR."""
+    from spark_tools.plan import Source
+    from storage.manifest import decode_manifest
+
+    file, _, root = text.partition("=")
+    path = Path(file)
+    manifest = decode_manifest(path.read_bytes(), path=file)
+    return Source(manifest, root or str(path.parent))

@@ -1,0 +1,115 @@
+"""`delaywheel spark hours` says by its exit code what the new hours are like, to cron as well."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from delaywheel.main import main
+from spark_tools.plan import Source
+from storage.manifest import encode_manifest
+from tests.delaywheel.test_spark import directory
+from tests.spark_tools.growing_worlds import Life
+
+
+def invoke(*options: str) -> Result:
+    return CliRunner().invoke(main, ["spark", "hours", *options])
+
+
+def manifest_of(source: Source, file: Path) -> str:
+    """Write a manifest; return what --manifest takes."""
+    file.write_bytes(encode_manifest(source.manifest))
+    return f"{file}={source.root}"
+
+
+def test_each_hour_is_told_of_once_and_the_summary_tells_of_all(tmp_path: Path) -> None:
+    life, state = Life(1), tmp_path / "state"
+    given = manifest_of(life.at(70).written(tmp_path / "a"), tmp_path / "a.json")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert found.exit_code == 0, found.output
+    assert "2013-11-27T00:00Z: clean: accepted" in found.output
+    assert "1 hour(s) since 2013-11-27T00:00Z are done for good, all before" in found.output
+    assert found.output.endswith("2013-11-27T01:00Z: clean 1\nlocal: clean\n")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert (found.exit_code, "accepted" in found.output) == (0, False)
+    given = manifest_of(life.at(190).written(tmp_path / "b"), tmp_path / "b.json")
+    found = invoke("--state", str(state), "--manifest", given, "--max-late", "0")
+    assert found.exit_code == 1
+    assert "2013-11-27T01:00Z: findings: accepted" in found.output
+    assert "in all of them: late " in found.output
+    summary = json.loads((state / "summary.json").read_bytes())
+    assert summary["done_until"] == "2013-11-27T03:00Z"
+    assert summary["hours"] == {"clean": 1, "final": 3, "findings": 2}
+    first = json.loads((state / "hours" / "20131127T0000Z.json").read_bytes())
+    assert (first["schema"], first["verdict"], first["hour"]["state"]) == (1, "clean", "final")
+    assert all((state / "hours" / name).exists() for name in first["hour"]["details"].values())
+    # Findings of hours before are no news.
+    found = invoke("--state", str(state), "--manifest", given, "--max-late", "0")
+    assert (found.exit_code, "in all of them: late " in found.output) == (0, True)
+
+
+def test_what_is_quiet_says_something_only_if_something_is_wrong(tmp_path: Path) -> None:
+    state, source = tmp_path / "state", Life(1).at(70).written(tmp_path / "a")
+    given = manifest_of(source, tmp_path / "a.json")
+    found = invoke("--state", str(state), "--manifest", given, "--quiet")
+    assert (found.exit_code, found.output) == (0, "")
+    changed = msgspec.structs.replace(source.manifest, quarantined=("schedule_log/x",))
+    given = manifest_of(Source(changed, source.root), tmp_path / "b.json")
+    found = invoke("--state", str(tmp_path / "other"), "--manifest", given, "--quiet")
+    assert found.exit_code == 2
+    assert "incomplete (incomplete, tried 1 time(s))" in found.output
+    assert "schedule_log/x was put aside" in found.output
+
+
+def test_an_hour_that_is_open_is_named_with_its_reason(tmp_path: Path) -> None:
+    life = Life(1)
+    life.stuck = {row.minute: row.minute + 10_000 for row in life.rows}
+    given = manifest_of(life.at(130).written(tmp_path / "a"), tmp_path / "a.json")
+    found = invoke("--state", str(tmp_path / "state"), "--manifest", given, "--open-hours", "1")
+    assert "T00:00Z: not closed, though it should be: " in found.output
+    assert "T01:00Z: not closed: " in found.output
+    assert "segment(s) of g are not sealed" in found.output
+
+
+def test_a_directory_is_looked_at_as_it_is_now(tmp_path: Path) -> None:
+    data, state = directory(tmp_path / "data"), tmp_path / "state"
+    found = invoke("--state", str(state), "--root", str(data))
+    # Its messages were due years ago: what lies before is named, and nothing else is there.
+    assert found.exit_code == 0, found.output
+    assert "segment(s) before" in found.output
+    assert "are not covered" in found.output
+    assert "no hour since" in found.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--root", "data"], "Missing option '--state'"),
+        (["--state", "state"], "there is no manifest"),
+        (["--state", "state", "--root", "nowhere"], "nowhere"),
+        (["--state", "data", "--root", "data"], "data is a data directory"),
+        (["--state", "file/state", "--root", "data"], "cannot be made"),
+        (["--state", "state", "--manifest", "file"], "no manifest"),
+    ],
+)
+def test_every_error_is_3_and_says_what_is_wrong(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory(tmp_path / "data")
+    (tmp_path / "file").write_bytes(b"{}")
+    monkeypatch.chdir(tmp_path)
+    found = invoke(*options)
+    assert found.exit_code == 3, found.output
+    assert said in found.output
+
+
+def test_a_damaged_state_directory_is_an_error(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    given = manifest_of(Life(1).at(70).written(tmp_path / "a"), tmp_path / "a.json")
+    assert invoke("--state", str(state), "--manifest", given).exit_code == 0
+    (state / "ledger.json").write_bytes(b"{}")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert found.exit_code == 3
+    assert "ledger.json cannot be read" in found.output
