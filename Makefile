@@ -79,9 +79,9 @@ ON_ALL_CORES := --numprocesses auto --maxprocesses 4 --dist worksteal
 test: $(VENV)/.developing
 	$(BIN)/python -m pytest $(ON_ALL_CORES)
 
-# Without real processes and long campaigns: below two minutes.
+# Without real processes, Spark and long campaigns: below two minutes.
 unit: $(VENV)/.developing
-	$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not slow and not process"
+	$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not slow and not process and not spark"
 
 check: $(VENV)/.developing
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ meta       10,000 clients and 100,000 subjects on one meta server
 decode     2,000,000 messages from the logs to Arrow tables, with and without blobs (needs pyarrow)
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
 hourly     2 days of messages by the hour and at once; 20,000,000 due in one minute (needs pyarrow)
+spark      2,000,000 messages read by Spark on two cores, and reconciled (needs pyspark and Java 17)
 """
 
 import argparse
@@ -221,6 +222,15 @@ def hourly(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def spark(directory: Path, scale: float) -> None:
+    """Measure what Spark reads of the logs."""
+    # Needs pyspark, and Java.
+    from benchmarks.spark_reading import measure  # noqa: PLC0415
+
+    for name, value in measure(directory, scale):
+        say(name, value)
+
+
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
@@ -233,6 +243,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "decode": decode,
     "reconcile": reconcile,
     "hourly": hourly,
+    "spark": spark,
 }
 
 

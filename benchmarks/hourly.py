@@ -102,7 +102,7 @@ def _by_hour(where: Path, per_minute: int) -> Iterator[tuple[str, object]]:
         datetime.fromtimestamp((_START_MINUTE + hour * 60) * 60, UTC).isoformat()
         for hour in (0, _HOURS)
     )
-    whole = ("reconcile", "--manifest", given[1], "--from", begin, "--to", end)
+    whole = ("reconcile", "--engine", "local", "--manifest", given[1], "--from", begin, "--to", end)
     yield "  all hours in one run", _run(where, *whole)
     hours = ("hours", "--state", str(where / "state"), "--manifest")
     yield f"  {_HOURS - 1} hours, one by one", _run(where, *hours, given[0])
@@ -201,7 +201,7 @@ def _large(where: Path, rows: int) -> Iterator[tuple[str, object]]:
     )
     path = where / "manifest.json"
     path.write_bytes(encode_manifest(manifest))
-    given = ["reconcile", "--manifest", f"{path}={where}"]
+    given = ["reconcile", "--engine", "local", "--manifest", f"{path}={where}"]
     yield f"a segment of {rows:,} rows, 4,000,000 at once", _run(where, *given)
     yield "  all at once", _run(where, *given, "--rows-at-once", str(rows))
     shutil.rmtree(where)

@@ -41,7 +41,7 @@ def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
     for messages in (int(1_000_000 * scale), int(10_000_000 * scale)):
         where = directory / f"reconcile-{messages}"
         where.mkdir()
-        manifest = _write(where, messages)
+        manifest = write_logs(where, messages)
         for processes in (1, 2):
             cpu, wall, mib = _run(where, manifest, processes)
             name = f"{messages:,} messages, {processes} process(es)"
@@ -54,7 +54,8 @@ def _run(where: Path, manifest: Path, processes: int) -> tuple[float, float, flo
     """Reconcile in a process of its own; return CPU and wall seconds, and MiB."""
     output = where / "result.json"
     command = [sys.executable, "-m", "delaywheel", "spark", "reconcile"]
-    command += ["--manifest", f"{manifest}={where}", "--processes", str(processes)]
+    command += ["--engine", "local", "--processes", str(processes)]
+    command += ["--manifest", f"{manifest}={where}"]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -62,7 +63,7 @@ def _run(where: Path, manifest: Path, processes: int) -> tuple[float, float, flo
     return cpu, wall, after.ru_maxrss / 1024
 
 
-def _write(where: Path, messages: int) -> Path:
+def write_logs(where: Path, messages: int) -> Path:
     """Write the logs of so many messages; return their manifest."""
     disk = DirectoryDisk(where)
     for name in ("schedule_log", "dispatch_log", "message_log"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from delaywheel.engines import EngineChoice, engine_options, running
 from delaywheel.failures import Failure
 from delaywheel.parameters import MINUTE
 from delaywheel.spark_hours import hours
@@ -65,21 +66,7 @@ spark.add_command(repair)
     help="The audit of `spark repair`: what it says was sent again is `repaired`, not lost. May be "
     "given several times.",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["local"]),
-    default="local",
-    show_default=True,
-    help="What works: processes of this machine.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How many of them.",
-)
+@engine_options
 def reconcile(
     *,
     roots: tuple[Path, ...],
@@ -92,8 +79,7 @@ def reconcile(
     details: Path | None,
     page_file: Path | None,
     audits: tuple[Path, ...],
-    engine: str,
-    processes: int,
+    choice: EngineChoice,
 ) -> None:
     """Hold what was accepted against what became of it, message by message.
 
@@ -109,10 +95,11 @@ def reconcile(
       delaywheel spark reconcile --manifest a.json=/backup/a --manifest b.json=/backup/b \\
         --output result.json --details result
     """
+    if audits and choice.verify is not None:
+        raise click.UsageError("--verify join knows no --repairs: run it without them")
     with extra_required():
         from spark_tools.document import document_of
-        from spark_tools.errors import ReconcileError
-        from spark_tools.local import local_engine
+        from spark_tools.errors import ReconcileError, SparkFailedError
         from spark_tools.page import page as html_of
         from spark_tools.plan import make_plan
         from spark_tools.reconcile import reconcile as run
@@ -126,19 +113,20 @@ def reconcile(
     )
     try:
         plan = make_plan(sources_of(roots, manifests, request.from_minute), request)
-        with Details(details) as kept:
-            result = run(plan, local_engine(processes), kept.add, read_repairs(audits))
+        with running(choice) as engine, Details(details) as kept:
+            result = run(plan, engine.run, kept.add, read_repairs(audits))
+            engine.verify(result)
             kept.add_tables(result)
         document = report(result)
         if output is not None:
             output.write_bytes(encode_report(document))
         if page_file is not None:
             page_file.write_text(html_of(document_of(document)), encoding="utf-8")
-    except (ReconcileError, OSError) as error:
+    except (ReconcileError, SparkFailedError, OSError) as error:
         raise Failure(str(error), ERROR) from error
     for name, text in summary(result):
         click.echo(f"{name}: {text}")
     for _, group, node, problem in result.problems[:10]:
         click.echo(f"not complete: {group} {node}: {problem}", err=True)
-    click.echo(f"{engine}: {result.verdict.name.lower()}")
+    click.echo(f"{choice.engine}: {result.verdict.name.lower()}")
     sys.exit(int(result.verdict))

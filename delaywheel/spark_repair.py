@@ -17,6 +17,7 @@ import click
 
 from delaywheel.failures import Failure, failure_of
 from delaywheel.parameters import DELAY
+from delaywheel.spark_sources import sources_of
 from delaywheel.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
@@ -138,7 +139,6 @@ def repair(
     if not roots and not manifests:
         raise click.UsageError("give --root or --manifest: messages are read again from the logs")
     with extra_required():
-        from delaywheel.spark_sources import source_of_directory, source_of_file
         from spark_tools.errors import ReconcileError
         from spark_tools.repair import Repair, RepairRequest
         from spark_tools.repair_audit import read_audit
@@ -162,9 +162,7 @@ def repair(
                 "of may be sent again",
                 err=True,
             )
-        sources = [source_of_directory(root, 0) for root in roots]
-        sources += [source_of_file(text) for text in manifests]
-        found = Repair(sources, request, sent).messages(details)
+        found = Repair(sources_of(roots, manifests, 0), request, sent).messages(details)
         if not send:
             for one in found:
                 told.add(one)

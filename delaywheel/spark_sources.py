@@ -120,28 +120,8 @@ def _request(values: dict[str, Any], **more: Any) -> "Request":  # noqa: ANN401 
 
 def sources_of(roots: Iterable[Path], manifests: Iterable[str], from_minute: int) -> "list[Source]":
     """Return what is named; of directories all that ended after a minute is told."""
-    found = [source_of_directory(root, from_minute) for root in roots]
+    from spark_tools.manifests import source_of_directory, source_of_file
+
+    now_ms = int(time.time() * 1000)
+    found = [source_of_directory(root, now_ms=now_ms, from_minute=from_minute) for root in roots]
     return found + [source_of_file(text) for text in manifests]
-
-
-def source_of_directory(root: Path, from_minute: int) -> "Source":
-    """Return what a directory commits now."""
-    from spark_tools.plan import Source
-    from storage.disk import DirectoryDisk
-    from storage.manifest import read_manifest
-
-    manifest = read_manifest(
-        DirectoryDisk(root), now_ms=int(time.time() * 1000), deleted_from_minute=from_minute
-    )
-    return Source(manifest, str(root))
-
-
-def source_of_file(text: str) -> "Source":
-    """Return what a manifest commits; text: FILE, or FILE=DATA_DIR."""
-    from spark_tools.plan import Source
-    from storage.manifest import decode_manifest
-
-    file, _, root = text.partition("=")
-    path = Path(file)
-    manifest = decode_manifest(path.read_bytes(), path=file)
-    return Source(manifest, root or str(path.parent))

@@ -360,9 +360,8 @@ def _why_open(groups: Sequence[Members], hour: int) -> tuple[str, bool]:
     is_empty = True
     for members in groups:
         view, name = members.authority, members.name.group
-        unsealed = sum(
-            not one.is_sealed and one.start < hour + 60 and one.end > hour for one in view.extents
-        )
+        mine = [one for one in view.extents if one.start < hour + 60 and one.end > hour]
+        unsealed = sum(not one.is_sealed for one in mine)
         minute = view.tail.rows.minute
         loose = int(np.count_nonzero((minute >= hour) & (minute < hour + 60)))
         if unsealed:
@@ -371,5 +370,5 @@ def _why_open(groups: Sequence[Members], hour: int) -> tuple[str, bool]:
             reasons.append(f"{loose} record(s) of {name} are not filed")
         elif view.manifest.floor_minute < hour + 60:
             reasons.append(f"no later record of {name} has closed it yet")
-        is_empty &= not unsealed and not loose
+        is_empty &= not mine and not loose
     return "; ".join(reasons), is_empty

@@ -1,5 +1,22 @@
-"""What ends a run before it has said anything."""
+"""What ends a run before it has said anything.
+
+ReconcileError                the inputs or the books are to blame
+OptionError                   what was asked for is
+DamagedInputError             what is read is not whole, and nobody said that this is all right
+"""
 
 
 class ReconcileError(Exception):
     """The inputs cannot be reconciled together, or the books do not balance; the text says why."""
+
+
+class OptionError(ValueError):
+    """An option of the data source is wrong; the text says which, and what there is."""
+
+
+class DamagedInputError(Exception):
+    """What should be read is not there, or damaged; the text says where and what to do."""
+
+
+class SparkFailedError(Exception):
+    """Spark cannot be started, or could not do its work; the text says why."""

@@ -35,7 +35,8 @@ from storage.batches import Damage
 
 BLOCKS_AT_ONCE = 32
 """Blocks that differ and are read together: a million sequences."""
-_ACCEPTED = pa.array(["message", "move"])
+ACCEPTED = pa.array(["message", "move"])
+"""Kinds of records that accept a message."""
 
 
 def read_records(
@@ -50,7 +51,7 @@ def read_records(
         next_sequence=log.next_sequence,
     )
     for table in sift(found, damages):
-        accepted = pc.is_in(table.column("kind"), value_set=_ACCEPTED)
+        accepted = pc.is_in(table.column("kind"), value_set=ACCEPTED)
         kept = table.filter(accepted)
         if kept.num_rows:
             yield rows_of(kept, file, subjects, ints(kept, "filed_minute"))

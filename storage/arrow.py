@@ -24,7 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.batches import BatchHeader, Damage, check_blob, check_columns, log_seed
+from storage.batches import (
+    BatchHeader,
+    Damage,
+    check_blob,
+    check_columns,
+    file_seed,
+    log_seed,
+)
 from storage.chained_file import read_batches
 from storage.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.dead_log import dead_segment_of
@@ -32,10 +39,11 @@ from storage.disk import Bytes, ReadableDisk
 from storage.dispatch_log import JOURNAL_DIRECTORY
 from storage.errors import DamagedError, StorageError, UnsupportedFormatError
 from storage.facts import Outcome
-from storage.file_header import FileHeader, LogKind
+from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
 from storage.log_walk import LogFile, LogWalk, first_of_name
 from storage.spans import MINUTE_MS, SegmentKey, Span, dead_minute, key_of_name
+from storage.stretches import Stretch, stretches_of
 
 _ROWS_MAX = 65_536
 _BYTES_MAX = 8 * 1024 * 1024
@@ -83,6 +91,7 @@ COLUMNS: Mapping[Kind, Mapping[str, pa.DataType]] = {
     },
     Kind.SCHEDULE: {
         "sequence": pa.int64(),
+        "filed_minute": pa.int64(),
         **_ITEM_COLUMNS,
         "segment": pa.string(),
         "start_minute": pa.int64(),
@@ -113,7 +122,8 @@ COLUMNS: Mapping[Kind, Mapping[str, pa.DataType]] = {
 }
 """The columns of each kind, in order. Minutes are since 1970, `_ms` is wall clock in ms since 1970.
 
-filed_minute, old_minute: a filed minute, or what stands for a dead segment (storage/spans.py);
+filed_minute, old_minute: a filed minute, or what stands for a dead segment (storage/spans.py); that
+of a row is always one of its segment, however wrong its due time;
 `kind` of a message: `message`, `epoch_start`, `floor`, `cancel`, `move` or `dead`; id_hash: the 64
 bits, signed; number: of a fact in the journal, null of one that is filed; position: of the batch;
 payload: the whole item as its producer sent it.
@@ -254,8 +264,22 @@ class ArrowReader:
 
     # -- files -------------------------------------------------------------------------------
 
+    def stretches(self, path: str, *, length: int, size: int) -> list[Stretch]:
+        """Cut the first `length` bytes of a file into parts of about `size` bytes.
+
+        `rows`, `filed_facts` and `messages` read one of them alone. ValueError unless the path is
+        one that they read.
+        """
+        seed = self._seed_of(path)
+        return stretches_of(self._disk, path, length, seed=seed, size=size)
+
     def rows(
-        self, path: str, *, length: int, is_sealed: bool = False
+        self,
+        path: str,
+        *,
+        length: int,
+        is_sealed: bool = False,
+        stretch: Stretch | None = None,
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the rows in the first `length` bytes of a segment of the schedule_log.
 
@@ -265,9 +289,11 @@ class ArrowReader:
         self._require(Kind.DEAD if key.span is Span.DEAD else Kind.SCHEDULE, path)
         header = self._header(LogKind.SCHEDULE_LOG, key)
         origin = _Origin(path, key=key, is_sealed=is_sealed)
-        return self._safely(self._chained(path, length, header), origin, length)
+        return self._safely(self._chained(path, length, header, stretch), origin, length)
 
-    def filed_facts(self, path: str, *, length: int) -> Iterator[pa.RecordBatch | Damage]:
+    def filed_facts(
+        self, path: str, *, length: int, stretch: Stretch | None = None
+    ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the facts in the first `length` bytes of a segment of the dispatch_log.
 
         ValueError as `rows`.
@@ -276,7 +302,7 @@ class ArrowReader:
         self._require(Kind.DISPATCH, path)
         header = self._header(LogKind.DISPATCH_LOG, key)
         origin = _Origin(path, key=key, is_filed=True)
-        return self._safely(self._chained(path, length, header), origin, length)
+        return self._safely(self._chained(path, length, header, stretch), origin, length)
 
     def journal(
         self, path: str, *, length: int, first_number: int, next_number: int
@@ -293,7 +319,13 @@ class ArrowReader:
         return self._safely(parts, _Origin(path), length)
 
     def messages(
-        self, path: str, *, length: int, first_sequence: int, next_sequence: int
+        self,
+        path: str,
+        *,
+        length: int,
+        first_sequence: int,
+        next_sequence: int,
+        stretch: Stretch | None = None,
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the records from `first_sequence` up to `next_sequence` of a message_log file.
 
@@ -302,9 +334,10 @@ class ArrowReader:
         """
         first = _first_of(path, "message_log")
         self._require(Kind.MESSAGE, path)
-        parts = self._log_parts(
-            LogFile(path, first), length, range(max(first_sequence, first), next_sequence)
-        )
+        file, stretch = LogFile(path, first), stretch or Stretch(start=FILE_HEADER_SIZE, end=length)
+        begin = max(first_sequence, first, stretch.first)
+        end = next_sequence if stretch.after is None else min(next_sequence, stretch.after)
+        parts = self._log_parts(file, stretch, range(begin, end))
         return self._safely(parts, _Origin(path), length)
 
     def _require(self, kind: Kind, path: str) -> None:
@@ -318,12 +351,26 @@ class ArrowReader:
             return FileHeader(kind=kind, log_uuid=self._log_uuid, first_sequence=first)
         return FileHeader(kind=kind, log_uuid=self._log_uuid, span=key.span, start_minute=key.start)
 
+    def _seed_of(self, path: str) -> int:
+        """Return what the CRCs of a file's batches begin with."""
+        directory = path.partition("/")[0]
+        if directory == "message_log":
+            _first_of(path, directory)
+            return log_seed(self._log_uuid, LogKind.MESSAGE_LOG)
+        if directory == "dispatch_log":
+            return file_seed(self._header(LogKind.DISPATCH_LOG, _key_of(path, directory)))
+        return file_seed(self._header(LogKind.SCHEDULE_LOG, _key_of(path, "schedule_log")))
+
     # -- batches -----------------------------------------------------------------------------
 
-    def _chained(self, path: str, length: int, header: FileHeader) -> Iterator[_Part | Damage]:
+    def _chained(
+        self, path: str, length: int, header: FileHeader, stretch: Stretch | None
+    ) -> Iterator[_Part | Damage]:
         if not length:
             return
-        for found in read_batches(self._disk, path, length, header, with_blobs=self._with_blobs):
+        for found in read_batches(
+            self._disk, path, length, header, with_blobs=self._with_blobs, stretch=stretch
+        ):
             if isinstance(found, Damage):
                 yield found
                 continue
@@ -357,7 +404,9 @@ class ArrowReader:
             )
             yield from damages or [Damage(path, length, 0, reason)]
 
-    def _log_parts(self, file: LogFile, length: int, wanted: range) -> Iterator[_Part | Damage]:
+    def _log_parts(
+        self, file: LogFile, stretch: Stretch, wanted: range
+    ) -> Iterator[_Part | Damage]:
         if not len(wanted):
             return
         without_blob: dict[int, tuple[BatchHeader, Columns]] = {}
@@ -367,11 +416,12 @@ class ArrowReader:
             [file],
             log_uuid=self._log_uuid,
             kind=LogKind.MESSAGE_LOG,
-            first_sequence=file.first_sequence,
+            first_sequence=max(file.first_sequence, stretch.first),
             until=wanted.stop,
             check=self._checker(without_blob),
             skip_below=wanted.start,
-            end=length,
+            end=stretch.end,
+            stretch=stretch,
             with_blobs=self._with_blobs,
             **({} if self._with_blobs else {"piece": _PIECE}),
         )
@@ -566,9 +616,12 @@ class _Table:
         return _OUTCOMES.take(pa.array(self._joined("outcome")))
 
     def filed_minute(self, _type: pa.DataType) -> pa.Array:
-        """Return filed minutes: a fact tells its own, a record has it from due time and floor."""
+        """Return filed minutes: a fact tells its own, a row and a record have it from due times."""
         if "minute" in self._parts[0].arrays:
             return pa.array(self._joined("minute").astype(np.int64))
+        if self.origin.key is not None:
+            key = self.origin.key
+            return pa.array(np.clip(self._joined("due_ms") // MINUTE_MS, key.start, key.end - 1))
         minutes = np.zeros(self._rows, np.int64)
         missing = np.zeros(self._rows, np.bool_)
         end = 0

@@ -35,6 +35,7 @@ from storage.file_header import (
 )
 from storage.read_ahead import PIECE, READ_BLOCK_SIZE, ReadAhead
 from storage.spans import Span
+from storage.stretches import Stretch
 
 _PIECE = 256 * 1024
 """Read at a time: batches larger than this have blobs that are worth hopping over."""
@@ -204,15 +205,25 @@ class ReadBatch:
 
 
 def read_batches(
-    disk: ReadableDisk, path: str, length: int, header: FileHeader, *, with_blobs: bool
+    disk: ReadableDisk,
+    path: str,
+    length: int,
+    header: FileHeader,
+    *,
+    with_blobs: bool,
+    stretch: Stretch | None = None,
 ) -> Iterator[ReadBatch | Damage]:
     """Yield the batches of a file as `read_columns` does, with their blobs if they are wanted.
 
-    The file is opened once, whether blobs are read or not.
+    The file is opened once, whether blobs are read or not. Of a stretch only what lies in it is
+    read: no record twice over all stretches of a file, but what damage has moved from one to
+    another is missing, and told.
     """
     with contextlib.ExitStack() as held:
         piece = PIECE if with_blobs else _PIECE
-        reader = _open_reader(disk, path, length, header, [], piece=piece, patient=False)
+        reader = _open_reader(
+            disk, path, length, header, [], piece=piece, patient=False, stretch=stretch
+        )
         if isinstance(reader, Damage):
             yield reader
             return
@@ -233,7 +244,9 @@ def _open_reader(
     *,
     piece: int,
     patient: bool,
+    stretch: Stretch | None = None,
 ) -> "_ChainedReader | Damage":
+    stretch = stretch or Stretch(start=FILE_HEADER_SIZE, end=length)
     try:
         file, size = _open_sized(disk, path)
     except OSError as error:
@@ -241,11 +254,14 @@ def _open_reader(
             if patient:
                 raise ReadFailedError(path=path, error=error) from error
             unreadable.append((path, 0))
-        return Damage(path=path, position=0, size=length, reason=f"cannot be read: {error}")
+        begin = 0 if stretch.is_first else stretch.start
+        return Damage(
+            path=path, position=begin, size=stretch.end - begin, reason=f"cannot be read: {error}"
+        )
     window = ReadAhead(
-        file, end=min(length, size), unreadable=unreadable, piece=piece, patient=patient
+        file, end=min(stretch.end, size), unreadable=unreadable, piece=piece, patient=patient
     )
-    return _ChainedReader(file, window, header, unreadable, path=path, length=length, size=size)
+    return _ChainedReader(file, window, header, unreadable, path=path, stretch=stretch, size=size)
 
 
 def _open_sized(disk: ReadableDisk, path: str) -> tuple[ReadableFile, int]:
@@ -349,7 +365,7 @@ class _ChainedReader:
         unreadable: list[tuple[str, int]],
         *,
         path: str,
-        length: int,
+        stretch: Stretch,
         size: int,
     ) -> None:
         self.close = file.close
@@ -358,14 +374,23 @@ class _ChainedReader:
         self._seed = file_seed(header)
         self._first = header.first_sequence
         """Of the records of a file that is named by it; else 0."""
-        self._length = length
+        self._stretch = stretch
         self._size = size
-        self._end = min(length, size)
+        self._end = min(stretch.end, size)
         self._window = window
         self._unreadable = unreadable
 
     def read(self) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
         """Yield batches and damage."""
+        stretch = self._stretch
+        if stretch.is_first:
+            yield from self._read_file_header()
+        begin = max(self._size, 0 if stretch.is_first else stretch.start)
+        if begin < stretch.end:
+            yield self._damage(begin, stretch.end - begin, "the file is cut short")
+        yield from self._read_batches()
+
+    def _read_file_header(self) -> Iterator[Damage]:
         try:
             found = decode_file_header(
                 self._window.view(0, HEADER_SIZE_MAX),
@@ -383,12 +408,11 @@ class _ChainedReader:
             elif self._first and found.first_sequence != self._first:
                 reason = f"this is the file that begins at {found.first_sequence}"
                 yield self._damage(0, FILE_HEADER_SIZE, reason)
-        if self._size < self._length:
-            yield self._damage(self._size, self._length - self._size, "the file is cut short")
-        yield from self._read_batches()
 
     def _read_batches(self) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
-        position, previous_crc, next_record = FILE_HEADER_SIZE, 0, 0
+        stretch = self._stretch
+        position, next_record = stretch.start, stretch.first
+        previous_crc = stretch.previous_crc or 0
         while position < self._end:
             try:
                 batch = self._batch_at(position)
@@ -410,8 +434,13 @@ class _ChainedReader:
                 # Its header may be all of it that lies here.
                 yield from self._read_disordered(position, next_record, columns.reason)
                 return
+            after = records_of(batch, columns).stop
+            if stretch.after is not None and after > stretch.after:
+                reason = "the batch behind it does not follow it"
+                yield from self._read_disordered(position, next_record, reason)
+                return
             yield position, batch, columns
-            next_record = records_of(batch, columns).stop
+            next_record = after
             position += batch.size
             previous_crc = batch.crc
 
@@ -427,7 +456,10 @@ class _ChainedReader:
         chosen: list[_Found] = []
         records = TakenRecords()
         records.take(range(next_record))
+        after = self._stretch.after
         for found in sorted(self._search(start), key=_preference):
+            if after is not None and found.records.stop > after:
+                continue
             if records.is_free(found.records):
                 chosen.append(found)
                 records.take(found.records)

@@ -17,7 +17,7 @@ from tests.storage.store_rig import StoreRig
 
 
 def invoke(*options: str) -> Result:
-    return CliRunner().invoke(main, ["spark", "reconcile", *options])
+    return CliRunner().invoke(main, ["spark", "reconcile", "--engine", "local", *options])
 
 
 def directory(root: Path, *, deliver: bool = True) -> Path:

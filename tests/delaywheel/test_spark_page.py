@@ -20,7 +20,17 @@ def test_a_page_can_be_made_at_once_or_later(tmp_path: Path) -> None:
     file.write_bytes(encode_manifest(source.manifest))
     now, later = tmp_path / "now.html", tmp_path / "later.html"
     manifest = f"{file}={source.root}"
-    found = invoke("reconcile", "--manifest", manifest, "--output", str(output), "--page", str(now))
+    found = invoke(
+        "reconcile",
+        "--engine",
+        "local",
+        "--manifest",
+        manifest,
+        "--output",
+        str(output),
+        "--page",
+        str(now),
+    )
     assert found.exit_code == 1
     found = invoke("page", str(output), "--output", str(later))
     assert found.exit_code == 0, found.output

@@ -22,7 +22,8 @@ from tests.spark_tools.worlds import Builder
 
 
 def invoke(*options: str, command: str = "repair") -> Result:
-    return CliRunner().invoke(main, ["spark", command, *options])
+    engine = ["--engine", "local"] if command == "reconcile" else []
+    return CliRunner().invoke(main, ["spark", command, *engine, *options])
 
 
 @pytest.fixture

@@ -30,7 +30,17 @@ MESSAGES = 4000
 
 def reconcile(data: Path, output: Path, *options: str) -> dict[str, Any]:
     """Run the command; return what it wrote."""
-    command = [sys.executable, "-m", "delaywheel", "spark", "reconcile", "--root", str(data)]
+    command = [
+        sys.executable,
+        "-m",
+        "delaywheel",
+        "spark",
+        "reconcile",
+        "--engine",
+        "local",
+        "--root",
+        str(data),
+    ]
     done = subprocess.run(
         [*command, "--output", str(output), *options],
         cwd=ROOT,

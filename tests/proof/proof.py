@@ -142,7 +142,15 @@ class Proof:
         began = time.monotonic()
         output = self._directory / f"{name}.json"
         self._command(
-            *("reconcile", "--root", str(self._node.data), "--output", str(output)),
+            *(
+                "reconcile",
+                "--engine",
+                "local",
+                "--root",
+                str(self._node.data),
+                "--output",
+                str(output),
+            ),
             *("--page", str(output.with_suffix(".html")), *options),
             code=code,
         )

@@ -376,6 +376,25 @@ def test_an_hour_that_stays_open_is_named_then_overdue_and_done_once_more_when_i
     check_sums(watcher, outcome, life.at(255).written(tmp_path / "c"), is_same_log=True)
 
 
+def test_the_last_hour_before_a_node_falls_idle_is_told_of_and_done_when_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    life, watcher = Life(1), Watcher(CALM)
+    life.rows = [row for row in life.rows if row.minute < T0 + 60]
+    source = life.at(70).written(tmp_path / "a")
+    idle = Source(msgspec.structs.replace(source.manifest, floor_minute=T0 + 59), source.root)
+    outcome = watcher.run(idle)
+    assert [one.reason for one in outcome.waiting] == ["no later record of g has closed it yet"]
+    assert not outcome.done
+    outcome = watcher.run(later(idle, 60))
+    [entry] = outcome.done
+    assert (entry.hour, entry.state) == (T0, "open")
+    assert [one.is_late for one in outcome.waiting] == [True, False], "the second is empty"
+    outcome = watcher.run(later(source, 61))
+    [entry] = outcome.done
+    assert (entry.hour, entry.state, entry.tries) == (T0, "final", 2)
+
+
 def test_an_hour_with_nothing_in_it_waits_for_the_record_that_closes_it(tmp_path: Path) -> None:
     source = Life(1).at(70).written(tmp_path)
     watcher = Watcher(CALM)

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -29,6 +30,7 @@ from storage.manifest import (
 )
 from storage.rows import RowBlock
 from storage.segment import Segment
+from storage.spans import key_of_name
 from tests.damage.directory import populated
 from tests.simulation.disk import SimDisk
 from tests.storage.dead_rig import DeadRig
@@ -129,6 +131,10 @@ def expected_of(kind: Kind, data: bytes, path: str, length: int, part: Part) -> 
                 continue
         if kind is Kind.SCHEDULE:
             row["is_sealed"] = isinstance(part, SealedSegment)
+            key = key_of_name(path.rpartition("/")[2])
+            assert key is not None
+            assert isinstance(row["due_ms"], int)
+            row["filed_minute"] = min(max(row["due_ms"] // 60_000, key.start), key.end - 1)
         rows.append({name: row.get(name) for name in COLUMNS[kind]})
     return rows
 
@@ -614,7 +620,7 @@ def test_a_file_that_is_gone_foreign_or_of_a_newer_version_is_damage_and_no_exce
     log = log_disk([b"x"])
     reader = reader_on(log, Kind.MESSAGE)
     size = len(log.contents()[path])
-    wanted = {"length": size, "first_sequence": 1, "next_sequence": 3}
+    wanted: Any = {"length": size, "first_sequence": 1, "next_sequence": 3}
     for other in (
         ArrowReader(log, OTHER_UUID, Kind.MESSAGE).messages(path, **wanted),
         reader_on(segment_disk(), Kind.MESSAGE).messages(path, **wanted),

@@ -1,0 +1,1 @@
+"""Commands of `delaywheel spark` as plain files, for spark-submit."""

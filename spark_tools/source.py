@@ -1,0 +1,129 @@
+"""`spark.read.format("delaywheel")`: Spark's face of the logs. docs/spark.md tells how it is used.
+
+Thin: options are read by `spark_tools/source_options.py`, files are chosen by
+`spark_tools/parts.py`, and read by `spark_tools/reading.py`. Spark makes each of these objects
+anew, in processes of its own, for each step of a query.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from spark_tools.errors import OptionError
+from spark_tools.manifests import source_of_directory, source_of_file
+from spark_tools.parts import Bounds, PartitionPlan, plan_partitions
+from spark_tools.plan import Source
+from spark_tools.pruning import may_match
+from spark_tools.reading import read_partition
+from spark_tools.source_options import ReadOptions, read_options
+
+_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The module that Spark plans a read with where filters are pushed down."""
+
+
+class DelaywheelSource(DataSource):
+    """The logs of nodes as a table."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format()` takes."""
+        return "delaywheel"
+
+    def schema(self) -> StructType:
+        """Return the columns. Raises OptionError."""
+        return spark_schema(read_options(self.options).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what plans and reads. Raises OptionError."""
+        options = read_options(self.options)
+        if schema != spark_schema(options.schema):
+            raise OptionError("columns are chosen by the option `columns`, not by a schema")
+        # Spark refuses a reader that takes filters unless it pushes some.
+        return _PushedReader(options) if _is_pushing() else _Reader(options)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return a schema as Spark has it."""
+    return StructType([StructField(field.name, _TYPES[field.type]) for field in schema])
+
+
+_TYPES: dict[pa.DataType, DataType] = {
+    pa.int64(): LongType(),
+    pa.int32(): IntegerType(),
+    pa.string(): StringType(),
+    pa.bool_(): BooleanType(),
+    pa.binary(): BinaryType(),
+}
+
+
+def _is_pushing() -> bool:
+    """Say whether this process plans a read into which filters are pushed.
+
+    Nothing else tells: neither a session nor its configuration is there. Where this is mistaken
+    nothing is pushed, and Spark filters rows by itself.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    # Forked by Spark's daemon, or started by itself.
+    return _PUSHING_WORKER in sys.modules or getattr(spec, "name", None) == _PUSHING_WORKER
+
+
+class _LogPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, plan: PartitionPlan) -> None:
+        super().__init__(plan)
+        self.plan = plan
+
+
+class _Reader(DataSourceReader):
+    """Reads everything that the options name."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._filters: tuple[Filter, ...] = ()
+
+    def partitions(self) -> list[InputPartition]:
+        """Return what is to be read; manifests of directories are made now."""
+        plans = plan_partitions(_sources(self._options), self._options, self._may_match)
+        return [_LogPartition(plan) for plan in plans]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield what a task reads. Raises DamagedInputError."""
+        # Without any partition Spark asks for one of its own.
+        if isinstance(partition, _LogPartition):
+            yield from read_partition(partition.plan, self._options)
+
+    def _may_match(self, bounds: Bounds) -> bool:
+        return may_match(self._filters, bounds)
+
+
+class _PushedReader(_Reader):
+    """Reads no files in which no row can satisfy the filters of a query."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 (Spark's name)
+        """Take filters; all of them are left for Spark, which looks at rows."""
+        self._filters = tuple(filters)
+        yield from filters
+
+
+def _sources(options: ReadOptions) -> list[Source]:
+    now_ms = int(time.time() * 1000)
+    found = [
+        source_of_directory(Path(root), now_ms=now_ms, from_minute=options.from_minute)
+        for root in options.roots
+    ]
+    return found + [source_of_file(text) for text in options.manifests]

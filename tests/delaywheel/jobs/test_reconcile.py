@@ -1,0 +1,64 @@
+"""The command in a process of its own, and the same as a file for spark-submit."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from delaywheel.jobs import reconcile
+from spark_tools.java import why_no_java
+from tests.delaywheel.test_spark import directory
+
+ROOT = Path(__file__).parents[3]
+SECONDS_MAX = 240
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow]
+
+
+def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    # No settings but where this tree is: an installed one needs none at all.
+    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
+    return subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=SECONDS_MAX,
+        env=kept | {"PYTHONPATH": str(ROOT)} | environment,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    reason = why_no_java(os.environ)
+    if reason is not None:
+        if os.environ.get("DELAYWHEEL_TESTS_NEED_SPARK"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def test_the_command_starts_spark_by_itself_and_says_nothing_of_it(tmp_path: Path) -> None:
+    data, log = directory(tmp_path / "data"), tmp_path / "spark.log"
+    command = [sys.executable, "-m", "delaywheel", "spark", "reconcile", "--root", str(data)]
+    done = run([*command, "--master", "local[2]", "--spark-log", str(log)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("spark: clean\n")
+    assert done.stderr == ""
+    assert "log4j" in log.read_text()
+
+
+def test_spark_submit_runs_the_file_on_its_own_master(tmp_path: Path) -> None:
+    data, output = directory(tmp_path / "data", deliver=False), tmp_path / "result.json"
+    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
+    assert submit is not None
+    command = [submit, "--master", "local[1]", "--conf", "spark.logConf=true"]
+    command += [str(reconcile.__file__), "--root", str(data), "--output", str(output)]
+    done = run(command, PYSPARK_PYTHON=sys.executable)
+    assert done.returncode == 1, done.stderr
+    assert "overdue: 5" in done.stdout
+    assert output.exists()
+    assert "spark.master=local[1]" in done.stderr

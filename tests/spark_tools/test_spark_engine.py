@@ -1,0 +1,79 @@
+"""Spark's workers find what the local engine finds, row for row."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from spark_tools.account import TaskResult
+from spark_tools.errors import SparkFailedError
+from spark_tools.local import local_engine
+from spark_tools.plan import Request, Source, make_plan
+from spark_tools.reconcile import Engine, reconcile
+from spark_tools.report import encode_report, report
+from spark_tools.spark_engine import packed, spark_engine
+from tests.spark_tools.test_reconcile import whole
+from tests.spark_tools.worlds import FAULTS, builder_of
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """A task of some weight."""
+
+    weight: int
+
+    def __call__(self) -> TaskResult:
+        raise ValueError(f"a task of {self.weight} failed")
+
+
+@given(st.lists(st.integers(0, 100)), st.integers(1, 100))
+def test_tasks_are_packed_each_once_and_no_pack_is_too_heavy(weights: list[int], most: int) -> None:
+    tasks: list[Any] = [Weighing(weight) for weight in weights]
+    packs = list(packed(tasks, most))
+    assert [task for pack in packs for task in pack] == tasks
+    assert all(len(pack) == 1 or sum(task.weight for task in pack) <= most for pack in packs)
+    assert all(packs)
+
+
+def found_by(engine: Engine, sources: list[Source]) -> tuple[bytes, list[dict[str, Any]]]:
+    """Return the result, and every finding in order."""
+    request = Request(max_late_ms=1000, examples=3, subjects_max=2)
+    tables: list[pa.Table] = []
+    result = reconcile(make_plan(sources, request), engine, tables.append)
+    rows = [row for table in tables for row in table.to_pylist()]
+    return encode_report(report(result)), sorted(rows, key=repr)
+
+
+@pytest.mark.spark
+def test_what_spark_finds_is_what_the_local_engine_finds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sources = []
+    for seed in range(2):
+        builder = builder_of(seed, frozenset(FAULTS))
+        for node in ("n1", "n2"):
+            world = builder.build(group=f"g{seed}", node=node)
+            sources.append(world.written(tmp_path / f"{seed}-{node}"))
+    damaged = whole()
+    [seal] = damaged.manifest.sealed
+    damaged.files[seal.file] = damaged.files[seal.file][:-9]
+    sources.append(damaged.written(tmp_path / "damaged"))
+    here = found_by(local_engine(1), sources)
+    assert len(here[1]) > 50
+    # Many waves of partitions of one task each, and a single one.
+    for most in (1, 2**30):
+        assert found_by(spark_engine(spark, partition_bytes=most), sources) == here
+
+
+@pytest.mark.spark
+def test_a_task_that_fails_ends_the_run_with_what_it_said(spark: SparkSession) -> None:
+    failing: Any = [Weighing(5)]
+    run: Callable[[Any], Any] = spark_engine(spark)
+    with pytest.raises(SparkFailedError, match="a task of 5 failed"):
+        list(run(failing))
