@@ -71,7 +71,7 @@ _JUDGING = (
         default=4_000_000,
         show_default=True,
         metavar="N",
-        help="Cut segments with more rows, or facts, into several tasks: each takes some 150 bytes "
+        help="Cut segments with more rows, or facts, into several tasks: each takes some 260 bytes "
         "a row. It does not change what is found.",
     ),
 )
