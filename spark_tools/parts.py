@@ -18,6 +18,8 @@ from storage.stretches import Stretch
 
 _OPEN_BYTES = 64 * 1024
 """What opening a file weighs, so that a partition has not thousands of small ones."""
+_ROW_BYTES = 256
+"""What a row weighs at least: for Spark it is work, however few bytes it has on disk."""
 
 Bounds = Mapping[str, tuple[object, object]]
 """For columns that cannot be null the least and the largest value; None where there is no bound."""
@@ -66,6 +68,12 @@ class Part:
     is_sealed: bool = False
     stretch: Stretch | None = None
     filed: Filed | None = None
+
+    @property
+    def weight(self) -> int:
+        """How much work it is, in bytes."""
+        rows = self.after - self.first if self.count is None else self.count
+        return max(self.size, _ROW_BYTES * rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +250,11 @@ def _records(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[P
 
 def _cut(part: Part, options: ReadOptions) -> list[Part]:
     """Return a part as it is, or in stretches if it is larger than a partition."""
-    most = options.partition_bytes
-    if part.size <= most or part.role is Role.JOURNAL:
+    if part.weight <= options.partition_bytes or part.role is Role.JOURNAL:
         return [part]
     reader = ArrowReader(part.node.disk(), part.node.log_uuid, options.kind, ["sequence"])
-    stretches = reader.stretches(part.file, length=part.length, size=most)
+    size = max(part.size * options.partition_bytes // part.weight, 1)
+    stretches = reader.stretches(part.file, length=part.length, size=size)
     if len(stretches) == 1:
         return [part]
     if part.role is Role.RECORDS:
@@ -277,10 +285,10 @@ def _packed(parts: Sequence[Part], options: ReadOptions) -> Iterator[list[Part]]
     gathered: list[Part] = []
     weight = 0
     for part in parts:
-        if gathered and weight + part.size + _OPEN_BYTES > options.partition_bytes:
+        if gathered and weight + part.weight + _OPEN_BYTES > options.partition_bytes:
             yield gathered
             gathered, weight = [], 0
         gathered.append(part)
-        weight += part.size + _OPEN_BYTES
+        weight += part.weight + _OPEN_BYTES
     if gathered:
         yield gathered

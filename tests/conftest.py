@@ -23,14 +23,19 @@ SPARK_CONF = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator["SparkSession"]:
+def java() -> None:
+    """Skip what needs a Java for Spark where there is none; fail there if it must be."""
     from spark_tools.java import why_no_java  # noqa: PLC0415 (where Spark is wanted)
 
     reason = why_no_java(os.environ)
+    if reason is not None and os.environ.get("DELAYWHEEL_TESTS_NEED_SPARK"):
+        pytest.fail(reason)
     if reason is not None:
-        if os.environ.get("DELAYWHEEL_TESTS_NEED_SPARK"):
-            pytest.fail(reason)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator["SparkSession"]:  # noqa: ARG001 (has looked for it)
     from spark_tools.session import spark_session  # noqa: PLC0415 (where Spark is wanted)
 
     with spark_session(master="local[2]", conf=SPARK_CONF, log=None) as session:

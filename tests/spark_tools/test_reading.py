@@ -256,6 +256,11 @@ def test_small_files_go_together_and_large_ones_are_cut(tmp_path: Path) -> None:
     assert 1 < len(few) < files
     many = plan_partitions([source], options_of("schedule", partition_bytes="400"))
     assert len(many) > files
+    for plan in few:
+        assert len(plan.parts) == 1 or sum(part.weight for part in plan.parts) <= 300_000
+    # A row is work, however small it is.
+    [dispatch] = plan_partitions([source], options_of("dispatch"))
+    assert all(part.weight == 256 * (part.count or 0) for part in dispatch.parts if part.count)
     # Rows come in the order of the files, wherever they are cut.
     orders = [
         [

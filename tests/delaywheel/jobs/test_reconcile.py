@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from delaywheel.jobs import reconcile
-from spark_tools.java import why_no_java
 from tests.delaywheel.test_spark import directory
 
 ROOT = Path(__file__).parents[3]
 SECONDS_MAX = 240
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow]
+pytestmark = [
+    *(pytest.mark.spark, pytest.mark.process, pytest.mark.slow),
+    pytest.mark.usefixtures("java"),
+]
 
 
 def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -30,15 +32,6 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
         timeout=SECONDS_MAX,
         env=kept | {"PYTHONPATH": str(ROOT)} | environment,
     )
-
-
-@pytest.fixture(autouse=True)
-def _java() -> None:
-    reason = why_no_java(os.environ)
-    if reason is not None:
-        if os.environ.get("DELAYWHEEL_TESTS_NEED_SPARK"):
-            pytest.fail(reason)
-        pytest.skip(reason)
 
 
 def test_the_command_starts_spark_by_itself_and_says_nothing_of_it(tmp_path: Path) -> None:
