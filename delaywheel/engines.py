@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delaywheel.failures import Failure
+from delaywheel.options import with_options
+from delaywheel.parameters import PAIR
+from delaywheel.verdicts import ERROR
 
 if TYPE_CHECKING:
     from spark_tools.reconcile import Engine, Result
-
-_ERROR = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,26 +45,6 @@ class EngineChoice:
             raise click.UsageError("--processes is for --engine local; say --master local[N]")
 
 
-class _Setting(click.ParamType[tuple[str, str]]):
-    """A setting of Spark's."""
-
-    name = "setting"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 (click's own)
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[str, str]:
-        """Return name and value."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.partition("=")
-        if not name or not equals:
-            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
-        return name, text
-
-
 _OPTIONS = (
     click.option(
         "--engine",
@@ -88,7 +69,7 @@ _OPTIONS = (
     click.option(
         "--conf",
         multiple=True,
-        type=_Setting(),
+        type=PAIR,
         metavar="KEY=VALUE",
         help="A setting of Spark's. May be given several times.",
     ),
@@ -116,10 +97,7 @@ def engine_options(command: Callable[..., None]) -> Callable[..., None]:
         choice.require_fitting()
         command(**given, choice=choice)
 
-    found: Callable[..., None] = with_choice
-    for option in reversed(_OPTIONS):
-        found = option(found)
-    return found
+    return with_options(with_choice, _OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +122,7 @@ def running(choice: EngineChoice) -> Iterator[Running]:
     if importlib.util.find_spec("pyspark") is None:
         raise Failure(
             "pyspark is missing: install delaywheel with its extra `spark`, or use --engine local",
-            _ERROR,
+            ERROR,
         )
     from spark_tools.join_check import check_by_join
     from spark_tools.session import spark_session

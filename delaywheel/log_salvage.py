@@ -124,7 +124,7 @@ def salvage(
     _tell(work, counts, out)
     if server is not None:
         states = {"pending", "in doubt"} if in_doubt else {"pending"}
-        _send(out, server, states, rate=rate, really=yes)
+        _send(out, server, states, counts, rate=rate, really=yes)
 
 
 def _open(paths: Sequence[Path], out: Path) -> "Salvage":
@@ -241,9 +241,14 @@ def _tell(work: "Salvage", counts: Counter[str], out: Path) -> None:
     click.echo(f"written: {out / _INDEX}, {out / _ITEMS}, {out / _DAMAGE}")
 
 
-def _send(out: Path, server: str, states: set[str], *, rate: int, really: bool) -> None:
-    """Send what the index says is in one of these states, or say what that would be."""
-    chosen = sum(1 for entry in _entries(out) if entry.state in states)
+def _send(
+    out: Path, server: str, states: set[str], counts: Counter[str], *, rate: int, really: bool
+) -> None:
+    """Send what the index says is in one of these states, or say what that would be.
+
+    counts: entries of the index, by state.
+    """
+    chosen = sum(counts[state] for state in states)
     now_ms = time.time_ns() // 1_000_000
     overdue = sum(1 for entry in _entries(out) if entry.state in states and entry.due_ms <= now_ms)
     what = f"{chosen:,} messages to {server}, {overdue:,} of them overdue and delivered at once"
@@ -252,7 +257,7 @@ def _send(out: Path, server: str, states: set[str], *, rate: int, really: bool) 
         "and what is in doubt may have been delivered: consumers may get it twice.",
         err=True,
     )
-    left = sum(1 for entry in _entries(out) if entry.state == "in doubt")
+    left = counts["in doubt"]
     if left and "in doubt" not in states:
         click.echo(f"{left:,} in doubt are left out; --in-doubt sends them, too", err=True)
     if not really:

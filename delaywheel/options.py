@@ -1,6 +1,6 @@
 """Options that several commands have."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,25 +12,29 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def of_meta_server(command: Command) -> Command:
-    """Add `meta` and `token_file`: which meta server, and what proves that one may ask it."""
-    for option in (
-        click.option(
-            "--token-file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="File with the token; else it is taken from DELAYWHEEL_TOKEN.",
-        ),
-        click.option(
-            "--meta",
-            default="127.0.0.1:8080",
-            show_default=True,
-            metavar="HOST:PORT",
-            help="The meta server's HTTP address (http.address).",
-        ),
-    ):
+def with_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    """Give a command options; its help names them in this order."""
+    for option in reversed(options):
         command = option(command)
     return command
+
+
+def of_meta_server(command: Command) -> Command:
+    """Add `meta` and `token_file`: which meta server, and what proves that one may ask it."""
+    address = click.option(
+        "--meta",
+        default="127.0.0.1:8080",
+        show_default=True,
+        metavar="HOST:PORT",
+        help="The meta server's HTTP address (http.address).",
+    )
+    token_file = click.option(
+        "--token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="File with the token; else it is taken from DELAYWHEEL_TOKEN.",
+    )
+    return with_options(command, (address, token_file))
 
 
 def spelled_out(

@@ -1,9 +1,11 @@
 """What people type for a delay, a moment or an attribute, and what it means."""
 
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 
 import click
+
+from spark_tools.times import minute_of
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -39,12 +41,9 @@ class DelayType(click.ParamType[timedelta]):
 
 
 class MomentType(click.ParamType[datetime]):
-    """A moment as ISO 8601; without a time zone it is one of `zone`, or this machine's if None."""
+    """A moment as ISO 8601; without a time zone it is this machine's local time."""
 
     name = "moment"
-
-    def __init__(self, zone: tzinfo | None = None) -> None:
-        self._zone = zone
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -53,11 +52,8 @@ class MomentType(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         try:
-            when = datetime.fromisoformat(str(value))
-            if when.tzinfo is None and self._zone is not None:
-                return when.replace(tzinfo=self._zone)
             # A person at a terminal means the clock on the wall of the room.
-            return when.astimezone()
+            return datetime.fromisoformat(str(value)).astimezone()
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a moment; write 2026-12-24T18:00:00+01:00", param, ctx)
 
@@ -73,14 +69,14 @@ class MinuteType(click.ParamType[int]):
         """Return the minute that a text means."""
         if isinstance(value, int):
             return value
-        seconds = _UTC_MOMENT.convert(value, param, ctx).timestamp()
-        if seconds % 60 or seconds < 0:
-            self.fail(f"{value!r} is no whole minute since 1970", param, ctx)
-        return int(seconds) // 60
+        try:
+            return minute_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class PairType(click.ParamType[tuple[str, str]]):
-    """A name and a value, `key=value`; the value may have further equals signs."""
+    """A name and a value, `KEY=VALUE`; the value may have further equals signs."""
 
     name = "pair"
 
@@ -90,11 +86,10 @@ class PairType(click.ParamType[tuple[str, str]]):
         """Return key and value."""
         key, equals, text = str(value).partition("=")
         if not equals or not key:
-            self.fail(f"{value!r} is not of the form key=value", param, ctx)
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
         return key, text
 
 
-_UTC_MOMENT = MomentType(UTC)
 DELAY = DelayType()
 MINUTE = MinuteType()
 MOMENT = MomentType()

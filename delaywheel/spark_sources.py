@@ -2,11 +2,13 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from delaywheel.options import with_options
 
 if TYPE_CHECKING:
     from spark_tools.plan import Request, Source
@@ -98,18 +100,12 @@ def judged(command: Command) -> Command:
         values["max_late_ms"] = values.pop("max_late")
         command(**given, asked=functools.partial(_request, values))
 
-    return _with(with_request, _JUDGING)
+    return with_options(with_request, _JUDGING)
 
 
 def reading(command: Command) -> Command:
     """Give a command the options `roots` and `manifests`, for `sources_of`."""
-    return _with(command, _SOURCES)
-
-
-def _with(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, _SOURCES)
 
 
 def _request(values: dict[str, Any], **more: Any) -> "Request":  # noqa: ANN401 (fields of Request)

@@ -6,18 +6,16 @@ a newer server needs no newer command. A name's ending tells the unit (`_ms`, `_
 """
 
 import http
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
-import msgspec
 
 from delaywheel.failures import ExitCode, Failure
 from delaywheel.http_exchange import Json, ask_json
 from delaywheel.options import watching
-from delaywheel.terminal import cell, wide_console
+from delaywheel.terminal import cell, show
 
 TIMEOUT_S: Final = 5.0
 _INSTANT_FROM_MS = 100_000_000_000
@@ -90,30 +88,7 @@ def status(*, address: str, as_json: bool, watch: bool, every: float) -> None:
       delaywheel status 127.0.0.1:20811 --watch
       delaywheel status --json
     """
-    if as_json:
-        _print_json(address, every=every if watch else None)
-        return
-    from rich.live import Live
-
-    console = wide_console()
-    if not watch:
-        console.print(render(fetch(address)))
-        return
-    with Live(render(fetch(address)), console=console, auto_refresh=False) as live:
-        while True:
-            time.sleep(every)
-            live.update(render(fetch(address)), refresh=True)
-
-
-def _print_json(address: str, *, every: float | None) -> None:
-    """Print the answer, and go on doing so, one line each, where `every` says how often."""
-    while True:
-        answer = msgspec.json.encode(fetch(address))
-        if every is None:
-            click.echo(msgspec.json.format(answer, indent=2))
-            return
-        click.echo(answer)
-        time.sleep(every)
+    show(lambda: fetch(address), render, as_json=as_json, every=every if watch else None)
 
 
 def fetch(address: str) -> Json:

@@ -1,7 +1,14 @@
 """Tables for people: as wide as a terminal is, and wide enough for a file."""
 
 import sys
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from delaywheel.http_exchange import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +23,35 @@ def wide_console() -> "Console":
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _WIDTH_ELSEWHERE)
+
+
+def show(
+    ask: Callable[[], Json], render: Callable[[Json], Any], *, as_json: bool, every: float | None
+) -> None:
+    """Show an answer: as `render` makes it, or as JSON; anew where `every` says how often.
+
+    every: in seconds; None: once. As JSON, what is shown again and again has one line each time.
+    """
+    if as_json:
+        _print_json(ask, every)
+        return
+    from rich.live import Live
+
+    console = wide_console()
+    if every is None:
+        console.print(render(ask()))
+        return
+    with Live(render(ask()), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(every)
+            live.update(render(ask()), refresh=True)
+
+
+def _print_json(ask: Callable[[], Json], every: float | None) -> None:
+    while every is not None:
+        click.echo(msgspec.json.encode(ask()))
+        time.sleep(every)
+    click.echo(msgspec.json.format(msgspec.json.encode(ask()), indent=2))
 
 
 def cell(text: str) -> "Text":

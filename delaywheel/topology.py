@@ -6,7 +6,6 @@ answer holds nobody up.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +17,7 @@ from delaywheel.admin_client import Session
 from delaywheel.http_exchange import Json
 from delaywheel.options import of_meta_server, watching
 from delaywheel.status import format_value
-from delaywheel.terminal import cell, wide_console
+from delaywheel.terminal import cell, show
 
 NODE_TIMEOUT_S: Final = 2.0
 """Seconds in which a node has to answer."""
@@ -54,23 +53,7 @@ def topology(
       delaywheel topology --watch
     """
     session = Session(address=meta, token_file=token_file, as_json=as_json)
-    if as_json:
-        while True:
-            found = msgspec.json.encode(fetch(session))
-            click.echo(found if watch else msgspec.json.format(found, indent=2))
-            if not watch:
-                return
-            time.sleep(every)
-    from rich.live import Live
-
-    console = wide_console()
-    if not watch:
-        console.print(render(fetch(session)))
-        return
-    with Live(render(fetch(session)), console=console, auto_refresh=False) as live:
-        while True:
-            time.sleep(every)
-            live.update(render(fetch(session)), refresh=True)
+    show(lambda: fetch(session), render, as_json=as_json, every=every if watch else None)
 
 
 def fetch(session: Session) -> Json:

@@ -340,7 +340,7 @@ class _Run:
 def _first_minutes(view: View) -> Iterable[int]:
     """Return where what there is begins: segments, and what is in none of them."""
     yield from (one.start for one in view.extents)
-    yield from np.unique(view.tail.rows.minute).tolist()
+    yield from np.unique(view.tail.loose.rows.minute).tolist()
 
 
 def _hours_there(groups: Sequence[Members]) -> set[int]:
@@ -362,7 +362,7 @@ def _why_open(groups: Sequence[Members], hour: int) -> tuple[str, bool]:
         view, name = members.authority, members.name.group
         mine = [one for one in view.extents if one.start < hour + 60 and one.end > hour]
         unsealed = sum(not one.is_sealed for one in mine)
-        minute = view.tail.rows.minute
+        minute = view.tail.loose.rows.minute
         loose = int(np.count_nonzero((minute >= hour) & (minute < hour + 60)))
         if unsealed:
             reasons.append(f"{unsealed} segment(s) of {name} are not sealed")

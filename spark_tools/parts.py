@@ -10,7 +10,7 @@ from enum import StrEnum
 from spark_tools.errors import OptionError
 from spark_tools.plan import Source, by_group, extent_of, extents_of, faults_of, logs_of, node_of
 from spark_tools.source_options import About, ReadOptions, Replicas
-from spark_tools.tasks import FOREVER, Cover, Extent, Node, Rules
+from spark_tools.tasks import FOREVER, Cover, Extent, Node
 from storage.arrow import ArrowReader, Kind
 from storage.manifest import Manifest
 from storage.spans import Span, key_of_name
@@ -227,10 +227,7 @@ def _segments(
 def _records(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[Part]:
     filed = None
     if options.unfiled:
-        everything = Rules(
-            from_minute=0, to_minute=FOREVER, watermark_ms=0, final=False, max_late_ms=None
-        )
-        filed = Filed(Cover.of(extents_of(manifest), everything), manifest.sequence)
+        filed = Filed(Cover.of(extents_of(manifest)), manifest.sequence)
     for log in logs_of(manifest):
         first = log.first_sequence
         if filed is not None:

@@ -467,7 +467,7 @@ class _Planning:
     def _loose(self, view: View) -> Loose:
         """Return what is in no segment of the range; what could not be read of it is damage."""
         self._damaged(view.node, view.tail.damages)
-        return view.tail.loose(self._rules)
+        return view.tail.of_range(self._rules)
 
     def _damaged(self, node: Node, damages: Sequence[Damage]) -> None:
         self._account.damages |= {(node.node_id, damage) for damage in damages}

@@ -7,13 +7,12 @@ Memory is that of `_FINDINGS_AT_ONCE` findings, of one table of items (8 MiB of 
 sequences that have a fact in one segment; not of the messages.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -22,18 +21,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from spark_tools.account import FINDINGS_SCHEMA, GroupName
+from spark_tools.account import FINDINGS_SCHEMA
 from spark_tools.columns import Int64s, Mask, ints, sift
 from spark_tools.errors import ReconcileError
-from spark_tools.plan import Source
+from spark_tools.plan import Source, extents_of, node_of
 from spark_tools.repairs import LOST, MISSING, LogName
-from spark_tools.tasks import Node
+from spark_tools.tails import journal_tables
+from spark_tools.tasks import Cover, Extent
 from storage.arrow import ArrowReader, Kind
 from storage.batches import Damage
 from storage.item_formats import qmq_names
-from storage.manifest import Manifest, SealedSegment, UnsealedSegment
 from storage.salvage import SequenceSet
-from storage.spans import DEAD_MINUTES_FROM, SegmentKey, key_of_name
+from storage.sorting import each_once
+from storage.spans import DEAD_MINUTES_FROM
 
 _FINDINGS_AT_ONCE: Final = 65_536
 _LOG: Final = "message_log/"
@@ -230,36 +230,33 @@ class _Known:
     """Sequences that something was found of, and why others may have been overlooked."""
 
     ascending: Int64s
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[Damage]
+
+    @classmethod
+    def of(cls, found: Iterable[pa.RecordBatch | Damage]) -> "_Known":
+        damages: list[Damage] = []
+        return cls.joined([ints(table, "sequence") for table in sift(found, damages)], damages)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Int64s], damages: list[Damage]) -> "_Known":
+        return cls(each_once(np.concatenate([np.empty(0, np.int64), *parts])), damages)
 
     def contains(self, sequences: Int64s) -> Mask:
         found: Mask = np.isin(sequences, self.ascending)
         return found
 
 
-_Segment = UnsealedSegment | SealedSegment
-
-
 class _Logs:
     """The logs of one node, as its manifest commits them."""
 
     def __init__(self, source: Source) -> None:
-        manifest = source.manifest
+        self._manifest = manifest = source.manifest
         self.name = LogName(manifest.cluster, manifest.group, manifest.log_uuid)
-        self._manifest: Manifest = manifest
-        self._uuid = UUID(manifest.log_uuid)
-        self._disk = Node(
-            name=GroupName(manifest.cluster, manifest.group),
-            node_id=manifest.node_id,
-            root=source.root,
-            log_uuid=self._uuid,
-        ).disk()
-        segments: list[_Segment] = [*manifest.segments, *manifest.sealed]
-        self._segments: Mapping[str, _Segment] = {one.file: one for one in segments}
-        self._keys = [_key_of(one) for one in segments]
-        self._order = sorted(range(len(segments)), key=lambda place: self._keys[place].start)
-        self._starts = np.array([self._keys[place].start for place in self._order], np.int64)
-        self._listed = segments
+        self._node = node_of(source)
+        self._disk = self._node.disk()
+        self._extents = sorted(extents_of(manifest), key=lambda one: one.start)
+        self._cover = Cover.of(self._extents)
+        self._by_file = {one.file: one for one in self._extents}
         self._log_files = {one.file: one for one in manifest.message_log}
         self._journal: _Known | None = None
         self._facts: tuple[str, _Known] | None = None
@@ -273,28 +270,22 @@ class _Logs:
         if left:
             yield from self._read(left)
 
-    def _by_segment(self, wanted: list[Wanted]) -> Iterator[tuple[_Segment | None, list[Wanted]]]:
+    def _by_segment(self, wanted: list[Wanted]) -> Iterator[tuple[Extent | None, list[Wanted]]]:
         """Yield the segments that cover findings, each with its own."""
         file = wanted[0].file if wanted else ""
         if not file.startswith(_LOG):
             if wanted:
-                yield self._segments.get(file), wanted
+                yield self._by_file.get(file), wanted
             return
         by_place: dict[int, list[Wanted]] = {}
-        for one in wanted:
-            by_place.setdefault(self._covering(one.filed_minute), []).append(one)
+        places = self._cover.places(np.array([one.filed_minute for one in wanted], np.int64))
+        for one, place in zip(wanted, places.tolist(), strict=True):
+            by_place.setdefault(place, []).append(one)
         for place, mine in sorted(by_place.items()):
-            yield (None if place < 0 else self._listed[place]), mine
-
-    def _covering(self, minute: int) -> int:
-        """Return the place of the segment that covers a filed minute, -1 without one."""
-        at = int(np.searchsorted(self._starts, minute, side="right")) - 1
-        if at < 0 or minute >= self._keys[self._order[at]].end:
-            return -1
-        return self._order[at]
+            yield (None if place < 0 else self._extents[place]), mine
 
     def _without_the_done(
-        self, segment: _Segment | None, wanted: list[Wanted], left: list[Wanted], *, final: bool
+        self, segment: Extent | None, wanted: list[Wanted], left: list[Wanted], *, final: bool
     ) -> Iterator[LeftOut]:
         """Add to `left` what nothing is known of, and yield the rest."""
         sequences = np.array([one.sequence for one in wanted], np.int64)
@@ -311,7 +302,8 @@ class _Logs:
                 rows = self._rows_of(segment)
                 has_row = rows.contains(sequences)
                 damages += rows.damages
-        owed = not is_missing and not final and not isinstance(segment, SealedSegment)
+        is_sealed = segment is not None and segment.is_sealed
+        owed = not is_missing and not final and not is_sealed
         for one, fact, row in zip(wanted, has_fact.tolist(), has_row.tolist(), strict=True):
             if fact:
                 yield LeftOut(one, Why.SETTLED)
@@ -327,40 +319,29 @@ class _Logs:
 
     def _journal_facts(self) -> _Known:
         if self._journal is None:
-            found: list[Int64s] = []
             damages: list[Damage] = []
-            reader = self._reader(Kind.DISPATCH, ["sequence", "filed_minute"])
-            for one in self._manifest.journal:
-                tables = reader.journal(
-                    one.file,
-                    length=one.length,
-                    first_number=one.first_number,
-                    next_number=one.next_number,
-                )
-                for table in sift(tables, damages):
-                    minute = ints(table, "filed_minute")
-                    found.append(ints(table, "sequence")[minute < DEAD_MINUTES_FROM])
-            self._journal = _Known(_each_once(found), damages)
+            columns = ["sequence", "filed_minute"]
+            found = [
+                ints(table, "sequence")[ints(table, "filed_minute") < DEAD_MINUTES_FROM]
+                for _, table in journal_tables(self._node, self._manifest, columns, damages)
+            ]
+            self._journal = _Known.joined(found, damages)
         return self._journal
 
-    def _facts_of(self, segment: _Segment) -> _Known:
+    def _facts_of(self, segment: Extent) -> _Known:
         if self._facts is None or self._facts[0] != segment.facts_file:
-            damages: list[Damage] = []
             found = self._reader(Kind.DISPATCH, ["sequence"]).filed_facts(
                 segment.facts_file, length=segment.facts_length
             )
-            known = _each_once([ints(table, "sequence") for table in sift(found, damages)])
-            self._facts = segment.facts_file, _Known(known, damages)
+            self._facts = segment.facts_file, _Known.of(found)
         return self._facts[1]
 
-    def _rows_of(self, segment: _Segment) -> _Known:
-        damages: list[Damage] = []
-        found = self._reader(Kind.SCHEDULE, ["sequence"]).rows(segment.file, length=segment.length)
-        known = _each_once([ints(table, "sequence") for table in sift(found, damages)])
-        return _Known(known, damages)
+    def _rows_of(self, segment: Extent) -> _Known:
+        reader = self._reader(Kind.SCHEDULE, ["sequence"])
+        return _Known.of(reader.rows(segment.file, length=segment.length))
 
     def _reader(self, kind: Kind, columns: Sequence[str]) -> ArrowReader:
-        return ArrowReader(self._disk, self._uuid, kind, columns)
+        return ArrowReader(self._disk, self._node.log_uuid, kind, columns)
 
     # -- items -------------------------------------------------------------------------------
 
@@ -381,7 +362,7 @@ class _Logs:
                 del by_sequence[one.sequence]
                 yield self._checked(one, row)
         said = "it is not where it was found"
-        if file not in self._segments and file not in self._log_files:
+        if file not in self._by_file and file not in self._log_files:
             said = "the manifest does not name the file any more"
         elif damages:
             said += f"; {damages[0].path} at {damages[0].position}: {damages[0].reason}"
@@ -391,7 +372,7 @@ class _Logs:
     def _tables(
         self, file: str, sequences: Int64s, damages: list[Damage]
     ) -> Iterator[pa.RecordBatch]:
-        log, segment = self._log_files.get(file), self._segments.get(file)
+        log, segment = self._log_files.get(file), self._by_file.get(file)
         if log is not None:
             found = self._reader(Kind.MESSAGE, _ROW_COLUMNS).messages(
                 file,
@@ -411,18 +392,6 @@ class _Logs:
             return LeftOut(one, Why.UNREADABLE, fault)
         item: bytes = row["payload"]
         return Message(one, self.name.log_uuid, row["subject"], row["message_id"], item)
-
-
-def _key_of(segment: _Segment) -> SegmentKey:
-    key = key_of_name(segment.file.rpartition("/")[2])
-    if key is None:
-        raise ReconcileError(f"{segment.file} in a manifest is no segment")
-    return key
-
-
-def _each_once(parts: Sequence[Int64s]) -> Int64s:
-    found: Int64s = np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
-    return found
 
 
 def _fault(one: Wanted, row: Mapping[str, Any]) -> str | None:

@@ -56,8 +56,8 @@ class Begin(_Line, kw_only=True):
     schema: int = AUDIT_SCHEMA
 
 
-class Intent(_Line, kw_only=True):
-    """A message of an old log is about to be sent."""
+class _OfMessage(_Line, kw_only=True):
+    """What lines about a message of an old log have."""
 
     kind: str
     """`lost` or `missing`."""
@@ -67,6 +67,11 @@ class Intent(_Line, kw_only=True):
     sequence: int
     filed_minute: int
     message_id: str
+
+
+class Intent(_OfMessage, kw_only=True):
+    """A message is about to be sent."""
+
     subject: str
     due_ms: int
     size: int
@@ -75,16 +80,9 @@ class Intent(_Line, kw_only=True):
     position: int
 
 
-class Answer(_Line, kw_only=True):
+class Answer(_OfMessage, kw_only=True):
     """What became of it. result: `accepted`, `known`, `refused` or `unanswered`."""
 
-    kind: str
-    cluster: str
-    group: str
-    log_uuid: str
-    sequence: int
-    filed_minute: int
-    message_id: str
     result: str
     by: str | None
     """The node that answered, or was asked last."""

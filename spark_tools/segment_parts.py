@@ -5,20 +5,16 @@ leave nothing out, whatever sequences there are. So it does not matter for what 
 cuts lie, only for how much a task holds.
 """
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from spark_tools.tasks import WHOLE, Extent, Node, Part
-from storage.batches import BatchHeader, Damage, file_seed, walk_batches
-from storage.errors import UnsupportedFormatError
-from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
-from storage.read_ahead import ReadAhead
+from storage.batches import file_seed
+from storage.file_header import FileHeader, LogKind
 from storage.spans import key_of_name
+from storage.stretches import chained_headers
 
 ROWS_AT_ONCE = 4_000_000
 """Some 600 MB while they are judged."""
-_PIECE = 16 * 1024
-"""Bytes read at a time: headers are hopped to, the rows between them stay unread."""
 
 
 def parts_of(node: Node, extent: Extent, rows_at_once: int) -> list[Part]:
@@ -34,7 +30,8 @@ def parts_of(node: Node, extent: Extent, rows_at_once: int) -> list[Part]:
     share = -(-extent.rows // count)
     cuts: list[int] = []
     held = seen = following = 0
-    for header in _headers(node, extent):
+    seed = _seed_of(node, extent)
+    for _, header in chained_headers(node.disk(), extent.file, extent.length, seed=seed):
         if held and held + header.count > share:
             cuts.append(header.base_sequence)
             held = 0
@@ -48,11 +45,11 @@ def parts_of(node: Node, extent: Extent, rows_at_once: int) -> list[Part]:
     return [Part(first, after) for first, after in pairwise(edges)]
 
 
-def _headers(node: Node, extent: Extent) -> Iterator[BatchHeader]:
-    """Yield the headers of a segment's batches as long as their sequences ascend."""
+def _seed_of(node: Node, extent: Extent) -> int:
+    """Return what the CRCs of a segment's batches begin with."""
     key = key_of_name(extent.file.rpartition("/")[2])
     assert key is not None
-    seed = file_seed(
+    return file_seed(
         FileHeader(
             kind=LogKind.SCHEDULE_LOG,
             log_uuid=node.log_uuid,
@@ -60,22 +57,3 @@ def _headers(node: Node, extent: Extent) -> Iterator[BatchHeader]:
             start_minute=key.start,
         )
     )
-    try:
-        file = node.disk().open_read(extent.file)
-    except OSError:
-        return
-    try:
-        end = min(extent.length, file.size())
-        window = ReadAhead(file, end=end, unreadable=[], piece=_PIECE)
-        following = 0
-        for found in walk_batches(
-            window.view, start=FILE_HEADER_SIZE, end=end, seed=seed, path=extent.file
-        ):
-            if isinstance(found, Damage) or found.header.base_sequence < following:
-                return
-            yield found.header
-            following = found.header.next_sequence
-    except (OSError, UnsupportedFormatError):
-        return
-    finally:
-        file.close()

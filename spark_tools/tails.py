@@ -5,8 +5,10 @@ otherwise read all of it. It is what a node takes in between two checkpoints, se
 hundred MB (`storage.checkpoint_interval_ms`), whatever the directory holds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from spark_tools.columns import FACT_COLUMNS, Facts, Names, Rows, facts_of, hour_of, sift
 from spark_tools.digests import Digest, add_digests, digests_by, hashes_of_rows
@@ -22,34 +24,17 @@ from storage.spans import DEAD_MINUTES_FROM
 class Tail:
     """What is in no segment yet, and what else was read to find it.
 
-    subjects, targets, files: the names that numbers stand for; lengths: of the files of the
-    message_log; filed_hours: digests, by hour, of those records that are in segments already;
-    rows_are_missing, facts_are_missing: some could not be read.
+    filed_hours: digests, by hour, of those records that are in segments already.
     """
 
-    rows: Rows
-    facts: Facts
-    subjects: tuple[str, ...]
-    targets: tuple[str, ...]
-    files: tuple[str, ...]
-    lengths: dict[str, int]
+    loose: Loose
     filed_hours: dict[int, Digest]
     damages: tuple[Damage, ...]
-    rows_are_missing: bool
-    facts_are_missing: bool
 
-    def loose(self, rules: Rules) -> Loose:
+    def of_range(self, rules: Rules) -> Loose:
         """Return what is loose of a range; all facts, as they may be of rows of other minutes."""
-        return Loose(
-            rows=self.rows.take(rules.covers(self.rows.minute)),
-            facts=self.facts,
-            subjects=self.subjects,
-            targets=self.targets,
-            files=self.files,
-            lengths=self.lengths,
-            rows_are_missing=self.rows_are_missing,
-            facts_are_missing=self.facts_are_missing,
-        )
+        rows = self.loose.rows
+        return replace(self.loose, rows=rows.take(rules.covers(rows.minute)))
 
 
 def read_tail(node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: Cover) -> Tail:
@@ -77,18 +62,17 @@ def read_tail(node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: C
             known = found.take(filed)
             add_digests(filed_hours, digests_by(hour_of(known.minute), hashes_of_rows(known)))
     facts, damages = _facts(node, manifest, targets, files)
-    return Tail(
+    loose = Loose(
         rows=Rows.join(rows),
         facts=facts,
         subjects=tuple(subjects.all()),
         targets=tuple(targets.all()),
         files=tuple(files.all()),
         lengths=lengths,
-        filed_hours=filed_hours,
-        damages=(*log_damages, *damages),
         rows_are_missing=bool(log_damages) or _has_fault(manifest, "message_log"),
         facts_are_missing=bool(damages) or _has_fault(manifest, "dispatch_log/journal"),
     )
+    return Tail(loose=loose, filed_hours=filed_hours, damages=(*log_damages, *damages))
 
 
 def _facts(
@@ -96,9 +80,22 @@ def _facts(
 ) -> tuple[Facts, Sequence[Damage]]:
     damages: list[Damage] = []
     facts: list[Facts] = []
-    reader = ArrowReader(node.disk(), node.log_uuid, Kind.DISPATCH, FACT_COLUMNS)
+    for file, table in journal_tables(node, manifest, FACT_COLUMNS, damages):
+        new = facts_of(table, files.number(file), targets)
+        # Facts about dead letters are of no accepted message.
+        facts.append(new.take(new.minute < DEAD_MINUTES_FROM))
+    return Facts.join(facts), damages
+
+
+def journal_tables(
+    node: Node, manifest: Manifest, columns: Sequence[str], damages: list[Damage]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the facts that no checkpoint has filed, with the file of the journal they are in.
+
+    damages: what cannot be read is added to it.
+    """
+    reader = ArrowReader(node.disk(), node.log_uuid, Kind.DISPATCH, columns)
     for one in manifest.journal:
-        file = files.number(one.file)
         tables = reader.journal(
             one.file,
             length=one.length,
@@ -106,10 +103,7 @@ def _facts(
             next_number=one.next_number,
         )
         for table in sift(tables, damages):
-            new = facts_of(table, file, targets)
-            # Facts about dead letters are of no accepted message.
-            facts.append(new.take(new.minute < DEAD_MINUTES_FROM))
-    return Facts.join(facts), damages
+            yield one.file, table
 
 
 def _has_fault(manifest: Manifest, directory: str) -> bool:

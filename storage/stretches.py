@@ -52,7 +52,7 @@ def stretches_of(
     found: list[Stretch] = []
     open_one = Stretch(start=FILE_HEADER_SIZE, end=length)
     previous_crc = None
-    for position, header in _headers(disk, path, length, seed):
+    for position, header in chained_headers(disk, path, length, seed=seed):
         if open_one.count and position - open_one.start >= size:
             found.append(replace(open_one, end=position, after=header.base_sequence))
             open_one = Stretch(
@@ -66,10 +66,14 @@ def stretches_of(
     return [*found, open_one]
 
 
-def _headers(
-    disk: ReadableDisk, path: str, length: int, seed: int
+def chained_headers(
+    disk: ReadableDisk, path: str, length: int, *, seed: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of the batches as long as each follows the one before it."""
+    """Yield position and header of the batches as long as each follows the one before it.
+
+    Only headers are read, of the first `length` bytes; it ends where something is irregular, or
+    cannot be read. seed: as for `stretches_of`.
+    """
     try:
         file = disk.open_read(path)
     except OSError:

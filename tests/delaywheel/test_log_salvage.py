@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -252,6 +253,26 @@ def test_only_what_the_node_cannot_deliver_itself_is_sent_to_it(
     result = salvage(data, "--out", out, "--undeliverable", "--send", "127.0.0.1:1", "--yes")
     assert result.exit_code == 0, result.output
     assert [message.message_id for message in client.sent] == ["m5"]
+
+
+def test_what_is_in_doubt_is_sent_only_if_it_is_asked_for(
+    data: Path, tmp_path: Path, client: FakeClient
+) -> None:
+    shutil.rmtree(data / "dispatch_log" / "journal")
+    arguments = (data, "--out", tmp_path / "out", "--send", "127.0.0.1:1", "--yes")
+    result = salvage(*arguments)
+    assert result.exit_code == 0, result.output
+    states = Counter(entry["state"] for entry in index_of(tmp_path / "out"))
+    assert states["in doubt"], states
+    assert f"{states['in doubt']} in doubt are left out; --in-doubt sends them" in result.stderr
+    assert len(client.sent) == states["pending"]
+    client.sent.clear()
+    result = salvage(*arguments, "--in-doubt")
+    assert result.exit_code == 0, result.output
+    both = states["pending"] + states["in doubt"]
+    assert f"{both} of {both} messages accepted" in result.stdout
+    assert "left out" not in result.stderr
+    assert len(client.sent) == both
 
 
 @pytest.mark.parametrize("log", ["message_log", "dispatch_log/journal"])

@@ -183,6 +183,15 @@ _CLOCK_SET = Scenario(
 )
 _CLOCK_LEAPS = Scenario(name="clock leaps", disturbances={"leap": 1}, rounds=8)
 _ROT = Scenario(name="rot", disturbances={"rot": 1}, rounds=12)
+_FACTS_ROT = Scenario(
+    name="rot of facts",
+    ends=({"point": "await"},) * 3,
+    failing=0.2,
+    rot="facts",
+    configuration={"checkpoint_interval_ms": 500},
+    groups=(2, 3, 4),
+    long_outages=1,
+)
 _NO_OTHER_WITNESS = (
     Trap(action=Action.FULL, kinds={"create"}, when=running("CheckpointWork.write")),
     Trap(action=Action.FULL, kinds={"write"}, when=running("FactsJournal.append")),
@@ -878,6 +887,21 @@ _DELIVERED = (
             ),
         ),
         needs="messages for a minute whose earlier ones have left",
+    ),
+    Mutant(
+        section="4 seals",
+        name="sealed on the number of facts",
+        rule="A segment is sealed on distinct facts of its rows, not on the number of its facts.",
+        edits=(
+            Edit(
+                _STORE,
+                "        if settled < len(rows):\n",
+                "        if segment.facts < len(rows):\n",
+            ),
+        ),
+        needs="a bit flipped in the facts of a segment some of whose messages cannot leave",
+        seeds=60,
+        scenario=_FACTS_ROT,
     ),
     Mutant(
         section="4 batches",

@@ -33,23 +33,9 @@ from storage.disk import DirectoryDisk
 from tests.simulation.faults import Action, Death, Trap
 from tests.spark_tools.growing_worlds import FAULTS, Life, Row
 from tests.spark_tools.hours_rig import HOURLY, Watcher, named
-from tests.spark_tools.worlds import T0
+from tests.spark_tools.worlds import T0, TOTALS
 
-TOTALS = (
-    "accepted",
-    *STATES,
-    "facts",
-    *FACT_CLASSES,
-    "early",
-    "misfiled",
-    "misfiled_in_log",
-    "doubled",
-    "missing",
-    "unlogged",
-    "altered",
-    "unchecked",
-    "records",
-)
+HOUR_TOTALS = (*TOTALS, "records")
 CALM = replace(HOURLY, request=Request(examples=3))
 """No lateness is a finding."""
 
@@ -69,8 +55,8 @@ def check_hours(watcher: Watcher, outcome: Outcome, source: Source) -> None:
     for entry in outcome.done:
         result, findings = whole(source, entry.hour, entry.hour + 60, watcher.request.request)
         wanted, totals = result.groups[0].account.totals, watcher.totals(entry)
-        assert {name: totals[name] for name in TOTALS if name != "doubled"} == {
-            name: wanted[name] for name in TOTALS if name != "doubled"
+        assert {name: totals[name] for name in HOUR_TOTALS if name != "doubled"} == {
+            name: wanted[name] for name in HOUR_TOTALS if name != "doubled"
         }
         assert watcher.findings(entry) == named(findings)
         assert totals["doubled"] >= wanted["doubled"]
@@ -98,7 +84,7 @@ def check_sums(watcher: Watcher, outcome: Outcome, source: Source, *, is_same_lo
     result, findings = whole(source, hours[0], hours[-1] + 60, watcher.request.request)
     account = result.groups[0].account
     kept = ("accepted", *STATES, "facts", *FACT_CLASSES, "early", "doubled")
-    names = TOTALS if is_same_log else kept
+    names = HOUR_TOTALS if is_same_log else kept
     [sums] = outcome.ledger.groups
     assert {name: sums.totals.get(name, 0) for name in names} == {
         name: account.totals[name] for name in names

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_tools.account import FACT_CLASSES, STATES, TaskResult
+from spark_tools.account import TaskResult
 from spark_tools.errors import ReconcileError
 from spark_tools.lateness import buckets_of
 from spark_tools.local import local_engine
@@ -32,25 +32,20 @@ from storage.manifest import Fault as ManifestFault
 from storage.manifest import read_manifest
 from storage.spans import MINUTE_MS, SegmentKey, Span
 from tests.spark_tools.oracle import Truth, truth
-from tests.spark_tools.worlds import FAULTS, T0, Builder, Fact, World, builder_of, world_of
+from tests.spark_tools.worlds import (
+    FAULTS,
+    T0,
+    TOTALS,
+    Builder,
+    Fact,
+    World,
+    builder_of,
+    world_of,
+)
 from tests.storage.dead_rig import DeadRig
 from tests.storage.plain_logs import batches
 from tests.storage.store_rig import StoreRig
 
-TOTALS = (
-    "accepted",
-    *STATES,
-    "facts",
-    *FACT_CLASSES,
-    "early",
-    "misfiled",
-    "misfiled_in_log",
-    "doubled",
-    "missing",
-    "unlogged",
-    "altered",
-    "unchecked",
-)
 REQUEST = Request(max_late_ms=1000, examples=3)
 
 

@@ -18,9 +18,9 @@ from spark_tools.plan import Request, Source
 from spark_tools.repair import LeftOut, Message, Repair, RepairRequest, Sent, Why
 from spark_tools.repairs import KINDS, LOST, MISSING, LogName
 from storage.facts import Outcome
-from storage.spans import MINUTE_MS
+from storage.spans import MINUTE_MS, SegmentKey, Span
 from tests.spark_tools.repair_worlds import BEFORE, builder_of, run, sealed_builder
-from tests.spark_tools.worlds import FAULTS, Builder, Fact
+from tests.spark_tools.worlds import FAULTS, T0, Builder, Fact
 
 WHOLE = [one for one in FAULTS if one not in {"altered", "unlogged"}]
 """Faults that leave rows whole; those of the others are of other messages than they say."""
@@ -124,6 +124,8 @@ def test_a_fact_of_a_missing_record_is_enough(where: str, tmp_path: Path) -> Non
     else:
         [facts] = builder.filed.values()
         facts.append(fact)
+        # Manifests name segments that are not sealed first: here one of a later minute.
+        builder.rows[SegmentKey(T0 + 3, Span.MINUTE)] = builder.messages[-1:]
     messages, left = repaired(builder.build().written(tmp_path / "now"), tmp_path / "details")
     assert messages == []
     assert whys(left) == {Why.SETTLED: 1}

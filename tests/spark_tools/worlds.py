@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from spark_tools.account import FACT_CLASSES, STATES
 from spark_tools.plan import Source
 from storage.columns import RecordKind
 from storage.entries import SubjectTable
@@ -54,6 +55,21 @@ FAULTS = (
     "trimmed_log",
 )
 """What can be wrong."""
+TOTALS = (
+    "accepted",
+    *STATES,
+    "facts",
+    *FACT_CLASSES,
+    "early",
+    "misfiled",
+    "misfiled_in_log",
+    "doubled",
+    "missing",
+    "unlogged",
+    "altered",
+    "unchecked",
+)
+"""What is counted of a group, by runs and by `tests/spark_tools/oracle.py`."""
 
 
 @dataclass(slots=True)
