@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,8 +41,10 @@ ALL = (*MUTANTS, *META_MUTANTS, *CLUSTER_MUTANTS)
 _START_S = 30
 _WHOLE_SEEDS = 8
 """In each scenario, of the tree without any edit; campaigns run many more of the plain one."""
-_SEED_S = 15
-"""Real seconds that a seed may take: a mutant that hangs is stopped, and counts as not caught."""
+_SEED_CPU_S = 15
+"""CPU seconds that a seed may take: a mutant that hangs is stopped, and counts as not caught."""
+_BUSY = 8
+"""How many times as long it may take by the clock, beside other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +155,14 @@ def hunt(world: str, name: str, first: int, count: int) -> None:
 
 
 _HUNT = """
+import resource
 import sys
 import storage
 from tests.simulation import mutants
 for module in (storage, mutants):
     assert module.__file__.startswith(sys.argv[1]), f"{module.__file__} is not of the mutant"
+cpu_s = int(sys.argv[6])
+resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
 mutants.hunt(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
 """
 
@@ -165,6 +171,7 @@ def try_mutant(mutant: Mutant, *, first: int = 1, seeds: int | None = None) -> V
     """Return what the simulation makes of one mutant."""
     count = mutant.seeds if seeds is None else seeds
     story = (mutant.world, mutant.scenario.name)
+    cpu_s = _START_S + _SEED_CPU_S * count
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder).resolve()
@@ -173,15 +180,17 @@ def try_mutant(mutant: Mutant, *, first: int = 1, seeds: int | None = None) -> V
             (tree / path).write_text(text, encoding="utf-8")
         try:
             done = subprocess.run(
-                [sys.executable, "-c", _HUNT, str(tree), *story, str(first), str(count)],
+                [sys.executable, "-c", _HUNT, *map(str, (tree, *story, first, count, cpu_s))],
                 cwd=tree,
                 env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=_START_S + _SEED_S * count,
+                timeout=_BUSY * cpu_s,
             )
         except subprocess.TimeoutExpired:
+            return Verdict(mutant, promise="hangs", seconds=time.monotonic() - began)
+        if done.returncode == -signal.SIGXCPU:
             return Verdict(mutant, promise="hangs", seconds=time.monotonic() - began)
     seconds = time.monotonic() - began
     runs = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,9 +1,11 @@
 """Every rule can still be taken away, and the simulation notices the first of them."""
 
 import ast
+from dataclasses import replace
 
 import pytest
 
+from tests.simulation import mutants
 from tests.simulation.mutant_list import Mutant
 from tests.simulation.mutants import ALL, ROOT, broken_promise, chosen, fitting, try_mutant
 
@@ -60,3 +62,12 @@ def test_the_simulation_notices_a_rule_taken_away(name: str) -> None:
     verdict = try_mutant(mutant)
     assert verdict.seed is not None, verdict.line
     assert verdict.promise in {"kept", "whole", "never early"}
+
+
+@pytest.mark.slow
+def test_a_mutant_that_hangs_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutants, "_START_S", 1)  # CPU seconds; less than imports and 20 seeds take.
+    monkeypatch.setattr(mutants, "_SEED_CPU_S", 0)
+    [mutant] = chosen([_QUICK[0]])
+    verdict = try_mutant(replace(mutant, edits=()))
+    assert (verdict.seed, verdict.promise) == (None, "hangs")
