@@ -77,7 +77,7 @@ demo: $(VENV)/.installed
 ON_ALL_CORES := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test: $(VENV)/.developing
-	$(BIN)/python -m pytest $(ON_ALL_CORES)
+	$(BIN)/python -m pytest $(ON_ALL_CORES) --durations=40
 
 # Without real processes, Spark and long campaigns: below two minutes.
 unit: $(VENV)/.developing
