@@ -13,7 +13,7 @@ from delaywheel.parameters import MINUTE
 from delaywheel.spark_hours import hours
 from delaywheel.spark_page import page
 from delaywheel.spark_repair import repair
-from delaywheel.spark_sources import judged, reading, sources_of
+from delaywheel.spark_sources import ResultType, judged, reading, sources_of
 from delaywheel.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
@@ -40,20 +40,20 @@ spark.add_command(repair)
 @judged
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ResultType(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write the result here, as JSON.",
 )
 @click.option(
     "--details",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=ResultType(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Write every finding, and the tables, here as Parquet.",
 )
 @click.option(
     "--page",
     "page_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=ResultType(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write the result here, as one page of HTML with plots.",
 )
@@ -69,7 +69,7 @@ spark.add_command(repair)
 @engine_options
 def reconcile(
     *,
-    roots: tuple[Path, ...],
+    roots: tuple[str, ...],
     manifests: tuple[str, ...],
     from_minute: int | None,
     to_minute: int | None,
@@ -83,7 +83,8 @@ def reconcile(
 ) -> None:
     """Hold what was accepted against what became of it, message by message.
 
-    Beside running servers, or on copies of their directories; nothing is written into them.
+    Beside running servers, or on copies of their directories, here or in an object store; nothing
+    is written into them.
 
     \b
     Exit codes: 0 everything is as promised, 1 findings (lost, overdue, duplicate, phantom, early,
@@ -94,6 +95,7 @@ def reconcile(
       delaywheel spark reconcile --root data --from 2026-11-21T14:00Z --to 2026-11-21T15:00Z
       delaywheel spark reconcile --manifest a.json=/backup/a --manifest b.json=/backup/b \\
         --output result.json --details result
+      delaywheel spark reconcile --manifest s3://logs/a.json=s3://logs/a --page result.html
     """
     if audits and choice.verify is not None:
         raise click.UsageError("--verify join knows no --repairs: run it without them")

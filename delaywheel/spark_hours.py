@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delaywheel.failures import Failure
-from delaywheel.spark_sources import judged, reading, sources_of
+from delaywheel.spark_sources import ResultType, judged, reading, sources_of
 from delaywheel.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--state",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=ResultType(file_okay=False, path_type=Path),
     metavar="DIR",
     help="What is known of the hours before, and the results. Made by the first run.",
 )
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 def hours(
     *,
     state: Path,
-    roots: tuple[Path, ...],
+    roots: tuple[str, ...],
     manifests: tuple[str, ...],
     asked: "Callable[..., Request]",
     back_hours: int,

@@ -17,7 +17,7 @@ import click
 
 from delaywheel.failures import Failure, failure_of
 from delaywheel.parameters import DELAY
-from delaywheel.spark_sources import sources_of
+from delaywheel.spark_sources import RootType, sources_of
 from delaywheel.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ _PROGRESS_S = 5.0
     "--root",
     "roots",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=RootType(),
     metavar="DATA_DIR",
-    help="The data directory of a node that findings are of. May be given several times.",
+    help="The data directory of a node that findings are of, or the URI of a copy. May be given "
+    "several times.",
 )
 @click.option(
     "--manifest",
@@ -103,7 +104,7 @@ _PROGRESS_S = 5.0
 def repair(
     *,
     details: Path,
-    roots: tuple[Path, ...],
+    roots: tuple[str, ...],
     manifests: tuple[str, ...],
     missing: bool,
     final: bool,

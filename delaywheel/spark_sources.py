@@ -1,27 +1,65 @@
 """What commands of `delaywheel spark` read, and by what they judge: options that they share."""
 
 import functools
+import os
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from delaywheel.options import with_options
+from delaywheel.verdicts import extra_required
 
 if TYPE_CHECKING:
     from spark_tools.plan import Request, Source
 
+
+class RootType(click.ParamType[str]):
+    """A data directory that is there, or the URI of one elsewhere, which only reading can find."""
+
+    name = "directory"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return it as `spark_tools.roots` takes it."""
+        with extra_required():
+            from spark_tools.errors import RemoteError
+            from spark_tools.roots import local_path
+        text = str(value)
+        try:
+            path = local_path(text)
+        except RemoteError as error:
+            self.fail(str(error), param, ctx)
+        return text if path is None else str(_DIRECTORY.convert(str(path), param, ctx))
+
+
+class ResultType(click.Path):
+    """Where a result goes on this machine; a URI would become a directory of a strange name."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path."""
+        if "://" in str(value):
+            self.fail(f"{value} is a URI: write to this machine, and copy it then", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_DIRECTORY = click.Path(exists=True, file_okay=False)
 _SOURCES = (
     click.option(
         "--root",
         "roots",
         multiple=True,
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=RootType(),
         metavar="DATA_DIR",
-        help="A node's data directory; what it commits now is reconciled. May be given several "
-        "times.",
+        help="A node's data directory, or the URI of a copy (s3://, gs://, hdfs://); what it "
+        "commits now is reconciled. May be given several times.",
     ),
     click.option(
         "--manifest",
@@ -29,7 +67,7 @@ _SOURCES = (
         multiple=True,
         metavar="FILE[=DATA_DIR]",
         help="A manifest of `delaywheel log manifest`, and where the files are that it names (its "
-        "own directory otherwise). May be given several times.",
+        "own directory otherwise); either may be a URI. May be given several times.",
     ),
 )
 _JUDGING = (
@@ -114,7 +152,7 @@ def _request(values: dict[str, Any], **more: Any) -> "Request":  # noqa: ANN401 
     return Request(**values, **more)
 
 
-def sources_of(roots: Iterable[Path], manifests: Iterable[str], from_minute: int) -> "list[Source]":
+def sources_of(roots: Iterable[str], manifests: Iterable[str], from_minute: int) -> "list[Source]":
     """Return what is named; of directories all that ended after a minute is told."""
     from spark_tools.manifests import source_of_directory, source_of_file
 

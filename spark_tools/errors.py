@@ -3,6 +3,7 @@
 ReconcileError                the inputs or the books are to blame
 OptionError                   what was asked for is
 DamagedInputError             what is read is not whole, and nobody said that this is all right
+RemoteError                   a store elsewhere cannot be asked for what is in it
 """
 
 
@@ -16,6 +17,10 @@ class OptionError(ValueError):
 
 class DamagedInputError(Exception):
     """What should be read is not there, or damaged; the text says where and what to do."""
+
+
+class RemoteError(ReconcileError):
+    """A store elsewhere cannot be reached, or does not let us in; the text says what to do."""
 
 
 class SparkFailedError(Exception):

@@ -13,6 +13,7 @@ from spark_tools.columns import Mask, ints
 from spark_tools.errors import DamagedInputError
 from spark_tools.message_log import ACCEPTED, is_filed
 from spark_tools.parts import Part, PartitionPlan, Role
+from spark_tools.roots import local_path
 from spark_tools.source_options import DAMAGE_COLUMN, About, OnDamage, ReadOptions
 from spark_tools.tasks import Node
 from storage.arrow import COLUMNS, ArrowReader, Kind
@@ -33,10 +34,14 @@ def _damaged(
 ) -> pa.RecordBatch:
     """Return the row that tells of damage, or end with an error that does."""
     if options.damage is OnDamage.FAIL:
+        path = local_path(node.root)
+        looking = f"look with `delaywheel log verify {path}`"
+        if path is None:
+            looking = "hold it against its original, or copy it anew"
         raise DamagedInputError(
-            f"node {node.node_id} of group {node.name.group} in {node.root}: {reason}; look with "
-            f"`delaywheel log verify {node.root}`, or read what is whole with the option "
-            "damage=skip, which tells of each such place in a row of its own"
+            f"node {node.node_id} of group {node.name.group} in {node.root}: {reason}; {looking}, "
+            "or read what is whole with the option damage=skip, which tells of each such place in "
+            "a row of its own"
         )
     told = {
         "cluster": node.name.cluster,

@@ -8,7 +8,6 @@ anew, in processes of its own, for each step of a query.
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -123,7 +122,7 @@ class _PushedReader(_Reader):
 def _sources(options: ReadOptions) -> list[Source]:
     now_ms = int(time.time() * 1000)
     found = [
-        source_of_directory(Path(root), now_ms=now_ms, from_minute=options.from_minute)
+        source_of_directory(root, now_ms=now_ms, from_minute=options.from_minute)
         for root in options.roots
     ]
     return found + [source_of_file(text) for text in options.manifests]

@@ -5,6 +5,7 @@ that one result for each group comes back, with its findings. Partitions run in 
 holds the findings of one wave at the most, four partitions for each core, however much there is.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,19 +16,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_tools.account import FINDINGS_SCHEMA, Account, GroupName, TaskResult
-from spark_tools.errors import SparkFailedError
+from spark_tools.errors import RemoteError, SparkFailedError
 from spark_tools.reconcile import Engine, Task
 
 PARTITION_BYTES = 128 * 1024 * 1024
 _PARTITION_BYTES_MIN = 1024 * 1024
 _PARTITIONS_PER_CORE = 4
+_REMOTE = re.compile(r"\bRemoteError: (.*)")
+"""What a worker says that a store does not let in."""
 
 
 def spark_engine(session: SparkSession, *, partition_bytes: int = PARTITION_BYTES) -> Engine:
     """Return an engine that works in the executors of a session.
 
     partition_bytes: what the tasks of a partition read, unless a single task reads more. Running it
-    raises SparkFailedError.
+    raises SparkFailedError, or RemoteError of a worker.
     """
     context = session.sparkContext
 
@@ -72,6 +75,8 @@ def _results_of(context: SparkContext, packs: Sequence[tuple[Task, ...]]) -> lis
     try:
         done = context.parallelize(packs, len(packs)).flatMap(_work).collect()
     except (PySparkException, Py4JError) as error:
+        if (remote := _REMOTE.search(str(error))) is not None:
+            raise RemoteError(remote[1]) from error
         raise SparkFailedError(f"Spark could not do the work: {error}") from error
     return [
         TaskResult(one.name, one.account, pa.ipc.open_stream(one.findings).read_all())

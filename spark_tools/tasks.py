@@ -4,14 +4,14 @@ A task is done by calling it: it opens what it reads, and returns a `TaskResult`
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from uuid import UUID
 
 import numpy as np
 
 from spark_tools.account import GroupName
 from spark_tools.columns import Facts, Int64s, Mask, Places, Rows
-from storage.disk import DirectoryDisk, ReadableDisk
+from spark_tools.roots import disk_of
+from storage.disk import ReadableDisk
 from storage.spans import MINUTE_MAX
 
 FOREVER = MINUTE_MAX + 1
@@ -44,7 +44,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One data directory, or a copy of it."""
+    """One data directory, or a copy of it; root: a path of this machine, or a URI."""
 
     name: GroupName
     node_id: str
@@ -52,8 +52,8 @@ class Node:
     log_uuid: UUID
 
     def disk(self) -> ReadableDisk:
-        """Open it for reading."""
-        return DirectoryDisk(Path(self.root))
+        """Open it for reading: whoever reads does so, for what is open cannot be sent to them."""
+        return disk_of(self.root)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from storage.batches import log_seed
-from storage.disk import Disk
+from storage.disk import Disk, ListedDisk, ReadableDisk
 from storage.errors import (
     DamagedError,
     NotPermittedError,
@@ -151,7 +151,7 @@ def checkpoint_if_whole(disk: Disk, log_uuid: UUID | None) -> Checkpoint | None:
         return None
 
 
-def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:
+def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
     """Return the checkpoint, or None if none was ever written.
 
     Raises DamagedError, UnsupportedFormatError, NotPermittedError or NotRegularFileError.
@@ -191,7 +191,7 @@ def read_checkpoint(disk: Disk, log_uuid: UUID) -> Checkpoint | None:
     return checkpoint
 
 
-def _read(disk: Disk) -> bytes:
+def _read(disk: ReadableDisk) -> bytes:
     try:
         file = disk.open_read(CHECKPOINT_PATH)
         try:

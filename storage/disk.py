@@ -67,6 +67,16 @@ class ReadableDisk(Protocol):
         """Open for reading only. FileNotFoundError, or another OSError."""
 
 
+class ListedDisk(ReadableDisk, Protocol):
+    """The same for those who ask what there is."""
+
+    def exists(self, path: str) -> bool:
+        """Say whether a file or directory of this name is there."""
+
+    def list(self, directory: str) -> Sequence[str]:
+        """Return the names in a directory, sorted; empty if there is no such directory."""
+
+
 class File(Protocol):
     """An open file. The caller knows its end; every write names its position."""
 

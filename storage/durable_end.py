@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from storage.batches import log_seed
-from storage.disk import Disk, File
+from storage.disk import Disk, File, ReadableDisk, ReadableFile
 from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
 from storage.file_header import LogKind
 
@@ -150,30 +150,24 @@ def decode_slot(
     )
 
 
-class DurableEndFile:
-    """The two slots of one data directory.
-
-    Invariant: the slot that is not being written is durable as it is, and holds an end.
-    """
+class DurableEndReader:
+    """Reads the two slots of one data directory, or of a copy of it."""
 
     def __init__(
         self,
-        disk: Disk,
+        disk: ReadableDisk,
         directory: str,
         *,
         log_uuid: UUID,
         kind: LogKind = LogKind.DURABLE_END,
     ) -> None:
         """Prepare for the log in `directory`; `kind` is JOURNAL_END for the facts journal."""
-        self._disk = disk
+        self._readable = disk
         self._kind = kind
-        self._directory = directory
         self._path = f"{directory}/{DURABLE_END_NAME}"
         self._log_uuid = log_uuid
-        self._file: File | None = None
         self._counter = 0
         self._slot = 0
-        self._slot_is_whole = True
         self._found: DurableEnd | None = None
         self.is_whole = False
         """Whether the file has its size and an end; otherwise the first write makes it anew."""
@@ -182,8 +176,6 @@ class DurableEndFile:
         self.doubt: DamagedError | None = None
         """What `read` found that no write of a slot can have left: so the end may be an older one
         than the last that was synced."""
-        self.synced = True
-        """Whether everything written is durable."""
 
     def read(self) -> DurableEnd | None:
         """Return the newest end, or None if there is no file; to be called before the first write.
@@ -193,7 +185,7 @@ class DurableEndFile:
         may have been the newest that was synced (`doubt`). DamagedError if no slot is intact.
         """
         try:
-            file = self._disk.open_read(self._path)
+            file = self._readable.open_read(self._path)
         except FileNotFoundError:
             return None
         try:
@@ -213,7 +205,7 @@ class DurableEndFile:
         self.doubt = missing or self.doubt or self._lost_slot(slots)
         return self._found
 
-    def _missing_bytes(self, file: File) -> DamagedError | None:
+    def _missing_bytes(self, file: ReadableFile) -> DamagedError | None:
         """Say so if the file is shorter than it was made."""
         try:
             size = file.size()
@@ -236,7 +228,9 @@ class DurableEndFile:
     def _damaged(self, position: int, reason: str) -> DamagedError:
         return DamagedError(path=self._path, position=position, reason=reason)
 
-    def _read_slot(self, file: File, position: int) -> tuple[int, DurableEnd] | DamagedError | None:
+    def _read_slot(
+        self, file: ReadableFile, position: int
+    ) -> tuple[int, DurableEnd] | DamagedError | None:
         try:
             data = file.read_at(position, _SECTOR)
         except OSError as error:
@@ -263,6 +257,30 @@ class DurableEndFile:
         agree = [wanted == found for wanted, found in pairs if found]
         strange = agree.count(False)
         return strange > _FLIPPED_BYTES_MAX and 2 * strange > len(agree)
+
+
+class DurableEndFile(DurableEndReader):
+    """The two slots of one data directory, to be read and written.
+
+    Invariant: the slot that is not being written is durable as it is, and holds an end.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        log_uuid: UUID,
+        kind: LogKind = LogKind.DURABLE_END,
+    ) -> None:
+        """Prepare for the log in `directory`; `kind` is JOURNAL_END for the facts journal."""
+        super().__init__(disk, directory, log_uuid=log_uuid, kind=kind)
+        self._disk = disk
+        self._directory = directory
+        self._file: File | None = None
+        self._slot_is_whole = True
+        self.synced = True
+        """Whether everything written is durable."""
 
     def write(self, end: DurableEnd) -> None:
         """Replace the end; durable after the next sync. Raises StorageFullError, FatalDiskError.

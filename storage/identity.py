@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from storage.batches import log_seed
-from storage.disk import Disk
+from storage.disk import Disk, ReadableDisk
 from storage.errors import DamagedError, DataDirectoryError
 from storage.file_header import (
     FILE_HEADER_SIZE,
@@ -90,10 +90,10 @@ def open_identity(
     return identity
 
 
-def read_identity(disk: Disk) -> Identity | None:
+def read_identity(disk: ReadableDisk) -> Identity | None:
     """Return the identity as it is, or None if there is none. Changes nothing.
 
-    Raises DamagedError, UnsupportedFormatError, or what `Disk.open_read` does.
+    Raises DamagedError, UnsupportedFormatError, or what `ReadableDisk.open_read` does.
     """
     try:
         file = disk.open_read(IDENTITY_PATH)

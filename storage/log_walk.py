@@ -25,7 +25,7 @@ from storage.batches import (
     log_seed,
     walk_batches,
 )
-from storage.disk import Disk, File, ReadableDisk
+from storage.disk import ListedDisk, ReadableDisk, ReadableFile
 from storage.errors import DamagedError, UnsupportedFormatError
 from storage.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX, LogKind, decode_file_header
 from storage.read_ahead import PIECE, ReadAhead
@@ -63,7 +63,7 @@ def log_file(directory: str, first_sequence: int) -> LogFile:
     return LogFile(f"{directory}/{first_sequence:020d}.log", first_sequence)
 
 
-def list_log_files(disk: Disk, directory: str) -> list[LogFile]:
+def list_log_files(disk: ListedDisk, directory: str) -> list[LogFile]:
     """Return the files of a log in order; what is named otherwise is none of them."""
     return [
         log_file(directory, first)
@@ -97,7 +97,7 @@ class StrayFile:
 
 
 def without_strays(
-    disk: Disk, files: Sequence[LogFile], *, log_uuid: UUID, kind: LogKind
+    disk: ReadableDisk, files: Sequence[LogFile], *, log_uuid: UUID, kind: LogKind
 ) -> tuple[list[LogFile], list[StrayFile]]:
     """Return the files that make up a log, and those that are none of it.
 
@@ -116,7 +116,7 @@ def without_strays(
     return kept, strays
 
 
-def _size_without_records(disk: Disk, file: LogFile, seed: int) -> int | None:
+def _size_without_records(disk: ReadableDisk, file: LogFile, seed: int) -> int | None:
     """Return the size of a file that has no batch anywhere; None if it has one."""
     try:
         opened = disk.open_read(file.path)
@@ -132,7 +132,7 @@ def _size_without_records(disk: Disk, file: LogFile, seed: int) -> int | None:
     return None if has_records else size
 
 
-def _has_records(file: File, size: int, seed: int) -> bool:
+def _has_records(file: ReadableFile, size: int, seed: int) -> bool:
     """Say whether there is a batch in a file, or may have been one where it cannot be read."""
     unreadable: list[tuple[str, int]] = []
     window = ReadAhead(file, end=size, unreadable=unreadable, piece=HEADER_SIZE_MAX)
@@ -147,7 +147,9 @@ def _has_records(file: File, size: int, seed: int) -> bool:
     return found < size or bool(unreadable)
 
 
-def _reaches(disk: Disk, file: LogFile, sequence: int, log_uuid: UUID, kind: LogKind) -> bool:
+def _reaches(
+    disk: ReadableDisk, file: LogFile, sequence: int, log_uuid: UUID, kind: LogKind
+) -> bool:
     """Say whether a file has a record from `sequence` on."""
     walk = LogWalk(
         disk,

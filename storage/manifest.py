@@ -35,9 +35,9 @@ import msgspec
 import numpy as np
 
 from storage.checkpoint import Checkpoint, SegmentState, read_checkpoint
-from storage.disk import Disk
+from storage.disk import ListedDisk
 from storage.dispatch_log import JOURNAL_DIRECTORY, NO_JOURNAL_LEFT
-from storage.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndFile
+from storage.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndReader
 from storage.errors import (
     DamagedError,
     DataDirectoryError,
@@ -218,7 +218,7 @@ def _decoded(data: bytes, as_type: type[_Decoded], path: str) -> _Decoded:
         raise DamagedError(path=path, position=0, reason=f"no manifest: {error}") from error
 
 
-def read_manifest(disk: Disk, *, now_ms: int, deleted_from_minute: int = 0) -> Manifest:
+def read_manifest(disk: ListedDisk, *, now_ms: int, deleted_from_minute: int = 0) -> Manifest:
     """Return what the data directory commits now.
 
     now_ms: the wall clock. Of deleted segments only those that ended after `deleted_from_minute`
@@ -248,7 +248,7 @@ def _is_settled(before: Manifest, found: Manifest) -> bool:
     )
 
 
-def _read_once(disk: Disk, now_ms: int, deleted_from_minute: int) -> Manifest:
+def _read_once(disk: ListedDisk, now_ms: int, deleted_from_minute: int) -> Manifest:
     identity = read_identity(disk)
     if identity is None:
         raise DataDirectoryError("there is no identity file: this is no data directory")
@@ -267,7 +267,7 @@ class _Extent:
 class _Reading:
     """One reading of a directory."""
 
-    def __init__(self, disk: Disk, identity: Identity) -> None:
+    def __init__(self, disk: ListedDisk, identity: Identity) -> None:
         self._disk = disk
         self._identity = identity
         self._faults: list[Fault] = []
@@ -330,7 +330,7 @@ class _Reading:
         end, file = None, None
         damage: DamagedError | None = None
         for _ in range(_END_TRIES_MAX):
-            file = DurableEndFile(
+            file = DurableEndReader(
                 self._disk, directory, log_uuid=self._identity.log_uuid, kind=kind
             )
             try:

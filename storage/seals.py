@@ -21,7 +21,7 @@ from storage.batches import Damage, file_seed, walk_batches
 from storage.chained_file import BatchDraft, ChainedFile, read_columns
 from storage.checkpoint import Checkpoint
 from storage.columns import LAYOUTS, Array, Columns, ColumnsError, RecordKind, encode_columns
-from storage.disk import Disk
+from storage.disk import Disk, ListedDisk, ReadableDisk
 from storage.errors import StorageFullError, UnsupportedFormatError
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.log_walk import LogFile, files_from, list_log_files, log_file
@@ -268,7 +268,7 @@ def read_seals(disk: Disk, log_uuid: UUID, end: SealsEnd) -> Iterator[Seal | Dam
                 yield from seals_of_columns(found[2])
 
 
-def _files_that_count(disk: Disk, end: SealsEnd, retired: Collection[str]) -> list[LogFile]:
+def _files_that_count(disk: ListedDisk, end: SealsEnd, retired: Collection[str]) -> list[LogFile]:
     """Return the files of the log, the newest last: it counts though it may be gone."""
     files = [
         file
@@ -288,7 +288,7 @@ def _with_ends(files: Sequence[LogFile], end: SealsEnd) -> Iterator[tuple[LogFil
 
 
 def read_last_seals(
-    disk: Disk,
+    disk: ListedDisk,
     log_uuid: UUID,
     end: SealsEnd,
     *,
@@ -333,7 +333,7 @@ def read_last_seals(
 
 
 def _untold(
-    disk: Disk, log_uuid: UUID, files: Sequence[LogFile], end: SealsEnd, before_ms: int
+    disk: ReadableDisk, log_uuid: UUID, files: Sequence[LogFile], end: SealsEnd, before_ms: int
 ) -> int:
     """Return how many of the oldest files tell only of deleted segments that ended before.
 
@@ -347,7 +347,7 @@ def _untold(
     return old
 
 
-def _newest_append_ms(disk: Disk, log_uuid: UUID, file: LogFile) -> int | None:
+def _newest_append_ms(disk: ReadableDisk, log_uuid: UUID, file: LogFile) -> int | None:
     """Return when a closed file was appended to last, by its headers; None if it has damage."""
     newest_ms = 0
     try:
@@ -386,7 +386,7 @@ _Found = tuple[int, int, Columns]
 
 
 def _read_file(
-    disk: Disk, log_uuid: UUID, file: LogFile, end: SealsEnd, *, until: int
+    disk: ReadableDisk, log_uuid: UUID, file: LogFile, end: SealsEnd, *, until: int
 ) -> Iterator[_Found | Damage]:
     """Yield first number, append time and columns of each batch of a file that counts.
 

@@ -10,6 +10,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spark_tools.s3_server import Store
+
 # Machines on which tests run are busy: how long one example took says nothing.
 settings.register_profile("delaywheel", deadline=None)
 settings.load_profile("delaywheel")
@@ -35,7 +37,21 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(java: None) -> Iterator["SparkSession"]:  # noqa: ARG001 (has looked for it)
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Store"]:
+    """Serve S3 to this process and to those that it starts; each test has buckets of its own."""
+    from tests.spark_tools.s3_server import s3_store  # noqa: PLC0415 (where it is wanted)
+
+    with s3_store(tmp_path_factory.mktemp("s3")) as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment().items():
+            patch.setenv(name, value)
+        yield store
+
+
+@pytest.fixture(scope="session")
+def spark(
+    java: None,  # noqa: ARG001 (has looked for it)
+    s3: "Store",  # noqa: ARG001 (is in the environment that Spark's workers are started with)
+) -> Iterator["SparkSession"]:
     from spark_tools.session import spark_session  # noqa: PLC0415 (where Spark is wanted)
 
     with spark_session(master="local[2]", conf=SPARK_CONF, log=None) as session:

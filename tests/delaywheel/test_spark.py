@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from delaywheel.main import main
 from storage.disk import DirectoryDisk
 from storage.manifest import encode_manifest, read_manifest
+from tests.spark_tools.s3_server import Store
 from tests.spark_tools.worlds import world_of
 from tests.storage.store_rig import StoreRig
 
@@ -75,6 +76,35 @@ def test_a_manifest_names_the_files_of_another_directory(tmp_path: Path) -> None
     found = invoke("--manifest", str(file))
     assert found.exit_code == 2
     assert "not complete" in found.output
+
+
+def test_a_copy_in_an_object_store_is_reconciled_as_its_directory_is(
+    s3: Store, tmp_path: Path
+) -> None:
+    data = directory(s3.root / "team" / "node", deliver=False)
+    manifest = encode_manifest(read_manifest(DirectoryDisk(data), now_ms=2 * 10**12))
+    (s3.root / "team" / "node.json").write_bytes(manifest)
+    results: list[str] = []
+    for root in (str(s3.root / "team"), "s3://team"):
+        output = tmp_path / f"{len(results)}.json"
+        given = f"{root}/node.json={root}/node"
+        assert invoke("--manifest", given, "--output", str(output)).exit_code == 1
+        results.append(output.read_text().replace(root, "ROOT"))
+    assert results[0] == results[1]
+    assert '"overdue": 5' in results[0]
+    assert invoke("--root", "s3://team/node").exit_code == 1
+    assert invoke("--root", data.as_uri()).exit_code == 1
+    for wrong, why in (
+        (["--root", "s3://tea/node"], "s3://tea/node is nowhere: there is no tea"),
+        (["--root", "s3://team/nod"], "s3://team/nod: there is no identity file"),
+        (["--manifest", "s3://team/nod.json"], "No such file or directory: 's3://team/nod.json'"),
+        (["--root", f"{data.as_uri()}x"], "does not exist"),
+        (["--root", "file://x/y"], "of another machine"),
+        (["--root", "s3://team/node", "--details", "s3://team/result"], "write to this machine"),
+    ):
+        found = invoke(*wrong)
+        assert found.exit_code == 3
+        assert why in found.output
 
 
 def test_a_group_that_is_missing_is_incomplete(tmp_path: Path) -> None:

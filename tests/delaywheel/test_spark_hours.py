@@ -12,6 +12,7 @@ from spark_tools.plan import Source
 from storage.manifest import encode_manifest
 from tests.delaywheel.test_spark import directory
 from tests.spark_tools.growing_worlds import Life
+from tests.spark_tools.s3_server import Store
 
 
 def invoke(*options: str) -> Result:
@@ -48,6 +49,24 @@ def test_each_hour_is_told_of_once_and_the_summary_tells_of_all(tmp_path: Path) 
     # Findings of hours before are no news.
     found = invoke("--state", str(state), "--manifest", given, "--max-late", "0")
     assert (found.exit_code, "in all of them: late " in found.output) == (0, True)
+
+
+def test_hours_of_a_copy_in_an_object_store_are_those_of_its_directory(
+    s3: Store, tmp_path: Path
+) -> None:
+    source = Life(1).at(190).written(s3.root / "hours" / "a")
+    hours: list[tuple[str, bytes]] = []
+    (s3.root / "hours" / "a.json").write_bytes(encode_manifest(source.manifest))
+    for root in (s3.root / "hours", "s3://hours"):
+        state = tmp_path / str(len(hours))
+        found = invoke("--state", str(state), "--manifest", f"{root}/a.json={root}/a")
+        assert found.exit_code == 0, found.output
+        hours.append((found.output, (state / "summary.json").read_bytes()))
+    assert hours[0] == hours[1]
+    assert b'"done_until": "2013-11-27T03:00Z"' in hours[0][1]
+    found = invoke("--state", str(tmp_path / "none"), "--root", "s3://hour/a")
+    assert found.exit_code == 3
+    assert "s3://hour/a is nowhere" in found.output
 
 
 def test_what_is_quiet_says_something_only_if_something_is_wrong(tmp_path: Path) -> None:

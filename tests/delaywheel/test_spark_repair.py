@@ -1,5 +1,6 @@
 """`delaywheel spark repair` says what it would do, does it only when told to, and keeps books."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.delay_client.conftest import ScriptedServer
 from tests.delay_client.fake_meta import FakeMeta, group
 from tests.processes.real_processes import ROOT
 from tests.spark_tools.repair_worlds import run, sealed_builder
+from tests.spark_tools.s3_server import Store
 from tests.spark_tools.worlds import Builder
 
 
@@ -53,6 +55,23 @@ def test_without_send_it_only_says_what_it_would_do(tmp_path: Path) -> None:
     found = invoke(*options, "--missing")
     assert "5 messages to send" in found.output
     assert "2 missing" in found.output
+
+
+def test_messages_are_read_again_from_an_object_store(
+    node: ScriptedServer, s3: Store, tmp_path: Path
+) -> None:
+    source, options = lost(tmp_path)
+    shutil.copytree(source.root, s3.root / "repair" / "data")
+    shutil.copy(tmp_path / "manifest.json", s3.root / "repair" / "m.json")
+    copied = (*options[:2], "--manifest", "s3://repair/m.json=s3://repair/data")
+    assert invoke(*copied).output == invoke(*options).output
+    audit = tmp_path / "audit"
+    found = invoke(*copied, "--node", node.address, "--audit", str(audit), "--send")
+    assert found.exit_code == 0, found.output
+    assert "3 accepted" in found.output
+    found = invoke(*options[:2], "--root", "s3://repai/data")
+    assert found.exit_code == 3
+    assert "s3://repai/data is nowhere" in found.output
 
 
 def test_it_sends_each_message_once_and_reconciles_to_nothing(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from spark_tools.account import TaskResult
-from spark_tools.errors import SparkFailedError
+from spark_tools.errors import RemoteError, SparkFailedError
 from spark_tools.local import local_engine
 from spark_tools.plan import Request, Source, make_plan
 from spark_tools.reconcile import Engine, reconcile
 from spark_tools.report import encode_report, report
 from spark_tools.spark_engine import packed, spark_engine
+from tests.spark_tools.s3_server import Store
 from tests.spark_tools.test_reconcile import whole
-from tests.spark_tools.worlds import FAULTS, builder_of
+from tests.spark_tools.worlds import FAULTS, builder_of, world_of
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,27 @@ def test_what_spark_finds_is_what_the_local_engine_finds(
     # Many waves of partitions of one task each, and a single one.
     for most in (1, 2**30):
         assert found_by(spark_engine(spark, partition_bytes=most), sources) == here
+
+
+@pytest.mark.spark
+def test_workers_read_from_an_object_store_or_say_why_not(
+    spark: SparkSession, s3: Store, tmp_path: Path
+) -> None:
+    world = world_of(6, frozenset(FAULTS))
+    world.written(s3.root / "engine" / "node")
+    source = Source(world.manifest, "s3://engine/node")
+    there = found_by(spark_engine(spark), [source])
+    here = found_by(local_engine(1), [world.written(tmp_path)])
+    assert there[0].replace(source.root.encode(), str(tmp_path).encode()) == here[0]
+    assert there[1] == here[1]
+    plan = make_plan([source], Request())
+    s3.failing["minute"] = HTTPStatus.FORBIDDEN
+    try:
+        with pytest.raises(RemoteError, match="may not be read with these cred") as error:
+            reconcile(plan, spark_engine(spark), lambda _: None)
+    finally:
+        s3.failing.clear()
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.spark
