@@ -490,7 +490,7 @@ class Exchange:
             self._settle(batch, map(_new_receipt, receipts))
             return
         try:
-            failures = decode_send_reply(body)
+            failures = decode_send_reply(body, results_max=len(batch.ids))
         except MalformedReplyError as error:
             batch.maybe_kept = True
             self._note_failure(link, batch, now)

@@ -4,7 +4,8 @@
     answer    (str message id, i32 item code, str remark), repeated until the body ends
 
 An item that the answer does not list has succeeded, so an empty answer means that all did. A code
-other than SUCCESS in the answer's frame says that none did, and its body is empty.
+other than SUCCESS in the answer's frame says that none did, and its body is empty. An answer has at
+most one row for each item of its request; of rows with one id the last counts.
 """
 
 import struct
@@ -56,14 +57,22 @@ def encode_send_reply(failures: Iterable[tuple[bytes, int, str]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_send_reply(body: bytes) -> dict[bytes, tuple[int, str]]:
+def decode_send_reply(
+    body: bytes, *, results_max: int | None = None
+) -> dict[bytes, tuple[int, str]]:
     """Return (item code, remark) of each message id that failed; of a repeated id the last.
 
-    Raise MalformedReplyError unless the body is results to its last byte.
+    Raise MalformedReplyError unless the body is results to its last byte, and no more of them than
+    `results_max`: whoever sent the request knows how many items it had. Nothing is read beyond.
     """
     failures: dict[bytes, tuple[int, str]] = {}
-    start = 0
+    start = rows = 0
     while start < len(body):
+        rows += 1
+        if results_max is not None and rows > results_max:
+            raise MalformedReplyError(
+                offset=start, reason=f"more results than the {results_max} items that were sent"
+            )
         try:
             (id_size,) = _SIZE.unpack_from(body, start)
             code_at = start + 2 + max(id_size, 0)

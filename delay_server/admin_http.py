@@ -293,6 +293,9 @@ class _Admin:
         reason = Reason.PAUSED_SUBJECT if gates.is_paused(name) else None
         if reason is None and damaged:
             reason = Reason.DAMAGED
+        dead, are_all_dead_counted = await server.dead_letters.count_of_subject(subject)
+        if reason is None and dead:
+            reason = Reason.DEAD
         found: dict[str, Any] = {
             "subject": name,
             "rule": pattern,
@@ -304,6 +307,8 @@ class _Admin:
             "lane": None,
             "groups": [],
             "damaged": damaged,
+            "dead": dead,
+            "dead_complete": are_all_dead_counted,
             "reason": None if reason is None else reason.value,
         }
         if number is None:

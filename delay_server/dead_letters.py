@@ -230,7 +230,9 @@ class DeadLetters:
             page = await self.find(Wanted(), after=Place(), rows_max=1, with_items=False)
             self.oldest_ms = page.letters[0].row.dead_ms if page.letters else None
             await self._changed.wait()
-            await trio.sleep(_LOOK_AGAIN_S)
+            # The first one is known at once; after that a look costs more than it tells.
+            if self.oldest_ms is not None:
+                await trio.sleep(_LOOK_AGAIN_S)
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -260,6 +262,15 @@ class DeadLetters:
         finally:
             search.close()
         return Page(letters, None if search.is_done else search.place)
+
+    async def count_of_subject(self, subject: bytes) -> tuple[int, bool]:
+        """Return how many dead letters a subject has, as far as one answer tells, and if so."""
+        if not self.pending:
+            return 0, True
+        rows_max = self.config.page_rows_max
+        wanted = Wanted(subject=subject)
+        page = await self.find(wanted, after=Place(), rows_max=rows_max, with_items=False)
+        return len(page.letters), page.after is None
 
     async def deaths_of(self, letter: Letter, *, rows_max: int) -> list[Letter]:
         """Return the dead letters with the message id of this one, itself included.

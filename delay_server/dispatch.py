@@ -230,6 +230,15 @@ class CrossingOff:
         durable = (block for block, _ in self._durable)
         return [block.sequence for block in (*durable, *self._writing, *self._waiting)]
 
+    def unnoted_count(self, *, beyond: int) -> int:
+        """Return how many rows that are to be delivered have outcomes beyond that fact's number.
+
+        Those that the schedule_log counts as pending, if it was told up to there.
+        """
+        durable = (block for block, last_number in self._durable if last_number > beyond)
+        blocks = (*durable, *self._writing, *self._waiting)
+        return sum(len(block) - int(np.count_nonzero(block.of_dead)) for block in blocks)
+
     async def run(self) -> None:
         """Write facts; ends only by an error of the disk or cancellation."""
         while True:

@@ -62,7 +62,8 @@ def surroundings(server: "DelayServer") -> Surroundings:
             group.name: GroupLook(
                 is_paused=group.gate.paused,
                 is_limited=group.gate.rate_per_s is not None,
-                is_up=group.state is GroupState.UP and group.circuit is not CircuitState.OPEN,
+                is_up=group.state is GroupState.UP and group.circuit is CircuitState.CLOSED,
+                is_fenced=group.state is GroupState.FENCED,
             )
             for group in server.sender.status()
         },
@@ -162,8 +163,10 @@ def counts(server: "DelayServer") -> dict[str, int]:
         of_lanes[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
     found[Reason.DAMAGED] = server.undeliverable
     schedule, now_ms = server.store.schedule, around.now_ms
+    # What has an outcome that the schedule_log has not heard of is not undelivered, and nowhere.
+    settled = server.crossing_off.unnoted_count(beyond=server.store.fact_number)
     near_ms = now_ms + server.config.wheel.load_ahead_ms
-    near = schedule.pending_from(near_ms) + server.filing.backlog_rows
+    near = schedule.pending_from(near_ms) + server.filing.backlog_rows - settled
     _take_off(of_lanes, of_lanes.total() - max(near - found.total(), 0))
     found += of_lanes
     elsewhere, in_wheel = found.total(), len(server.wheel)
@@ -171,6 +174,7 @@ def counts(server: "DelayServer") -> dict[str, int]:
     is_due = next_due_ms is not None and next_due_ms <= around.now_ms
     of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
     found[Reason.NO_ROOM if is_due and not around.has_room else of_rest] += in_wheel
+    elsewhere += settled
     rest = schedule.pending + server.filing.backlog_rows - elsewhere - in_wheel
     if rest > 0:
         late = 0

@@ -269,6 +269,7 @@ _SENDER_METRICS = (
     ("queued", GaugeMetricFamily, "Messages that wait for it."),
     ("failures", GaugeMetricFamily, "Failures in a row; 0 while it delivers."),
     ("up", GaugeMetricFamily, "1 while it is connected and its circuit is closed."),
+    ("fenced", GaugeMetricFamily, "1 if it refuses the epoch of this node, for good."),
     ("circuit_openings", CounterMetricFamily, "Times it was given up."),
     ("weight", GaugeMetricFamily, "As configured."),
     ("effective_weight", GaugeMetricFamily, "By which it has its share now; 0 if it has none."),

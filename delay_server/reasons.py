@@ -14,7 +14,8 @@ The reasons, in the order in which they are asked for:
     no_route             no broker group takes its subject, or none is known yet
     rate_limited         an operator has limited its subject, or all of its groups
     paused_group         an operator has paused all of its groups
-    circuit_open         none of its groups can be reached, or is trusted, for now
+    fenced               all of its groups refuse this node for good: another one is the master
+    circuit_open         none of its groups can be reached, or is trusted, for now; probes are sent
     stopping             the node is being drained
     clock_held           the clock has leapt and is not believed
     queued               it waits for its turn at a group that works
@@ -43,6 +44,7 @@ class Reason(Enum):
     NO_ROUTE = "no_route"
     RATE_LIMITED = "rate_limited"
     PAUSED_GROUP = "paused_group"
+    FENCED = "fenced"
     CIRCUIT_OPEN = "circuit_open"
     STOPPING = "stopping"
     CLOCK_HELD = "clock_held"
@@ -93,7 +95,9 @@ class GroupLook:
     is_paused: bool
     is_limited: bool
     is_up: bool
-    """It is connected and trusted."""
+    """It is connected and trusted: with more than a probe."""
+    is_fenced: bool = False
+    """It is not tried any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +131,8 @@ def _reason_of_groups(looks: Collection[GroupLook], around: Surroundings) -> Rea
         return Reason.PAUSED_GROUP
     working = [look for look in open_ones if look.is_up]
     if not working:
-        return Reason.CIRCUIT_OPEN
+        is_over = all(look.is_fenced for look in open_ones)
+        return Reason.FENCED if is_over else Reason.CIRCUIT_OPEN
     if around.stopping:
         return Reason.STOPPING
     if around.clock_held:

@@ -912,6 +912,7 @@ class DelayServer:
                 "retries": group.counts.refused + group.counts.possible_duplicates,
                 "possible_duplicates": group.counts.possible_duplicates,
                 "failures": group.failures,
+                "fenced": int(group.state is GroupState.FENCED),
                 "last_end": group.last_end,
             }
             for group in self.sender.status()

@@ -9,6 +9,7 @@ ConfigError that names where the setting came from, the setting and what to do.
 
 import dataclasses
 import difflib
+import math
 import re
 import tomllib
 import typing
@@ -131,6 +132,7 @@ class SettingsReader(Generic[Config]):
         # Sections that have no default are there, so that the error names the setting that is
         # missing.
         tree = {**{name: {} for name in self._required}, **tree}
+        _refuse_infinite(tree, file=file, sources=sources)
         try:
             return msgspec.convert(tree, self._kind, dec_hook=_decode_path)
         except msgspec.ValidationError as error:
@@ -182,6 +184,17 @@ def _read(path: Path) -> Tree:
     except (ValueError, RecursionError) as error:
         # No UTF-8, no TOML, a number of thousands of digits, or thousands of nested brackets.
         raise ConfigError(source=str(path), key="", reason=f"is not TOML: {error}") from error
+
+
+def _refuse_infinite(tree: Tree, *, file: str, sources: dict[str, str]) -> None:
+    """Refuse `nan` and `inf`, which TOML has: no limit and no time is either."""
+    for section, settings in tree.items():
+        for name, value in settings.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                key = f"{section}.{name}"
+                raise ConfigError(
+                    source=sources.get(key, file), key=key, reason="is not a finite number"
+                )
 
 
 def _is_text(text: str) -> bool:

@@ -18,7 +18,7 @@ from delaywheel.admin_client import Session
 from delaywheel.admin_tokens import token
 from delaywheel.http_exchange import Json
 from delaywheel.options import of_meta_server
-from delaywheel.parameters import MOMENT, PAIR
+from delaywheel.parameters import MOMENT, PAIR, FiniteRange
 from delaywheel.status import format_value
 from delaywheel.terminal import cell, wide_console
 
@@ -895,7 +895,7 @@ def show_limits(session: Session) -> None:
 @click.option("--subjects-max", type=click.IntRange(min=1))
 @click.option("--groups-max", type=click.IntRange(min=1))
 @click.option("--clients-max", type=click.IntRange(min=0))
-@click.option("--new-subjects-per-second-max", type=click.FloatRange(min=0.001))
+@click.option("--new-subjects-per-second-max", type=FiniteRange(min=0.001))
 @_json_option
 def change_limits(session: Session, **body: object) -> None:
     """Set limits: at once, and after restarts, whatever the settings say.

@@ -311,7 +311,9 @@ def _change(
     if total["damaged"]:
         click.echo(f"damaged, and left: {' '.join(map(str, total['damaged']))}", err=True)
     if missing > 0:
-        click.echo(f"{missing} are no dead letters, or were settled before", err=True)
+        are = "1 is no dead letter, or was" if missing == 1 else ""
+        are = are or f"{missing} are no dead letters, or were"
+        click.echo(f"{are} settled before", err=True)
     if missing > 0 or total["damaged"]:
         sys.exit(ExitCode.REFUSED)
 

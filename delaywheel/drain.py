@@ -6,7 +6,9 @@ import click
 
 from delaywheel.admin_client import Session
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.http_exchange import Json
 from delaywheel.node_client import TIMEOUT_S, NodeRules, Rules, of_rules, print_json
+from delaywheel.parameters import FiniteRange
 
 _LOOK_S = 0.2
 
@@ -15,7 +17,7 @@ _LOOK_S = 0.2
 @click.option("--group", metavar="NAME", help="A broker group instead of the node.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, max=3600),
+    type=FiniteRange(min=0, max=3600),
     default=30.0,
     show_default=True,
     help="How long to wait for what is under way.",
@@ -58,9 +60,19 @@ def _drain_node(session: Session, seconds: float, *, undo: bool) -> None:
     if session.as_json:
         print_json(answer)
     else:
-        click.echo(f"the node is {answer['phase']}; {answer['held']} due messages are left in it")
+        click.echo(
+            f"the node is {answer['phase']}; {answer['held']} due messages wait in it, "
+            f"{answer['in_flight']} are in flight"
+        )
     if not undo and not answer["done"]:
-        raise Failure("not at rest: " + "; ".join(answer["waits_for"]), ExitCode.REFUSED)
+        raise Failure(f"not at rest: {_why_not(answer)}", ExitCode.REFUSED)
+
+
+def _why_not(answer: Json) -> str:
+    """Return what keeps a node from being at rest."""
+    if answer["phase"] == "running":
+        return "somebody has undone it meanwhile, and the node goes on as before"
+    return "; ".join(answer["waits_for"]) or f"the node is {answer['phase']}"
 
 
 def _drain_group(door: Rules, group: str, seconds: float, *, undo: bool) -> None:

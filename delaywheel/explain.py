@@ -62,6 +62,7 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
         "rule": f"{rule}: {text_of_rule(answer['control'] or {})}" if rule else "none",
         "reason": answer["reason"] or "nothing is held back: what waits is not due",
         "damaged": str(answer["damaged"]),
+        "dead letters": _count_of_letters(answer),
         "broker groups": ", ".join(answer["groups"]) or "-",
         "due soon": str(answer["in_wheel"]),
         "held for delivery": str(answer["held"]),
@@ -71,6 +72,15 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
     for name, value in rows.items():
         table.add_row(name, cell(value))
     wide_console().print(table)
+
+
+def _count_of_letters(answer: Mapping[str, Any]) -> str:
+    """Return how many dead letters a subject has, and where to see them."""
+    count = answer.get("dead", 0)
+    if not count and answer.get("dead_complete", True):
+        return "0"
+    most = "" if answer["dead_complete"] else " or more"
+    return f"{count}{most}: `delaywheel dead list --subject ...`, then requeue or drop them"
 
 
 def _print_messages(answer: Mapping[str, Any]) -> None:

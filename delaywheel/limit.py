@@ -4,12 +4,13 @@ import click
 import msgspec
 
 from delaywheel.node_client import Rules, of_rules, on_one
+from delaywheel.parameters import FiniteRange
 
 
 @click.command(short_help="Limit a subject or a broker group in rate.")
 @on_one
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second."
+    "--rate", type=FiniteRange(min=0, min_open=True), metavar="N", help="Messages a second."
 )
 @click.option("--none", "no_limit", is_flag=True, help="Take the limit away.")
 @of_rules

@@ -336,7 +336,9 @@ def _why_lacking(node: Mapping[str, Any]) -> str:
 
 def _one_of(subject: str | None, group: str | None) -> tuple[str, str]:
     """Return of what kind the one rule is that is meant, and its name."""
-    if (subject is None) == (group is None):
+    if subject is not None and group is not None:
+        raise click.UsageError("give --subject or --group, not both: a rule is for one of them")
+    if subject is None and group is None:
         raise click.UsageError("give --subject or --group")
     if subject is not None:
         return "subject", subject

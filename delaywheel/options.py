@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from delaywheel.parameters import FiniteRange
+
 if TYPE_CHECKING:
     from delay_transport.settings_file import Override
 
@@ -55,7 +57,7 @@ def watching(*, every_seconds: float) -> Callable[[Command], Command]:
     def add(command: Command) -> Command:
         every = click.option(
             "--every",
-            type=click.FloatRange(min=0.1),
+            type=FiniteRange(min=0.1),
             default=every_seconds,
             show_default=True,
             metavar="SECONDS",

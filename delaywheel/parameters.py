@@ -1,7 +1,9 @@
 """What people type for a delay, a moment or an attribute, and what it means."""
 
+import math
 import re
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
@@ -88,6 +90,22 @@ class PairType(click.ParamType[tuple[str, str]]):
         if not equals or not key:
             self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
         return key, text
+
+
+class FiniteRange(click.FloatRange):
+    """A number within a range; neither `nan`, which every range lets pass, nor `inf`."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 (click's own signature)
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the number that a text means."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 DELAY = DelayType()

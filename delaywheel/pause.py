@@ -13,8 +13,9 @@ def pause(*, subject: str | None, group: str | None, door: Rules) -> None:
 
     When the command returns nothing more is sent but what was in flight. Messages are accepted all
     the same and wait on disk; other subjects and groups do not notice. It holds until `delaywheel
-    resume`, over restarts too. Where nodes have a meta server it is said there (--meta), for all of
-    them.
+    resume`, over restarts too. To except a subject from the pause of a prefix resume it afterwards:
+    to resume what is not paused changes nothing. Where nodes have a meta server it is said there
+    (--meta), for all of them.
 
     \b
     Examples:

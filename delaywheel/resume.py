@@ -12,7 +12,8 @@ def resume(*, subject: str | None, group: str | None, door: Rules) -> None:
     """Let a subject, the subjects with a prefix, or a broker group go on.
 
     What has waited leaves oldest first, as fast as brokers take it and no faster than a limit
-    allows. A single subject of a paused prefix may be resumed alone.
+    allows. A single subject of a paused prefix may be resumed alone, once the prefix is paused:
+    before, there is nothing to resume, and a pause that comes later holds for it too.
 
     \b
     Examples:

@@ -74,13 +74,17 @@ Section = Mapping[str, object]
 
 
 @click.command(short_help="Show what a delay server does.")
-@click.argument("address", default="127.0.0.1:20811", metavar="[HOST:PORT]")
+@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.option("--server", metavar="HOST:PORT", help="The same, as other commands have it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
 @watching(every_seconds=1.0)
-def status(*, address: str, as_json: bool, watch: bool, every: float) -> None:
+def status(
+    *, address: str | None, server: str | None, as_json: bool, watch: bool, every: float
+) -> None:
     """Show what a delay server does: accepted, pending, due, delivered, brokers, disk.
 
-    HOST:PORT is the server's HTTP address (http.address), not the one producers send to.
+    HOST:PORT is the server's HTTP address (http.address), not the one producers send to;
+    127.0.0.1:20811 if none is given.
 
     \b
     Examples:
@@ -88,7 +92,10 @@ def status(*, address: str, as_json: bool, watch: bool, every: float) -> None:
       delaywheel status 127.0.0.1:20811 --watch
       delaywheel status --json
     """
-    show(lambda: fetch(address), render, as_json=as_json, every=every if watch else None)
+    if address is not None and server is not None:
+        raise click.UsageError("give HOST:PORT or --server HOST:PORT, not both")
+    asked = address or server or "127.0.0.1:20811"
+    show(lambda: fetch(asked), render, as_json=as_json, every=every if watch else None)
 
 
 def fetch(address: str) -> Json:

@@ -4,13 +4,14 @@ import click
 import msgspec
 
 from delaywheel.node_client import Rules, of_rules
+from delaywheel.parameters import FiniteRange
 
 
 @click.command(short_help="Give a broker group its share of messages.")
 @click.option("--group", required=True, metavar="NAME", help="The broker group.")
 @click.option(
     "--weight",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="N",
     help="In proportion to those of others, which have 1 unless something else was said.",
 )

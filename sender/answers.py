@@ -1,7 +1,9 @@
-"""What an answer to SEND_MESSAGE says about each item of its request.
+"""What an answer to SEND_MESSAGE says about each item of its request, and how long it may be.
 
 An item that the answer does not list was taken, so an empty answer needs no look at any item: only
-a non-empty one comes here, and only then are the items' ids read.
+a non-empty one comes here, and only then are the items' ids read. An answer lists each item once at
+the most, and nothing else: what lists more, or an id that was not sent, is no answer to its request
+and says nothing about any item.
 """
 
 from typing import Final, Protocol
@@ -9,21 +11,26 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from delay_protocol import ItemCode, decode_send_reply, item_message_ids
+from delay_protocol import (
+    FRAME_OVERHEAD,
+    ItemCode,
+    MalformedReplyError,
+    decode_send_reply,
+    item_message_ids,
+)
 from sender.parcels import Mask
 
-UNTOLD: Final = -1
-"""Instead of an item code: the answer does not say."""
-
 Codes = npt.NDArray[np.int32]
-"""For each item of a request its ItemCode (or a number we do not know), or UNTOLD."""
+"""For each item of a request its ItemCode, or a number we do not know."""
 
 _TAKEN: Final = {int(ItemCode.SUCCESS), int(ItemCode.MESSAGE_DUPLICATE)}
-_SICK: Final = {
-    int(ItemCode.BROKER_BUSY),
-    int(ItemCode.BROKER_READ_ONLY),
-    int(ItemCode.STORE_ERROR),
-}
+_OF_ITEM: Final = {int(ItemCode.SUBJECT_NOT_ASSIGNED), int(ItemCode.BLOCK)}
+
+_STRING_BYTES_MAX: Final = 2**15 - 1
+"""Of a message id or a remark: its length is 16 bits with a sign."""
+
+_ROW_BYTES: Final = 8
+"""Of a row beside its message id and its remark."""
 
 
 class Items(Protocol):
@@ -38,20 +45,34 @@ class Items(Protocol):
         """The bytes of each; 0 for one that is damaged, which is not sent."""
 
 
-def item_codes(items: Items, answer: bytes) -> Codes:
-    """Return the code of each item that was sent.
+def answer_bytes_max(*, items: int, size: int, remark_bytes: int) -> int:
+    """Return how long the frame may be that answers a request of so many items of `size` bytes.
 
-    Raise MalformedReplyError if the answer cannot be read.
-
-    Items that share a listed id share its code. If a failure is listed that is of none of the items
-    (a broker may have mangled its id), an item that is not listed may be the failed one: UNTOLD.
+    There is room for the ids of all of them, for remarks of `remark_bytes` on the average, and for
+    one of any length.
     """
-    failures = decode_send_reply(answer)
+    ids = min(size, items * _STRING_BYTES_MAX)
+    remarks = max(items * remark_bytes, _STRING_BYTES_MAX)
+    return FRAME_OVERHEAD + items * _ROW_BYTES + ids + remarks
+
+
+def item_codes(items: Items, answer: bytes) -> Codes:
+    """Return the code of each item that was sent. Items that share a listed id share its code.
+
+    Raise MalformedReplyError if the answer cannot be read, lists more than the items, or an id that
+    is of none of them: whoever wrote it was not asked this, so it is believed in nothing.
+    """
     ids = item_message_ids(items.joined, filter(None, items.sizes.tolist()))
+    failures = decode_send_reply(answer, results_max=len(ids))
     strangers = failures.keys() - set(ids)
-    is_clear = all(failures[stranger][0] == ItemCode.SUCCESS for stranger in strangers)
-    unlisted = (int(ItemCode.SUCCESS) if is_clear else UNTOLD, "")
-    return np.array([failures.get(one, unlisted)[0] for one in ids], np.int32)
+    if strangers:
+        stranger = next(one for one in failures if one in strangers)
+        raise MalformedReplyError(
+            offset=max(answer.find(stranger) - 2, 0),
+            reason=f"{len(strangers)} ids that were not sent, the first is {stranger[:100]!r}",
+        )
+    taken = (int(ItemCode.SUCCESS), "")
+    return np.array([failures.get(one, taken)[0] for one in ids], np.int32)
 
 
 def permanent(codes: Codes) -> Mask:
@@ -70,7 +91,8 @@ def misrouted(codes: Codes) -> Mask:
 def is_broker_sick(codes: Codes) -> bool:
     """Say whether the answer speaks of the broker rather than of its items.
 
-    It does if the broker took nothing and gave a reason of its own for at least one item.
+    It does if the broker took nothing and did not say of each item that this is due to the item: a
+    code that we do not know may mean anything, but it is no delivery.
     """
     told = set(codes.tolist())
-    return not told & _TAKEN and bool(told & _SICK)
+    return not told & _TAKEN and not told <= _OF_ITEM

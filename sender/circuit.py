@@ -85,10 +85,14 @@ class Failure(Enum):
     """What came was no frame, or no answer."""
     REJECTED = "rejected"
     """Code 52: it takes nothing in the role that it has."""
+    FENCED = "fenced"
+    """The HELLO was refused for good: nobody waits for it any more."""
     REFUSED = "refused"
     """A request was answered with any other code than success."""
     SICK = "sick"
-    """An answer refused every item, for reasons of the broker."""
+    """An answer refused every item, and not each of them for good."""
+    HOPELESS = "hopeless"
+    """For a while every item of several subjects was refused for good."""
 
 
 DOUBTFUL: Final = frozenset({Failure.REFUSED, Failure.SICK})

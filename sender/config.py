@@ -118,7 +118,14 @@ class SenderConfig:
     be known when it does well again."""
 
     answer_bytes_max: int = 16 * 1024 * 1024
-    """A broker whose answer is a larger frame is not one; its connection is closed."""
+    """A broker whose answer is a larger frame is not one; its connection is closed. What may answer
+    a request is bounded more closely: see `answer_remark_bytes`."""
+
+    answer_remark_bytes: int = 1024
+    """Bytes of an item's remark in an answer, on the average. An answer may be as long as the ids
+    of its request's items and so much for each of them, and have one remark of 32,767 bytes
+    whatever is set here. What announces more is no answer: its connection is closed. QMQ's brokers
+    remark a few words."""
 
     retry_base_s: float = 0.1
     """Wait before the second try of an item; doubles with each try."""
@@ -160,6 +167,11 @@ class SenderConfig:
 
     refused_share_requests_min: int = 20
     """… if there were so many."""
+
+    refused_subjects_min: int = 4
+    """Subjects of which a group refuses every item for good (codes 3 and 5) for `refused_share_s`,
+    and takes nothing else meanwhile, that open its circuit too. Fewer do not: a poisonous subject
+    is no reason to keep others from a group."""
 
     lane_refusals_max: int = 16
     """Items refused for good one after another (codes 3 and 5), after which a group gets no more of

@@ -26,7 +26,7 @@ from delay_protocol import (
 )
 from delay_transport import Clock, Network, TransportError
 from delay_transport.backoff import Backoff
-from sender.answers import UNTOLD, Codes, Items, is_broker_sick, item_codes, permanent
+from sender.answers import Codes, Items, is_broker_sick, item_codes, permanent
 from sender.circuit import Change, Circuit, CircuitLimits, CircuitState, Failure
 from sender.config import BrokerGroup, SenderConfig
 from sender.connection import BrokerConnection, End, Request
@@ -38,6 +38,7 @@ from sender.outcomes import Outcome
 from sender.parcels import Batch, Entries, Mask, Parcel, count_of
 from sender.places import HeldPart, Where
 from sender.refused_lanes import RefusedLanes
+from sender.refused_subjects import RefusedSubjects
 from sender.routing import LaneView
 from sender.weight import Weight
 from sender.window import Window, WindowLimits
@@ -189,6 +190,9 @@ class Group:
         self._refused_lanes = RefusedLanes(
             items_max=config.lane_refusals_max, wait=wait, chance=chance
         )
+        self._refused_subjects = RefusedSubjects(
+            subjects_min=config.refused_subjects_min, span_s=config.refused_share_s
+        )
         self._health = _USELESS
         """When it was looked at last, for whoever waits for a change."""
         # Rounding must not hide it when the connection tells of a request that waits for so long.
@@ -303,6 +307,14 @@ class Group:
         answer_s = max(self._window.recent_s(now), self._waited_s(now))
         return self._weight.effective(now, answer_s=answer_s, quick_s=self._window.quick_s)
 
+    def _stated_weight(self, now: float) -> float:
+        """Return what its share is in proportion to: the least while it gets probes only."""
+        if not self._takes:
+            return 0.0
+        if self._is_trial:
+            return self._weight.configured * self._config.weight_floor
+        return self._effective(now)
+
     def status(self) -> GroupStatus:
         """Return a look at the group as it is now."""
         now = trio.current_time()
@@ -321,7 +333,7 @@ class Group:
             circuit_reason=self._circuit_reason,
             gate=self._gate,
             weight=self._weight.configured,
-            effective_weight=self._effective(now) if self._takes else 0.0,
+            effective_weight=self._stated_weight(now),
             window_requests=self._window.requests,
             queue_items=self._queue_items,
             answer_s=answer_s,
@@ -380,7 +392,9 @@ class Group:
             return
         before, self._target = self.address, target
         _log.info("broker group moved", group=self.name, before=before, address=self.address)
-        self._circuit.moved(trio.current_time())
+        if self.state is not GroupState.FENCED:
+            self._circuit.moved(trio.current_time())
+        self._refused_subjects.taken()
         if self._connection is None:
             self._attempt.cancel()
         else:
@@ -451,6 +465,7 @@ class Group:
                 self._last_end = f"{end.value}: {detail}"
                 if end is End.FENCED:
                     self._move(GroupState.FENCED)
+                    self._circuit.failed(trio.current_time(), Failure.FENCED, detail)
                     _log.error("broker group fences us off", group=self.name, **self._who())
                     return
                 self._move(GroupState.DOWN)
@@ -528,7 +543,7 @@ class Group:
         if code is None:
             return End.HELLO, "closed by the peer"
         if code == ResponseCode.BROKER_REJECT:
-            return End.FENCED, f"epoch {self._hello.epoch} is refused"
+            return End.FENCED, f"epoch {self._hello.epoch} is refused, it is never tried again"
         # A QMQ broker does not know HELLO and says so: it cannot fence, but it can be sent to.
         if code not in {ResponseCode.SUCCESS, ResponseCode.UNKNOWN_CODE}:
             return End.HELLO, f"answered with code {code}"
@@ -686,7 +701,8 @@ class Group:
         self.in_flight += len(batch)
         self._in_flight_bytes += len(body)
         self._counts.requests += 1
-        return Request(batch, items, len(body)), body
+        remark_bytes = self._config.answer_remark_bytes
+        return Request(batch, items, len(body), remark_bytes=remark_bytes), body
 
     def _answered_in_part(self, request: Request, answer: bytes, now: float) -> None:
         """Look up what an answer that lists failures says about each item."""
@@ -699,8 +715,7 @@ class Group:
             return
         delivered = codes == ItemCode.SUCCESS
         known = codes == ItemCode.MESSAGE_DUPLICATE
-        untold = codes == UNTOLD
-        refused = ~(delivered | known | untold)
+        refused = ~(delivered | known)
         hopeless = permanent(codes)
         delivered_count, known_count, refused_count = map(count_of, (delivered, known, refused))
         taken_count = delivered_count + known_count
@@ -714,8 +729,6 @@ class Group:
             self._exchange.settled(batch.those(known).entries, Outcome.KNOWN, self.name)
         if refused_count:
             self._exchange.refused(batch.those(refused), codes[refused], avoid=self.number)
-        if taken_count + refused_count < len(codes):
-            self._doubtful(batch.those(untold))
         judged = len(codes) - count_of(hopeless)
         if judged:
             self._weight.answered(now, taken_count / judged)
@@ -724,6 +737,13 @@ class Group:
             self._failed(Failure.SICK, f"refused every item, the first with code {codes[0]}")
         elif taken_count:
             self._success(now)
+        elif self._refused_subjects.refused(set(batch.entries["subject"].tolist()), now):
+            self._failed(
+                Failure.HOPELESS,
+                f"took nothing for {self._config.refused_share_s:g} s, and refused every item of "
+                f"{self._config.refused_subjects_min} subjects for good, the last with code "
+                f"{codes[-1]}",
+            )
 
     def _note_refused_lanes(self, batch: Batch, taken: Mask, hopeless: Mask, now: float) -> None:
         """Learn of which lanes the group takes nothing, and leave those to others."""
@@ -750,6 +770,8 @@ class Group:
         self._exchange.retry(batch, avoid=self.number)
 
     def _success(self, now: float) -> None:
+        if self._refused_subjects:
+            self._refused_subjects.taken()
         # Good answers of a connection that is being given up do not make up for why it is.
         if self.state is GroupState.UP:
             self._circuit.taken(now)
@@ -771,6 +793,8 @@ class Group:
             after=change.after.value,
             reason=change.reason,
         )
+        if self.state is GroupState.FENCED:
+            return
         if change.after is CircuitState.OPEN:
             log.warning(
                 "broker group failed",

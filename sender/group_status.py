@@ -98,7 +98,8 @@ class GroupStatus:
     weight: float
     """As configured."""
     effective_weight: float
-    """What a turn of it is worth now; 0 while it gets nothing."""
+    """What a turn of it is worth now: the least while it gets probes only, 0 while it gets
+    nothing."""
     window_requests: int
     """Requests that may be unanswered."""
     queue_items: int

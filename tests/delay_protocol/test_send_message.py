@@ -74,6 +74,18 @@ def test_sizes_that_are_negative_or_too_large_are_refused(body: bytes) -> None:
         decode_send_reply(body)
 
 
+@given(results.filter(bool))
+def test_no_more_results_are_read_than_there_may_be(failures: list[ItemResult]) -> None:
+    body = encode_send_reply(failures)
+    count = len(failures)
+    assert decode_send_reply(body, results_max=count) == decode_send_reply(body)
+    with pytest.raises(
+        MalformedReplyError, match=f"more results than the {count} items"
+    ) as refused:
+        decode_send_reply(body + b"\xff", results_max=count)
+    assert refused.value.offset == len(body)
+
+
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_give_an_answer_or_the_typed_error(body: bytes) -> None:
     try:

@@ -100,6 +100,7 @@ class Broker:
     answer_after_s: float = 0.0
     code: int = 0
     """Of every answer's frame."""
+    hello_code: int = 3
     fails: Callable[[bytes], int] = lambda _: 0
     """Item code by message id."""
     early: int = 0
@@ -133,7 +134,8 @@ class Broker:
 
     async def _handle(self, stream: trio.abc.Stream, frame: Frame) -> None:
         if frame.code != CommandCode.SEND_MESSAGE:
-            await stream.send_all(encode_response(frame, code=3))
+            code = self.hello_code if frame.code == CommandCode.HELLO else 3
+            await stream.send_all(encode_response(frame, code=code))
             return
         self.requests.append(frame)
         now_ms = self.clock.now_ms()

@@ -8,7 +8,7 @@ import trio
 from starlette.applications import Starlette
 
 from delay_protocol import ItemCode
-from delay_protocol.controls import SubjectControl
+from delay_protocol.controls import GroupControl, SubjectControl
 from delay_server.config import AdminConfig
 from delay_server.http import application
 from delay_transport.tokens import Role, Token, digest_of, encode_tokens
@@ -183,6 +183,27 @@ async def test_damaged_lines_of_the_audit_are_told_at_the_start_and_beside_the_o
         assert server.damage_count == 1
 
 
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b'"nan"'])
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
+    method: str, number: bytes
+) -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        for path, name in (
+            ("/controls/subjects/a", "rate_per_s"),
+            ("/controls/groups/g1", "rate_per_s"),
+            ("/controls/groups/g1", "weight"),
+        ):
+            await operator.ask("PATCH", path, {name: 7})
+            raw = b'{"%s":%s}' % (name.encode(), number)
+            assert (await operator.ask(method, path, raw=raw))[0] == 400
+        assert server.operator.applied.subjects["a"] == SubjectControl(rate_per_s=7)
+        assert server.operator.applied.groups["g1"] == GroupControl(rate_per_s=7, weight=7)
+        raw = b'{"seconds":%s}' % number
+        assert (await operator.ask("POST", "/drain", raw=raw))[0] == 400
+
+
 async def test_a_body_that_is_no_json_or_too_long_is_refused() -> None:
     async with World().serving() as server:
         operator = Caller(application(server))
@@ -270,6 +291,26 @@ async def test_a_node_that_is_drained_takes_and_sends_nothing_until_that_is_undo
         await until(lambda: world.broker.ids == ["m1", "m3"])
         _, audit = await operator.ask("GET", "/controls/audit")
         assert [row["action"] for row in audit["items"]] == ["end drain", "drain"]
+
+
+async def test_a_drain_that_somebody_undoes_says_that_the_node_runs() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        world.broker.answer_after_s = 3.0
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms))
+        await until(lambda: server.sender.in_flight == 1)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def undo() -> None:
+                await trio.sleep(1)
+                await operator.ask("DELETE", "/drain")
+
+            _, answer = await operator.ask("POST", "/drain", {"seconds": 20})
+        assert (answer["phase"], answer["done"]) == ("running", False)
+        assert (answer["waits_for"], answer["in_flight"]) == ([], 1)
 
 
 async def test_a_drained_node_of_a_meta_server_has_its_clients_go_elsewhere() -> None:

@@ -165,6 +165,18 @@ def test_an_override_that_no_reader_can_take_apart_is_refused(value: str) -> Non
     assert (error.source, error.key) == (f"--set wheel.slot_ms={value}", "wheel.slot_ms")
 
 
+@pytest.mark.parametrize("value", ["nan", "-nan", "inf", "-inf", "+inf"])
+@pytest.mark.parametrize("name", ["controls.burst_seconds", "sender.retry_max_s"])
+def test_a_number_that_is_none_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    error = refusal(None, *ENOUGH, f"{name}={value}")
+    assert (error.source, error.key) == (f"--set {name}={value}", name)
+    assert "is not a finite number" in str(error)
+    section, _, setting = name.partition(".")
+    path = write(tmp_path, f"[{section}]\n{setting} = {value}\n")
+    assert refusal(path, *ENOUGH).source == str(path)
+    assert "weight" in str(refusal(None, *ENOUGH, f"brokers.g2=127.0.0.1:1,weight={value}"))
+
+
 def test_an_override_that_is_no_text_is_refused_with_its_bytes() -> None:
     error = refusal(None, *ENOUGH, "log.level=\udc98")
     assert str(error) == "--set log.level=\\udc98: is not UTF-8"

@@ -1,9 +1,12 @@
 """Why a message was not delivered, where it is a dead letter or becomes one."""
 
+import math
+from collections import Counter
 from typing import Any
 
 import trio
 
+from delay_protocol import ResponseCode
 from delay_server.config import WheelConfig
 from delay_server.explaining import counts
 from delay_server.http import application
@@ -170,3 +173,93 @@ async def test_damaged_messages_of_a_subject_are_why_nothing_of_it_comes() -> No
         await operator.ask("PUT", "/controls/subjects/a", {"paused": True})
         _, about = await operator.ask("GET", "/explain?subject=a")
         assert (about["reason"], about["damaged"]) == ("paused_subject", 1)
+
+
+async def test_what_is_delivered_has_no_reason_before_the_schedule_log_hears_of_it() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/held", {"paused": True})
+        producer = await world.connect()
+        now_ms = world.now_ms
+        await producer.send(make_item("held", now_ms, subject="held"))
+        await producer.send(*(make_item(f"m{n}", now_ms + 5000) for n in range(50)))
+        await producer.send(*(make_item(f"n{n}", now_ms + 3_600_000) for n in range(3)))
+        await trio.sleep(4)
+        async with server.filing.taking:
+            await until(lambda: len(world.broker.ids) == 50)
+            await until(lambda: server.sender.unsent().total == 0)
+            for step_s in (0.0, 0.01, 1.0):
+                await trio.sleep(step_s)
+                assert server.store.schedule.pending == 54
+                found = {reason: count for reason, count in counts(server).items() if count}
+                assert found == {"paused_subject": 1, "waiting": 3}
+        await trio.sleep(1)
+        assert server.store.schedule.pending == 4
+        assert counts(server)["waiting"] == 3
+
+
+async def test_what_waits_behind_a_half_open_circuit_waits_for_it_to_close() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        await trio.sleep(1)
+        world.broker.answer_after_s = math.inf
+        await send(world, "m1")
+        await until(lambda: server.sender.in_flight == 1)
+        await send(world, *(f"n{n}" for n in range(20)))
+        seen: Counter[str] = Counter()
+        # Until the first request is given up nobody knows.
+        await trio.sleep(6)
+        for _ in range(300):
+            (group,) = server.sender.status()
+            seen[group.circuit.value] += 1
+            found = {reason for reason, count in counts(server).items() if count}
+            assert found <= {"circuit_open", "in_flight", "retry_backoff"}, (group.circuit, found)
+            _, status = await operator.ask("GET", "/status")
+            shown = status["brokers"]["g1"]
+            assert (shown["up"], shown["circuit"]) == (0, group.circuit.value)
+            assert shown["effective_weight"] <= 0.01
+            await trio.sleep(0.1)
+        assert min(seen["open"], seen["half-open"]) > 10
+        assert seen["closed"] == 0
+        world.broker.answer_after_s = 0.0
+        await until(lambda: len(world.broker.ids) >= 21, seconds=60)
+
+
+async def test_a_group_that_fences_the_node_is_said_to() -> None:
+    world = World()
+    world.broker.hello_code = ResponseCode.BROKER_REJECT
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        await send(world, "m1")
+        await trio.sleep(10)
+        assert {reason for reason, count in counts(server).items() if count} == {"fenced"}
+        assert [one["reason"] for one in await explained(operator, "id=m1")] == ["fenced"]
+        _, status = await operator.ask("GET", "/status")
+        group = status["brokers"]["g1"]
+        assert (group["state"], group["circuit"], group["fenced"]) == ("fenced", "open", 1)
+        assert "never tried again" in group["circuit_reason"]
+
+
+async def test_a_subject_all_of_which_is_dead_says_so() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = await bury(world, server, "m1", "m2", "m3")
+        _, about = await operator.ask("GET", "/explain?subject=s")
+        assert (about["reason"], about["dead"], about["dead_complete"]) == ("dead", 3, True)
+        _, about = await operator.ask("GET", "/explain?subject=other")
+        assert (about["reason"], about["dead"]) == (None, 0)
+        await operator.ask("PUT", "/controls/subjects/s", {"paused": True})
+        _, about = await operator.ask("GET", "/explain?subject=s")
+        assert (about["reason"], about["dead"]) == ("paused_subject", 3)
+
+
+async def test_the_age_of_the_first_dead_letter_is_known_at_once() -> None:
+    world = World()
+    async with world.serving() as server:
+        await trio.sleep(60)
+        await bury(world, server, "m1")
+        await trio.sleep(0.2)
+        assert server.dead_letters.oldest_ms is not None
+        assert world.now_ms - server.dead_letters.oldest_ms < 1000

@@ -38,7 +38,7 @@ NAMES = """
     lane_messages_total lane_dropped_total subjects subjects_bytes
     undeliverable_messages messages_dispatched_total delivery_lateness_seconds
     sender_tries_total sender_retries_total sender_possible_duplicates_total
-    sender_in_flight sender_queued sender_failures sender_up
+    sender_in_flight sender_queued sender_failures sender_up sender_fenced
     sender_circuit sender_circuit_openings_total sender_weight sender_effective_weight sender_slow
     sender_answer_seconds sender_window_requests sender_refused_lanes sender_paused
     sender_rate_limit

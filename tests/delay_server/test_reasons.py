@@ -16,6 +16,7 @@ from delay_server.reasons import (
 
 UP = GroupLook(is_paused=False, is_limited=False, is_up=True)
 DOWN = GroupLook(is_paused=False, is_limited=False, is_up=False)
+FENCED = GroupLook(is_paused=False, is_limited=False, is_up=False, is_fenced=True)
 PAUSED = GroupLook(is_paused=True, is_limited=False, is_up=True)
 LIMITED = GroupLook(is_paused=False, is_limited=True, is_up=True)
 
@@ -61,6 +62,10 @@ def reason(
         ({"a": PAUSED}, Reason.PAUSED_GROUP),
         ({"a": PAUSED, "b": DOWN}, Reason.CIRCUIT_OPEN),
         ({"a": PAUSED, "b": UP}, Reason.QUEUED),
+        ({"a": FENCED}, Reason.FENCED),
+        ({"a": FENCED, "b": DOWN}, Reason.CIRCUIT_OPEN),
+        ({"a": FENCED, "b": PAUSED}, Reason.FENCED),
+        ({"a": FENCED, "b": UP}, Reason.QUEUED),
         ({"a": LIMITED, "b": DOWN}, Reason.RATE_LIMITED),
         ({"a": LIMITED, "b": UP}, Reason.QUEUED),
     ],
@@ -106,7 +111,7 @@ def test_what_is_sent_or_put_off_is_so_whatever_was_closed_since() -> None:
         assert reason(Place.EARLY, kind, due_ms=2000) is Reason.CLOCK_SET_BACK
 
 
-LOOKS = (UP, DOWN, PAUSED, LIMITED)
+LOOKS = (UP, DOWN, FENCED, PAUSED, LIMITED)
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from delay_protocol import FLAG_DELAY, FLAG_TAGS, ItemCode
-from delay_server.config import AdmissionConfig, ListenerConfig, StorageConfig
+from delay_server.config import AdmissionConfig, ListenerConfig, StorageConfig, WheelConfig
 from delay_server.server import serve
 from delay_transport import ListenError
 from sender import SenderConfig
@@ -739,3 +739,29 @@ async def test_damaged_bytes_are_not_delivered_and_are_shown() -> None:
         again["sequence"] = sequence
         server._undeliverable(again)
         assert server.undeliverable == 1
+
+
+async def test_s8_a_restart_takes_no_more_into_memory_than_it_may_and_delivers_all() -> None:
+    world = World()
+    config = make_config(wheel=WheelConfig(entries_max=80, lane_entries_min=10, lanes_max=2))
+    count = 40 * 80
+    async with world.serving(config, has_broker=False):
+        producer = await world.connect()
+        now_ms = world.now_ms
+        # All within the two hours that a start looks at; half of it is overdue by then.
+        for first in range(0, count, 400):
+            await producer.send(
+                *(
+                    make_item(f"m{n}", now_ms + 1000 + n * 36, subject=f"s{n % 3}")
+                    for n in range(first, first + 400)
+                )
+            )
+    await trio.sleep(60)
+    async with world.serving(config) as server:
+        most = 0
+        with trio.fail_after(1200):
+            while len(world.broker.ids) < count:
+                most = max(most, server.filing.held)
+                await trio.sleep(0.05)
+        assert most <= 100
+        assert sorted(world.broker.ids) == sorted(f"m{n}" for n in range(count))

@@ -204,3 +204,39 @@ def test_a_node_is_not_drained_at_a_meta_server(world: World) -> None:
     assert result.exit_code == ExitCode.USAGE
     assert "a node is brought to rest at the node: give --server" in result.output
     assert world.changes == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "error"),
+    [
+        (
+            {"phase": "running", "done": False, "waits_for": [], "held": 0, "in_flight": 2},
+            "the node is running; 0 due messages wait in it, 2 are in flight",
+            "not at rest: somebody has undone it meanwhile, and the node goes on as before",
+        ),
+        (
+            {
+                "phase": "resting",
+                "done": False,
+                "waits_for": ["50 messages in flight to be answered"],
+                "held": 0,
+                "in_flight": 50,
+            },
+            "the node is resting; 0 due messages wait in it, 50 are in flight",
+            "not at rest: 50 messages in flight to be answered",
+        ),
+        (
+            {"phase": "resting", "done": True, "waits_for": [], "held": 3, "in_flight": 0},
+            "the node is resting; 3 due messages wait in it, 0 are in flight",
+            "",
+        ),
+    ],
+)
+def test_what_is_said_of_a_node_and_why_it_is_not_at_rest(
+    answer: dict[str, Any], said: str, error: str
+) -> None:
+    with answering(lambda *_: (200, json.dumps(answer).encode())) as server:
+        result = CliRunner().invoke(main, ["drain", "--server", server, "--seconds", "0"])
+    assert result.stdout == f"{said}\n"
+    assert result.stderr == (f"Error: {error}\n" if error else "")
+    assert result.exit_code == (ExitCode.REFUSED if error else 0)

@@ -37,3 +37,26 @@ def test_damage_to_the_audit_is_said_below_it() -> None:
         result = CliRunner().invoke(main, ["controls", "--audit", "--server", address])
     assert result.exit_code == 0
     assert r"damaged: audit/1.log at 7, 9 bytes: no\x1b JSON" in result.output
+
+
+def test_a_rule_is_for_a_subject_or_for_a_group() -> None:
+    both = CliRunner().invoke(main, ["pause", "--subject", "a", "--group", "g"])
+    neither = CliRunner().invoke(main, ["pause"])
+    assert (both.exit_code, neither.exit_code) == (2, 2)
+    assert "not both" in both.stderr
+    assert "not both" not in neither.stderr
+
+
+@pytest.mark.parametrize(
+    ("sequences", "said"),
+    [
+        (["1"], "1 is no dead letter, or was settled before\n"),
+        (["1", "2"], "2 are no dead letters, or were settled before\n"),
+    ],
+)
+def test_what_is_no_dead_letter_is_counted(sequences: list[str], said: str) -> None:
+    answer = {"matched": 0, "done": 0, "damaged": [], "next": None, "examined": 0}
+    with answering(lambda *_: (200, msgspec.json.encode(answer))) as server:
+        result = CliRunner().invoke(main, ["dead", "requeue", *sequences, "--server", server])
+    assert said in result.stderr
+    assert result.exit_code == 7

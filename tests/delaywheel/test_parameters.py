@@ -1,11 +1,15 @@
 """What people type for delays, moments and attributes means what they think, or is refused."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from delaywheel.parameters import DELAY, MINUTE, MOMENT, PAIR
+from delaywheel.main import main
+from delaywheel.parameters import DELAY, MINUTE, MOMENT, PAIR, FiniteRange
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,46 @@ def test_a_delay_is_a_number_with_units(text: str, seconds: float) -> None:
 def test_what_is_no_delay_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         DELAY.convert(text, None, None)
+
+
+@pytest.mark.parametrize("value", ["nan", "NaN", "-nan", "inf", "-inf", "Infinity", "1e400"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("limit", "--subject", "a", "--rate"),
+        ("limit", "--meta", "127.0.0.1:1", "--group", "g", "--rate"),
+        ("weight", "--group", "g", "--weight"),
+        ("weight", "--meta", "127.0.0.1:1", "--group", "g", "--weight"),
+        ("drain", "--seconds"),
+        ("status", "--every"),
+        ("topology", "--every"),
+        ("admin", "limit", "change", "--new-subjects-per-second-max"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_before_anybody_is_asked(
+    command: tuple[str, ...], value: str
+) -> None:
+    result = CliRunner().invoke(main, [*command, value])
+    assert result.exit_code == 2
+    assert "Invalid value" in result.stderr
+
+
+def test_every_number_with_a_fraction_that_a_command_takes_is_finite() -> None:
+    found = dict(_fractions(main, ()))
+    assert len(found) >= 6
+    assert all(isinstance(kind, FiniteRange) for kind in found.values()), found
+
+
+def _fractions(
+    command: click.Command, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.ParamType[Any]]]:
+    """Yield the type of each option of a command, and those below it, that is such a number."""
+    for parameter in command.params:
+        if isinstance(parameter.type, click.types.FloatParamType | click.FloatRange):
+            yield (*path, parameter.name or ""), parameter.type
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            yield from _fractions(one, (*path, name))
 
 
 def test_a_moment_keeps_its_zone() -> None:

@@ -66,6 +66,14 @@ def test_the_server_is_asked_and_its_answer_shown(address: str) -> None:
     assert "1,234,567" in result.output
 
 
+def test_the_server_may_be_named_as_other_commands_have_it(address: str) -> None:
+    result = CliRunner().invoke(main, ["status", "--server", address, "--json"])
+    assert json.loads(result.output) == STATUS
+    result = CliRunner().invoke(main, ["status", address, "--server", address])
+    assert result.exit_code == 2
+    assert "not both" in result.stderr
+
+
 def test_json_is_the_answer_itself(address: str) -> None:
     result = CliRunner().invoke(main, ["status", address, "--json"])
     assert json.loads(result.output) == STATUS

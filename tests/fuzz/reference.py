@@ -141,15 +141,13 @@ def read_attributes(body: bytes) -> list[tuple[bytes, bytes]]:
     return pairs
 
 
-def read_reply(body: bytes) -> dict[bytes, tuple[int, bytes]]:
-    """Take the answer to a SEND_MESSAGE; of a repeated id the last counts. CutOffError."""
+def read_reply(body: bytes) -> list[tuple[bytes, int, bytes]]:
+    """Take the rows of the answer to a SEND_MESSAGE: message id, code, remark. CutOffError."""
     reader = Reader(body)
-    results = {}
+    rows = []
     while not reader.at_end:
-        message_id = reader.string()
-        code = reader.number(4)
-        results[message_id] = (code, reader.string())
-    return results
+        rows.append((reader.string(), reader.number(4), reader.string()))
+    return rows
 
 
 def read_string_map(body: bytes, entries_max: int) -> dict[bytes, bytes]:

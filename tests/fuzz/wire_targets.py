@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -50,7 +50,7 @@ from delay_protocol import (
 )
 from delay_server.admission import DAY_MS, Admission, AdmissionLimits
 from delay_server.intake import Intake
-from sender.answers import UNTOLD, is_broker_sick, item_codes, permanent
+from sender.answers import is_broker_sick, item_codes, permanent
 from storage.item_formats import qmq_item_fault, qmq_message_id
 from tests.fuzz.mending import whole_frames, whole_items
 from tests.fuzz.reference import (
@@ -285,18 +285,27 @@ def send_reply(data: bytes) -> None:
         assert found is None
         assert attempt(MalformedReplyError, item_codes, ReadItems([VECTOR_ITEM]), data) is None
         return
+    # Of a repeated id the last counts.
     assert found == {
-        name: (code, remark.decode(errors="replace")) for name, (code, remark) in expected.items()
+        name: (code, remark.decode(errors="replace")) for name, code, remark in expected
     }
+    rows = len(expected)
+    assert attempt(MalformedReplyError, partial(decode_send_reply, results_max=rows), data) == found
+    if rows:
+        fewer = partial(decode_send_reply, results_max=rows - 1)
+        assert attempt(MalformedReplyError, fewer, data) is None
     again = attempt(LocalProtocolError, encode_send_reply, [(name, *found[name]) for name in found])
     # A remark that was no text may not fit when it has become one.
     if again is not None:
         assert decode_send_reply(again) == found
-    names = [b"m1", *list(expected)[:8]]
-    codes = item_codes(ReadItems([_item_called(name) for name in names]), data)
-    stranger = any(code for name, (code, _) in found.items() if name not in names)
-    unlisted = UNTOLD if stranger else ItemCode.SUCCESS
-    assert codes.tolist() == [found.get(name, (unlisted, ""))[0] for name in names]
+    names = [b"m1", *list(found)[:8]]
+    items = ReadItems([_item_called(name) for name in names])
+    codes = attempt(MalformedReplyError, item_codes, items, data)
+    if any(name not in names for name in found) or rows > len(names):
+        assert codes is None
+        return
+    assert codes is not None
+    assert codes.tolist() == [found.get(name, (ItemCode.SUCCESS, ""))[0] for name in names]
     assert len(permanent(codes)) == len(codes)
     is_broker_sick(codes)
 
@@ -471,11 +480,13 @@ def _compare_outcomes(receivers: Sequence[_Once], answers: Sequence[Frame]) -> N
     taken: Counter[bool] = Counter()
     for number, receiver in enumerate(receivers, start=1):
         answer = first.get(number)
-        results = None
+        rows = None
         if answer is not None and answer.code == 0:
-            results = attempt(CutOffError, read_reply, answer.body)
+            rows = attempt(CutOffError, read_reply, answer.body)
+        is_answer = rows is not None and len(rows) <= _ITEMS
+        codes = {name: code for name, code, _ in rows or ()}
         for position, outcome in receiver.outcomes.items():
-            is_taken = results is not None and results.get(b"m%d" % position, (0, b""))[0] in {0, 2}
+            is_taken = is_answer and codes.get(b"m%d" % position, 0) in {0, 2}
             assert isinstance(outcome, Receipt if is_taken else DelaywheelError)
             taken[is_taken] += 1
     assert taken.total() == _IN_FLIGHT * _ITEMS

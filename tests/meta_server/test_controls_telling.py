@@ -16,6 +16,7 @@ from delay_protocol.node_controls import (
     encode_node_controls,
     id_of,
 )
+from tests.asgi import JSON
 from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Fault
 from tests.meta_server.meta_rig import Peer, World, make_config, node, until
@@ -89,6 +90,26 @@ async def test_an_answer_that_nothing_is_new_comes_after_a_while() -> None:
         began = trio.current_time()
         assert await one.ask() is None
         assert HOLD_S <= trio.current_time() - began < HOLD_S + 1
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b'"nan"'])
+async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(number: bytes) -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await registered(world)
+        for kind, key, name in (
+            ("subjects", "subject", "rate_per_s"),
+            ("groups", "group", "rate_per_s"),
+            ("groups", "group", "weight"),
+        ):
+            path = f"/controls/c1/{kind}"
+            await http.change("PATCH", path, {key: "a", name: 7})
+            before = await http.get("/controls/c1")
+            raw = b'{"%s":"a","%s":%s}' % (key.encode(), name.encode(), number)
+            answer = await http.ask("PATCH", f"/api/v1{path}", raw=raw, headers=JSON)
+            assert answer.code == 400
+            assert (await http.get("/controls/c1")) == before
 
 
 async def test_it_is_shown_by_which_version_each_node_goes_or_why_by_none() -> None:

@@ -281,6 +281,30 @@ def make_garbage_body(broker: FakeBroker) -> None:
     broker.script = lambda _request: Reply(body=b"\x7f\xff")
 
 
+def make_unheard_of(broker: FakeBroker) -> None:
+    broker.script = lambda request: refuse(99, *request.ids)
+
+
+def make_answering_of_others(broker: FakeBroker) -> None:
+    broker.script = lambda _request: refuse(ItemCode.BLOCK, *(b"not-m%d" % n for n in range(5)))
+
+
+def make_talkative(broker: FakeBroker) -> None:
+    """Answer with a row of 11 bytes for each byte of a request, which is far within its bound."""
+    row = encode_send_reply([(b"abc", 1, "")])
+    broker.script = lambda request: Reply(body=row * (len(request.frame.body) // len(row)))
+
+
+def make_endless(broker: FakeBroker) -> None:
+    """Announce 16 MB in answer to anything, and send some of it."""
+
+    def script(request: Received) -> Reply:
+        answer = encode_response(request.frame, code=0, body=bytes(1000))
+        return Reply(raw=(16_000_000).to_bytes(4, "big") + answer[4:])
+
+    broker.script = script
+
+
 def make_deaf(broker: FakeBroker) -> None:
     broker.is_deaf = True
 
@@ -298,6 +322,10 @@ FAULTS: list[Callable[[FakeBroker], None]] = [
     make_read_only,
     make_garbage,
     make_garbage_body,
+    make_unheard_of,
+    make_answering_of_others,
+    make_talkative,
+    make_endless,
     make_deaf,
 ]
 
@@ -448,17 +476,31 @@ class Rig:
         self.facts += [Fact(s, at_ms, group, outcome) for s in entries["sequence"].tolist()]
 
     def offer(
-        self, count: int, *, in_ms: int = 0, size: int = 20, lane: int = 0, late: bool = False
+        self,
+        count: int,
+        *,
+        in_ms: int = 0,
+        size: int = 20,
+        lane: int = 0,
+        late: bool = False,
+        subject: int = 0,
     ) -> Entries:
-        """Offer messages that became due `in_ms` from now."""
+        """Offer messages of a subject, by its number, that became due `in_ms` from now."""
         dues_ms = [self.wall.now_ms() + in_ms] * count
-        return self.offer_due(dues_ms, size=size, lane=lane, late=late)
+        return self.offer_due(dues_ms, size=size, lane=lane, late=late, subject=subject)
 
     def offer_due(
-        self, dues_ms: Sequence[int], *, size: int = 20, lane: int = 0, late: bool = False
+        self,
+        dues_ms: Sequence[int],
+        *,
+        size: int = 20,
+        lane: int = 0,
+        late: bool = False,
+        subject: int = 0,
     ) -> Entries:
         """Offer messages due at these times."""
         entries = self.store.add(dues_ms, size=size)
+        entries["subject"] = subject
         self.dues_ms += dues_ms
         self.sender.offer(entries, lane=lane, late=late)
         return entries

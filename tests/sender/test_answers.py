@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol import Item, ItemCode, MalformedReplyError, encode_item, encode_send_reply
-from sender.answers import UNTOLD, is_broker_sick, item_codes, permanent
+from sender.answers import answer_bytes_max, is_broker_sick, item_codes, permanent
 from sender.outcomes import Outcome
 from sender.parcels import Batch, Parcel, gathered
 from sender.sender import release_at
@@ -29,6 +29,8 @@ CONFIG = replace(
 CODES = [*ItemCode, 99]
 OUTCOMES = {ItemCode.SUCCESS: Outcome.DELIVERED, ItemCode.MESSAGE_DUPLICATE: Outcome.KNOWN}
 PERMANENT = {ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK}
+NOTHING = -77
+"""Instead of a code: the answer is no answer."""
 Told = tuple[str, int]
 """What a group's answer says about an item, once."""
 
@@ -78,15 +80,34 @@ def test_items_of_one_id_share_what_is_said_of_it() -> None:
 
 
 def test_of_an_id_listed_twice_the_last_counts() -> None:
-    assert codes_of(["a"], [("a", 4), ("a", 2)]) == [2]
+    assert codes_of(["a", "a"], [("a", 4), ("a", 2)]) == [2, 2]
 
 
-def test_a_failure_of_a_stranger_leaves_open_who_is_meant() -> None:
-    assert codes_of(["a", "b"], [("x", 6), ("b", 2)]) == [UNTOLD, 2]
+@pytest.mark.parametrize("code", [0, 2, 3, 6, 99])
+def test_an_answer_that_lists_a_stranger_is_believed_in_nothing(code: int) -> None:
+    with pytest.raises(MalformedReplyError, match=r"1 ids that were not sent, the first is b'xyz'"):
+        codes_of(["a", "b"], [("b", 2), ("xyz", code)])
 
 
-def test_a_success_of_a_stranger_means_nobody() -> None:
-    assert codes_of(["a", "b"], [("x", 0)]) == [0, 0]
+def test_an_answer_that_lists_more_than_the_items_is_read_no_further() -> None:
+    whole = encode_send_reply([(b"a", 6, "")] * 2)
+    with pytest.raises(MalformedReplyError, match="more results than the 2 items"):
+        item_codes(items_of("a", "b"), whole + b"\xff" * 100)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.integers(0, 400)), min_size=1))
+def test_there_is_room_for_every_answer_with_remarks_of_the_bound(
+    rows: list[tuple[bytes, int]],
+) -> None:
+    remark_bytes = 400
+    answer = encode_send_reply([(name, 6, "r" * size) for name, size in rows])
+    size = sum(40 + len(name) for name, _ in rows)
+    most = answer_bytes_max(items=len(rows), size=size, remark_bytes=remark_bytes)
+    assert 24 + len(answer) <= most
+    assert most <= 24 + size + len(rows) * (8 + remark_bytes) + 2**15
+    # One remark of any length has room in the answer to a single item.
+    one = encode_send_reply([(rows[0][0], 6, "r" * (2**15 - 1))])
+    assert 24 + len(one) <= answer_bytes_max(items=1, size=size, remark_bytes=remark_bytes)
 
 
 def test_an_answer_that_cannot_be_read_is_an_error() -> None:
@@ -124,16 +145,18 @@ def test_an_illegal_subject_and_a_block_are_permanent_and_nothing_else_is() -> N
         ([4, 0], False),
         ([6, 2], False),
         ([3, 5, 3], False),
-        ([UNTOLD], False),
+        ([99, 99], True),
+        ([-1, 3], True),
+        ([2**31 - 1], True),
+        ([7, 0], False),
+        ([99, 2], False),
     ],
 )
 def test_a_broker_is_sick_if_it_takes_nothing_for_reasons_of_its_own(
     codes: list[int], is_sick: object
 ) -> None:
     ids = [str(number) for number in range(len(codes))]
-    answer = [(i, code) for i, code in zip(ids, codes, strict=True) if code != UNTOLD]
-    if UNTOLD in codes:
-        answer.append(("x", 6))
+    answer = list(zip(ids, codes, strict=True))
     body = encode_send_reply([(i.encode(), code, "") for i, code in answer])
     assert is_broker_sick(item_codes(items_of(*ids), body)) is is_sick
 
@@ -142,13 +165,14 @@ def test_a_broker_is_sick_if_it_takes_nothing_for_reasons_of_its_own(
     st.lists(st.sampled_from("abcdef"), min_size=1, max_size=10),
     st.dictionaries(st.sampled_from("abcdefxy"), st.sampled_from([*ItemCode, 99, -2])),
 )
-def test_every_listed_item_has_its_code_and_no_other_is_taken_for_delivered_in_doubt(
+def test_every_listed_item_has_its_code_and_all_others_were_taken(
     ids: list[str], listed: dict[str, int]
 ) -> None:
-    codes = codes_of(ids, list(listed.items()))
-    in_doubt = any(code for message_id, code in listed.items() if message_id not in ids)
-    for message_id, code in zip(ids, codes, strict=True):
-        assert code == listed.get(message_id, UNTOLD if in_doubt else 0)
+    if listed.keys() <= set(ids):
+        assert codes_of(ids, list(listed.items())) == [listed.get(one, 0) for one in ids]
+        return
+    with pytest.raises(MalformedReplyError):
+        codes_of(ids, list(listed.items()))
 
 
 def moody(group: str, chance: random.Random, told: dict[bytes, list[Told]]) -> Script:
@@ -161,8 +185,7 @@ def moody(group: str, chance: random.Random, told: dict[bytes, list[Told]]) -> S
         if chance.random() < 0.1:
             failures[b"nobody's"] = int(ItemCode.STORE_ERROR)
         for one, code in codes.items():
-            unlisted = UNTOLD if b"nobody's" in failures else 0
-            told.setdefault(one, []).append((group, code or unlisted))
+            told.setdefault(one, []).append((group, NOTHING if b"nobody's" in failures else code))
         return Reply(failures=failures)
 
     return answer
@@ -178,6 +201,7 @@ def fate(told: Sequence[Told], *, groups: int) -> tuple[int, object]:
         if code in {ItemCode.SUCCESS, ItemCode.MESSAGE_DUPLICATE}:
             return number, (group, OUTCOMES[ItemCode(code)])
         if code not in PERMANENT:
+            # It is tried again.
             continue
         history.append((group, code))
         refusers = {one for one, _ in history}
@@ -224,7 +248,7 @@ async def test_each_item_is_delivered_tried_again_or_given_up_by_its_own_codes(
         counts = [status.counts for status in rig.sender.status()]
         assert sum(one.delivered for one in counts) == counted[ItemCode.SUCCESS]
         assert sum(one.known for one in counts) == counted[ItemCode.MESSAGE_DUPLICATE]
-        assert sum(one.possible_duplicates for one in counts) == counted[UNTOLD]
+        assert sum(one.possible_duplicates for one in counts) == counted[NOTHING]
 
 
 async def test_items_that_were_refused_a_few_at_a_time_are_tried_again_together() -> None:

@@ -7,7 +7,14 @@ import pytest
 import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair
 
-from delay_protocol import CommandCode, Frame, FrameDecoder, encode_request, encode_response
+from delay_protocol import (
+    CommandCode,
+    Frame,
+    FrameDecoder,
+    FrameSizeError,
+    encode_request,
+    encode_response,
+)
 from sender.connection import BrokerConnection, End, Request
 from sender.parcels import first_try, joined
 from tests.sender.broker_rig import ENTRY, ReadItems
@@ -32,7 +39,9 @@ class Source:
         if not self.left:
             return None
         self.left -= 1
-        return Request(joined([first_try(np.zeros(1, ENTRY))]), ReadItems([b"x"]), 1), b"x"
+        return Request(
+            joined([first_try(np.zeros(1, ENTRY))]), ReadItems([b"x"]), 1, remark_bytes=9
+        ), b"x"
 
     def answered(self, request: Request, answer: Frame) -> None:
         assert len(request.batch) == 1
@@ -47,9 +56,16 @@ class Source:
         self.stalls.append(trio.current_time())
 
 
-def connect(stream: trio.abc.Stream, source: Source) -> BrokerConnection:
+def connect(
+    stream: trio.abc.Stream, source: Source, *, answer_bytes_max: int = 1000
+) -> BrokerConnection:
     connection = BrokerConnection(
-        stream, source, answer_bytes_max=1000, request_timeout_s=5, stall_s=0.25, heartbeat_s=15
+        stream,
+        source,
+        answer_bytes_max=answer_bytes_max,
+        request_timeout_s=5,
+        stall_s=0.25,
+        heartbeat_s=15,
     )
     source.connection = connection
     return connection
@@ -166,6 +182,79 @@ async def test_an_answer_larger_than_the_limit_ends_the_connection() -> None:
         end, detail = await connect(ours, Source(requests=1)).run()
     assert end is End.GARBAGE
     assert "1000" in detail
+
+
+def lie(request: Frame, *, size: int, opaque: int | None = None) -> bytes:
+    """Return the head of an answer that says to be so long, and a few bytes of it."""
+    frame = encode_response(request, code=0, body=bytes(size - 24))
+    number = request.opaque if opaque is None else opaque
+    return frame[:14] + number.to_bytes(4, "big") + frame[18:40]
+
+
+@pytest.mark.parametrize("what", ["its own", "a late one", "a heartbeat's"])
+async def test_an_answer_that_announces_more_than_its_request_can_have_is_not_waited_for(
+    what: str,
+) -> None:
+    # One item of one byte: a row of 8, an id of 1, a remark as long as there can be.
+    most = 24 + 8 + 1 + 2**15 - 1 if what != "a heartbeat's" else 24 + 2**15 - 1
+    for size, expected in ((most, End.LOST), (most + 1, End.GARBAGE)):
+        ours, theirs = memory_stream_pair()
+        source = Source(requests=0 if what == "a heartbeat's" else 1)
+        connection = connect(ours, source, answer_bytes_max=1 << 20)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def peer(size: int = size, theirs: trio.abc.Stream = theirs) -> None:
+                (frame,) = await frames_of(theirs, 1)
+                opaque = 99 if what == "a late one" else None
+                await theirs.send_all(lie(frame, size=size, opaque=opaque))
+                await trio.sleep(1)
+                await theirs.aclose()
+
+            began = trio.current_time()
+            end, detail = await connection.run()
+            took_s = trio.current_time() - began
+        assert end is expected
+        if end is End.GARBAGE:
+            assert f"{size - 4}" in detail
+            assert f"limit {most} bytes" in detail
+            assert took_s < 16
+            # What becomes of it is up to whoever takes it back.
+            assert [request is None for request in connection.in_flight.values()] == [
+                what == "a heartbeat's"
+            ]
+
+
+async def test_a_whole_answer_that_is_too_long_is_no_answer() -> None:
+    ours, theirs = memory_stream_pair()
+    source = Source(requests=1)
+    connection = connect(ours, source, answer_bytes_max=1 << 20)
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def peer() -> None:
+            (frame,) = await frames_of(theirs, 1)
+            await theirs.send_all(encode_response(frame, code=0, body=bytes(33_000)))
+
+        end, _ = await connection.run()
+    assert end is End.GARBAGE
+    assert not source.answers
+    assert len(connection.in_flight) == 1
+
+
+async def test_a_hello_is_not_answered_at_length() -> None:
+    ours, theirs = memory_stream_pair()
+    connection = connect(ours, Source(), answer_bytes_max=1 << 20)
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def peer() -> None:
+            (frame,) = await frames_of(theirs, 1)
+            await theirs.send_all(lie(frame, size=33_000))
+
+        with pytest.raises(FrameSizeError):
+            await connection.greet(b"hello", timeout_s=5)
+        assert trio.current_time() < 1
 
 
 async def test_frames_that_are_no_answers_are_dropped_and_counted() -> None:

@@ -75,6 +75,11 @@ async def test_a_broker_that_fences_our_epoch_gets_nothing_and_is_never_tried_ag
         assert states(rig) == [GroupState.FENCED, GroupState.UP]
         assert rig.brokers[0].requests == []
         assert len(rig.brokers[0].connects) == 1
+        status = rig.sender.status()[0]
+        assert status.circuit is CircuitState.OPEN
+        assert status.circuit_reason == "fenced: epoch 3 is refused, it is never tried again"
+        rig.sender.set_groups([rig.group(0, at=1), rig.group(1)])
+        assert rig.sender.status()[0].circuit is CircuitState.OPEN
         rig.assert_all_settled()
 
 

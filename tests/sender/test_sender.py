@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from delay_protocol import ItemCode, ResponseCode
-from sender import GroupState, Outcome, SenderConfig
+from sender import CircuitState, GroupState, Outcome, SenderConfig
+from sender.connection import End
 from sender.parcels import Entries
 from tests.sender.broker_rig import (
     ENTRY,
@@ -226,15 +227,22 @@ async def test_a_poisonous_item_is_tried_ever_less_often_and_delays_nobody(code:
         assert len(rig.brokers[0].connects) == 1
 
 
-async def test_a_failure_listed_under_an_id_we_did_not_send_leaves_nobody_delivered() -> None:
+@pytest.mark.parametrize("code", [ItemCode.SUCCESS, ItemCode.STORE_ERROR, ItemCode.BLOCK])
+async def test_an_answer_that_lists_an_id_we_did_not_send_leaves_nobody_delivered(
+    code: ItemCode,
+) -> None:
     def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: refuse(ItemCode.STORE_ERROR, b"m\xef\xbf\xbd")
+        rig.brokers[0].script = lambda _request: refuse(code, b"m\xef\xbf\xbd")
 
     async with rig_of(config=QUICK, setup=setup) as rig:
         rig.offer(3)
         await trio.sleep(0.05)
         assert rig.facts == []
-        assert rig.sender.status()[0].counts.possible_duplicates == 3
+        (status,) = rig.sender.status()
+        assert status.counts.possible_duplicates == 3
+        assert status.circuit is CircuitState.OPEN
+        assert "1 ids that were not sent" in status.circuit_reason
+        assert status.counts.ends[End.GARBAGE] == 1
         rig.brokers[0].script = take_all
         await trio.sleep(10)
         rig.assert_all_settled()

@@ -59,7 +59,7 @@ class Outage(enum.Enum):
     DOWN = "down"
     """It closes its connections and refuses new ones."""
     MUTE = "mute"
-    """It accepts, reads, takes what it gets, and never answers."""
+    """It accepts, reads, takes what it gets, and never answers, but for HELLOs every other time."""
     DEAF = "deaf"
     """It accepts and reads nothing."""
 
@@ -131,6 +131,7 @@ class SimBroker:
         self._hears = trio.Event()
         self._hears.set()
         self._mute = False
+        self._outages = 0
         self._serving = trio.CancelScope()
         self._healed = False
         self._recovered_s = -_STALE_S
@@ -140,6 +141,7 @@ class SimBroker:
         if self._healed or self._mute or not (self._up.is_set() and self._hears.is_set()):
             return
         self._faults[f"broker {outage.value}"] += 1
+        self._outages += 1
         self._witness.broker_down(self.name)
         if outage is Outage.DOWN:
             self._up = trio.Event()
@@ -205,7 +207,8 @@ class SimBroker:
             self._on_request(answered=False)
             await self._take_items(connection, frame, nursery)
             return
-        if self._mute:
+        greets = frame.code == CommandCode.HELLO and self._outages % 2
+        if self._mute and not greets:
             return
         code = ResponseCode.SUCCESS
         if frame.code == CommandCode.HELLO and not self._knows_hello:
@@ -250,7 +253,7 @@ class SimBroker:
                 if message_id in self._seen
             ]
         if what == "strange item":
-            # It says that it did not take one that nobody sent: any of these may be meant.
+            # It says that it did not take one that nobody sent: nobody knows what it took.
             failures.append((b"nobody's", ItemCode.BROKER_BUSY, "busy"))
         receipts = self._receive(items)
         sick = what in ("refuse", "take and fail")

@@ -8,11 +8,14 @@ of the server is looked at. What a reason has to fit:
     waiting                 it is not due by the wall clock, nor is there a minute to wait for
     clock_held, _set_back   the clock was set
     paused_subject          the operator has paused its subject (gating.py); and nothing else is
-                            said of one that is due and paused, but of what was under way
+                            said of one that is due and paused, but of what was under way; no more
+                            are counted than there may be of paused subjects
     paused_group            he has paused a group
     rate_limited            he has limited its subject or a group
-    circuit_open            no group has done its work for a while; if none did for a while, nothing
-                            is said to be queued, to be loaded or to have to wait for room
+    circuit_open            no group has done its work for a while, and been given some; if none did
+                            for a while, nothing is said to be queued, to be loaded or to have to
+                            wait for room, nor counted as queued
+    fenced                  never: no group refuses a node here
     in_flight               a broker got it, or could not be reached, at about that time
     retry_backoff           a broker got it before, or could not be reached
     dead, dead_being_…      brokers refuse it for good
@@ -43,7 +46,9 @@ from tests.simulation.gating import GateJudge, Standing
 from tests.simulation.witness import Witness
 
 _LOOKS_MAX = 4
-"""In a life of the server."""
+"""In a life of the server, at counts and single messages."""
+_GLANCES_MAX = 40
+"""In a life of the server, at the counts alone, just after something has left or was answered."""
 _EXPLAINED = 2
 """Messages for which is asked at a time: of those that are due, of those that are not, …"""
 _IN_FLIGHT_S = 8.0
@@ -54,6 +59,10 @@ _DOWN_S = 30.0
 """A group that was away for so long is known to be."""
 _CALM_S = 60.0
 """A group that did its work for so long is connected and trusted."""
+_HOPELESS_S = 10.0
+"""For less than that a group may take nothing but refuse, and be trusted still."""
+_HEARD_S = 3.0
+"""After that time an answer was heard."""
 _NOW_MS = 5_000
 """Between the time at which something is due and that at which it has left, if it can."""
 _SETTLED_S = 20.0
@@ -63,6 +72,7 @@ _BUSY = {Reason.IN_FLIGHT, Reason.RETRY_BACKOFF}
 _CLOCK = {Reason.CLOCK_HELD, Reason.CLOCK_SET_BACK}
 _DEAD = {Reason.DEAD, Reason.DEAD_BEING_RECORDED}
 _BYTES = {Reason.DAMAGED, Reason.UNREADABLE}
+_QUEUED = {Reason.QUEUED, Reason.BACKLOG}
 _TO_A_GROUP = {Reason.QUEUED, Reason.LOADING, Reason.BACKLOG, Reason.NO_ROOM}
 """Said only where some group would take it."""
 
@@ -96,11 +106,38 @@ class Stating:
     looks: int = 0
     """How often the counts were judged."""
     _backlog: trio.Event = field(default_factory=trio.Event)
+    _moved: trio.Event = field(default_factory=trio.Event)
     _in_flight: list[_InFlight] = field(default_factory=list)
 
     async def run(self, server: DelayServer) -> None:
         """Ask now and then in one life of the server, until cancelled."""
         await server.ready.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._glance, server)
+            nursery.start_soon(self._watch_outages, server)
+            await self._look(server)
+
+    async def _glance(self, server: DelayServer) -> None:
+        """Judge the counts while messages are on their way, and while nothing moves at all."""
+        chance = self.chance
+        for _ in range(_GLANCES_MAX):
+            self._moved = trio.Event()
+            with trio.move_on_after(self.length_s / _GLANCES_MAX):
+                await self._moved.wait()
+                await trio.sleep(chance.choice((0.0, 0.001, 0.01, 0.1)))
+            self._judge_counts(server)
+            await trio.sleep(chance.uniform(0, 5))
+
+    async def _watch_outages(self, server: DelayServer) -> None:
+        """Judge the counts while no group does its work."""
+        glances = 0
+        while glances < _GLANCES_MAX:
+            await trio.sleep(self.chance.uniform(0, 10))
+            if self._all_were_down(server, trio.current_time() - _DOWN_S):
+                self._judge_counts(server)
+                glances += 1
+
+    async def _look(self, server: DelayServer) -> None:
         chance = self.chance
         for _ in range(_LOOKS_MAX):
             # Half of the moments are drawn, the others are close to one at which something leaves.
@@ -118,6 +155,7 @@ class Stating:
     def something_leaves(self) -> None:
         """Hear that a request has come to a broker."""
         self._backlog.set()
+        self._moved.set()
 
     # -- what is true ------------------------------------------------------------------------
 
@@ -171,6 +209,28 @@ class Stating:
             self._groups(server), since_s, now_s
         )
 
+    def _some_circuit_is_closed(self, server: DelayServer) -> bool:
+        """Say whether a group did its work for long, and the server must have heard that it did.
+
+        A circuit is half-open until the group takes something, however long it has been well, and
+        opens if it takes nothing of several poisonous subjects for a while.
+        """
+        if not self._some_group_was_calm(server, _CALM_S):
+            return False
+        witness, now_s = self.witness, trio.current_time()
+        since_s = now_s - (_HOPELESS_S if witness.poison.one_in else _CALM_S)
+        calm = {
+            name
+            for name in self._groups(server)
+            if witness.some_broker_was_calm([name], now_s - _CALM_S, now_s)
+        }
+        for receipt in reversed(witness.receipts):
+            if receipt.at_s < since_s:
+                break
+            if receipt.at_s < now_s - _HEARD_S and receipt.broker in calm:
+                return True
+        return False
+
     def _all_were_down(self, server: DelayServer, from_s: float) -> bool:
         """Say whether every group was away all the time since then."""
         groups = self._groups(server)
@@ -200,8 +260,26 @@ class Stating:
         most = sum(possible.values())
         if not least <= said.total() <= most:
             self._complain(f"{said.total()} are counted of {least} to {most}: {found}")
+        self._judge_paused(server, said, possible)
         if self._is_clock_sure and not witness.are_facts_late():
             self._judge_waiting(server, said, left, possible)
+
+    def _judge_paused(
+        self, server: DelayServer, said: Counter[Reason], possible: dict[bytes, int]
+    ) -> None:
+        """Hold the count of what is paused against what there is of paused subjects."""
+        standing = self._standing(server)
+        if standing is None or not said[Reason.PAUSED_SUBJECT]:
+            return
+        is_paused: dict[str, bool] = {}
+        most = 0
+        for message_id, count in possible.items():
+            subject = decode_item(self.witness.items[message_id]).subject
+            if subject not in is_paused:
+                is_paused[subject] = standing.is_paused(subject)
+            most += count * is_paused[subject]
+        if said[Reason.PAUSED_SUBJECT] > most:
+            self._complain(f"{said[Reason.PAUSED_SUBJECT]} are counted as paused of {most}")
 
     def _judge_waiting(
         self,
@@ -244,7 +322,7 @@ class Stating:
     def _impossible(self, server: DelayServer) -> set[Reason]:
         """Return the reasons that nothing gives rise to."""
         witness = self.witness
-        none: set[Reason] = set()
+        none: set[Reason] = {Reason.FENCED}
         standing = self._standing(server)
         if standing is not None:
             if not standing.pauses_subjects:
@@ -255,8 +333,11 @@ class Stating:
                 none.add(Reason.RATE_LIMITED)
         if not self.is_routed:
             none.add(Reason.NO_ROUTE)
-            if self._some_group_was_calm(server, _CALM_S):
+            if self._some_circuit_is_closed(server):
                 none.add(Reason.CIRCUIT_OPEN)
+            since_s = trio.current_time() - _DOWN_S
+            if witness.all_was_well(since_s, trio.current_time()):
+                none |= _QUEUED if self._all_were_down(server, since_s) else set()
         if not witness.poison.one_in:
             none |= _DEAD
         if not (witness.damage or self.reads_fail()):

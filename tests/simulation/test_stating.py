@@ -6,11 +6,14 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from delay_server import explaining
 from delay_server.explaining import Explained, counts, find
-from delay_server.reasons import Reason
+from delay_server.reasons import Reason, Surroundings
 from delay_server.server import DelayServer
+from sender import CircuitState, GroupState
 from storage.find_row import FindRow
 from tests.simulation import stating
+from tests.simulation.broker import Outage, SimBroker
 from tests.simulation.clock import SimClock
 from tests.simulation.determinism import run_deterministic
 from tests.simulation.scenario import Scenario
@@ -21,6 +24,8 @@ _SEEDS = range(1, 25)
 _QUIET = Scenario(name="quiet", disturbances={"drift": 1}, gating=0.0, small_disk=0.0)
 _POISONED = dataclasses.replace(_QUIET, name="quiet, with poison", poison=1.0)
 _GATED = dataclasses.replace(_QUIET, name="an operator", gating=1.0, hot_ahead_s=(10, 600))
+
+_MUTE = dataclasses.replace(_QUIET, name="its only group is mute", groups=(1,), long_outages=8)
 
 _Counts = dict[str, int]
 
@@ -59,6 +64,7 @@ def _as_if(reason: Reason, other: Reason) -> Callable[[_Counts], _Counts]:
         (_as_if(Reason.WAITING, Reason.CLOCK_HELD), _QUIET),
         (_as_if(Reason.WAITING, Reason.DAMAGED), _QUIET),
         (_as_if(Reason.PAUSED_SUBJECT, Reason.WAITING), _GATED),
+        (_as_if(Reason.IN_FLIGHT, Reason.PAUSED_SUBJECT), _GATED),
         (lambda found: found | {Reason.QUEUED.value: 1000}, _QUIET),
     ],
 )
@@ -67,6 +73,36 @@ def test_counts_that_cannot_be_are_noticed(
 ) -> None:
     monkeypatch.setattr(stating, "counts", lambda server: lie(counts(server)))
     assert _is_noticed(scenario)
+
+
+def test_what_waits_behind_probes_that_nobody_answers_is_not_said_to_be_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def look(server: DelayServer) -> Surroundings:
+        """Take a circuit that is half-open for one that is closed."""
+        found = explaining_surroundings(server)
+        groups = {
+            status.name: dataclasses.replace(
+                found.groups[status.name],
+                is_up=status.state is GroupState.UP and status.circuit is not CircuitState.OPEN,
+            )
+            for status in server.sender.status()
+        }
+        return dataclasses.replace(found, groups=groups)
+
+    begin = SimBroker.fail
+
+    def fall_mute(broker: SimBroker, _outage: Outage) -> None:
+        broker._outages = 0
+        begin(broker, Outage.MUTE)
+
+    explaining_surroundings = explaining.surroundings
+    monkeypatch.setattr(SimBroker, "fail", fall_mute)
+    assert not judge(World(4, scenario=_MUTE)).violations
+    monkeypatch.setattr(explaining, "surroundings", look)
+    violations = judge(World(4, scenario=_MUTE)).violations
+    assert violations
+    assert all("counted are ['queued'], without cause" in text for text in violations)
 
 
 @pytest.mark.parametrize(
