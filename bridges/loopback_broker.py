@@ -51,6 +51,7 @@ from delay_transport import (
     Server,
     format_address,
     parse_address,
+    parse_peer_address,
     serve_connections,
     system_runtime,
 )
@@ -423,7 +424,7 @@ def run(
     config = LoopbackBrokerConfig(
         listen=parse_address(listen),
         group=group,
-        meta=tuple(map(parse_address, meta)),
+        meta=tuple(map(parse_peer_address, meta)),
         record=record,
         print_line=None if quiet else _print,
         refuse_every=refuse_every,

@@ -1,9 +1,9 @@
 """Settings of a client. The defaults suit a service that sends now and then and one that floods."""
 
-import ipaddress
-import re
 from dataclasses import dataclass, fields
 from typing import Final
+
+from delay_protocol.addresses import AddressFaultError, read_address
 
 DEFAULT_SERVERS: Final = ("127.0.0.1:20801",)
 """Where a delay server listens on a developer's machine."""
@@ -118,24 +118,11 @@ class ClientConfig:
 
 
 def parse_server(text: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; an IPv6 literal stands in brackets, `[::1]:20801`."""
-    host, _, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    is_host = _is_ipv6(bare) if bare != host else _HOST_NAME.fullmatch(host)
-    if not is_host or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"{text!r} is not an address: write host:port, or [::1]:20801 for IPv6")
-    # The length first: int() refuses thousands of digits with an error of its own.
-    if len(port) > 5 or not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r} is not an address: ports go from 1 to 65535")
-    return bare, int(port)
+    """Return host and port of `host:port`; an IPv6 literal stands in brackets, `[::1]:20801`.
 
-
-_HOST_NAME = re.compile(r"[^\s:/@\[\]]+")
-
-
-def _is_ipv6(host: str) -> bool:
+    Raises ValueError for anything else.
+    """
     try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
+        return read_address(text, port_min=1)
+    except AddressFaultError as fault:
+        raise ValueError(f"{text!r} is not an address: {fault}") from fault

@@ -26,6 +26,7 @@ from delay_transport import (
     ConnectionLimits,
     format_address,
     parse_address,
+    parse_peer_address,
     settings_file,
 )
 from delay_transport.meta_address import MetaAddressLimits
@@ -339,7 +340,8 @@ class HttpConfig:
     are for whoever reaches it, and a clock is accepted for callers on this machine only."""
 
     connections_max: int = 64
-    """Open connections. One more is accepted and closed at once."""
+    """Open connections. For one more another one is closed that has not sent a whole request, the
+    oldest from where most come; where all are being answered, it is closed itself."""
 
     header_bytes_max: int = 16 * KIB
     """Bytes of a request's line and headers. One with more is answered 431, and its connection
@@ -476,7 +478,7 @@ class MetaConfig(MetaAddressLimits):
         found = []
         for text in filter(None, (part.strip() for part in self.addresses.split(","))):
             try:
-                found.append(parse_address(text))
+                found.append(parse_peer_address(text))
             except AddressError as error:
                 raise ValueError(f"addresses: {error}") from error
         return tuple(found)
@@ -629,7 +631,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             require_name("the name of a broker group", name)
             place, *more = address.split(",")
             try:
-                host, port = parse_address(place)
+                host, port = parse_peer_address(place)
             except AddressError as error:
                 raise ValueError(f"the address of broker {name!r}: {error}") from error
             groups.append(

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import structlog
 
 from delay_protocol import BrokerGroupInfo
+from delay_protocol.controls import ControlsError, check_group_name
 from delay_protocol.meta_session import MetaSession, Standing
 from delay_server.lanes import NO_ROUTE, Lanes, Subjects
 from delay_transport import AddressError, parse_address
@@ -38,6 +39,9 @@ _STEP: Final = 1000
 
 SOURCE: Final = "meta server"
 
+_HOST_SHOWN: Final = 255
+"""Characters kept of what is no host: it goes into logs and the status."""
+
 
 @dataclass(slots=True)
 class RouteCounts:
@@ -49,6 +53,8 @@ class RouteCounts:
     """Subjects asked for anew because a broker refused them or could not be reached."""
     untaken: int = 0
     """Times a subject could not be asked for, because so many are."""
+    nameless: int = 0
+    """Times a broker group was left out because of its name."""
 
 
 class SubjectRoutes:
@@ -166,17 +172,27 @@ class SubjectRoutes:
             self._count(before, -1)
 
     def _note_masters(self, groups: Sequence[BrokerGroupInfo]) -> None:
-        """Note where groups are: whoever was heard of last is right."""
+        """Note where groups are: whoever was heard of last is right.
+
+        One at what is no address is like one that cannot be reached: the sender says so of it, and
+        why. One whose name could not be written down is none.
+        """
         for group in groups:
             if self._masters.get(group.name) == group.master:
                 continue
             try:
-                parse_address(group.master)
-            except AddressError as error:
-                _log.warning("a broker group has no address", group=group.name, error=str(error))
+                check_group_name(group.name)
+            except ControlsError as error:
+                self._note_nameless(error)
                 continue
             self._masters[group.name] = group.master
             self.targets_changed = True
+
+    def _note_nameless(self, error: ControlsError) -> None:
+        self.counts.nameless += 1
+        if self.counts.nameless == 1:
+            # Once: it comes with each subject that is routed there.
+            _log.warning("a broker group is left out of routes", reason=str(error))
 
     def _id(self, names: tuple[str, ...]) -> int:
         """Return the number of a set of groups."""
@@ -236,7 +252,7 @@ class SubjectRoutes:
         self.targets_changed = False
         found = []
         for name in self._with_group:
-            host, port = parse_address(self._masters[name])
+            host, port = _place_of(self._masters[name])
             found.append(BrokerGroup(name=name, host=host, port=port, source=SOURCE))
         return found
 
@@ -288,3 +304,17 @@ class SubjectRoutes:
     def routes(self) -> int:
         """How many different sets of groups there are."""
         return len(self._ids)
+
+
+def _place_of(master: str) -> tuple[str, int]:
+    """Return host and port of what a meta server says; of what is no address what looks like it.
+
+    Nobody can be connected to there, and the attempt says why.
+    """
+    try:
+        return parse_address(master)
+    except AddressError:
+        host, _, port = master.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < len(port) <= 5
+        host, port = (host, port) if is_port and host else (master, "0")
+        return host[:_HOST_SHOWN], int(port)

@@ -12,6 +12,7 @@ from delay_transport.errors import (
     ConnectError,
     ConnectionLostError,
     ListenError,
+    NoAddressError,
     RequestTimeoutError,
     TooManyInFlightError,
     TransportError,
@@ -32,6 +33,7 @@ from delay_transport.runtime import (
     ThreadExecutor,
     format_address,
     parse_address,
+    parse_peer_address,
     system_runtime,
 )
 
@@ -52,6 +54,7 @@ __all__ = [
     "ListenError",
     "Listener",
     "Network",
+    "NoAddressError",
     "RequestConnection",
     "RequestCounts",
     "RequestLimits",
@@ -66,6 +69,7 @@ __all__ = [
     "Wakeup",
     "format_address",
     "parse_address",
+    "parse_peer_address",
     "serve_connections",
     "system_runtime",
 ]

@@ -268,7 +268,8 @@ class Connection:
         self.in_flight_bytes = 0
         """Bytes of the requests begun and not done."""
         self._stream = stream
-        self._where = where
+        self.where = where
+        """What it shares its standing with (standing.py); "" if it has no address."""
         self._received = received
         self._handler = handler
         self._limits = limits
@@ -428,7 +429,7 @@ class Connection:
         self._shared.add(-self._outbox.unsent_bytes)
         self._counts.closed[reason] += 1
         if not self._was_proven and reason not in _OURS:
-            self._shared.wasted(self._where)
+            self._shared.wasted(self.where)
         log = _log.debug if reason in _ORDINARY else self._shared.warn
         log("connection closed", peer=self.peer, reason=reason.value, detail=self._detail)
         self._handler.closed(self, reason)
@@ -526,7 +527,7 @@ class Connection:
         self._is_proven = is_proven
         if is_proven and not self._was_proven:
             self._was_proven = True
-            self._shared.standing.proven(self._where, trio.current_time())
+            self._shared.standing.proven(self.where, trio.current_time())
 
     def _take_others(self, frames: list[Frame]) -> None:
         for frame in frames:

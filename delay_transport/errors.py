@@ -3,6 +3,8 @@
 * TransportError
     * AddressError: an address in a setting cannot be read, or does not resolve. Correct it.
     * ListenError: an address cannot be listened on (in use, not ours). Stop and say so.
+    * NoAddressError: what was to be connected to is no address; an OSError as well, since for who
+      connects it is one more peer that cannot be reached.
     * ConnectError: a peer cannot be reached. Nothing was sent; try again later, or elsewhere.
     * ConnectionLostError: a connection ended with requests unanswered. Each of them may or may not
       have been carried out.
@@ -28,6 +30,15 @@ class AddressError(TransportError, ValueError):
     def __init__(self, *, text: str, reason: str) -> None:
         super().__init__(f"{text!r} is not an address: {reason}")
         self.text = text
+        self.reason = reason
+
+
+class NoAddressError(TransportError, OSError):
+    """Nobody can be connected to at this host and port, because they are none."""
+
+    def __init__(self, *, address: str, reason: str) -> None:
+        super().__init__(f"cannot connect to {address}: {reason}")
+        self.address = address
         self.reason = reason
 
 

@@ -27,7 +27,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from delay_transport.errors import ListenError
-from delay_transport.runtime import format_address, parse_address
+from delay_transport.http_door import HttpDoor, raw_listener
+from delay_transport.http_guests import Guest, Guests
+from delay_transport.runtime import TcpArrival, format_address, parse_address
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -159,23 +161,38 @@ class _Server(TCPServer):
     """One connection of Hypercorn's, which chooses its protocol itself and has no hook for that."""
 
     header_bytes_max: int
+    _connection: h11.Connection | None = None
 
     async def _read_data(self) -> None:
         protocol = self.protocol.protocol
         assert isinstance(protocol, H11Protocol)
-        protocol.connection = _Http1Connection(self.header_bytes_max)
+        protocol.connection = self._connection = _Http1Connection(self.header_bytes_max)
         await super()._read_data()
+
+    def has_whole_request(self) -> bool:
+        """Say whether a request has come as a whole and its answer has not ended."""
+        connection = self._connection
+        return connection is not None and connection.their_state in {h11.DONE, h11.MUST_CLOSE}
 
 
 class _PatientStream:
     """A connection whose peer has to take what it is sent, in time."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, received: bytes) -> None:
+        """`received` is what has come from it already."""
         self.socket = stream.socket
-        self.receive_some = stream.receive_some
+        self._received = received
         self.send_eof = stream.send_eof
         self.aclose = stream.aclose
         self._stream = stream
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """Return what has come, b"" at the end."""
+        if self._received:
+            received, self._received = self._received[:max_bytes], self._received[max_bytes:]
+            await trio.lowlevel.checkpoint()
+            return received
+        return bytes(await self._stream.receive_some(max_bytes))
 
     async def send_all(self, data: bytes) -> None:
         """Send everything; raise BrokenResourceError if that takes too long."""
@@ -198,8 +215,9 @@ async def serve_application(
     """Serve until cancelled; starts with the address that is really bound.
 
     A request's line and headers have at most `header_bytes_max`; a longer one is answered 431, if
-    its peer waits for that, and its connection closed. One connection more than
-    `connections_max` is accepted and closed at once. Raises ListenError if it cannot listen there.
+    its peer waits for that, and its connection closed. For one connection more than
+    `connections_max` another one that has not sent a whole request is closed, or else it is closed
+    itself (http_guests.py). Raises ListenError if it cannot listen there.
     """
     config = hypercorn.config.Config()
     config.accesslog = None
@@ -208,26 +226,34 @@ async def serve_application(
     config.read_timeout = _READ_S  # type: ignore[assignment]
     host, port = parse_address(address)
     try:
-        listeners = await trio.open_tcp_listeners(port, host=host)
+        listeners = [*map(raw_listener, await trio.open_tcp_listeners(port, host=host))]
     except OSError as error:
         raise ListenError(address=address, reason=error.strerror or str(error)) from error
     app = ASGIWrapper(application)  # type: ignore[arg-type]
     context = WorkerContext(None)
-    open_now = 0
+    guests = Guests(connections_max)
 
-    async def serve(stream: trio.SocketStream) -> None:
+    async def serve(arrival: TcpArrival, guest: Guest, received: bytes) -> None:
         """Serve one connection. Hypercorn's own accept loop knows no limit of their number."""
-        nonlocal open_now
-        if open_now >= connections_max:
-            await stream.aclose()
-            return
-        open_now += 1
+        stream = arrival.open()
         try:
-            server = _Server(app, config, context, ConnectionState({}), _PatientStream(stream))  # type: ignore[arg-type]
-            server.header_bytes_max = header_bytes_max
-            await server
+            with trio.CancelScope() as scope:
+                guest.go = scope.cancel
+                patient = _PatientStream(stream, received)
+                server = _Server(app, config, context, ConnectionState({}), patient)  # type: ignore[arg-type]
+                server.header_bytes_max = header_bytes_max
+                guest.is_answered = server.has_whole_request
+                await server
         finally:
-            open_now -= 1
+            guests.leave(guest)
+            await trio.aclose_forcefully(stream)
 
-    task_status.started(format_address(listeners[0].socket.getsockname()[:2]))
-    await trio.serve_listeners(serve, listeners)
+    async with trio.open_nursery() as nursery:
+        door = HttpDoor(
+            guests,
+            wait_s=_IDLE_S,
+            header_bytes_max=header_bytes_max,
+            enter=lambda *arrived: nursery.start_soon(serve, *arrived),
+        )
+        task_status.started(format_address(listeners[0].address))
+        await door.run(listeners)

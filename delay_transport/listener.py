@@ -63,6 +63,18 @@ class Dispatch:
             self._on_closed(connection, reason)
 
 
+async def next_arrivals(listener: Listener) -> list[Arrival]:
+    """Return the next connections; wait while there are no descriptors or no memory for them."""
+    while True:
+        try:
+            return await listener.arrivals()
+        except OSError as error:
+            if error.errno not in _OUT_OF_RESOURCES:
+                raise
+            _log.error("cannot accept connections", reason=error.strerror)
+            await trio.sleep(_ACCEPT_AGAIN_S)
+
+
 class Server:
     """What serve_connections gives to its starter: where it listens, what happens, how to stop."""
 
@@ -121,14 +133,7 @@ class Server:
 
     async def _accept(self) -> None:
         while True:
-            try:
-                arrivals = await self._listener.arrivals()
-            except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise
-                _log.error("cannot accept connections", reason=error.strerror)
-                await trio.sleep(_ACCEPT_AGAIN_S)
-                continue
+            arrivals = await next_arrivals(self._listener)
             now = trio.current_time()
             for arrival in arrivals:
                 if self.open_connections >= self._limits.connections_max:

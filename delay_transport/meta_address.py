@@ -12,7 +12,7 @@ import h11
 import trio
 
 from delay_transport.errors import AddressError, TransportError
-from delay_transport.runtime import Address, Network, format_address, parse_address
+from delay_transport.runtime import Address, Network, format_address, parse_peer_address
 
 META_ADDRESS_PATH = "/meta/address"
 
@@ -129,8 +129,7 @@ async def _connect(network: Network, address: Address, seconds_max: float) -> tr
             return await network.connect(host, port)
     except trio.TooSlowError:
         raise _NoAnswerError(f"no connection within {seconds_max:g} s") from None
-    except (OSError, UnicodeError) as error:
-        # The latter of a host that could be no name in the DNS.
+    except OSError as error:
         raise _NoAnswerError(str(error) or type(error).__name__) from error
 
 
@@ -173,9 +172,6 @@ async def _get(stream: trio.abc.Stream, address: Address, bytes_max: int) -> byt
 
 def _address_in(body: bytes) -> Address:
     try:
-        found = parse_address(body.decode("ascii").strip())
+        return parse_peer_address(body.decode("ascii").strip())
     except (UnicodeDecodeError, AddressError) as error:
         raise _NoAnswerError(f"the answer is no address: {body[:100]!r}") from error
-    if not found[1]:
-        raise _NoAnswerError(f"the answer has no port: {body[:100]!r}")
-    return found

@@ -12,17 +12,18 @@ virtual under simulation. `Clock` is the wall, which may be set back, and the bo
 import abc
 import ctypes
 import errno
-import ipaddress
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
-from delay_transport.errors import AddressError, ListenError
+from delay_protocol.addresses import AddressFaultError, host_fault, read_address
+from delay_transport.errors import AddressError, ListenError, NoAddressError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -113,7 +114,10 @@ class Network(Protocol):
         """Bind and listen; raise ListenError if that cannot be, AddressError for a bad host."""
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
-        """Connect; raise OSError if the peer cannot be reached. The deadline is the caller's."""
+        """Connect; raise OSError if the peer cannot be reached, whatever is wrong with its name.
+
+        The deadline is the caller's.
+        """
 
 
 class Executor(Protocol):
@@ -159,24 +163,19 @@ def parse_address(text: str) -> Address:
 
     Port 0 (any free port) is let through. Raises AddressError.
     """
-    host, colon, port_text = text.rpartition(":")
-    if text.endswith("]") or not colon:
-        raise AddressError(text=text, reason="the port is missing, expected host:port")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        if not _is_ipv6(host):
-            raise AddressError(text=text, reason=f"{host!r} in brackets is not an IPv6 address")
-    elif ":" in host:
-        raise AddressError(text=text, reason="write an IPv6 address in brackets, [::1]:20801")
-    if not host:
-        raise AddressError(text=text, reason="the host is missing (0.0.0.0 stands for all)")
-    if any(letter.isspace() or letter in "[]/@" for letter in host):
-        raise AddressError(text=text, reason=f"{host!r} is not a host name")
-    # The length first: int() refuses thousands of digits with an error of its own.
-    is_number = port_text.isascii() and port_text.isdigit() and len(port_text) <= 5
-    if not is_number or int(port_text) > 65535:
-        raise AddressError(text=text, reason=f"port {port_text!r} is not a number from 0 to 65535")
-    return host, int(port_text)
+    return _read(text, port_min=0)
+
+
+def parse_peer_address(text: str) -> Address:
+    """Return host and port of `host:port` to connect to, as parse_address; port 0 is none."""
+    return _read(text, port_min=1)
+
+
+def _read(text: str, *, port_min: int) -> Address:
+    try:
+        return read_address(text, port_min=port_min)
+    except AddressFaultError as fault:
+        raise AddressError(text=text, reason=str(fault)) from fault
 
 
 def format_address(address: Address) -> str:
@@ -185,19 +184,32 @@ def format_address(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _is_ipv6(host: str) -> bool:
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
-
+_PORT_MAX = 65535
 
 _TIMEX_BYTES = 512
 """More than sizeof(struct timex) on any architecture; zeroed means: change nothing, only tell."""
 
 _TIME_ERROR = 5
 """adjtimex: the clock is not synchronised."""
+
+
+@contextmanager
+def unreachable_if_no_address(host: str, port: int) -> Iterator[None]:
+    """Raise NoAddressError, an OSError, for a host or port that nobody could connect to.
+
+    Also for what a resolver or a socket raises inside because of it, which is no OSError: of a
+    label that is too long (UnicodeError), a NUL (ValueError), a port out of range (OverflowError).
+    """
+    where = format_address((host, port))
+    fault = host_fault(host)
+    if not fault and not 0 < port <= _PORT_MAX:
+        fault = f"port {port} is not a number from 1 to {_PORT_MAX}"
+    if fault:
+        raise NoAddressError(address=where, reason=fault)
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise NoAddressError(address=where, reason=str(error)) from error
 
 
 class SystemClock:
@@ -284,9 +296,17 @@ class TcpArrival:
         """Return the stream of it."""
         return trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
 
-    async def aclose(self) -> None:
+    def fileno(self) -> int:
+        """Return its descriptor, as long as it is neither opened nor closed."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
         """Close it at once."""
         self._socket.close()
+
+    async def aclose(self) -> None:
+        """Close it at once."""
+        self.close()
 
 
 class TcpListener(Listener):
@@ -350,7 +370,7 @@ class TcpNetwork:
             found = await trio.socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:
             raise AddressError(text=where, reason=str(error)) from error
         found.sort(key=lambda entry: entry[0] != socket.AF_INET)
         family, kind, protocol, _, name = found[0]
@@ -372,7 +392,8 @@ class TcpNetwork:
 
     async def connect(self, host: str, port: int) -> trio.SocketStream:
         """Connect, trying the addresses of a name in turn (happy eyeballs)."""
-        stream = await trio.open_tcp_stream(host, port)
+        with unreachable_if_no_address(host, port):
+            stream = await trio.open_tcp_stream(host, port)
         try:
             _configure(stream)
         except OSError as error:

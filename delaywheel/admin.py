@@ -8,6 +8,7 @@ argument.
 import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from delaywheel.admin_client import Session
 from delaywheel.admin_tokens import token
 from delaywheel.http_exchange import Json
 from delaywheel.options import of_meta_server
-from delaywheel.parameters import MOMENT, PAIR, FiniteRange
+from delaywheel.parameters import DELAY, MOMENT, PAIR, FiniteRange
 from delaywheel.status import format_value
 from delaywheel.terminal import cell, wide_console
 
@@ -303,10 +304,19 @@ def change_group(
 @broker_group.command("replace", short_help="Give a broker group another master.")
 @click.argument("name")
 @click.option("--address", required=True, metavar="HOST:PORT", help="Where its new master is.")
-@_version
+@click.option(
+    "--version",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only if it has this version; without it, the one that it has when the command begins.",
+)
 @_json_option
 def replace_group(session: Session, *, name: str, address: str, version: int | None) -> None:
-    """Send clients of a broker group to another address, if it is still as it was just seen.
+    """Send clients of a broker group to another address.
+
+    Refused if somebody else changes the group while the command runs; with --version, if it was
+    changed since it had that version. A broker that goes on speaking from the old address takes the
+    group back a time-out after the new one spoke last, or should have; the audit says so.
 
     \b
     Examples:
@@ -645,7 +655,7 @@ def reduce_routes(session: Session, **body: object) -> None:
 # Subjects, consumers, clients
 
 
-@admin.group(short_help="Subjects: list, show, set their tag.")
+@admin.group(short_help="Subjects: list, show, set their tag, remove.")
 def subject() -> None:
     """Subjects that were used, or entered."""
 
@@ -700,6 +710,41 @@ def set_subject(session: Session, *, name: str, **body: object) -> None:
       delaywheel admin subject set orders.paid --tag payments
     """
     _show(session, session.ask("PUT", "subjects", name, body=body))
+
+
+@subject.command("remove", short_help="Forget subjects that nobody uses.")
+@click.argument("name", required=False)
+@click.option("--prefix", help="All that begin with this, in the place of NAME.")
+@click.option(
+    "--unseen",
+    type=DELAY,
+    default="1d",
+    show_default=True,
+    help="Only those that were made, and used by a client, no later than so long ago.",
+)
+@click.option("--dry-run", is_flag=True, help="Remove nothing; say how many would be.")
+@_json_option
+def remove_subjects(
+    session: Session, *, name: str | None, prefix: str | None, unseen: timedelta, dry_run: bool
+) -> None:
+    """Forget a subject, or all with a prefix, that no client uses, such as those of a flood.
+
+    Those of connected clients, and those that were given a tag or a route, stay. Messages of a
+    removed one are safe: it is made anew, with a route, when it is used again.
+
+    \b
+    Examples:
+      delaywheel admin subject remove --prefix flood. --unseen 1h --dry-run
+      delaywheel admin subject remove orders.piad
+    """
+    if (name is None) == (prefix is None):
+        raise click.UsageError("give either a NAME or --prefix")
+    body = {
+        **({"prefix": prefix} if name is None else {"subject": name}),
+        "unseen_ms": unseen // timedelta(milliseconds=1),
+        "dry_run": dry_run,
+    }
+    _show(session, session.ask("POST", "subject-removal", body=body))
 
 
 @admin.group(short_help="Consumers: take off-line, bring on-line.")

@@ -34,9 +34,9 @@ def ask_json(
     Raises Failure where nobody answers, or nobody who is a `server` (a "meta server") for this
     `purpose` ("can be administered").
     """
-    from delay_transport import parse_address
+    from delay_transport import parse_peer_address
 
-    host, port = parse_address(address)
+    host, port = parse_peer_address(address)
     headers = {"Accept": "application/json"}
     data = None
     if body is not None:

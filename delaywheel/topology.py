@@ -106,13 +106,13 @@ async def _ask(address: str, take: Callable[[Json], Json]) -> Json:
     """Return what is taken of a node's status, or {"error": why not}."""
     import trio
 
-    from delay_transport import AddressError, parse_address
+    from delay_transport import AddressError, TcpNetwork, parse_peer_address
 
     error = f"no answer within {NODE_TIMEOUT_S:g} s"
     with trio.move_on_after(NODE_TIMEOUT_S):
         try:
-            host, port = parse_address(address)
-            async with await trio.open_tcp_stream(host, port) as stream:
+            host, port = parse_peer_address(address)
+            async with await TcpNetwork().connect(host, port) as stream:
                 body = await _get(stream, address)
                 return take(msgspec.json.decode(body, type=dict[str, Any]))
         except (OSError, trio.BrokenResourceError, AddressError) as failed:

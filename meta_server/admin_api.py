@@ -16,7 +16,15 @@ request is answered
 """
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_type_hints
@@ -51,6 +59,7 @@ from meta_server.admin_plans import (
     remove_broker,
     remove_group_control,
     remove_route,
+    remove_subject,
     remove_subject_control,
     replace_broker,
     restore_group,
@@ -60,6 +69,7 @@ from meta_server.admin_plans import (
     set_read_only,
     set_route,
     set_subject,
+    why_kept,
 )
 from meta_server.admin_types import (
     Answer,
@@ -121,12 +131,14 @@ from meta_server.admin_types import (
     StoredLimits,
     SubjectPath,
     SubjectQuery,
+    SubjectRemoval,
     SubjectRouteShown,
     SubjectRuleChange,
     SubjectRuleQuery,
     Subjects,
     SubjectSet,
     SubjectShown,
+    SubjectsRemoved,
     Topology,
     VersionQuery,
 )
@@ -143,6 +155,7 @@ from meta_server.admin_views import (
     show_route,
     show_subject,
     show_way,
+    slices_in_order,
     summary_of,
     topology_of,
 )
@@ -580,6 +593,55 @@ async def set_subject_tag(call: Call[SubjectPath, NoQuery, SubjectSet]) -> Subje
         call.actor, lambda desk: set_subject(desk, subject, call.body), ("subject", subject)
     )
     return _subject(call.server, subject)
+
+
+@_operation("POST", "/subject-removal")
+async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> SubjectsRemoved:
+    """Forget subjects that nobody uses, such as those that a flood made."""
+    server, body = call.server, call.body
+    registry = server.registry
+    if body.subject == EVERY and not body.prefix:
+        raise BadValueError(
+            field="prefix", value="", allowed="what the subjects begin with, or name one subject"
+        )
+    if body.subject != EVERY:
+        _subject(server, body.subject)
+    used = await server.pushing.used_subjects()
+    since_ms = server.runtime.clock.now_ms() - body.unseen_ms
+    removable: list[str] = []
+    left = 0
+    async for some in _subjects_meant(server, body):
+        rows = [registry.subjects[name] for name in some]
+        found = [
+            row.name for row in rows if not why_kept(registry, row, used=used, since_ms=since_ms)
+        ]
+        removable += found
+        left += len(rows) - len(found)
+    if body.dry_run:
+        return SubjectsRemoved(removed=len(removable), left=left, complete=True)
+    if body.subject != EVERY and not removable:
+        # Of one that was named it is said why.
+        remove_subject(
+            server.administration.desk(call.actor), body.subject, used=used, since_ms=since_ms
+        )
+    done = await server.administration.change_routes(
+        call.actor,
+        removable,
+        lambda desk, name: remove_subject(desk, name, used=used, since_ms=since_ms),
+    )
+    return SubjectsRemoved(removed=done.changed, left=left + done.left, complete=done.complete)
+
+
+async def _subjects_meant(
+    server: "MetaServer", body: SubjectRemoval
+) -> AsyncGenerator[list[str], None]:
+    if body.subject != EVERY:
+        yield [body.subject]
+        return
+    subjects = server.registry.subjects
+    async with aclosing(slices_in_order(subjects, prefix=body.prefix)) as slices:
+        async for some in slices:
+            yield [name for name in some if name in subjects]
 
 
 # Consumers and other clients

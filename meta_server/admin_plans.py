@@ -12,7 +12,7 @@ which consumers still read, a delay server whose disk is the only one with its g
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -57,6 +57,7 @@ from meta_server.model import (
     RemoveBroker,
     RemoveDelayNode,
     RemoveRoute,
+    RemoveSubject,
     Route,
     SaveBroker,
     SaveBrokerGroup,
@@ -494,6 +495,44 @@ def set_subject(desk: Desk, subject: str, wanted: SubjectSet) -> tuple[Change, .
     else:
         changed = replace(known, tag=wanted.tag, version=known.version + 1)
     return desk.audited("subject.set", subject, [SaveSubject(changed)], before=known, after=changed)
+
+
+def remove_subject(
+    desk: Desk, name: str, *, used: Collection[str], since_ms: int
+) -> tuple[Change, ...]:
+    """Remove a subject that nobody uses, and the route that was chosen for it.
+
+    Nothing is to be done for one that is gone. `used` are those of connected clients. Raises
+    StateError for one that is used, that was made or seen since then, or that an operator gave a
+    tag or a route.
+    """
+    registry = desk.registry
+    known = registry.subjects.get(name)
+    if known is None:
+        return ()
+    reason = why_kept(registry, known, used=used, since_ms=since_ms)
+    if reason:
+        raise StateError(f"the subject {name} {reason}")
+    changes: list[Change] = [RemoveSubject(known)]
+    route = registry.routes.get(name)
+    if route is not None:
+        changes.append(RemoveRoute(route))
+    return desk.audited("subject.remove", name, changes, before=known)
+
+
+def why_kept(registry: Registry, subject: Subject, *, used: Collection[str], since_ms: int) -> str:
+    """Return why a subject is not to be removed; empty if it may be."""
+    route = registry.routes.get(subject.name)
+    if subject.tag:
+        return f"has the tag {subject.tag}, which an operator gave it"
+    if route is not None and not route.is_chosen:
+        return "has a route that an operator set: take that away first"
+    if subject.name in used:
+        return "is used by a connected client"
+    last_ms = max((row.seen_ms for row in registry.clients_of(subject.name)), default=0)
+    if max(last_ms, subject.created_ms) > since_ms:
+        return "was made, or used by a client, too lately (unseen_ms, --unseen)"
+    return ""
 
 
 def set_route(desk: Desk, name: str, wanted: RouteSet, *, is_prefix: bool) -> tuple[Change, ...]:

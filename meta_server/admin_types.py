@@ -584,6 +584,36 @@ class SubjectSet(Request, frozen=True, kw_only=True):
     """The version that it must have, 0: there must be none; without it any is changed."""
 
 
+class SubjectRemoval(Request, frozen=True, kw_only=True):
+    """Subjects that are to be forgotten, with the routes that were chosen for them.
+
+    One that a connected client uses, or that an operator gave a tag or a route, stays. Whoever uses
+    a removed one again makes it anew.
+    """
+
+    subject: Name = EVERY
+    """Only this one; * for all with the prefix."""
+    prefix: Text = ""
+    """What they begin with; not to be empty where all are meant."""
+    unseen_ms: Annotated[int, Meta(ge=0, le=2**53)] = 24 * 3_600_000
+    """Only those that are older, and were not used by any client for so long; clients that stay are
+    noted once in `client_seen_refresh_ms`."""
+    dry_run: bool = False
+    """Nothing is removed: how many would be is said."""
+
+
+class SubjectsRemoved(Answer, frozen=True, kw_only=True):
+    """What became of subjects that were to be forgotten."""
+
+    removed: int
+    """Those that are gone; with `dry_run`, would be."""
+    left: int
+    """Those that stay, because they are used, were made or used too lately, or an operator gave
+    them a tag or a route."""
+    complete: bool
+    """false: time was up; ask again for the rest."""
+
+
 # Consumers
 
 

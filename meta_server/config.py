@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from delay_transport import ConnectionLimits, parse_address, settings_file
+from delay_transport import ConnectionLimits, parse_address, parse_peer_address, settings_file
 from delay_transport.sections import LogConfig, part_of, require_at_least
 from meta_server.databases import DatabaseSettings
 from meta_server.routing import RoutingLimits
@@ -100,7 +100,7 @@ class ListenerConfig(ConnectionLimits):
         """Refuse what is no address, and limits that no connection could live with."""
         parse_address(self.address)
         if self.advertised:
-            parse_address(self.advertised)
+            parse_peer_address(self.advertised)
         part_of(ConnectionLimits, self)
 
 
@@ -129,6 +129,11 @@ class RegistrationConfig:
 
     new_subjects_burst_seconds: float = 20.0
     """Seconds' worth of `new_subjects_per_second_max` that may come at once after a quiet time."""
+
+    new_subjects_address_share: float = 0.25
+    """Part of `new_subjects_per_second_max`, and of its burst, that clients of one address may take
+    (an IPv6 network /64 counts as one): so a flood from there leaves the rest to others. 1 lets one
+    address take all."""
 
     groups_max: int = 2000
     """Broker groups there may be, delay groups among them. A further one is refused."""
@@ -197,6 +202,9 @@ class RegistrationConfig:
         require_at_least(self, 1, "subject_bytes_max", "client_text_bytes_max", "subjects_max")
         require_at_least(self, 1, "groups_max", "waiting_max", "commit_requests_max")
         require_at_least(self, 0.001, "new_subjects_per_second_max", "new_subjects_burst_seconds")
+        if not 0 < self.new_subjects_address_share <= 1:
+            share = self.new_subjects_address_share
+            raise ValueError(f"new_subjects_address_share must be above 0 and up to 1, not {share}")
         require_at_least(self, 0, "remind_seconds")
         require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_lease_ms")
@@ -243,7 +251,8 @@ class HttpConfig:
     `admin.token_file`."""
 
     connections_max: int = 1024
-    """Open connections. One more is accepted and closed at once."""
+    """Open connections. For one more another one is closed that has not sent a whole request, the
+    oldest from where most come; where all are being answered, it is closed itself."""
 
     header_bytes_max: int = 16 * KIB
     """Bytes of a request's line and headers. One with more is answered 431, and its connection

@@ -150,7 +150,8 @@ def open_database(settings: DatabaseSettings) -> Database:
         return _KINDS[make_url(settings.url).drivername](settings)
     except ImportError as error:
         raise StoreUnusableError(
-            f"the database's driver is missing ({error}): install delaywheel[postgresql]"
+            f"the database's driver is missing ({error}): install the extra `postgresql` into this "
+            "environment, with pip install 'psycopg[binary]>=3.3'"
         ) from error
 
 

@@ -12,7 +12,8 @@ Whose address a group has: where brokers are entered for it, those of its master
 server of ours is its master by the group's record, that one's: they go on-line whatever the address
 was before. Else it is whoever speaks first, for as long as that one is heard: whoever could take a
 living group's address away would get its messages. A broker that was moved is let in when it had
-itself taken off-line, or else by its heartbeats, a time-out after the old place spoke last. A group
+itself taken off-line, or else by its heartbeats, a time-out after the old place spoke last; the
+audit has each move, since it may have been an operator who said where the group is. A group
 that is unknown comes into being with its first event, also with a heartbeat: brokers go on-line
 once, at their start, and a meta server whose store was lost has to find them again.
 """
@@ -22,6 +23,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+import msgspec
+
 from delay_protocol import (
     AcquireMeta,
     AcquireMetaReply,
@@ -30,8 +33,18 @@ from delay_protocol import (
     BrokerRole,
     BrokerState,
 )
+from delay_protocol.addresses import AddressFaultError, read_address
 from meta_server.errors import RefusedError
-from meta_server.model import STATIC, Broker, BrokerGroup, Change, GroupKind, SaveBrokerGroup
+from meta_server.model import (
+    STATIC,
+    Audit,
+    AuditEntry,
+    Broker,
+    BrokerGroup,
+    Change,
+    GroupKind,
+    SaveBrokerGroup,
+)
 from meta_server.registry import Registry
 
 NAME_BYTES_MAX: Final = 255
@@ -157,10 +170,26 @@ def plan_register(
         state=state_after(event, request.state),
         ext={name: value for name, value in known.ext.items() if name != STATIC},
     )
+    saved = _saved(known, changed, now_ms)
     return Heard(
-        changes=_saved(known, changed, now_ms),
+        changes=(*saved, *(_moved(known, one.group) for one in saved if is_move)),
         group=known.name,
         moved_from=known.master if is_move else "",
+    )
+
+
+def _moved(known: BrokerGroup, moved: BrokerGroup) -> Audit:
+    """Return who says that a group is elsewhere: an operator may have said where it is."""
+    return Audit(
+        AuditEntry(
+            at_ms=moved.updated_ms,
+            actor=f"broker at {moved.master}",
+            action="broker-group.move",
+            target=known.name,
+            before=msgspec.json.encode(known).decode(),
+            after=msgspec.json.encode(moved).decode(),
+            by_node=True,
+        )
     )
 
 
@@ -178,7 +207,7 @@ def plan_silence(registry: Registry, name: str, *, now_ms: int) -> tuple[Change,
     return _saved(known, changed, now_ms)
 
 
-def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[Change, ...]:
+def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[SaveBrokerGroup, ...]:
     if changed == known:
         return ()
     return (SaveBrokerGroup(replace(changed, updated_ms=now_ms, version=known.version + 1)),)
@@ -254,11 +283,16 @@ def check_name(what: str, name: str) -> None:
 
 def check_address(address: str) -> None:
     """Raise RefusedError for what a QMQ client could not connect to: it splits at the colon."""
-    if len(address.encode()) > ADDRESS_BYTES_MAX:
-        raise RefusedError(f"an address of {len(address.encode())} bytes")
-    host, colon, port = address.partition(":")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= 65535
-    if not colon or not host or not is_port or not host.isprintable() or " " in host:
-        raise RefusedError(f"{address!a} is not of the form host:port")
+    size = len(address.encode(errors="surrogatepass"))
+    if size > ADDRESS_BYTES_MAX:
+        raise RefusedError(f"an address of {size} bytes")
+    try:
+        host, _ = read_address(address, port_min=1)
+    except AddressFaultError as fault:
+        raise RefusedError(f"{address!a} is not of the form host:port: {fault}") from fault
+    if ":" in host:
+        raise RefusedError(
+            f"{address!a} is not of the form host:port: QMQ's clients cannot read an IPv6 address"
+        )
     if host == "0.0.0.0":  # noqa: S104 (a comparison)
         raise RefusedError(f"nobody can be reached at {address}: it means every address there is")

@@ -54,7 +54,6 @@ from delay_protocol import (
 from delay_protocol.node_controls import decode_node_controls
 from delay_protocol.nodes import REASON_LENGTH_MAX
 from delay_transport import Clock, CloseReason, Connection, Dispatch
-from delay_transport.leaky_bucket import LeakyBucket
 from meta_server.committing import Committing, Intent
 from meta_server.config import RegistrationConfig
 from meta_server.controls_telling import ControlsTelling
@@ -63,6 +62,7 @@ from meta_server.errors import MetaServerError, NotNowError, RefusedError, Store
 from meta_server.groups import Heard, acquire, plan_register, plan_silence
 from meta_server.liveness import Liveness
 from meta_server.model import Change, ClientKey, ClientSeen
+from meta_server.newcomers import Newcomers
 from meta_server.pushing import Pushing, Subscription, Use
 from meta_server.refusals import Refusals
 from meta_server.registry import NodeKey, Registry
@@ -129,14 +129,6 @@ class Liveliness:
     nodes: Liveness[NodeKey]
 
 
-def _bucket(limits: RegistrationConfig) -> LeakyBucket:
-    """Return what counts subjects that are used for the first time."""
-    return LeakyBucket(
-        rate=limits.new_subjects_per_second_max,
-        size=limits.new_subjects_per_second_max * limits.new_subjects_burst_seconds,
-    )
-
-
 class Handlers:
     """Answers requests. All methods are synchronous; what waits for the store is answered later."""
 
@@ -162,7 +154,7 @@ class Handlers:
         self._routing = routing
         self._limits = limits
         self._note_client = note_client
-        self._new_subjects = _bucket(limits)
+        self._newcomers = Newcomers(limits)
         self._credentials = credentials
         self._telling = telling
         self._speakers: dict[NodeKey, Connection] = {}
@@ -184,7 +176,7 @@ class Handlers:
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
         self._limits = limits
-        self._new_subjects = _bucket(limits)
+        self._newcomers = Newcomers(limits)
         self.refusals.remind_s = limits.remind_seconds
 
     def dispatch(self) -> Dispatch:
@@ -362,7 +354,7 @@ class Handlers:
             and route_of(self._registry, routed) is None
         ):
             if not self._committing.is_pending(("subject", routed)):
-                self._admit_subject()
+                self._admit_subject(connection)
             self._tell_later(asked, routed)
             return
         groups = self.groups_of(routed, request.client_type)
@@ -412,13 +404,10 @@ class Handlers:
         if len(self._registry.subjects) + self._committing.unapplied >= subjects_max:
             raise RefusedError(f"there are {subjects_max} subjects, which is the limit")
 
-    def _admit_subject(self) -> None:
+    def _admit_subject(self, connection: Connection) -> None:
         """Raise if there are too many subjects, or too many new ones at a time."""
         self._check_place()
-        now = trio.current_time()
-        if self._new_subjects.seconds_until_room(now):
-            raise RefusedError("too many subjects are used for the first time; try again later")
-        self._new_subjects.pour(now, 1)
+        self._newcomers.admit(connection.where, trio.current_time())
 
     def _plan_route(self, subject: str) -> Sequence[Change]:
         return plan_route(self._registry, subject, self._routing, now_ms=self._clock.now_ms())
@@ -485,6 +474,7 @@ class Handlers:
 
     def _broker_register(self, connection: Connection, frame: Frame) -> None:
         request = decode_broker_register(frame.body)
+        self._check_speaker(connection, request.group)
         heard = Heard()
 
         def plan() -> Heard:
@@ -545,6 +535,23 @@ class Handlers:
             answer=answer,
             patience=patience,
         )
+
+    def _check_speaker(self, connection: Connection, name: str) -> None:
+        """Refuse what is said for a group whose delay servers prove a secret, by somebody else.
+
+        BROKER_REGISTER itself proves nothing, since QMQ's servers send it too; but ours send it on
+        the connection on which they have registered. QMQ's groups have no record.
+        """
+        group = self._registry.delay_groups.get(name)
+        if group is None or self._credentials.policy == "none":
+            return
+        master = group.record.master
+        node_id = "" if master is None else master.node_id
+        if self._speakers.get((group.cluster, name, node_id)) is not connection:
+            raise RefusedError(
+                f"{name} is a group of delay servers that prove a secret: what is said for it has "
+                f"to come on the connection on which its master {node_id} has registered last"
+            )
 
     def group_is_silent(self, name: str, refused: Callable[[], None]) -> None:
         """Take a group from routes whose master has been silent; call `refused` if that fails."""

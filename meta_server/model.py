@@ -243,7 +243,7 @@ class AuditEntry:
     after: str = ""
     """The row after, as JSON; "" if there is none."""
     by_node: bool = False
-    """Whether a delay server caused it by registering; False: somebody asked for it."""
+    """Whether a delay server or a broker caused it by registering; False: somebody asked for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +317,13 @@ class RemoveBroker:
 @dataclass(frozen=True, slots=True)
 class SaveSubject:
     """Add or replace a subject."""
+
+    subject: Subject
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSubject:
+    """Remove a subject, which has the version given."""
 
     subject: Subject
 
@@ -447,6 +454,7 @@ Change = (
     | SaveBroker
     | RemoveBroker
     | SaveSubject
+    | RemoveSubject
     | SaveRoute
     | RemoveRoute
     | SetOffline

@@ -132,6 +132,14 @@ class Pushing:
             self.subscriptions += 1
         uses[use] = subscription
 
+    async def used_subjects(self) -> set[str]:
+        """Return the real subjects that connected clients use, as far as they are kept."""
+        found: set[str] = set()
+        for uses in list(self._of.values()):
+            found.update(subscription.routed for subscription in list(uses.values()))
+            await trio.lowlevel.checkpoint()
+        return found
+
     def signature(self, state: OnlineState, groups: tuple[BrokerGroupInfo, ...]) -> Signature:
         """Return what of an answer matters; many clients share one object."""
         if len(self._signatures) >= _KEPT_MAX:

@@ -49,7 +49,7 @@ from meta_server.admin_types import (
     SubjectSet,
 )
 from meta_server.admin_views import names_of, slices_of
-from meta_server.errors import BadValueError, MetaServerError, StateError
+from meta_server.errors import BadValueError, MetaServerError, RefusedError, StateError
 from meta_server.handlers import NEW_GROUP
 from meta_server.model import EVERY, Broker, BrokerGroup, Change, Route, Subject
 from meta_server.registry import Registry
@@ -77,10 +77,12 @@ class Asked:
     parameters: Parameters
 
     def given(self, *names: str) -> list[str]:
-        """Return parameters that have to be there; raise BadValueError."""
+        """Return parameters that have to be there, with a value; raise RefusedError."""
         for name in names:
-            if not self.parameters.get(name):
-                raise BadValueError(field=name, value=None, allowed="it has to be given")
+            if name not in self.parameters:
+                raise RefusedError(f"{name} has to be given")
+            if not self.parameters[name]:
+                raise RefusedError(f"{name} is empty: it has to have a value")
         return [self.parameters[name] for name in names]
 
     async def carry_out(self, plan: Callable[[Desk], Sequence[Change]], *keys: object) -> None:
@@ -293,7 +295,7 @@ def _known(asked: Asked, group: str, role: BrokerRole) -> dict[str, Any] | None:
 async def _add_subject(asked: Asked) -> Response:
     try:
         subject, tag = asked.given("subject", "tag")
-    except BadValueError as error:
+    except RefusedError as error:
         return json_response({"error": str(error)})
     known = asked.server.registry.subjects.get(subject)
     if known is not None:

@@ -33,6 +33,7 @@ from meta_server.model import (
     RemoveBroker,
     RemoveDelayNode,
     RemoveRoute,
+    RemoveSubject,
     Route,
     SaveBroker,
     SaveBrokerGroup,
@@ -241,6 +242,9 @@ class Registry:
             case SaveSubject(subject):
                 _check_version("subject", subject.name, self.subjects, subject.version)
                 yield _put(self.subjects, subject.name, subject)
+            case RemoveSubject(subject):
+                _check_version("subject", subject.name, self.subjects, subject.version + 1)
+                yield _take(self.subjects, subject.name)
             case SaveRoute(route):
                 table = self.prefixes if route.is_prefix else self.routes
                 _check_version("route", route.name, table, route.version)

@@ -50,6 +50,8 @@ from meta_server.model import (
     RaiseTimestamp,
     RemoveBroker,
     RemoveDelayNode,
+    RemoveRoute,
+    RemoveSubject,
     SaveBroker,
     SaveBrokerGroup,
     SaveControls,
@@ -89,6 +91,7 @@ _ROUTES_NOBODY = (
     RaiseTimestamp,
     RemoveBroker,
     RemoveDelayNode,
+    RemoveSubject,
     SaveBroker,
     SaveControls,
     SaveDelayGroup,
@@ -236,11 +239,12 @@ class MetaServer:
                 # It may be an operator who made it: then it has a time-out to register.
                 self.heard.groups.start([change.group.name], trio.current_time())
         routing = [change for change in changes if not isinstance(change, _ROUTES_NOBODY)]
-        # New subjects have their routes stored by the hundred: only theirs are looked at.
+        # New subjects have their routes stored, and old ones removed, by the hundred: only theirs
+        # are looked at.
         subjects = [
             change.route.name
             for change in routing
-            if isinstance(change, SaveRoute) and not change.route.is_prefix
+            if isinstance(change, SaveRoute | RemoveRoute) and not change.route.is_prefix
         ]
         if len(subjects) < len(routing):
             self.pushing.changed()

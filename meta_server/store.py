@@ -68,6 +68,7 @@ from meta_server.model import (
     RemoveBroker,
     RemoveDelayNode,
     RemoveRoute,
+    RemoveSubject,
     Route,
     SaveBroker,
     SaveBrokerGroup,
@@ -792,6 +793,8 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _BROKERS.remove, broker
         case SaveSubject(subject):
             return _SUBJECTS.saving(subject)
+        case RemoveSubject(subject):
+            return _SUBJECTS.remove, subject
         case SaveRoute(route):
             return _ROUTES.saving(route)
         case RemoveRoute(route):

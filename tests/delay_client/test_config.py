@@ -4,6 +4,7 @@ import pytest
 
 from delay_client import ClientConfig
 from delay_client.config import parse_server
+from tests.odd_addresses import ODD_ADDRESSES
 
 
 @pytest.mark.parametrize(
@@ -21,9 +22,11 @@ def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> Non
 @pytest.mark.parametrize(
     "text",
     [
+        *ODD_ADDRESSES,
         *("", "localhost", ":1", "h:", "h:x", "h:0", "h:65536", "::1:20801", "[]:1", "h:-1"),
         *("[x]:1", " :1", "a b:1", "user@h:1", "http://h:1", "[:1", "h:" + "9" * 5000),
     ],
+    ids=lambda text: f"{len(text)} letters",
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an address"):

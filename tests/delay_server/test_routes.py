@@ -23,9 +23,10 @@ from delay_server.routes import SubjectRoutes
 from delay_server.server import DelayServer
 from delay_server.status import routes_of, status_of, unrouted_of
 from sender import SenderConfig
+from sender.connection import End
 from storage import ENTRY
-from tests.delay_server.route_rig import RouteWorld, routed_config
-from tests.delay_server.server_rig import MINUTE_MS, World, make_item, until
+from tests.delay_server.route_rig import FIRST_BROKER_PORT, RouteWorld, routed_config
+from tests.delay_server.server_rig import HOST, MINUTE_MS, World, make_item, until
 
 REQUEST_ITEMS = 500
 
@@ -59,6 +60,53 @@ async def test_each_subject_goes_to_a_group_of_its_own_route_and_to_no_other() -
         assert unrouted_of(server)["subjects"] == 0
         await all_sealed(server)
     assert set(Counter(world.ids()).values()) == {1}
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["x..y:5", "x" * 30_000 + ":5", "a\0b:5", "nonsense", "h:99999"],
+    ids=range(5),
+)
+async def test_a_group_at_no_address_is_one_that_cannot_be_reached_and_says_why(
+    address: str,
+) -> None:
+    world = RouteWorld(groups=2)
+    world.meta.masters["g1"] = address
+    world.meta.routes.update({"odd": ("g1",), "both": ("g0", "g1"), "well": ("g0",)})
+    async with world.routing() as (server, _):
+        due_ms = world.now_ms + 1000
+        subjects = ("odd", "both", "well")
+        items = [make_item(f"{s}{n}", due_ms + n, subject=s) for s in subjects for n in range(50)]
+        await send(world, items)
+        await until(lambda: len(world.ids()) == 100)
+        assert world.brokers[0].subjects == {"both", "well"}
+        await trio.sleep(5)
+        [odd] = [group for group in server.sender.status() if group.name == "g1"]
+        assert odd.counts.ends[End.UNREACHABLE] >= 1
+        assert odd.last_end.startswith("unreachable: cannot connect to")
+        assert any(why in odd.last_end for why in ("is not a", "is neither", "is missing"))
+        assert len(odd.address) < 300
+        # An operator puts it right.
+        world.meta.masters["g1"] = f"{HOST}:{FIRST_BROKER_PORT + 1}"
+        await world.meta.push("odd", "both")
+        await until(lambda: len(world.ids()) == len(items))
+        assert world.brokers[1].subjects == {"odd"}
+    assert set(Counter(world.ids()).values()) == {1}
+
+
+async def test_a_group_whose_name_cannot_be_written_down_is_none() -> None:
+    world = RouteWorld(groups=1)
+    name = "g" * 256
+    world.meta.masters[name] = world.meta.masters["g0"]
+    world.meta.routes.update({"long": (name,), "both": ("g0", name)})
+    async with world.routing() as (server, _):
+        due_ms = world.now_ms + 1000
+        await send(world, [make_item(s, due_ms, subject=s) for s in ("long", "both")])
+        await until(lambda: world.ids() == ["both"])
+        assert [group.name for group in server.sender.status()] == ["g0"]
+        assert server.routes is not None
+        assert server.routes.counts.nameless == 2
+        await until(lambda: unrouted_of(server)["subjects"] == 1)
 
 
 async def test_a_route_is_asked_for_when_messages_come_near_so_the_first_is_on_time() -> None:

@@ -9,7 +9,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay_transport import Address, TransportError
+from delay_transport import Address, TcpNetwork, TransportError
 from delay_transport.meta_address import (
     MetaAddressError,
     MetaAddressLimits,
@@ -17,6 +17,7 @@ from delay_transport.meta_address import (
     find_meta_server,
 )
 from tests.delay_transport.peers import Pair, StreamNetwork, virtual_time
+from tests.odd_addresses import ODD_HOSTS
 
 ONE: Address = ("meta1.test", 8080)
 TWO: Address = ("meta2.test", 8080)
@@ -135,7 +136,7 @@ def test_every_form_of_answer_is_read(answer: bytes, address: Address, size: int
         (saying(ok(b"10.0.0.5")), "no address"),
         (saying(ok(b"")), "no address"),
         (saying(ok("мета:1".encode())), "no address"),
-        (saying(ok(b"10.0.0.5:0")), "no port"),
+        (saying(ok(b"10.0.0.5:0")), "no address"),
         (saying(ok(b"<html>" * 1000)), "no address"),
         (saying(ok(b"x" * 20_000)), "more than 16384 bytes"),
         (saying(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 20_000), "more than 16384 bytes"),
@@ -235,3 +236,18 @@ def test_a_limit_that_finds_nobody_is_refused(name: str, value: float) -> None:
 def test_nobody_to_ask_is_refused() -> None:
     with pytest.raises(ValueError, match="no address"):
         MetaLocator(StreamNetwork(), [])
+
+
+@pytest.mark.parametrize("host", ODD_HOSTS, ids=range(len(ODD_HOSTS)))
+async def test_at_what_is_no_address_no_meta_server_is_found(host: str) -> None:
+    with pytest.raises(MetaAddressError, match="cannot connect to"):
+        await find_meta_server(TcpNetwork(), [(host, 5)])
+
+
+@pytest.mark.parametrize("told", ["x..y:5", "127.0.0.1:0", "a\0b:5", "x" * 100 + ":5"])
+def test_no_odd_address_is_one_of_a_meta_server(told: str) -> None:
+    @virtual_time
+    async def run() -> None:
+        assert "no address" in await why_not(saying(ok(told.encode())))
+
+    run()

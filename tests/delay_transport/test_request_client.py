@@ -33,6 +33,7 @@ from tests.delay_transport.peers import (
     serving,
     virtual_time,
 )
+from tests.odd_addresses import ODD_HOSTS
 
 
 class Inbox:
@@ -342,6 +343,13 @@ async def test_before_and_without_a_connection_nothing_can_be_asked() -> None:
     async with trio.open_nursery() as nursery:
         with pytest.raises(ConnectError, match=r"server\.test:20801: nobody listens"):
             await nursery.start(connection.run, StreamNetwork(), ADDRESS)
+
+
+@pytest.mark.parametrize("host", ODD_HOSTS, ids=range(len(ODD_HOSTS)))
+async def test_at_what_is_no_address_nobody_can_be_connected_to(host: str) -> None:
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(ConnectError, match="cannot connect to"):
+            await nursery.start(RequestConnection().run, TcpNetwork(), (host, 5))
 
 
 @virtual_time

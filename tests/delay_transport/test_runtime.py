@@ -20,8 +20,11 @@ from delay_transport import (
     ThreadExecutor,
     format_address,
     parse_address,
+    parse_peer_address,
+    runtime,
     system_runtime,
 )
+from tests.odd_addresses import ODD_ADDRESSES, ODD_HOSTS
 
 # Addresses
 
@@ -93,6 +96,41 @@ def test_the_clocks_tell_the_machines_time_in_ms() -> None:
 
 
 # Network
+
+
+@pytest.mark.parametrize("is_looked_at", [True, False])
+async def test_whatever_is_wrong_with_an_address_its_peer_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, is_looked_at: bool
+) -> None:
+    hosts: tuple[str, ...] = ODD_HOSTS
+    if not is_looked_at:
+        # Then what resolvers and sockets make of it is all there is; those that a DNS server
+        # would be asked for are left out.
+        monkeypatch.setattr(runtime, "host_fault", lambda _: "")
+        hosts = tuple(host for host in ODD_HOSTS if _fails_at_once(host))
+        assert len(hosts) > 8
+    for host in hosts:
+        with pytest.raises(OSError, match="cannot connect to"):
+            await TcpNetwork().connect(host, 5)
+    for port in (-1, 0, 65536, 1 << 70):
+        with pytest.raises(OSError, match="port"):
+            await TcpNetwork().connect("127.0.0.1", port)
+
+
+def _fails_at_once(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, 5, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("where", ODD_ADDRESSES, ids=range(len(ODD_ADDRESSES)))
+def test_no_odd_address_is_one_of_a_peer(where: str) -> None:
+    with pytest.raises(AddressError):
+        parse_peer_address(where)
 
 
 async def test_both_ends_of_a_connection_send_at_once_and_notice_dead_peers() -> None:

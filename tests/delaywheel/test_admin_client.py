@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from delay_transport import AddressError
 from delaywheel.admin_client import TOKEN_VARIABLE, Session
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.main import main
 from tests.delaywheel.json_servers import answering
+from tests.odd_addresses import ODD_ADDRESSES
 
 
 def problem(code: str, message: str) -> bytes:
@@ -61,6 +65,24 @@ def test_nobody_there_is_a_failure_of_the_network() -> None:
     with pytest.raises(Failure, match="no meta server answers") as caught:
         session("127.0.0.1:1").ask("GET", "limits")
     assert caught.value.exit_code == ExitCode.NETWORK
+
+
+@pytest.mark.parametrize("address", ODD_ADDRESSES, ids=range(len(ODD_ADDRESSES)))
+def test_at_what_is_no_address_nobody_is_asked(address: str) -> None:
+    with pytest.raises(AddressError):
+        session(address).ask("GET", "limits")
+
+
+@pytest.mark.parametrize("command", ["topology", "admin broker-group list", "controls", "status"])
+def test_a_command_with_no_address_is_one_sentence(command: str) -> None:
+    words = command.split()
+    at = ["x..y:5"] if command == "status" else ["--meta", "x..y:5"]
+    result = CliRunner().invoke(
+        main, [words[0], *at, *words[1:]] if words[0] == "admin" else [*words, *at]
+    )
+    assert result.exit_code == ExitCode.USAGE, result.output
+    assert "'x..y:5' is not an address: 'x..y' is not a host name" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_names_parameters_and_bodies_arrive_as_they_are() -> None:

@@ -80,6 +80,46 @@ def test_a_meta_server_without_a_port_is_refused(server: RecordingServer) -> Non
     assert server.configs == []
 
 
+@pytest.mark.parametrize("option", ["--broker g=", "--meta ", "--listen ", "--http "])
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "1.2.3", "grüße.example"])
+def test_an_option_with_no_address_is_one_sentence_that_names_it(
+    server: RecordingServer, option: str, host: str
+) -> None:
+    name, _, before = option.partition(" ")
+    result = run("--data", "d", name, f"{before}{host}:5")
+    assert result.exit_code == ExitCode.USAGE
+    named = "broker 'g': " if before else f"{name} {host}:5: "
+    assert result.stderr.startswith("Error: ")
+    assert named in result.stderr
+    assert "is not a host name" in result.stderr or "neither an IPv4" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert server.configs == []
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ('[brokers]\ng1 = "x..y:1"\n', "broker 'g1'"),
+        ('[brokers]\ng1 = "h:0"\n', "broker 'g1'"),
+        ('[meta]\naddresses = "h:1,x..y:1"\n', "meta: addresses"),
+        ('[brokers]\ng1 = "h:1"\n[meta]\nadvertised = "x..y:1"\n', "meta: "),
+        ('[brokers]\ng1 = "h:1"\n[listener]\naddress = "x..y:1"\n', "listener: "),
+        ('[brokers]\ng1 = "h:1"\n[http]\naddress = "x..y:1"\n', "http: "),
+    ],
+)
+def test_a_file_with_no_address_is_one_sentence_that_names_the_setting(
+    server: RecordingServer, tmp_path: Path, text: str, setting: str
+) -> None:
+    file = tmp_path / "delay.toml"
+    file.write_text(f'[node]\ndata_dir = "a"\n{text}')
+    result = run("--config", str(file))
+    assert result.exit_code == ExitCode.USAGE
+    assert setting in result.stderr
+    assert "is not an address" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert server.configs == []
+
+
 def test_options_win_over_the_file_and_set_over_both(
     server: RecordingServer, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ ADMIN = (
     ("route", "show"),
     ("route", "summary"),
     ("subject", "list"),
+    ("subject", "remove"),
     ("subject", "set"),
     ("subject", "show"),
     ("token", "add"),

@@ -100,6 +100,7 @@ class _Peer:
     """A connection that takes answers."""
 
     peer: str = "10.0.0.9:50000"
+    where: str = "10.0.0.9"
     answers: list[tuple[Frame, int, bytes]] = field(default_factory=list)
     unsent_bytes: int = 0
     is_closed: bool = False

@@ -9,8 +9,15 @@ from typing import Final
 import click
 
 from delay_client.config import parse_server
+from delay_protocol.addresses import host_fault, read_address
 from delay_server.config_file import load_config
-from delay_transport import AddressError, ConfigError, format_address, parse_address
+from delay_transport import (
+    AddressError,
+    ConfigError,
+    format_address,
+    parse_address,
+    parse_peer_address,
+)
 from delaywheel.parameters import DELAY, MOMENT, PAIR
 from meta_server.config_file import load_config as load_meta_config
 from storage.errors import DamagedError, UnsupportedFormatError
@@ -62,10 +69,14 @@ def addresses(data: bytes) -> None:
     text = data.decode(errors="surrogateescape")
     address = attempt(AddressError, parse_address, text)
     server = attempt(ValueError, parse_server, text)
+    assert attempt(AddressError, parse_peer_address, text) == server
     if address is not None:
         host, port = address
         assert host
         assert 0 <= port <= 65535
+        assert host_fault(host) == ""
+        # What a resolver does with it first.
+        assert host.encode("idna") == host.encode("ascii")
         assert parse_address(format_address(address)) == address
         assert server == address or port == 0
     if server is not None:
@@ -123,8 +134,8 @@ TEXT_TARGETS = (
     Target(
         name="addresses",
         run=addresses,
-        decoders=(parse_address, parse_server),
-        packages=("delay_transport.runtime", "delay_client.config", "ipaddress"),
+        decoders=(parse_address, parse_peer_address, parse_server, read_address, host_fault),
+        packages=("delay_protocol.addresses", "ipaddress"),
         size_max=128,
     ),
     Target(

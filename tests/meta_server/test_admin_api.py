@@ -409,6 +409,94 @@ async def test_new_subjects_are_admitted_by_the_limit_in_force() -> None:
         assert len(server.registry.subjects) == 2
 
 
+# Subjects of a flood
+
+
+DAY_MS = 24 * 3_600_000
+
+
+async def test_subjects_that_nobody_uses_are_removed_with_their_routes_and_others_stay() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        flood = await world.connect()
+        for number in range(250):
+            await flood.register(f"fl.{number}")
+        await flood.stream.aclose()
+        used = await world.connect()
+        await used.register("fl.used")
+        await used.register("%RETRY%fl.retried%cg", ClientType.CONSUMER, consumer_group="cg")
+        await http.change("PUT", "/subjects/fl.tagged", {"tag": "t"})
+        await http.change("PUT", "/routes/fl.routed", {"groups": ["g1"]})
+        await http.change("PUT", "/subjects/other", {})
+        body = {"prefix": "fl.", "unseen_ms": 0}
+        # What was there a moment ago is not old.
+        await trio.sleep(1)
+        rows = len(server.registry.subjects)
+        dry = await http.change("POST", "/subject-removal", {**body, "dry_run": True})
+        assert dry == {"removed": 250, "left": 4, "complete": True}
+        assert len(server.registry.subjects) == rows
+        careful = await http.change("POST", "/subject-removal", {"prefix": "fl."})
+        assert careful == {"removed": 0, "left": 254, "complete": True}
+        assert await http.change("POST", "/subject-removal", body) == dry
+        assert sorted(server.registry.subjects) == [
+            *("fl.retried", "fl.routed", "fl.tagged", "fl.used", "other")
+        ]
+        assert {"fl.routed", "fl.used"} <= set(server.registry.routes)
+        assert not any(name.startswith("fl.1") for name in server.registry.routes)
+        assert server.administration.changes["subject.remove"] == 250
+        # Whoever uses one again has it made anew.
+        assert names((await used.register("fl.7")).groups) == ["g1"]
+    stored = {subject.name for subject in world.medium.contents.subjects}
+    assert stored == {"fl.retried", "fl.routed", "fl.tagged", "fl.used", "other", "fl.7"}
+    removed = [row for row in world.medium.audit if row.entry.action == "subject.remove"]
+    assert len(removed) == 250
+    assert "fl." in removed[0].entry.before
+    assert removed[0].entry.actor == "loopback"
+
+
+async def test_one_subject_is_removed_or_it_is_said_why_not() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        peer = await world.connect()
+        await peer.register("used")
+        await http.change("PUT", "/subjects/typo", {})
+        await trio.sleep(1)
+        for subject, unseen_ms, code, reason in (
+            ("used", 0, 409, "is used by a connected client"),
+            ("typo", DAY_MS, 409, "too lately"),
+            ("nobody", 0, 404, "was never used"),
+        ):
+            body = {"subject": subject, "unseen_ms": unseen_ms}
+            found, error = await http.refused("POST", "/subject-removal", body)
+            assert found == code
+            assert reason in error["message"]
+        body = {"subject": "typo", "unseen_ms": 0}
+        assert (await http.change("POST", "/subject-removal", body))["removed"] == 1
+        assert list(server.registry.subjects) == ["used"]
+        for nothing in ({}, {"prefix": ""}):
+            assert (await http.refused("POST", "/subject-removal", nothing))[0] == 400
+
+
+async def test_a_client_that_has_gone_lately_keeps_its_subject_for_the_time_that_is_given() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        await trio.sleep(240)
+        peer = await world.connect()
+        await peer.register("a.b")
+        await peer.stream.aclose()
+        await trio.sleep(120)
+        for unseen_ms, removed in ((240_000, 0), (60_000, 1)):
+            body = {"prefix": "a.", "unseen_ms": unseen_ms}
+            assert (await http.change("POST", "/subject-removal", body))["removed"] == removed
+        assert not server.registry.subjects
+
+
 # Lists
 
 

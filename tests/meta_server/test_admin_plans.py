@@ -148,6 +148,8 @@ def test_a_group_without_an_address_is_away_until_it_registers() -> None:
         ({"name": "*"}, "name"),
         ({"name": "ä" * 200}, "name"),
         ({"name": "g", "address": "nowhere"}, "address"),
+        ({"name": "g", "address": "x..y:5"}, "address"),
+        ({"name": "g", "address": f"{'x' * 64}:5"}, "address"),
         ({"name": "g", "address": "h:70000"}, "address"),
         ({"name": "g", "address": "[::1]:1"}, "address"),
         ({"name": "g", "tag": "a\nb"}, "tag"),

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from delay_protocol import (
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
     Challenge,
+    ClientType,
     CommandCode,
     Direction,
     Frame,
@@ -22,7 +27,16 @@ from delay_protocol import (
 )
 from meta_server.config import MetaServerConfig, RegistrationConfig
 from meta_server.status import status_of
-from tests.meta_server.meta_rig import Peer, World, make_config, node, until
+from tests.meta_server.meta_rig import (
+    Peer,
+    World,
+    broker,
+    make_config,
+    names,
+    node,
+    state_of,
+    until,
+)
 
 REGISTER = CommandCode.NODE_REGISTER
 OLD, NEW, WRONG = (word * 8 for word in ("old.", "new.", "none"))
@@ -175,3 +189,98 @@ async def test_without_a_secret_nothing_is_proved() -> None:
         malformed = await peer.ask(CommandCode.NODE_CHALLENGE, b"\x80")
         assert malformed.code == 51
         assert status_of(server)["node_authentication"] == "none"
+
+
+# What is said for a group of delay servers
+
+
+def said(what: str, *, group: str = "d1", address: str = "10.0.0.5:20801") -> BrokerRegister:
+    """Return what QMQ's delay servers, and ours, tell of their group."""
+    return broker(
+        group, what=BrokerRequestType[what], address=address, role=BrokerRole.DELAY_MASTER
+    )
+
+
+ONLINE, HEARTBEAT, OFFLINE = "ONLINE", "HEARTBEAT", "OFFLINE"
+
+
+@pytest.mark.parametrize("needed", [True, False])
+async def test_a_group_that_proved_itself_is_spoken_for_by_the_connection_that_did(
+    secret: Path, needed: bool
+) -> None:
+    world = World()
+    async with world.serving(config_with(secret, needed=needed)) as server:
+        producer = await world.connect()
+        prover = await Prover.on(await world.connect(), OLD)
+        assert isinstance(await prover.register(node()), NodeRegistered)
+        assert (await prover.peer.broker(said(ONLINE))).code == 0
+        stranger = await world.connect()
+        for what in (OFFLINE, HEARTBEAT, ONLINE):
+            for address in ("10.0.0.5:20801", "10.6.6.6:1"):
+                for role in (BrokerRole.DELAY_MASTER, BrokerRole.MASTER, BrokerRole.DELAY_SLAVE):
+                    request = broker(
+                        "d1",
+                        what=BrokerRequestType[what],
+                        address=address,
+                        role=role,
+                        state=BrokerState.NRW,
+                    )
+                    answer = await stranger.broker(request)
+                    assert answer.code == 51
+                    assert b"that prove a secret" in answer.body
+        assert state_of(server, "d1") is BrokerState.RW
+        told = await producer.register("a.b", ClientType.DELAY_PRODUCER)
+        assert names(told.groups) == ["d1"]
+        assert (await prover.peer.broker(said(HEARTBEAT))).code == 0
+        assert (await prover.peer.broker(said(OFFLINE))).code == 0
+        assert state_of(server, "d1") is BrokerState.NRW
+
+
+async def test_after_a_restart_the_later_connection_speaks_and_the_earlier_one_does_not(
+    secret: Path,
+) -> None:
+    world = World()
+    async with world.serving(config_with(secret)) as server:
+        before = await Prover.on(await world.connect(), OLD)
+        assert isinstance(await before.register(node()), NodeRegistered)
+        assert (await before.peer.broker(said(ONLINE))).code == 0
+        # The same start again, on another connection.
+        after = await Prover.on(await world.connect(), OLD)
+        assert isinstance(await after.register(node()), NodeRegistered)
+        assert (await before.peer.broker(said(OFFLINE))).code == 51
+        assert (await after.peer.broker(said(HEARTBEAT))).code == 0
+        # A slave has proved that it has the secret, and is not the master.
+        slave = await Prover.on(await world.connect(), OLD)
+        other = node("n2", storage=202, address="10.0.0.6:20801", last_sequence=0)
+        assert isinstance(await slave.register(other), NodeRegistered)
+        assert (await slave.peer.broker(said(OFFLINE))).code == 51
+        assert state_of(server, "d1") is BrokerState.RW
+
+
+async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken(
+    secret: Path,
+) -> None:
+    world = World()
+    async with world.serving(config_with(secret)) as server:
+        theirs = await world.connect()
+        assert (await theirs.broker(said(ONLINE, group="qmq-delay"))).code == 0
+        assert (await theirs.broker(broker("real-time"))).code == 0
+        # They come back on any connection.
+        again = await world.connect()
+        for what, state in (
+            (HEARTBEAT, BrokerState.RW),
+            (OFFLINE, BrokerState.NRW),
+            (ONLINE, BrokerState.RW),
+        ):
+            assert (await again.broker(said(what, group="qmq-delay"))).code == 0
+            assert state_of(server, "qmq-delay") is state
+
+
+async def test_without_a_secret_any_connection_speaks_for_a_group() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        assert isinstance(await peer.node(node()), NodeRegistered)
+        assert (await peer.broker(said(ONLINE))).code == 0
+        assert (await (await world.connect()).broker(said(OFFLINE))).code == 0
+        assert state_of(server, "d1") is BrokerState.NRW

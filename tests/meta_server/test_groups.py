@@ -37,6 +37,7 @@ from meta_server.model import (
 from meta_server.registry import Registry
 from meta_server.roles import plan_node
 from tests.meta_server.meta_rig import broker, node
+from tests.odd_addresses import ODD_ADDRESSES
 
 ONLINE, HEARTBEAT, OFFLINE = (
     BrokerRequestType.ONLINE,
@@ -231,7 +232,11 @@ def test_a_broker_may_give_its_address_as_its_host_name() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["", "h", "h:", ":1", "h:x", "h:0", "h:65536", "[::1]:1", "h h:1", "h:\uff11", "h" * 300],
+    [
+        *("", "h", "h:", ":1", "h:x", "h:0", "h:65536", "[::1]:1", "h h:1", "h:\uff11", "h" * 300),
+        *ODD_ADDRESSES,
+    ],
+    ids=lambda address: f"{len(address)} letters",
 )
 def test_what_qmqs_clients_could_not_connect_to_is_no_address(address: str) -> None:
     with pytest.raises(RefusedError):

@@ -2,8 +2,10 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 import structlog
 import trio
@@ -28,10 +30,13 @@ from delay_protocol import (
     encode_client_register,
     encode_node_register,
 )
+from meta_server.admin_plans import Desk, change_group
+from meta_server.admin_types import BrokerGroupChange
 from meta_server.config import RegistrationConfig
 from meta_server.model import (
     Broker,
     BrokerGroup,
+    Change,
     Contents,
     GroupKind,
     OfflineState,
@@ -232,7 +237,9 @@ async def test_a_body_that_cannot_be_read_is_answered_51_with_the_reason() -> No
 
 async def test_a_flood_of_new_subjects_is_refused_for_the_moment_and_known_ones_go_on() -> None:
     world = world_with(broker_groups=(group("g1"),))
-    limits = RegistrationConfig(new_subjects_per_second_max=1, new_subjects_burst_seconds=3)
+    limits = RegistrationConfig(
+        new_subjects_per_second_max=1, new_subjects_burst_seconds=3, new_subjects_address_share=1
+    )
     async with world.serving(make_config(registration=limits)):
         peer = await world.connect()
         codes = [(await peer.try_register(f"s{n}")).code for n in range(20)]
@@ -377,6 +384,8 @@ async def test_wrong_roles_groups_and_addresses_are_refused_with_the_reason() ->
             (broker(role=BrokerRole.DELAY_MASTER), b"NORMAL"),
             (broker(address="nowhere"), b"host:port"),
             (broker(address="[::1]:20881"), b"host:port"),
+            (broker(address="x..y:5"), b"'x..y' is not a host name"),
+            (broker(address="gr\u00fc\u00dfe.example:5"), b"write it in ASCII, xn--"),
             (broker("g 1"), b"blanks"),
             (broker("g" * 300), b"255"),
             (broker(what=OFFLINE, address="10.9.9.9:1"), b"10.0.0.1:20881"),
@@ -385,7 +394,7 @@ async def test_wrong_roles_groups_and_addresses_are_refused_with_the_reason() ->
             answer = await peer.broker(request)
             assert answer.code == 51
             assert reason in answer.body
-        assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 8
+        assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 10
     assert world.medium.contents.broker_groups == (group("g1"),)
 
 
@@ -859,3 +868,32 @@ async def test_no_body_whatsoever_harms_anybody() -> None:
         known = await (await world.connect()).register("a.b")
         assert "g1" in names(known.groups)
         assert server.registry.contents() == Registry(world.medium.contents).contents()
+
+
+async def test_a_broker_that_takes_an_operators_address_back_is_in_the_audit() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    old, new = "10.0.0.1:20881", "10.0.0.2:20881"
+    async with world.serving() as server:
+        peer = await world.connect()
+        assert (await peer.broker(broker(address=old))).code == 0
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            return change_group(desk, "g1", BrokerGroupChange(address=new))
+
+        await server.administration.change_group("alice", "g1", plan)
+        heartbeat = broker(what=BrokerRequestType.HEARTBEAT, address=old)
+        for _ in range(2):
+            # As long as the new place may still speak the operator's word holds.
+            assert (await peer.broker(heartbeat)).code == 51
+            assert server.registry.groups["g1"].master == new
+            await trio.sleep(10)
+        await until(lambda: state_of(server, "g1") is BrokerState.NRW)
+        assert (await peer.broker(heartbeat)).code == 0
+        assert server.registry.groups["g1"].master == old
+    told = [row.entry for row in world.medium.audit]
+    assert [(entry.actor, entry.action, entry.by_node) for entry in told] == [
+        ("alice", "broker-group.change", False),
+        (f"broker at {old}", "broker-group.move", True),
+    ]
+    assert msgspec.json.decode(told[1].before)["master"] == new
+    assert msgspec.json.decode(told[1].after)["master"] == old

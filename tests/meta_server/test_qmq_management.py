@@ -190,7 +190,12 @@ async def test_a_subject_is_added_once() -> None:
         again = await manage(http, "AddNewSubject", subject="a", tag="u")
         assert (list(again), again["data"]["tag"]) == (["error", "data"], "t")
         assert list(await manage(http, "AddNewSubject", subject="a b", tag="t")) == ["error"]
-        assert list(await manage(http, "AddNewSubject", subject="b")) == ["error"]
+        absent = await manage(http, "AddNewSubject", subject="b")
+        assert absent == {"error": "tag has to be given"}
+        empty = await manage(http, "AddNewSubject", subject="b", tag="")
+        assert empty == {"error": "tag is empty: it has to have a value"}
+        nobody = await manage(http, "ListBrokers", brokerGroup="")
+        assert nobody["status"] == 0
 
 
 async def test_a_group_is_marked_and_unmarked() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -25,6 +26,8 @@ from meta_server.registry import Registry
 from meta_server.roles import NODES_PER_GROUP_MAX, Registered, plan_end, plan_node
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.meta_server.meta_rig import node, uuid
+
+changed = msgspec.structs.replace
 
 NOW_MS = 1_700_000_000_000
 
@@ -243,6 +246,9 @@ def test_a_group_has_no_more_nodes_than_allowed() -> None:
         (node("n 1"), False, "blanks"),
         (node(address="nowhere"), False, "host:port"),
         (node(address="10.0.0.5:0"), False, "host:port"),
+        (node(address="x..y:5"), False, "'x..y' is not a host name"),
+        (changed(node(), sync_address="x..y:5"), False, "'x..y' is not a host name"),
+        (changed(node(), http_address="a\0b:5"), False, "is not a host name"),
     ],
 )
 def test_who_does_not_belong_is_refused(

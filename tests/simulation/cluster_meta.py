@@ -9,6 +9,7 @@ from uuid import UUID
 
 import trio
 
+from delay_protocol import BrokerState
 from delay_transport import Address, format_address, parse_address
 from meta_server.admin_plans import Desk, set_route
 from meta_server.admin_types import RouteSet
@@ -20,7 +21,17 @@ from meta_server.config import (
     RoutingConfig,
 )
 from meta_server.errors import StoreError
-from meta_server.model import Change, Contents, RemoveRoute, Route, SaveRoute
+from meta_server.model import (
+    STATIC,
+    BrokerGroup,
+    Change,
+    Contents,
+    GroupKind,
+    RemoveRoute,
+    Route,
+    SaveBrokerGroup,
+    SaveRoute,
+)
 from meta_server.registry import Registry
 from meta_server.server import MetaServer
 from meta_server.server import serve as serve_meta
@@ -44,6 +55,18 @@ from tests.simulation.world import WorldResult
 META_HTTP: Address = (META[0], 8080)
 NOWHERE = "nowhere"
 """A group that never comes."""
+ODD = "odd"
+"""A group at what is no address, which an older meta server took all the same."""
+ODD_ADDRESSES = (
+    "x..y:5",
+    ".:5",
+    f"{'x' * 100}:5",
+    "a\0b:5",
+    "nonsense",
+    "h:0",
+    "h:99999",
+    "[::1:5",
+)
 SET_BACK = "store set back"
 """The trouble that this is to whoever knows of later."""
 _LOOK_S = 5.0
@@ -253,6 +276,26 @@ class SimMeta:
         """
         return await self.operator.change(plan)
 
+    async def place_odd(self, address: str) -> None:
+        """Have a group at what is no address, without the checks that there are by now."""
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            before = desk.registry.groups.get(ODD)
+            group = BrokerGroup(
+                name=ODD,
+                kind=GroupKind.NORMAL,
+                master=address,
+                state=BrokerState.RW,
+                ext={STATIC: "true"},
+                # Nobody is to be routed there who is not meant to.
+                weight=0,
+                updated_ms=desk.now_ms,
+                version=1 if before is None else before.version + 1,
+            )
+            return (SaveBrokerGroup(group),)
+
+        await self.change(plan)
+
     async def reroute(self, name: str, groups: tuple[str, ...], *, is_prefix: bool = False) -> None:
         """Give a subject, or all with a prefix, these groups; with none take its route away."""
 
@@ -261,7 +304,7 @@ class SimMeta:
             before = table.get(name)
             if not groups:
                 return () if before is None else (RemoveRoute(before),)
-            if NOWHERE not in groups:
+            if not {NOWHERE, ODD} & set(groups):
                 return set_route(desk, name, RouteSet(groups=groups), is_prefix=is_prefix)
             # Nobody may route to what is not there; but what was there may be lost.
             version = 1 if before is None else before.version + 1

@@ -125,6 +125,36 @@ _FOLLOWED = (
     ),
 )
 
+_REACHED = (
+    _rule(
+        "no address, no server",
+        "following routes",
+        "A group at what is no address is a group that cannot be reached, and no more.",
+        "a group at no address",
+        (
+            "delay_transport/runtime.py",
+            "    if fault:\n        raise NoAddressError(",
+            "    if not where:\n        raise NoAddressError(",
+        ),
+        (
+            "delay_transport/runtime.py",
+            "    except (ValueError, OverflowError) as error:\n",
+            "    except ZeroDivisionError as error:\n",
+        ),
+    ),
+    _rule(
+        "an impossible address is an error",
+        "following routes",
+        "What a meta server says of one group ends nothing, whatever it is.",
+        "a group at no address",
+        (
+            _ROUTES,
+            "    try:\n        return parse_address(master)\n    except AddressError:\n",
+            "    try:\n        return parse_address(master)\n    except ZeroDivisionError:\n",
+        ),
+    ),
+)
+
 _STANDS = (
     _rule(
         "a later epoch is ignored",
@@ -302,5 +332,5 @@ _CONTROLLED = (
     ),
 )
 
-CLUSTER_MUTANTS = (*_FOLLOWED, *_STANDS, *_TOLD, *_CONTROLLED)
+CLUSTER_MUTANTS = (*_FOLLOWED, *_REACHED, *_STANDS, *_TOLD, *_CONTROLLED)
 """From what the delay server does with what it hears to what it is told."""

@@ -17,7 +17,8 @@ Drawn, two at a time, since faults meet:
                   direction or both; what was said comes late, or never
     groups        one or all stop or vanish for up to some minutes, and some come back elsewhere
     operator      routes of subjects and of a prefix, to groups that do not exist too; groups that
-                  are read-only, retired and brought back, new, moved to another address;
+                  are read-only, retired and brought back, new, moved to another address; one
+                  that an older version let be at what is no address
                   a hot subject moved in a rush from a group that takes nothing
     copies        a copy of the delay server's disk registers in its place, as a later start of it
 
@@ -85,6 +86,8 @@ from tests.simulation.cluster_judge import CONVERGED_S, TOLD_S, ClusterJudge, We
 from tests.simulation.cluster_meta import (
     META_HTTP,
     NOWHERE,
+    ODD,
+    ODD_ADDRESSES,
     GroupMaster,
     MovingBroker,
     SimMeta,
@@ -301,7 +304,8 @@ class ClusterWorld(World):
         self._judge.check_routed(self.network.resets_s)
         if not self._has_few_subjects:
             brokers = (*(master.broker for master in self.masters), self._new_broker)
-            self._judge.check_on_time({broker.name: broker.place_at for broker in brokers})
+            places = {broker.name: broker.place_at for broker in brokers}
+            self._judge.check_on_time({ODD: lambda _: "", **places})
         self.meta.witness.judge_controls()
         self.witness.complaints += self.meta.witness.complaints
 
@@ -322,6 +326,7 @@ class ClusterWorld(World):
             async with trio.open_nursery() as nursery:
                 for several in (self._rounds[::2], self._rounds[1::2]):
                     nursery.start_soon(self._disturb_with, several)
+                nursery.start_soon(self._route_to_odd)
                 if self._burst is not None:
                     nursery.start_soon(self._move_hot, self._burst)
 
@@ -645,6 +650,16 @@ class ClusterWorld(World):
         await self.meta.reroute(subject, (NOWHERE,))
         await trio.sleep(chance.uniform(10, 600))
         await self.meta.reroute(subject, chance.choice(((), ("g2",), ("g1", "g3"))))
+
+    async def _route_to_odd(self) -> None:
+        """Have a subject go to a group at what is no address as well, now and then."""
+        chance = derive(self.seed, "odd addresses")
+        for _ in range(chance.randint(0, 3)):
+            await trio.sleep(chance.uniform(0, self.length_s / 4))
+            self.result.faults["group at no address"] += 1
+            await self.meta.place_odd(chance.choice(ODD_ADDRESSES))
+            groups = (chance.choice(self.masters).group, ODD)
+            await self.meta.reroute(chance.choice(_SUBJECTS), groups)
 
     async def _read_only(self) -> None:
         chance = self._chance_of_cluster

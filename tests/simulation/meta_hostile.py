@@ -42,6 +42,8 @@ from tests.simulation.meta_store import DELAY_GROUPS, GROUPS, NODES
 from tests.simulation.meta_witness import MetaWitness
 from tests.simulation.network import SimNetwork
 
+_NO_HOSTS = ("a b:1", "x..y:5", ".:5", "x" * 100 + ":5", "a\0b:5", "ä:5", "1.2.3:5", "[::1]:5")
+"""What no resolver finds, and some end the program over that asks them."""
 FLOODS = ("subjects", "uses", "heartbeats", "groups", "nodes", "connections", "deaf", "nonsense")
 _HEARD_S = 10.0
 """Whoever was acknowledged so lately is certainly alive for the meta server."""
@@ -198,7 +200,7 @@ class SimHostile(Process):
                 )
         for name in ("", "a b", "a/b", "x" * 256, "x" * 30_000, "a\0b"):
             yield said(f"group {name[:20]!a}", group=name)
-        for address in ("", "here", "h:0", "h:99999", "h:1x", ":1", "x" * 300 + ":1", "a b:1"):
+        for address in ("", "here", "h:0", "h:99999", "h:1x", ":1", "x" * 300 + ":1", *_NO_HOSTS):
             yield said(f"address {address[:20]!a}", group="g-new", address=address)
         if self._delay_group in self._witness.medium.rows[DELAY_GROUPS]:
             yield said(
@@ -239,6 +241,8 @@ class SimHostile(Process):
             yield said("another cluster", changed(own, cluster="c2"))
             yield said("no name", changed(own, node_id="a b"))
             yield said("no address", changed(own, address="nowhere"))
+            yield said("no host", changed(own, address=self.chance.choice(_NO_HOSTS)))
+            yield said("no host for HTTP", changed(own, http_address=self.chance.choice(_NO_HOSTS)))
             if self._group in medium.rows[GROUPS]:
                 yield said("a group of brokers", changed(own, group=self._group))
             group = medium.rows[DELAY_GROUPS].get(node.group)

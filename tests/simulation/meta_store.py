@@ -45,6 +45,7 @@ from meta_server.model import (
     RemoveBroker,
     RemoveDelayNode,
     RemoveRoute,
+    RemoveSubject,
     SaveBroker,
     SaveBrokerGroup,
     SaveControls,
@@ -115,6 +116,8 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(BROKERS, _broker_key(broker), None, broker.version)
         case SaveSubject(subject):
             return _Row(SUBJECTS, subject.name, subject, subject.version - 1)
+        case RemoveSubject(subject):
+            return _Row(SUBJECTS, subject.name, None, subject.version)
         case SaveRoute(route):
             return _Row(ROUTES, (route.name, route.is_prefix), route, route.version - 1)
         case RemoveRoute(route):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sender import SenderConfig
-from tests.simulation.faults import HARSH, Action, Kill, PowerCut, Trap, running
+from tests.simulation.faults import Action, Kill, PowerCut, Trap, running
 from tests.simulation.scenario import PLAIN, Scenario
 
 

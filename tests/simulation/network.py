@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import trio
 
 from delay_transport import Address, Listener, ListenError, Network, format_address
+from delay_transport.runtime import unreachable_if_no_address
 from tests.simulation.clock import event_clock
 from tests.simulation.faults import Death, PowerCut
 from tests.simulation.trace import Trace
@@ -462,6 +463,9 @@ class NodeNetwork:
         """Connect, after a round trip; OSError if refused, or when nobody answers for long."""
         self.check_alive()
         await trio.lowlevel.checkpoint()
+        with unreachable_if_no_address(host, port):
+            # As the resolver does, which refuses some names in a way of its own.
+            host.encode("idna")
         network = self.network
         give_up_s = trio.current_time() + network.plan.connect_timeout_s
         while True:
