@@ -9,7 +9,8 @@ of the server is looked at. What a reason has to fit:
     clock_held, _set_back   the clock was set
     paused_subject          the operator has paused its subject (gating.py); and nothing else is
                             said of one that is due and paused, but of what was under way; no more
-                            are counted than there may be of paused subjects
+                            are counted than there may be of paused subjects, and of others in about
+                            this minute
     paused_group            he has paused a group
     rate_limited            he has limited its subject or a group
     circuit_open            no group has done its work for a while, and been given some; if none did
@@ -63,6 +64,7 @@ _HOPELESS_S = 10.0
 """For less than that a group may take nothing but refuse, and be trusted still."""
 _HEARD_S = 3.0
 """After that time an answer was heard."""
+_MINUTE_MS = 60_000
 _NOW_MS = 5_000
 """Between the time at which something is due and that at which it has left, if it can."""
 _SETTLED_S = 20.0
@@ -267,17 +269,25 @@ class Stating:
     def _judge_paused(
         self, server: DelayServer, said: Counter[Reason], possible: dict[bytes, int]
     ) -> None:
-        """Hold the count of what is paused against what there is of paused subjects."""
+        """Hold the count of what is paused against what there is of paused subjects.
+
+        Of what lies on disk nobody knows the subject: what is due in about this minute may be
+        counted with them.
+        """
         standing = self._standing(server)
         if standing is None or not said[Reason.PAUSED_SUBJECT]:
             return
+        now_ms = self.witness.clock.now_ms()
+        until_ms = now_ms + server.config.wheel.load_ahead_ms + _MINUTE_MS
         is_paused: dict[str, bool] = {}
         most = 0
         for message_id, count in possible.items():
             subject = decode_item(self.witness.items[message_id]).subject
             if subject not in is_paused:
                 is_paused[subject] = standing.is_paused(subject)
-            most += count * is_paused[subject]
+            due_ms = self.witness.due_ms[message_id]
+            is_near = now_ms - _MINUTE_MS <= due_ms <= until_ms
+            most += count * (is_paused[subject] or is_near)
         if said[Reason.PAUSED_SUBJECT] > most:
             self._complain(f"{said[Reason.PAUSED_SUBJECT]} are counted as paused of {most}")
 
@@ -335,8 +345,15 @@ class Stating:
             none.add(Reason.NO_ROUTE)
             if self._some_circuit_is_closed(server):
                 none.add(Reason.CIRCUIT_OPEN)
-            since_s = trio.current_time() - _DOWN_S
-            if witness.all_was_well(since_s, trio.current_time()):
+            now_s = trio.current_time()
+            since_s = now_s - _DOWN_S
+            # A group that is mute is known to be only by what it was sent.
+            was_tried = any(
+                since_s <= at_s <= now_s - _IN_FLIGHT_S
+                for seen in witness.sightings.values()
+                for at_s, _ in seen
+            )
+            if was_tried and witness.all_was_well(since_s, now_s):
                 none |= _QUEUED if self._all_were_down(server, since_s) else set()
         if not witness.poison.one_in:
             none |= _DEAD

@@ -53,7 +53,7 @@ class Story:
 def told() -> Story:
     world = World(_SEED)
     with quiet():
-        run_deterministic(_SEED, world.run, limit_s=world.length_s * 2 + 20 * 86_400)
+        run_deterministic(_SEED, world.run, limit_s=world.limit_s)
     disk = world.node.revive()
     at_stop = disk.contents()
     disk.power_cut()

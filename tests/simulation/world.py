@@ -82,6 +82,10 @@ _POISON_HELD_MIN = 40
 """Messages that may be held for delivery at least where brokers refuse some for good."""
 _ROT_CHANCE = 0.1
 _SEALING_S = 300
+_REST_S = 20 * 86_400.0
+"""A world goes on at most for so long after twice its length."""
+_ROUTED_S = 6 * 3600.0
+"""The same with meta servers, which are busy all the time: twenty days of them take minutes."""
 """Virtual seconds after the last delivery in which every segment must have been sealed."""
 
 
@@ -244,6 +248,7 @@ class World:
         self.trace = trace or Trace()
         self._plan = plan
         is_long, self.length_s = self._draw_length(shape)
+        self.limit_s = self.length_s * 2 + (_ROUTED_S if self.is_routed else _REST_S)
         # Close enough to midnight that what is due behind it lies in segments of a day.
         start_ms = EPOCH_MS + round(shape.uniform(20.5, 21.5) * _HOUR_MS)
         self.clock = SimClock(epoch_ms=start_ms, drift=shape.choice((0.0, 0.0, 5e-5, -5e-5)))
@@ -799,7 +804,7 @@ def judge(world: World) -> WorldResult:
     result = world.result
     with quiet():
         try:
-            run_deterministic(world.seed, world.run, limit_s=world.length_s * 2 + 20 * 86_400)
+            run_deterministic(world.seed, world.run, limit_s=world.limit_s)
         except (Exception, ExceptionGroup) as error:  # noqa: BLE001 (a finding, whatever it is)
             result.violations += world.witness.complaints
             result.violations.append("".join(traceback.format_exception(error)))
