@@ -48,7 +48,7 @@ from tests.simulation.witness import Witness
 
 _LOOKS_MAX = 4
 """In a life of the server, at counts and single messages."""
-_GLANCES_MAX = 40
+_GLANCES_MAX = 16
 """In a life of the server, at the counts alone, just after something has left or was answered."""
 _EXPLAINED = 2
 """Messages for which is asked at a time: of those that are due, of those that are not, …"""
