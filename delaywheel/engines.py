@@ -13,7 +13,7 @@ import click
 from delaywheel.failures import Failure
 from delaywheel.options import with_options
 from delaywheel.parameters import PAIR
-from delaywheel.verdicts import ERROR
+from delaywheel.verdicts import ERROR, INSTALL_EXTRA
 
 if TYPE_CHECKING:
     from spark_tools.reconcile import Engine, Result
@@ -121,7 +121,7 @@ def running(choice: EngineChoice) -> Iterator[Running]:
         return
     if importlib.util.find_spec("pyspark") is None:
         raise Failure(
-            "pyspark is missing: install delaywheel with its extra `spark`, or use --engine local",
+            f"pyspark is missing: {INSTALL_EXTRA}; or use --engine local",
             ERROR,
         )
     from spark_tools.join_check import check_by_join

@@ -1,6 +1,5 @@
 """`delaywheel log manifest`: what a data directory commits at this moment, for its readers."""
 
-import os
 import time
 from pathlib import Path
 
@@ -46,6 +45,8 @@ def manifest(*, data: Path, output: Path | None, deleted_days: int) -> None:
       delaywheel log manifest data --output manifest.json
       delaywheel log manifest data | jq '.sealed | length'
     """
+    from spark_tools.errors import OutputError
+    from spark_tools.outputs import write_whole
     from storage.disk import DirectoryDisk
     from storage.inspect import is_data_directory
     from storage.manifest import encode_manifest, read_manifest
@@ -62,7 +63,10 @@ def manifest(*, data: Path, output: Path | None, deleted_days: int) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        _replace(output, text)
+        try:
+            write_whole(output, text)
+        except OutputError as error:
+            raise Failure(str(error), ExitCode.USAGE) from error
     for fault in found.faults[:_FAULTS_SHOWN]:
         click.echo(f"{fault.file} at {fault.position}: {fault.reason}", err=True)
     if found.faults:
@@ -71,14 +75,3 @@ def manifest(*, data: Path, output: Path | None, deleted_days: int) -> None:
             "`delaywheel log verify`",
             ExitCode.LOGS,
         )
-
-
-def _replace(output: Path, text: bytes) -> None:
-    """Write a file whole or not at all."""
-    temporary = output.with_name(f"{output.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(text)
-        temporary.replace(output)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise Failure(f"{output} cannot be written: {error.strerror}", ExitCode.USAGE) from error

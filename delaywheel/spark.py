@@ -102,6 +102,7 @@ def reconcile(
     with extra_required():
         from spark_tools.document import document_of
         from spark_tools.errors import ReconcileError, SparkFailedError
+        from spark_tools.outputs import Output
         from spark_tools.page import page as html_of
         from spark_tools.plan import make_plan
         from spark_tools.reconcile import reconcile as run
@@ -115,15 +116,19 @@ def reconcile(
     )
     try:
         plan = make_plan(sources_of(roots, manifests, request.from_minute), request)
-        with running(choice) as engine, Details(details) as kept:
+        with (
+            Output(output) as json_file,
+            Output(page_file) as html_file,
+            Details(details) as kept,
+            running(choice) as engine,
+        ):
             result = run(plan, engine.run, kept.add, read_repairs(audits))
             engine.verify(result)
             kept.add_tables(result)
-        document = report(result)
-        if output is not None:
-            output.write_bytes(encode_report(document))
-        if page_file is not None:
-            page_file.write_text(html_of(document_of(document)), encoding="utf-8")
+            document = report(result)
+            json_file.write(encode_report(document))
+            if page_file is not None:
+                html_file.write(html_of(document_of(document)).encode())
     except (ReconcileError, SparkFailedError, OSError) as error:
         raise Failure(str(error), ERROR) from error
     for name, text in summary(result):

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from delaywheel.verdicts import ERROR, Verdicts, extra_required
 if TYPE_CHECKING:
     from spark_tools.by_hour import Outcome
     from spark_tools.plan import Request
-    from spark_tools.state import HourEntry
+    from spark_tools.state import HourEntry, Waiting
 
 
 @click.command(cls=Verdicts)
@@ -157,16 +158,13 @@ def hours(
 
 
 def _tell(outcome: "Outcome", engine: str) -> None:
-    from spark_tools.report import minute_text
     from spark_tools.summary import done_until
+    from spark_tools.times import minute_text
 
-    for entry in outcome.done:
-        click.echo(_line(entry))
-        for problem in entry.problems:
-            click.echo(f"  not complete: {problem}", err=True)
-    for waiting in outcome.waiting:
-        late = ", though it should be" if waiting.is_late else ""
-        click.echo(f"{minute_text(waiting.hour)}: not closed{late}: {waiting.reason}")
+    for line in _done_lines(outcome.done):
+        click.echo(line, err=line.startswith(" "))
+    for line in _waiting_lines(outcome.waiting):
+        click.echo(line)
     ledger = outcome.ledger
     covered = minute_text(ledger.covered_from)
     if outcome.segments_before:
@@ -183,8 +181,46 @@ def _tell(outcome: "Outcome", engine: str) -> None:
     click.echo(f"{engine}: {outcome.verdict.name.lower()}")
 
 
+def _done_lines(done: "Sequence[HourEntry]") -> Iterator[str]:
+    """Yield a line for each hour; clean ones in which nothing was due have one together."""
+    for (is_idle, _), found in groupby(
+        enumerate(done), lambda one: (_is_idle(one[1]), one[1].hour - 60 * one[0])
+    ):
+        entries = [entry for _, entry in found]
+        if is_idle and len(entries) > 1:
+            hours = _span([one.hour for one in entries])
+            yield f"{hours}: {len(entries)} hours clean: accepted 0"
+            continue
+        for entry in entries:
+            yield _line(entry)
+            for problem in entry.problems:
+                yield f"  not complete: {problem}"
+
+
+def _is_idle(entry: "HourEntry") -> bool:
+    return entry.is_final and entry.complete and not (entry.accepted or entry.findings)
+
+
+def _waiting_lines(waiting: "Sequence[Waiting]") -> Iterator[str]:
+    """Yield why hours are not closed, a line for all that follow each other for one reason."""
+    for (is_late, reason, _), found in groupby(
+        enumerate(waiting), lambda one: (one[1].is_late, one[1].reason, one[1].hour - 60 * one[0])
+    ):
+        hours = [one.hour for _, one in found]
+        count = f" ({len(hours)} hours)" if len(hours) > 1 else ""
+        late = ", though it should be" if is_late else ""
+        yield f"{_span(hours)}{count}: not closed{late}: {reason}"
+
+
+def _span(hours: Sequence[int]) -> str:
+    from spark_tools.times import minute_text
+
+    first, last = minute_text(hours[0]), minute_text(hours[-1])
+    return first if first == last else f"{first} to {last}"
+
+
 def _line(entry: "HourEntry") -> str:
-    from spark_tools.report import minute_text
+    from spark_tools.times import minute_text
 
     state = "" if entry.is_final else f" ({entry.state}, tried {entry.tries} time(s))"
     found = f": {_counts(entry.findings)}" if entry.findings else ""

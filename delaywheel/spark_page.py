@@ -31,8 +31,10 @@ def page(*, result: Path, output: Path) -> None:
     with extra_required():
         from spark_tools.document import read_document
         from spark_tools.errors import ReconcileError
+        from spark_tools.outputs import Output
         from spark_tools.page import page as html_of
     try:
-        output.write_text(html_of(read_document(result)), encoding="utf-8")
+        with Output(output) as file:
+            file.write(html_of(read_document(result)).encode())
     except (ReconcileError, OSError) as error:
         raise Failure(str(error), ERROR) from error

@@ -9,6 +9,10 @@ import click
 
 from delaywheel.failures import Failure, failure_of
 
+INSTALL_EXTRA = (
+    "install delaywheel with its extra `spark`: pip install 'delaywheel[spark]', or pip install "
+    "-e '.[spark]' in a checkout"
+)
 ERROR = 3
 """How these commands end when nothing was found out; 1 and 2 say what was."""
 
@@ -48,6 +52,4 @@ def extra_required() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise Failure(
-            f"{error.name} is missing: install delaywheel with its extra `spark`", ERROR
-        ) from error
+        raise Failure(f"{error.name} is missing: {INSTALL_EXTRA}", ERROR) from error

@@ -193,6 +193,13 @@ class _Run:
         for name, sums in known.items():
             is_gone = sums.is_gone or name.group in self._request.without_groups
             sums.is_gone = is_gone and name not in there
+        awaited = [name for name, sums in known.items() if not sums.is_gone]
+        if awaited and not there & known.keys():
+            raise ReconcileError(
+                f"the state directory is of {_names(awaited)}, and what was given is of "
+                f"{_names(there)}: give --root or --manifest of these, or a state directory of its "
+                "own"
+            )
         self._missing = [
             f"group {name.group} of cluster {name.cluster} was reconciled before, and none of the "
             "manifests is of it: name them, or say --without-group"
@@ -335,6 +342,10 @@ class _Run:
         ]
         self._state.write_ledger(ledger)
         self._state.clean(ledger, ledger.hours)
+
+
+def _names(groups: Iterable[GroupName]) -> str:
+    return ", ".join(f"group {one.group} of cluster {one.cluster}" for one in sorted(groups))
 
 
 def _first_minutes(view: View) -> Iterable[int]:

@@ -3,6 +3,7 @@
 ReconcileError                the inputs or the books are to blame
 OptionError                   what was asked for is
 DamagedInputError             what is read is not whole, and nobody said that this is all right
+OutputError                   a result cannot be written down
 RemoteError                   a store elsewhere cannot be asked for what is in it
 """
 
@@ -21,6 +22,10 @@ class DamagedInputError(Exception):
 
 class RemoteError(ReconcileError):
     """A store elsewhere cannot be reached, or does not let us in; the text says what to do."""
+
+
+class OutputError(ReconcileError):
+    """A result cannot be written down; the text names the file, and says why."""
 
 
 class SparkFailedError(Exception):

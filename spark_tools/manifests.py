@@ -1,9 +1,10 @@
 """Where manifests come from: a directory as it is now, or a file of `delaywheel log manifest`."""
 
-from spark_tools.plan import Source
-from spark_tools.roots import directory_of, disk_of, read_file
-from storage.errors import DataDirectoryError
-from storage.manifest import decode_manifest, read_manifest
+from spark_tools.errors import ReconcileError
+from spark_tools.plan import Source, extent_of
+from spark_tools.roots import directory_of, disk_of, local_path, read_file
+from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.manifest import Manifest, decode_manifest, read_manifest
 
 
 def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
@@ -24,7 +25,37 @@ def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
 def source_of_file(text: str) -> Source:
     """Return the manifest that `FILE=DATA_DIR` names; without `=` it lies among its files.
 
-    Raises OSError, RemoteError, or what `decode_manifest` does.
+    Raises OSError, RemoteError, or ReconcileError for what is no manifest.
     """
     file, _, root = text.partition("=")
-    return Source(decode_manifest(read_file(file), path=file), root or directory_of(file))
+    found = _decoded(file)
+    root = root or directory_of(file)
+    path = local_path(root)
+    if path is not None and not path.is_dir():
+        raise ReconcileError(
+            f"{root} is no directory: give --manifest FILE=DATA_DIR, where the files are that "
+            f"{file} names"
+        )
+    return Source(found, root)
+
+
+def _decoded(file: str) -> Manifest:
+    """Return a manifest whose segments are some."""
+    again = "make it again with `delaywheel log manifest`"
+    try:
+        found = decode_manifest(read_file(file), path=file)
+    except DamagedError as error:
+        raise ReconcileError(f"{file}: {error.reason}; {again}") from error
+    except UnsupportedFormatError as error:
+        raise ReconcileError(
+            f"{file}: {error.reason}; {again} of this version, or read it with the version that "
+            "made it"
+        ) from error
+    try:
+        for unsealed in (*found.segments, *found.dead_segments):
+            extent_of(unsealed)
+        for sealed in (*found.sealed, *found.dead_sealed):
+            extent_of(sealed)
+    except ReconcileError as error:
+        raise ReconcileError(f"{file}: {error}; {again}") from error
+    return found

@@ -322,7 +322,8 @@ class _Page:
             element(
                 "p",
                 "Deliveries by how long after the due time their fact is; both scales are "
-                "logarithmic. Quantiles are upper bounds, at most an eighth too high.",
+                "logarithmic. Quantiles, and max, are upper bounds, at most "
+                "an eighth too high.",
                 class_="faint small",
             ),
             lateness(total),

@@ -68,7 +68,7 @@ def names_table(
     headers = [(title, "name"), *((name, "number") for name, _ in kept)]
     if with_others:
         headers.append(("ended otherwise", "number"))
-    headers += [("p99 of the worst hour", "number"), ("latest", "number")]
+    headers += [("p99 of the worst hour", "number"), ("latest, at most", "number")]
     rows = []
     for one in told:
         row: list[Part] = [shown(one.name) or element("span", "(none)", class_="faint")]

@@ -3,7 +3,7 @@
 Nothing is opened for it but files that are larger than a partition: those are cut at batches.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -13,16 +13,12 @@ from spark_tools.source_options import About, ReadOptions, Replicas
 from spark_tools.tasks import FOREVER, Cover, Extent, Node
 from storage.arrow import ArrowReader, Kind
 from storage.manifest import Manifest
-from storage.spans import Span, key_of_name
 from storage.stretches import Stretch
 
 _OPEN_BYTES = 64 * 1024
 """What opening a file weighs, so that a partition has not thousands of small ones."""
 _ROW_BYTES = 256
 """What a row weighs at least: for Spark it is work, however few bytes it has on disk."""
-
-Bounds = Mapping[str, tuple[object, object]]
-"""For columns that cannot be null the least and the largest value; None where there is no bound."""
 
 
 class Role(StrEnum):
@@ -48,9 +44,8 @@ class Part:
 
     length: its bytes that count; size: those of this part; start, end: the minutes of its segment,
     all where it is of none; first, after: the numbers, or sequences, that are wanted of a numbered
-    log; count: rows that there must be, None where the reader itself says what is missing;
-    last_sequence: no row has one above; earliest_due_ms: none is due before, None if nobody knows;
-    filed: records that are in segments are not wanted.
+    log; count: rows that there must be, None where the reader itself says what is missing; filed:
+    records that are in segments are not wanted.
     """
 
     node: Node
@@ -63,8 +58,6 @@ class Part:
     first: int = 0
     after: int = 0
     count: int | None = None
-    last_sequence: int | None = None
-    earliest_due_ms: int | None = None
     is_sealed: bool = False
     stretch: Stretch | None = None
     filed: Filed | None = None
@@ -99,14 +92,9 @@ class _Planned:
     missing: list[Missing] = field(default_factory=list)
 
 
-def plan_partitions(
-    sources: Sequence[Source],
-    options: ReadOptions,
-    may_match: Callable[[Bounds], bool] = lambda _: True,
-) -> list[PartitionPlan]:
+def plan_partitions(sources: Sequence[Source], options: ReadOptions) -> list[PartitionPlan]:
     """Return what each task reads; the rows of all together are each there once.
 
-    may_match: says of what is known of a file without opening it whether a row of it is wanted.
     Raises OptionError for groups that are not there, ReconcileError for manifests that do not
     belong together.
     """
@@ -121,59 +109,27 @@ def plan_partitions(
         for source in nodes if options.replicas is Replicas.ALL else nodes[:1]:
             node = node_of(source)
             planned.missing += [Missing(node, *one) for one in faults_of(source.manifest)]
-            parts = [
-                part for part in _parts(source.manifest, node, options) if may_match(bounds(part))
-            ]
-            for part in parts:
-                planned.parts += [one for one in _cut(part, options) if may_match(bounds(one))]
+            for part in _parts(source.manifest, node, options):
+                planned.parts += _cut(part, options)
     plans = [PartitionPlan(tuple(parts)) for parts in _packed(planned.parts, options)]
     if planned.missing:
         plans.insert(0, PartitionPlan((), tuple(planned.missing)))
     return plans
 
 
-def bounds(part: Part) -> Bounds:
-    """Return what is known of the rows of a part without opening its file."""
-    name, node = part.node.name, part.node.node_id
-    known: dict[str, tuple[object, object]] = {
-        "cluster": (name.cluster, name.cluster),
-        "group": (name.group, name.group),
-        "node": (node, node),
-        "file": (part.file, part.file),
-    }
-    key = key_of_name(part.file.rpartition("/")[2])
-    if key is not None and key.span is not Span.DEAD:
-        known["filed_minute"] = part.start, part.end - 1
-    if part.role is Role.ROWS and key is not None:
-        span = key.span.name.lower()
-        known |= {
-            "segment": (key.name, key.name),
-            "start_minute": (key.start, key.start),
-            "span": (span, span),
-            "is_sealed": (part.is_sealed, part.is_sealed),
-            "sequence": (None, part.last_sequence),
-            "due_ms": (part.earliest_due_ms, None),
-        }
-    elif part.role is Role.RECORDS:
-        known["sequence"] = part.first, part.after - 1
-    else:
-        known["is_filed"] = part.role is Role.FACTS, part.role is Role.FACTS
-    return known
-
-
 def _parts(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[Part]:
     """Yield what is read of a node, in order of time."""
     match options.kind:
         case Kind.SCHEDULE:
-            yield from _segments(_accepted(manifest, options), node, Role.ROWS, manifest)
+            yield from _segments(_accepted(manifest, options), node, Role.ROWS)
         case Kind.DEAD:
-            yield from _segments(_dead(manifest), node, Role.ROWS, manifest)
+            yield from _segments(_dead(manifest), node, Role.ROWS)
         case Kind.MESSAGE:
             yield from _records(manifest, node, options)
         case Kind.DISPATCH:
             dead = options.about is About.DEAD
             extents = _dead(manifest) if dead else _accepted(manifest, options)
-            yield from _segments(extents, node, Role.FACTS, manifest)
+            yield from _segments(extents, node, Role.FACTS)
             for one in manifest.journal:
                 yield Part(
                     node=node,
@@ -200,10 +156,7 @@ def _in_order(extents: Sequence[Extent]) -> list[Extent]:
     return sorted((one for one in extents if not one.is_deleted), key=lambda one: one.start)
 
 
-def _segments(
-    extents: Sequence[Extent], node: Node, role: Role, manifest: Manifest
-) -> Iterator[Part]:
-    earliest = {one.file: one.earliest_due_ms for one in manifest.segments if one.rows}
+def _segments(extents: Sequence[Extent], node: Node, role: Role) -> Iterator[Part]:
     is_rows = role is Role.ROWS
     for one in extents:
         length, count = (one.length, one.rows) if is_rows else (one.facts_length, one.facts)
@@ -218,8 +171,6 @@ def _segments(
             start=one.start,
             end=one.end,
             count=count,
-            last_sequence=one.last_sequence,
-            earliest_due_ms=earliest.get(one.file),
             is_sealed=one.is_sealed,
         )
 

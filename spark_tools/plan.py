@@ -22,11 +22,13 @@ from spark_tools.segment_parts import ROWS_AT_ONCE, parts_of
 from spark_tools.segments import SegmentTask
 from spark_tools.tails import Tail, read_tail
 from spark_tools.tasks import FOREVER, WHOLE, Cover, Extent, LogRange, Loose, Node, Rules
+from spark_tools.times import minute_text
 from storage.batches import Damage
 from storage.manifest import Manifest, SealedSegment, UnsealedSegment
-from storage.spans import key_of_name
+from storage.spans import MINUTE_MS, key_of_name
 
 GRACE_MS = 60_000
+_DAY_MINUTES = 24 * 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +293,13 @@ def extents_of(manifest: Manifest) -> list[Extent]:
 def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
     """Return what counts of a segment. Raises ReconcileError if it is none."""
     key = key_of_name(segment.file.rpartition("/")[2])
-    if key is None or key.path != segment.file or key.facts_path != segment.facts_file:
-        raise ReconcileError(f"{segment.file} in a manifest is no segment")
+    if key is None or key.path != segment.file:
+        raise ReconcileError(f"{segment.file} is no segment")
+    if key.facts_path != segment.facts_file:
+        raise ReconcileError(
+            f"{segment.facts_file} has not the facts of {segment.file}: those are in "
+            f"{key.facts_path}"
+        )
     if isinstance(segment, SealedSegment):
         facts, is_deleted = sum(segment.outcomes.values()), segment.deleted
     else:
@@ -384,10 +391,7 @@ class _Planning:
         manifest = view.manifest
         problems = [text for _, text in faults_of(manifest)]
         if manifest.deleted_from_minute > self._rules.from_minute:
-            problems.append(
-                "the manifest does not tell of segments that were deleted and ended before minute "
-                f"{manifest.deleted_from_minute}: make it with more --deleted-days"
-            )
+            problems.append(_untold(manifest, self._rules.from_minute))
             self._account.totals["unread_segments"] += 1
         self._account.problems |= {(view.node.node_id, problem) for problem in problems}
 
@@ -471,6 +475,16 @@ class _Planning:
 
     def _damaged(self, node: Node, damages: Sequence[Damage]) -> None:
         self._account.damages |= {(node.node_id, damage) for damage in damages}
+
+
+def _untold(manifest: Manifest, from_minute: int) -> str:
+    """Say what a manifest does not tell of a range, and what to do."""
+    days = -(-(manifest.made_ms // MINUTE_MS - from_minute) // _DAY_MINUTES)
+    since = minute_text(manifest.deleted_from_minute)
+    return (
+        f"the manifest does not tell of segments that were deleted and ended by {since}: make it "
+        f"with --deleted-days {days}, or reconcile from then on only (--from {since})"
+    )
 
 
 def faults_of(manifest: Manifest) -> list[tuple[str, str]]:

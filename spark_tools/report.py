@@ -1,8 +1,8 @@
 """The result of a run: one JSON document, and findings and tables as Parquet."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,11 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_tools.account import FACT_CLASSES, FINDINGS_SCHEMA, STATES, GroupName, Tally
+from spark_tools.errors import OutputError
 from spark_tools.lateness import bucket_from_ms, quantile_ms
+from spark_tools.outputs import Output
 from spark_tools.plan import GroupPlan, Plan
 from spark_tools.reconcile import FINDING_CLASSES, GroupResult, Result
 from spark_tools.repairs import LogName
 from spark_tools.tasks import FOREVER
+from spark_tools.times import minute_text, time_text
 
 REPORT_SCHEMA = 1
 """Counted up when a reader of an older version would misunderstand a newer one."""
@@ -27,20 +30,27 @@ TABLES = ("subjects", "targets", "subject_lateness", "target_lateness")
 
 
 class Details:
-    """The Parquet files of a run in a directory: `findings.parquet`, and the tables at the end."""
+    """The Parquet files of a run in a directory: `findings.parquet`, and the tables at the end.
+
+    All are put in their places at the end, unless it is left by an error. Raises OutputError.
+    """
 
     def __init__(self, directory: Path | None) -> None:
         """directory: made if it is not there; None keeps nothing."""
         self._directory = directory
+        self._files = contextlib.ExitStack()
+        self._findings: Output | None = None
         self._writer: Any = None
 
     def __enter__(self) -> Self:
         """Begin the file of findings, so that there is one even without any."""
-        if self._directory is not None:
+        if self._directory is None:
+            return self
+        with Output(self._directory).named():
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(
-                self._directory / "findings.parquet", FINDINGS_SCHEMA, compression="zstd"
-            )
+        found = self._findings = self._output("findings")
+        with found.named():
+            self._writer = pq.ParquetWriter(found.file, FINDINGS_SCHEMA, compression="zstd")
         return self
 
     def __exit__(
@@ -49,21 +59,37 @@ class Details:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """Close it."""
-        if self._writer is not None:
-            self._writer.close()
+        """Put the files in their places."""
+        if self._findings is not None and error is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._writer.close()
+        elif self._findings is not None:
+            try:
+                with self._findings.named():
+                    self._writer.close()
+            except OutputError as failed:
+                self._files.__exit__(type(failed), failed, failed.__traceback__)
+                raise
+        self._files.__exit__(kind, error, at)
+
+    def _output(self, name: str) -> Output:
+        assert self._directory is not None
+        return self._files.enter_context(Output(self._directory / f"{name}.parquet"))
 
     def add(self, findings: pa.Table) -> None:
         """Write findings down."""
-        if self._writer is not None:
-            self._writer.write_table(findings, row_group_size=_ROWS_AT_ONCE)
+        if self._findings is not None:
+            with self._findings.named():
+                self._writer.write_table(findings, row_group_size=_ROWS_AT_ONCE)
 
     def add_tables(self, result: Result) -> None:
         """Write the tables of a run: by subject and hour, by broker group and hour, lateness."""
         if self._directory is None:
             return
         for name, table in tables_of(result):
-            pq.write_table(table, self._directory / f"{name}.parquet", compression="zstd")
+            output = self._output(name)
+            with output.named():
+                pq.write_table(table, output.file, compression="zstd")
 
 
 def tables_of(result: Result) -> Iterator[tuple[str, pa.Table]]:
@@ -250,17 +276,6 @@ def lateness_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _quantiles(counts: dict[int, int]) -> dict[str, int | None]:
     return {name: quantile_ms(counts, share) for name, share in _QUANTILES.items()}
-
-
-def time_text(ms: int) -> str:
-    """Return a time, ms since 1970, as text."""
-    when = datetime.fromtimestamp(ms // 1000, UTC)
-    return f"{when:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
-
-
-def minute_text(minute: int) -> str:
-    """Return a minute since 1970 as text."""
-    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}Z"
 
 
 def summary(result: Result) -> Sequence[tuple[str, str]]:

@@ -37,8 +37,9 @@ _AT_ONCE: Final = 500
 """Messages that are sent, and not answered yet, at the most."""
 _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 """Bytes of these, beyond which no further one is added."""
-
-
+_SLICE_S: Final = 0.1
+"""Messages of so long go together, by the rate; of as long as the last ones took if that is more,
+up to a second, so that slow answers do not make it slower still."""
 _REASONS_MAX: Final = 100
 """Different reasons that are told."""
 
@@ -129,15 +130,19 @@ class Resending:
                 )
             ]
         )
-        is_all = False
+        is_all, took_s, unanswered = False, 0.0, 0
         while not is_all and not stop.why:
             began = anyio.current_time()
-            some, is_all = await anyio.to_thread.run_sync(self._gather, found, on_left_out)
+            most = int(run.rate * min(max(_SLICE_S, took_s), 1.0))
+            some, is_all = await anyio.to_thread.run_sync(self._gather, found, on_left_out, most)
             if not some:
                 continue
             results = await self._send_some(some)
             on_progress(self.outcome)
-            if results[UNANSWERED] == len(some):
+            took_s = anyio.current_time() - began
+            is_in_vain = results[UNANSWERED] == len(some)
+            unanswered = unanswered + len(some) if is_in_vain else 0
+            if unanswered and (is_all or unanswered >= min(_AT_ONCE, run.rate)):
                 stop.ask("nobody takes messages")
             elif not is_all:
                 await stop.pause(began + len(some) / run.rate - anyio.current_time())
@@ -150,9 +155,12 @@ class Resending:
         return self.outcome
 
     def _gather(
-        self, found: Iterator[Message | LeftOut], on_left_out: Callable[[LeftOut], None]
+        self,
+        found: Iterator[Message | LeftOut],
+        on_left_out: Callable[[LeftOut], None],
+        most: int,
     ) -> tuple[list[Message], bool]:
-        """Return the next messages, and whether there are no more."""
+        """Return the next messages, at most so many, but one; and whether there are no more."""
         some: list[Message] = []
         size = 0
         for one in found:
@@ -161,7 +169,7 @@ class Resending:
                 continue
             some.append(one)
             size += len(one.item)
-            if len(some) >= min(_AT_ONCE, self._run.rate) or size >= _BYTES_AT_ONCE:
+            if len(some) >= min(_AT_ONCE, most) or size >= _BYTES_AT_ONCE:
                 return some, False
         return some, True
 

@@ -5,12 +5,11 @@ Thin: options are read by `spark_tools/source_options.py`, files are chosen by
 anew, in processes of its own, for each step of a query.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -24,14 +23,10 @@ from pyspark.sql.types import (
 
 from spark_tools.errors import OptionError
 from spark_tools.manifests import source_of_directory, source_of_file
-from spark_tools.parts import Bounds, PartitionPlan, plan_partitions
+from spark_tools.parts import PartitionPlan, plan_partitions
 from spark_tools.plan import Source
-from spark_tools.pruning import may_match
 from spark_tools.reading import read_partition
 from spark_tools.source_options import ReadOptions, read_options
-
-_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module that Spark plans a read with where filters are pushed down."""
 
 
 class DelaywheelSource(DataSource):
@@ -51,8 +46,7 @@ class DelaywheelSource(DataSource):
         options = read_options(self.options)
         if schema != spark_schema(options.schema):
             raise OptionError("columns are chosen by the option `columns`, not by a schema")
-        # Spark refuses a reader that takes filters unless it pushes some.
-        return _PushedReader(options) if _is_pushing() else _Reader(options)
+        return _Reader(options)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -69,17 +63,6 @@ _TYPES: dict[pa.DataType, DataType] = {
 }
 
 
-def _is_pushing() -> bool:
-    """Say whether this process plans a read into which filters are pushed.
-
-    Nothing else tells: neither a session nor its configuration is there. Where this is mistaken
-    nothing is pushed, and Spark filters rows by itself.
-    """
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    # Forked by Spark's daemon, or started by itself.
-    return _PUSHING_WORKER in sys.modules or getattr(spec, "name", None) == _PUSHING_WORKER
-
-
 class _LogPartition(InputPartition):
     """What one task reads."""
 
@@ -89,15 +72,18 @@ class _LogPartition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Reads everything that the options name."""
+    """Reads everything that the options name.
+
+    It takes no filters (`pushFilters`): Spark 4.1 keeps what was planned for the last query with
+    filters, and gives it to the next one without any, and to the other side of a join.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._filters: tuple[Filter, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
         """Return what is to be read; manifests of directories are made now."""
-        plans = plan_partitions(_sources(self._options), self._options, self._may_match)
+        plans = plan_partitions(_sources(self._options), self._options)
         return [_LogPartition(plan) for plan in plans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -105,18 +91,6 @@ class _Reader(DataSourceReader):
         # Without any partition Spark asks for one of its own.
         if isinstance(partition, _LogPartition):
             yield from read_partition(partition.plan, self._options)
-
-    def _may_match(self, bounds: Bounds) -> bool:
-        return may_match(self._filters, bounds)
-
-
-class _PushedReader(_Reader):
-    """Reads no files in which no row can satisfy the filters of a query."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 (Spark's name)
-        """Take filters; all of them are left for Spark, which looks at rows."""
-        self._filters = tuple(filters)
-        yield from filters
 
 
 def _sources(options: ReadOptions) -> list[Source]:

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from spark_tools.errors import ReconcileError
 from storage.disk import Bytes, Disk, File
-from storage.errors import DataDirectoryError
+from storage.errors import DataDirectoryError, NotPermittedError
 
 LEDGER_SCHEMA = 1
 """Counted up when an older version would misunderstand a newer one."""
@@ -133,8 +133,12 @@ class StateDirectory:
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(self._disk.lock("lock"))
+            except NotPermittedError:
+                raise  # It says whose the directory is.
             except DataDirectoryError as error:
-                raise ReconcileError(f"another run is at work in {self._name}: {error}") from error
+                raise ReconcileError(
+                    f"another run is at work in {self._name}: wait until it has ended"
+                ) from error
             for directory in (HOURS, SUMS, INDEX):
                 self.make_directory(directory)
             yield

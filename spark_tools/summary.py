@@ -8,7 +8,7 @@ import msgspec
 
 from spark_tools.account import GroupName
 from spark_tools.reconcile import FINDING_CLASSES
-from spark_tools.report import TABLES, figures_of, lateness_of, minute_text, time_text
+from spark_tools.report import TABLES, figures_of, lateness_of
 from spark_tools.state import (
     HOURS,
     SUMS,
@@ -21,6 +21,7 @@ from spark_tools.state import (
     result_name,
 )
 from spark_tools.sums import Sums
+from spark_tools.times import minute_text, time_text
 
 SUMMARY_SCHEMA = 1
 """Counted up when a reader of an older version would misunderstand a newer one."""

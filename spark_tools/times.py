@@ -1,4 +1,4 @@
-"""Times as options give them: whole UTC minutes."""
+"""Times as options give them, whole UTC minutes, and as results show them."""
 
 from datetime import UTC, datetime
 
@@ -18,3 +18,14 @@ def minute_of(text: str) -> int:
     if seconds % 60 or seconds < 0:
         raise ValueError(f"{text!r} is no whole minute")
     return int(seconds) // 60
+
+
+def time_text(ms: int) -> str:
+    """Return a time, ms since 1970, as text."""
+    when = datetime.fromtimestamp(ms // 1000, UTC)
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def minute_text(minute: int) -> str:
+    """Return a minute since 1970 as text."""
+    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}Z"

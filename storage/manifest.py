@@ -33,6 +33,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from storage.checkpoint import Checkpoint, SegmentState, read_checkpoint
 from storage.disk import ListedDisk
@@ -49,7 +50,7 @@ from storage.file_header import LogKind
 from storage.identity import Identity, read_identity
 from storage.log_walk import LogFile, list_log_files, log_file, without_strays
 from storage.message_log import MESSAGE_LOG_DIRECTORY
-from storage.seals import Seals, codes_of, read_last_seals, seals_end
+from storage.seals import Seals, codes_of, first_seal_read, read_last_seals, seals_end
 from storage.spans import Span, ends_of, key_of_code
 
 MANIFEST_SCHEMA = 1
@@ -166,7 +167,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     journal_next_number: Count
     """The journal is durable up to here, exclusive."""
     deleted_from_minute: Count
-    """Deleted segments that ended at or before this minute are not told of."""
+    """Deleted segments that ended at or before this minute are not told of; 0: all are."""
     segments: tuple[UnsealedSegment, ...]
     dead_segments: tuple[UnsealedSegment, ...]
     """Of messages that were given up: their rows are none of accepted messages."""
@@ -222,7 +223,8 @@ def read_manifest(disk: ListedDisk, *, now_ms: int, deleted_from_minute: int = 0
     """Return what the data directory commits now.
 
     now_ms: the wall clock. Of deleted segments only those that ended after `deleted_from_minute`
-    are told of: seals are kept for years.
+    are told of: seals are kept for years. Where that leaves none out the manifest says so: its
+    `deleted_from_minute` is 0.
 
     Raises DataDirectoryError if this is no data directory, NotPermittedError for what this user may
     not read; DamagedError or UnsupportedFormatError for an identity or a checkpoint that cannot be
@@ -281,13 +283,23 @@ class _Reading:
         checkpoint = found or Checkpoint()
         journal_end = self._durable_end(JOURNAL_DIRECTORY, LogKind.JOURNAL_END)
         log_end = self._durable_end(MESSAGE_LOG_DIRECTORY, LogKind.DURABLE_END)
+        retired = {file.path for file in checkpoint.retired}
         seals, damages = read_last_seals(
             disk,
             identity.log_uuid,
             seals_end(checkpoint),
-            retired={file.path for file in checkpoint.retired},
+            retired=retired,
             deleted_from_minute=deleted_from_minute,
         )
+        begin = first_seal_read(
+            disk,
+            identity.log_uuid,
+            seals_end(checkpoint),
+            retired=retired,
+            deleted_from_minute=deleted_from_minute,
+        )
+        if begin == 1 and not damages and not _is_left_out(seals, deleted_from_minute).any():
+            deleted_from_minute = 0  # All that were ever deleted are told of.
         self._faults += [Fault(file=d.path, position=d.position, reason=d.reason) for d in damages]
         unsealed = [_unsealed(state) for state in checkpoint.segments]
         sealed = list(_sealed(seals, checkpoint, deleted_from_minute))
@@ -479,6 +491,13 @@ def _unsealed(state: SegmentState) -> UnsealedSegment:
     )
 
 
+def _is_left_out(seals: Seals, deleted_from_minute: int) -> npt.NDArray[np.bool_]:
+    """Say of each seal whether its segment is deleted, and ended so early that it is not told."""
+    ends = ends_of(seals["start_minute"].astype(np.int64), seals["span"])
+    found: npt.NDArray[np.bool_] = (seals["deleted"] != 0) & (ends <= deleted_from_minute)
+    return found
+
+
 def _sealed(
     seals: Seals, checkpoint: Checkpoint, deleted_from_minute: int
 ) -> Iterator[SealedSegment]:
@@ -486,9 +505,7 @@ def _sealed(
     named = np.array([state.key.code for state in checkpoint.segments], np.int64)
     codes = codes_of(seals)
     kept = ~np.isin(codes, named)
-    kept &= (seals["deleted"] == 0) | (
-        ends_of(seals["start_minute"].astype(np.int64), seals["span"]) > deleted_from_minute
-    )
+    kept &= ~_is_left_out(seals, deleted_from_minute)
     arrays = {name: array[kept].tolist() for name, array in seals.items()}
     for place, code in enumerate(codes[kept].tolist()):
         key = key_of_code(code)

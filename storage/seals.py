@@ -305,8 +305,7 @@ def read_last_seals(
     damages: list[Damage] = []
     if not end.file:
         return join_seals(parts), damages
-    files = _files_that_count(disk, end, retired)
-    files = files[_untold(disk, log_uuid, files, end, deleted_from_minute * MINUTE_MS) :]
+    files = _files_told(disk, log_uuid, end, retired, deleted_from_minute)
     number = files[0].first_sequence
     for file, until in _with_ends(files, end):
         for found in _read_file(disk, log_uuid, file, end, until=until):
@@ -330,6 +329,31 @@ def read_last_seals(
     _, places = np.unique(codes_of(seals)[::-1], return_index=True)
     last = np.sort(_count(seals) - 1 - places)
     return {name: array[last] for name, array in seals.items()}, damages
+
+
+def first_seal_read(
+    disk: ListedDisk,
+    log_uuid: UUID,
+    end: SealsEnd,
+    *,
+    retired: Collection[str],
+    deleted_from_minute: int,
+) -> int:
+    """Return the number of the seal that `read_last_seals` begins with; 1 if it leaves none out."""
+    if not end.file:
+        return 1
+    return _files_told(disk, log_uuid, end, retired, deleted_from_minute)[0].first_sequence
+
+
+def _files_told(
+    disk: ListedDisk,
+    log_uuid: UUID,
+    end: SealsEnd,
+    retired: Collection[str],
+    deleted_from_minute: int,
+) -> Sequence[LogFile]:
+    files = _files_that_count(disk, end, retired)
+    return files[_untold(disk, log_uuid, files, end, deleted_from_minute * MINUTE_MS) :]
 
 
 def _untold(

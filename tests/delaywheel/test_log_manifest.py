@@ -9,7 +9,10 @@ from delaywheel.failures import ExitCode
 from delaywheel.main import main
 from storage.disk import DirectoryDisk
 from storage.manifest import decode_manifest, read_manifest
+from storage.spans import MINUTE_MS
 from tests.damage.directory import populated
+from tests.storage.store_rig import GRACE_MS, StoreRig
+from tests.storage.test_manifest import RULES
 
 
 @pytest.fixture(name="data")
@@ -31,20 +34,39 @@ def test_it_is_printed_and_nothing_is_written_to_the_directory(data: Path) -> No
     assert result.exit_code == 0, result.output
     found = decode_manifest(result.stdout_bytes, path="-")
     assert found.segments == read_manifest(DirectoryDisk(data), now_ms=1).segments
-    assert found.deleted_from_minute == found.made_ms // 60_000 - 30 * 24 * 60
+    assert found.deleted_from_minute == 0, "nothing was deleted"
     assert contents(data) == before
 
 
 def test_it_is_written_to_a_file_as_a_whole(data: Path, tmp_path: Path) -> None:
     output = tmp_path / "manifest.json"
     output.write_text("older")
-    arguments = ["log", "manifest", str(data), "--output", str(output), "--deleted-days", "0"]
+    arguments = ["log", "manifest", str(data), "--output", str(output)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert result.output == ""
     found = decode_manifest(output.read_bytes(), path=str(output))
-    assert found.deleted_from_minute == found.made_ms // 60_000
+    assert found.segments
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "manifest.json"]
+
+
+def test_deleted_segments_of_so_many_days_are_told_of(tmp_path: Path) -> None:
+    rig = StoreRig(5, settings=RULES)
+    rig.open()
+    rig.commit([rig.now_ms + place * MINUTE_MS for place in range(6)])
+    rig.seal_everything()
+    rig.now_ms += 2 * GRACE_MS
+    rig.checkpoint()
+    rig.checkpoint()
+    for path, content in rig.disk.contents().items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    for days, told in ((30, 0), (30_000, 6)):
+        options = ["log", "manifest", str(tmp_path), "--deleted-days", str(days)]
+        found = decode_manifest(CliRunner().invoke(main, options).stdout_bytes, path="-")
+        assert len(found.sealed) == told, "all are of years ago"
+        since = 0 if told else found.made_ms // MINUTE_MS - 30 * 1440
+        assert found.deleted_from_minute == since
 
 
 def test_what_is_gone_is_named_and_ends_with_a_code(data: Path, tmp_path: Path) -> None:

@@ -180,4 +180,54 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     found = invoke("--root", str(data))
     assert found.exit_code == 3
-    assert "extra `spark`" in found.output
+    assert "pip install 'delaywheel[spark]'" in found.output
+
+
+def test_outputs_are_whole_or_as_they_were(tmp_path: Path) -> None:
+    data, output, details = directory(tmp_path / "data"), tmp_path / "result.json", tmp_path / "d"
+    given = ("--root", str(data), "--output", str(output), "--details", str(details))
+    assert invoke(*given).exit_code == 0
+    before = {path: path.read_bytes() for path in (output, *details.iterdir())}
+    assert len(before) == 6
+    # An hour of work must not end with a wrong path: nothing is read, and nothing is replaced.
+    page = tmp_path / "nowhere" / "page.html"
+    found = invoke(*given, "--page", str(page), "--examples", "1")
+    assert found.exit_code == 3
+    assert found.output == f"Error: {page} cannot be written: No such file or directory\n"
+    found = invoke(*given, "--page", "/dev/full", "--examples", "1")
+    assert found.exit_code == 3
+    assert found.output == "Error: /dev/full cannot be written: No space left on device\n"
+    assert {path: path.read_bytes() for path in (output, *details.iterdir())} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "data", "result.json"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (b"{", "m.json: no manifest: "),
+        (b'{"schema":2}', "m.json: manifest of schema 2 (this one reads 1); make it again"),
+        (b"facts", "has not the facts of "),
+        (b"segment", "m.json: schedule_log/x is no segment; make it again"),
+        (b"nowhere", "nope is no directory: give --manifest FILE=DATA_DIR"),
+    ],
+)
+def test_a_wrong_manifest_is_named_with_what_to_do(
+    wrong: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory(tmp_path / "data")
+    manifest = read_manifest(DirectoryDisk(tmp_path / "data"), now_ms=1)
+    one = manifest.segments[0]
+    changed = {
+        b"facts": msgspec.structs.replace(one, facts_file="dispatch_log/x"),
+        b"segment": msgspec.structs.replace(one, file="schedule_log/x"),
+        b"nowhere": one,
+    }.get(wrong)
+    whole = msgspec.structs.replace(manifest, segments=(changed,)) if changed else None
+    Path("m.json").write_bytes(encode_manifest(whole) if whole else wrong)
+    found = invoke("--manifest", "m.json=nope" if wrong == b"nowhere" else "m.json=data")
+    assert found.exit_code == 3
+    assert said in found.output
+    assert "log verify" not in found.output
+    assert "starting it" not in found.output
+    assert found.output.count("\n") == 1

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from delaywheel.main import main
 from spark_tools.plan import Source
+from storage.disk import DirectoryDisk
 from storage.manifest import encode_manifest
 from tests.delaywheel.test_spark import directory
 from tests.spark_tools.growing_worlds import Life
@@ -132,3 +134,45 @@ def test_a_damaged_state_directory_is_an_error(tmp_path: Path) -> None:
     found = invoke("--state", str(state), "--manifest", given)
     assert found.exit_code == 3
     assert "ledger.json cannot be read" in found.output
+
+
+def test_hours_in_which_nothing_is_due_have_one_line(tmp_path: Path) -> None:
+    source, state = Life(1).at(70).written(tmp_path / "a"), tmp_path / "state"
+    manifest = msgspec.structs.replace(
+        source.manifest, floor_minute=source.manifest.floor_minute + 600,
+        made_ms=source.manifest.made_ms + 900 * 60_000,
+    )  # fmt: skip
+    given = manifest_of(Source(manifest, source.root), tmp_path / "a.json")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert "T05:00Z to 2013-11-27T10:00Z: 6 hours clean: accepted 0\n" in found.output
+    told = "T11:00Z to 2013-11-27T15:00Z (5 hours): not closed: no later record of g has closed it"
+    assert told in found.output
+    # Those of one reason that do not follow each other have lines of their own.
+    assert "T02:00Z: not closed, though" in found.output
+    assert "T04:00Z: not closed, though" in found.output
+
+
+def test_logs_of_another_cluster_are_refused_once(tmp_path: Path) -> None:
+    source, state = Life(1).at(70).written(tmp_path / "a"), tmp_path / "state"
+    given = manifest_of(source, tmp_path / "a.json")
+    assert invoke("--state", str(state), "--manifest", given).exit_code == 0
+    ledger = (state / "ledger.json").read_bytes()
+    changed = msgspec.structs.replace(
+        Life(1).at(190).manifest, cluster="other", storage_uuid="x", log_uuid=str(uuid4())
+    )
+    given = manifest_of(Source(changed, source.root), tmp_path / "b.json")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert found.exit_code == 3
+    assert found.output.startswith("Error: the state directory is of group g of cluster c, and ")
+    assert found.output.count("\n") == 1
+    assert (state / "ledger.json").read_bytes() == ledger
+
+
+def test_two_runs_at_once_are_told_so(tmp_path: Path) -> None:
+    given = manifest_of(Life(1).at(70).written(tmp_path / "a"), tmp_path / "a.json")
+    state = tmp_path / "state"
+    state.mkdir()
+    with DirectoryDisk(state).lock("lock"):
+        found = invoke("--state", str(state), "--manifest", given)
+    assert found.exit_code == 3
+    assert found.output == (f"Error: another run is at work in {state}: wait until it has ended\n")

@@ -27,6 +27,7 @@ from spark_tools.plan import Request, Source, make_plan
 from spark_tools.reconcile import Result, Task, Verdict, reconcile
 from spark_tools.report import encode_report, report
 from spark_tools.segments import SegmentTask
+from spark_tools.times import minute_text
 from storage.facts import Outcome
 from storage.manifest import Fault as ManifestFault
 from storage.manifest import read_manifest
@@ -316,7 +317,10 @@ def test_a_file_with_fewer_rows_or_facts_than_the_manifest_says_is_incomplete(
     [
         ({"faults": (ManifestFault(file="seals", position=3, reason="bad"),)}, "seals at 3: bad"),
         ({"quarantined": ("schedule_log/x",)}, "schedule_log/x was put aside"),
-        ({"deleted_from_minute": T0}, "does not tell of segments"),
+        (
+            {"deleted_from_minute": T0, "made_ms": (T0 + 1441) * 60_000},
+            f"ended by {minute_text(T0)}: make it with --deleted-days {T0 // 1440 + 2}, or",
+        ),
     ],
 )
 def test_a_manifest_that_does_not_tell_all_is_incomplete(

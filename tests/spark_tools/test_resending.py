@@ -1,5 +1,6 @@
 """Promise: nothing is sent that the audit does not name first; what was acknowledged goes once."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def test_each_message_is_in_the_audit_before_it_is_sent_and_after(
 
     server = start_server(script)
     everything = [message(number) for number in range(25)]
-    outcome, _, _ = send(server, audit, list(everything), rate=10)
+    outcome, _, _ = send(server, audit, list(everything), rate=100)
     assert outcome.counts == {"accepted": 25}
     assert outcome.stopped == ""
     assert [item for one in server.requests for item in one.items] == [
@@ -139,7 +140,8 @@ def test_it_stops_where_nobody_takes_anything(
     server = start_server(lambda _: answer)
     audit = tmp_path / "a"
     outcome, _, _ = send(server, audit, [message(number) for number in range(30)], rate=10)
-    assert outcome.counts == {"unanswered": 10}
+    assert 10 <= outcome.counts["unanswered"] < 20
+    assert set(outcome.counts) == {"unanswered"}
     assert outcome.stopped == "nobody takes messages"
     lines = list(read_audit(audit))
     assert {one.result for one in of_kind(lines, Answer)} == {"unanswered"}
@@ -151,13 +153,13 @@ def test_it_stops_when_it_is_asked_to_with_everything_answered(
 ) -> None:
     server = start_server(lambda request: request.accept())
     audit = tmp_path / "a"
-    everything: list[Message | LeftOut] = [message(number) for number in range(30)]
-    outcome, seconds, _ = send(server, audit, everything, rate=10, stop_after=10)
-    assert outcome.counts == {"accepted": 10}
+    everything: list[Message | LeftOut] = [message(number) for number in range(3)]
+    outcome, seconds, _ = send(server, audit, everything, rate=1, stop_after=1)
+    assert outcome.counts == {"accepted": 1}
     assert outcome.stopped == "SIGTERM"
     assert seconds < 0.9, "it does not sleep through it"
     lines = list(read_audit(audit))
-    assert len(of_kind(lines, Intent)) == len(of_kind(lines, Answer)) == 10
+    assert len(of_kind(lines, Intent)) == len(of_kind(lines, Answer)) == 1
 
 
 def test_it_sends_no_faster_than_it_may(start_server: StartServer, tmp_path: Path) -> None:
@@ -166,6 +168,21 @@ def test_it_sends_no_faster_than_it_may(start_server: StartServer, tmp_path: Pat
     outcome, seconds, _ = send(server, tmp_path / "a", everything, rate=20)
     assert outcome.counts == {"accepted": 50}
     assert 2.0 <= seconds < 4.0
+    assert len(server.requests[0].items) == 2, "a tenth of a second, and no burst"
+
+
+def test_slow_answers_do_not_make_it_slower_than_it_may_be(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    def slow(request: Request) -> bytes:
+        time.sleep(0.15)
+        return request.accept()
+
+    server = start_server(slow)
+    outcome, seconds, _ = send(server, tmp_path / "a", [message(n) for n in range(50)], rate=50)
+    assert outcome.counts == {"accepted": 50}
+    assert 0.8 <= seconds < 1.45, "1.6 s by five at once"
+    assert max(len(one.items) for one in server.requests) > 5
 
 
 def test_few_bytes_are_on_their_way(

@@ -94,22 +94,25 @@ def test_a_copy_in_an_object_store_is_read_as_its_directory_is(
     assert s3.asked["GET"] > 2
 
 
-def test_filters_leave_out_files_where_spark_hands_them_down(
+def test_a_filter_narrows_no_other_query_of_the_same_frame_where_spark_hands_filters_down(
     spark: SparkSession, source: Source
 ) -> None:
     asked = {"kind": "schedule", "partition_bytes": "1", "columns": "filed_minute,sequence,group"}
     condition = f"filed_minute between {T0} and {T0 + 1} and `group` = 'g'"
-    plainly = loaded(spark, source, **asked).where(condition)
+    plainly = rows_of(loaded(spark, source, **asked))
+    narrowed = rows_of(loaded(spark, source, **asked).where(condition))
+    assert 0 < len(narrowed) < len(plainly)
     spark.conf.set(PUSHING, "true")
     try:
-        pushed = loaded(spark, source, **asked).where(condition)
-        assert rows_of(pushed) == rows_of(plainly.cache())
-        assert rows_of(pushed)
-        assert pushed.rdd.getNumPartitions() < loaded(spark, source, **asked).rdd.getNumPartitions()
-        assert loaded(spark, source, **asked).where("`group` = 'other'").count() == 0
+        frame = loaded(spark, source, **asked)
+        assert rows_of(frame.where(condition)) == narrowed
+        assert rows_of(frame) == plainly
+        assert frame.where("`group` = 'other'").count() == 0
+        assert frame.count() == len(plainly)
+        twice = frame.where("`group` = 'g'").unionAll(frame.where("`group` = 'other'"))
+        assert twice.count() == len(plainly)
     finally:
         spark.conf.unset(PUSHING)
-        plainly.unpersist()
 
 
 def test_a_cluster_without_messages_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -329,6 +329,27 @@ def test_only_young_deleted_segments_are_told_of() -> None:
     young = read_manifest(rig.disk, now_ms=rig.now_ms, deleted_from_minute=third + 1)
     assert young.deleted_from_minute == third + 1
     assert {seal.start_minute for seal in young.sealed} == {third + 1, third + 2, third + 3}
+    least = read_manifest(rig.disk, now_ms=rig.now_ms, deleted_from_minute=third - 2)
+    assert least.sealed == everything.sealed
+    assert least.deleted_from_minute == 0, "none was left out"
+
+
+def test_where_nothing_was_deleted_all_deleted_segments_are_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = StoreRig(5)
+    rig.open()
+    rig.commit([rig.now_ms + place * MINUTE_MS for place in range(3)])
+    none_sealed = read_manifest(rig.disk, now_ms=rig.now_ms, deleted_from_minute=9)
+    assert none_sealed.deleted_from_minute == 0
+    rig.seal_everything()
+    late = rig.now_ms // MINUTE_MS + 1440
+    found = read_manifest(rig.disk, now_ms=rig.now_ms, deleted_from_minute=late)
+    assert (len(found.sealed), found.deleted_from_minute) == (3, 0)
+    # Where old files of seals were not read, nobody knows what they tell of.
+    monkeypatch.setattr("storage.manifest.first_seal_read", lambda *_, **__: 2)
+    found = read_manifest(rig.disk, now_ms=rig.now_ms, deleted_from_minute=late)
+    assert found.deleted_from_minute == late
 
 
 def test_a_new_directory_has_an_empty_manifest() -> None:

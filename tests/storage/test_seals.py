@@ -18,6 +18,7 @@ from storage.seals import (
     SealsLog,
     codes_of,
     columns_of_seals,
+    first_seal_read,
     marked_deleted,
     read_last_seals,
     read_live,
@@ -262,6 +263,10 @@ def test_files_of_deleted_segments_that_ended_long_ago_are_not_read(seed: int) -
         assert not damages
         assert matters(told, minute) == matters(whole, minute)
         least = min(least, len(told["rows"]))
+        begin = first_seal_read(disk, LOG_UUID, log.end, retired=(), deleted_from_minute=minute)
+        assert begin == min(file.first_sequence for file in log.files) or minute
+        if begin == 1:
+            assert codes_of(told).tolist() == codes_of(whole).tolist()
     assert least < len(whole["rows"]), "all files were read"
     # One that is damaged may tell of anything, and is looked into.
     disk.damage(log.files[0].path, 70, b"XX")
