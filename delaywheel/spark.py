@@ -58,6 +58,12 @@ spark.add_command(repair)
     help="Write the result here, as one page of HTML with plots.",
 )
 @click.option(
+    "--check-payload",
+    is_flag=True,
+    help="Read what is in the messages, too, and check it: of segments of the range, and of all of "
+    "the message_log. What is damaged there makes the input incomplete.",
+)
+@click.option(
     "--repairs",
     "audits",
     multiple=True,
@@ -79,6 +85,7 @@ def reconcile(
     details: Path | None,
     page_file: Path | None,
     audits: tuple[Path, ...],
+    check_payload: bool,
     choice: EngineChoice,
 ) -> None:
     """Hold what was accepted against what became of it, message by message.
@@ -113,6 +120,7 @@ def reconcile(
         from_minute=from_minute or 0,
         to_minute=FOREVER if to_minute is None else to_minute,
         final=final,
+        check_payload=check_payload,
     )
     try:
         plan = make_plan(sources_of(roots, manifests, request.from_minute), request)

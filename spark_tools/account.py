@@ -135,6 +135,10 @@ def _subjects() -> Tally:
     return Tally(_SUBJECT, SUBJECT_MEASURES)
 
 
+def _missing() -> Tally:
+    return Tally(_SUBJECT, ["missing"])
+
+
 def _targets() -> Tally:
     return Tally(_TARGET, TARGET_MEASURES)
 
@@ -167,6 +171,8 @@ class Account:
     totals: Counter[str] = field(default_factory=Counter)
     """Rows and facts, each counted on its own and by what it is; see docs/reconciliation.md."""
     subjects: Tally = field(default_factory=_subjects)
+    missing: Tally = field(default_factory=_missing)
+    """Records without a row: accepted as well, but nothing is known of them, and no row counted."""
     targets: Tally = field(default_factory=_targets)
     subject_lateness: Tally = field(default_factory=_subject_lateness)
     target_lateness: Tally = field(default_factory=_target_lateness)
@@ -192,6 +198,7 @@ class Account:
         """Add what another task has counted."""
         self.totals.update(other.totals)
         self.subjects.merge(other.subjects)
+        self.missing.merge(other.missing)
         self.targets.merge(other.targets)
         self.subject_lateness.merge(other.subject_lateness)
         self.target_lateness.merge(other.target_lateness)
@@ -208,6 +215,7 @@ class Account:
     def fold_subjects(self, most: int) -> None:
         """Bound the tables, whatever subjects there are."""
         self.subjects.fold_subjects(most)
+        self.missing.fold_subjects(most)
         self.subject_lateness.fold_subjects(most)
 
     def books(self) -> list[tuple[str, int, int]]:
@@ -228,6 +236,8 @@ class Account:
                 if name not in {"early", "bytes", *OUTCOMES} or table is subjects:
                     summed = pc.sum(table[name]).as_py() or 0
                     sums.append((f"{name} by hour", summed, totals[name]))
+        missing = pc.sum(self.missing.table()["missing"]).as_py() or 0
+        sums.append(("missing by hour", missing, totals["missing"]))
         late = pc.sum(self.subject_lateness.table()["count"]).as_py() or 0
         sums.append(("lateness and early", late + totals["early"], totals["delivered"]))
         return sums

@@ -242,6 +242,7 @@ class _Counting:
                     "filed_sequence": plan.authority.manifest.sequence,
                     "tail_missing": has(bad_tail, plan, "message_log"),
                     "journal_missing": has(bad, plan, "dispatch_log/journal"),
+                    "segments_missing": has(set(), plan, "seals") or has(set(), plan, "checkpoint"),
                 }
                 for number, plan in enumerate(self._plans)
             ]
@@ -311,7 +312,7 @@ UNION ALL
 SELECT /*+ BROADCAST(g), BROADCAST(s) */
     g.number, coalesce(s.start * 2 + 1, m.hour * 2), m.sequence, m.due_ms, m.filed_minute,
     m.subject, m.size, coalesce(s.end, m.hour + 60), coalesce(s.is_sealed, false),
-    coalesce(s.facts_missing, false) OR g.journal_missing, m.place
+    coalesce(s.facts_missing, g.segments_missing) OR g.journal_missing, m.place
 FROM (
     SELECT *, filed_minute - pmod(filed_minute, 60) AS hour,
         -- Behind whatever is filed.
@@ -348,7 +349,7 @@ FROM (
     SELECT /*+ BROADCAST(g), BROADCAST(s) */
         g.number, coalesce(s.start * 2 + 1, f.hour * 2), f.sequence, f.at_ms, f.target,
         array_position({outcomes}, f.outcome), f.filed_minute,
-        NOT coalesce(s.rows_missing, false) AND f.sequence < g.log_next
+        NOT coalesce(s.rows_missing, g.segments_missing) AND f.sequence < g.log_next
             AND NOT (g.tail_missing AND f.sequence > g.filed_sequence)
     FROM (
         SELECT *, filed_minute - pmod(filed_minute, 60) AS hour

@@ -5,6 +5,7 @@ from spark_tools.plan import Source, extent_of
 from spark_tools.roots import directory_of, disk_of, local_path, read_file
 from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
 from storage.manifest import Manifest, decode_manifest, read_manifest
+from storage.manifest_check import contradiction_in
 
 
 def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
@@ -25,7 +26,8 @@ def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
 def source_of_file(text: str) -> Source:
     """Return the manifest that `FILE=DATA_DIR` names; without `=` it lies among its files.
 
-    Raises OSError, RemoteError, or ReconcileError for what is no manifest.
+    Raises OSError, RemoteError, or ReconcileError for what is no manifest, or one that no directory
+    has.
     """
     file, _, root = text.partition("=")
     found = _decoded(file)
@@ -40,7 +42,7 @@ def source_of_file(text: str) -> Source:
 
 
 def _decoded(file: str) -> Manifest:
-    """Return a manifest whose segments are some."""
+    """Return a manifest whose segments are some, and that may be one of a directory."""
     again = "make it again with `delaywheel log manifest`"
     try:
         found = decode_manifest(read_file(file), path=file)
@@ -58,4 +60,7 @@ def _decoded(file: str) -> Manifest:
             extent_of(sealed)
     except ReconcileError as error:
         raise ReconcileError(f"{file}: {error}; {again}") from error
+    wrong = contradiction_in(found)
+    if wrong is not None:
+        raise ReconcileError(f"{file} contradicts itself: {wrong.field}: {wrong.reason}; {again}")
     return found

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_tools.account import Account, TaskResult
+from spark_tools.cells import Cells
 from spark_tools.columns import (
     RECORD_COLUMNS,
     Facts,
@@ -21,6 +22,7 @@ from spark_tools.columns import (
     Names,
     Places,
     Rows,
+    hour_of,
     ints,
     rows_of,
     sift,
@@ -81,6 +83,8 @@ class Expecting:
     cover: Cover
     filed_sequence: int
     deleted_from_minute: int
+    lacks_segments: bool
+    """Whether minutes that no segment covers may be those of one that nobody tells of."""
 
     def places(self, rows: Rows) -> tuple[Places, Mask, Mask]:
         """Return each record's segment, whether it must be there, and whether nobody can say."""
@@ -89,7 +93,9 @@ class Expecting:
         filed = is_filed(rows.sequence, places, cover, self.filed_sequence)
         in_range = rules.covers(rows.minute)
         covered = places >= 0
-        gone = filed & in_range & ~covered & (rows.minute < self.deleted_from_minute)
+        gone = filed & in_range & ~covered
+        if not self.lacks_segments:
+            gone &= rows.minute < self.deleted_from_minute
         if not len(cover.start):
             return places, filed & in_range & ~gone, gone
         gone |= filed & in_range & covered & (cover.is_there[places] == 0)
@@ -272,6 +278,10 @@ class _Blocks:
         self._account.totals["repairs_found"] += int(np.count_nonzero(repaired))
         absent &= ~repaired
         self._name("missing", records, np.flatnonzero(absent & ~unsure), maker)
+        lost = records.take(absent & ~unsure)
+        cells = Cells(hour_of(lost.minute), lost.subject.astype(np.int64))
+        counts = {"missing": cells.counts(np.zeros(len(lost), np.int64), 1)[:, 0]}
+        self._account.missing.add(cells.table("subject", self._subjects.all(), counts))
 
     def _strange(
         self,

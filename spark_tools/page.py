@@ -12,6 +12,7 @@ from typing import Any, Final
 from spark_tools.document import Document, Example, Group
 from spark_tools.markup import Html, Part, element, joined, shown
 from spark_tools.page_figures import (
+    MISSING,
     NOT_DONE,
     SETTLED,
     Times,
@@ -83,6 +84,8 @@ MEANINGS: Final = {
     "repaired_not_lost": "sent again by a repair, although it is not lost: no finding",
 }
 """What the classes of examples say, the worst first."""
+_READ: Final = "Everything that the manifests commit could be read"
+_NO_PAYLOAD: Final = "but for what is in the messages: their bytes were not looked at"
 
 
 def page(document: Document, limits: PageLimits | None = None) -> str:
@@ -164,11 +167,11 @@ class _Page:
         if not self._accepted:
             return (
                 "There is nothing in the range: no message that was accepted is due in it. "
-                "Everything that the manifests commit could be read."
+                f"{self._read_text()}"
             )
         accepted = counted(self._accepted, "accepted message")
         said = [f"Each of {accepted} has exactly one state, and none of them is lost or overdue."]
-        said.append("Everything that the manifests commit could be read.")
+        said.append(self._read_text())
         if waiting := self._states["waiting"]:
             said.append(f"{waiting:,} were not due by the watermark.")
         repaired = self._states["repaired"]
@@ -176,6 +179,10 @@ class _Page:
         if repaired:
             said.append(f"{repaired:,} had been lost, or were missing, and were sent again.")
         return " ".join(said)
+
+    def _read_text(self) -> str:
+        is_checked = self._document.parameters.get("payload_checked", False)
+        return f"{_READ}." if is_checked else f"{_READ}, {_NO_PAYLOAD}."
 
     def _figures(self) -> Html:
         found, document = self._states, self._document
@@ -275,11 +282,27 @@ class _Page:
         groups = self._groups(found)
         return joined(
             element("h2", "Accepted, and what became of it"),
-            element("p", f"By the {of_each} in which it was due (UTC).", class_="faint small"),
+            element(
+                "p",
+                f"By the {of_each} in which it was due (UTC). {self._accepted_text()}",
+                class_="faint small",
+            ),
             by_hour(found),
             element("h2", "Completeness"),
             completeness(found, groups),
             more(len(document.groups), len(groups), "group"),
+        )
+
+    def _accepted_text(self) -> str:
+        missing = self._document.findings.get(MISSING, 0)
+        said = (
+            "Accepted are the messages of which there is a row, or a record that is not filed yet"
+        )
+        if not missing:
+            return f"{said}."
+        return (
+            f"{said}; {missing:,} more were accepted and are missing: completeness counts them as "
+            "not done."
         )
 
     def _groups(self, found: Times) -> list[str]:
@@ -289,7 +312,8 @@ class _Page:
             total: Counter[str] = Counter()
             for counts in found.by_group[name]:
                 total.update(counts)
-            return -sum(total[one] for one in NOT_DONE[1:]), -total["accepted"], name
+            wrong = sum(total[one] for one in (*NOT_DONE[1:], MISSING))
+            return -wrong, -total["accepted"], name
 
         names = sorted(found.by_group, key=rank)[: self._limits.groups]
         return sorted(names) if len(names) == len(found.by_group) else names
@@ -344,6 +368,7 @@ class _Page:
             ("waiting", ""),
             ("overdue", "wrong"),
             ("lost", "wrong"),
+            (MISSING, "wrong"),
             ("repaired", ""),
             ("unknown", "doubtful"),
             ("early", "wrong"),

@@ -12,8 +12,11 @@ from spark_tools.document import Document, Row
 
 NOT_DONE: Final = ("waiting", "unknown", "overdue", "lost")
 """States of messages that have neither a fact nor were sent again."""
+MISSING: Final = "missing"
+"""What was accepted and has no row: it is counted apart from `accepted`, which are rows."""
 SETTLED: Final = tuple(name for name in OUTCOMES if name != "delivered")
 """Outcomes that end a message without a delivery of ours."""
+_WRONG: Final = ("lost", MISSING, "overdue", "duplicate", "phantom", "early")
 _WIDTHS: Final = (1, 2, 3, 4, 6, 8, 12, 24)
 """Hours that one column of a plot may stand for; beyond them whole days."""
 _HOUR: Final = 60
@@ -52,7 +55,7 @@ class Name:
     @property
     def wrong(self) -> int:
         """How many messages, or facts, are not as they should be."""
-        return sum(self.counts[one] for one in ("lost", "overdue", "duplicate", "phantom", "early"))
+        return sum(self.counts[one] for one in _WRONG)
 
     def add(self, row: Row) -> None:
         """Add a row of a table by hour."""
@@ -164,8 +167,11 @@ def states(document: Document) -> Counter[str]:
 
 
 def due(counts: Counter[str]) -> int:
-    """Return how many messages of some hours should be done by the watermark."""
-    return counts["accepted"] - counts["waiting"]
+    """Return how many messages of some hours should be done by the watermark.
+
+    One that is missing counts as due: without a row nobody will ever deliver it.
+    """
+    return counts["accepted"] + counts[MISSING] - counts["waiting"]
 
 
 def done(counts: Counter[str]) -> int:

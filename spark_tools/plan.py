@@ -18,6 +18,7 @@ from spark_tools.digests import Digest
 from spark_tools.errors import ReconcileError
 from spark_tools.log_index import Known
 from spark_tools.message_log import BlocksTask, Expecting, LogTask
+from spark_tools.payload import PayloadTask
 from spark_tools.segment_parts import ROWS_AT_ONCE, parts_of
 from spark_tools.segments import SegmentTask
 from spark_tools.tails import Tail, read_tail
@@ -89,6 +90,8 @@ class Request:
     """Findings of each class that are shown in the result."""
     rows_at_once: int = ROWS_AT_ONCE
     """Larger segments are cut into several tasks; it does not change what is found."""
+    check_payload: bool = False
+    """Whether what is in the messages is read, and checked, too."""
 
 
 @dataclass(slots=True)
@@ -109,11 +112,13 @@ class GroupPlan:
     """Messages without a fact in unsealed segments before the range."""
     uncompared_hours: set[int] = field(default_factory=set)
     """Hours of which a replica has no files any more."""
+    uncompared_nodes: set[str] = field(default_factory=set)
+    """Of which nobody knows all segments."""
     unsealed_hours: set[int] = field(default_factory=set)
     """Hours in which a replica may still lack facts."""
     known: Known | None = None
     """What earlier runs have read of the message_log; None: this one reads all that is kept."""
-    tasks: list[SegmentTask | LogTask] = field(default_factory=list)
+    tasks: list[SegmentTask | LogTask | PayloadTask] = field(default_factory=list)
 
     @property
     def name(self) -> GroupName:
@@ -236,7 +241,20 @@ def plan_of(
     plans = [
         _Planning(one, rules, request.rows_at_once, known.get(one.name)).run() for one in groups
     ]
+    if request.check_payload:
+        for plan in plans:
+            plan.tasks += _payload_tasks(plan)
     return Plan(request, rules.watermark_ms, plans, problems)
+
+
+def _payload_tasks(plan: GroupPlan) -> Iterator[PayloadTask]:
+    """Yield what checks the items of the range, and of all of the message_log, of each node."""
+    for view in plan.members.views:
+        for extent in view.extents:
+            if plan.rules.wants(extent) and not extent.is_deleted:
+                yield PayloadTask(node=view.node, file=extent)
+        for log in logs_of(view.manifest):
+            yield PayloadTask(node=view.node, file=log)
 
 
 def _rank(source: Source) -> tuple[int, int, str]:
@@ -260,6 +278,7 @@ def _expecting(plan: GroupPlan) -> Expecting:
         cover=plan.cover,
         filed_sequence=manifest.sequence,
         deleted_from_minute=manifest.deleted_from_minute,
+        lacks_segments=manifest.lacks_segments,
     )
 
 
@@ -357,7 +376,11 @@ class _Planning:
             known=self._known,
         )
         self._look_at(first)
+        self._account.totals["unread_segments"] += first.manifest.lacks_segments
         self._look_at_deleted(plan)
+        plan.uncompared_nodes |= {
+            one.node.node_id for one in self._members.views if one.manifest.lacks_segments
+        }
         plan.pending_before = sum(
             max(one.rows - one.facts, 0)
             for one in first.extents
@@ -454,6 +477,7 @@ class _Planning:
                     start=start,
                     end=end,
                     extent=extent,
+                    lacks_segment=extent is None and manifest.lacks_segments,
                     part=part,
                     loose=replace(
                         mine,

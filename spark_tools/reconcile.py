@@ -20,13 +20,14 @@ from spark_tools.errors import ReconcileError
 from spark_tools.log_index import IndexTask, Known
 from spark_tools.looks import FirstLook, first_look, third_look, unproven
 from spark_tools.message_log import BLOCKS_AT_ONCE, BlocksTask, LogTask
+from spark_tools.payload import PayloadTask
 from spark_tools.plan import GroupPlan, Plan
 from spark_tools.repairs import LogName, Repairs
 from spark_tools.segments import SegmentTask
 from spark_tools.sequences import BLOCK
 from spark_tools.tasks import Node
 
-Task = SegmentTask | LogTask | BlocksTask | IndexTask | EarlierTask
+Task = SegmentTask | LogTask | BlocksTask | IndexTask | EarlierTask | PayloadTask
 Engine = Callable[[Sequence[Task]], Iterable[TaskResult]]
 
 FINDING_CLASSES: tuple[str, ...] = (
@@ -254,6 +255,8 @@ def _differing(group: GroupPlan, account: Account) -> list[DifferentHour]:
     hours = {hour for _, hour in account.replicas} - group.uncompared_hours
     found = []
     for node, _ in group.replicas:
+        if not group.uncompared_nodes.isdisjoint({mine, node.node_id}):
+            continue
         for hour in sorted(hours):
             wanted = account.replicas.get((mine, hour), ReplicaHour())
             has = account.replicas.get((node.node_id, hour), ReplicaHour())

@@ -30,13 +30,20 @@ from spark_tools.tails import journal_tables
 from spark_tools.tasks import Cover, Extent
 from storage.arrow import ArrowReader, Kind
 from storage.batches import Damage
+from storage.checkpoint import CHECKPOINT_PATH
+from storage.dispatch_log import JOURNAL_DIRECTORY
 from storage.item_formats import qmq_names
 from storage.salvage import SequenceSet
+from storage.seals import SEALS_DIRECTORY
 from storage.sorting import each_once
 from storage.spans import DEAD_MINUTES_FROM
 
 _FINDINGS_AT_ONCE: Final = 65_536
 _LOG: Final = "message_log/"
+_UNTOLD: Final = (
+    "its segment may be a deleted one, of which the manifest does not tell: make it with more "
+    "--deleted-days"
+)
 _ROW_COLUMNS: Final = [
     "sequence", "due_ms", "id_hash", "subject", "message_id", "position", "payload",
 ]  # fmt: skip
@@ -288,6 +295,8 @@ class _Logs:
         self, segment: Extent | None, wanted: list[Wanted], left: list[Wanted], *, final: bool
     ) -> Iterator[LeftOut]:
         """Add to `left` what nothing is known of, and yield the rest."""
+        unknown = self._unknown(segment)
+        told_from = self._manifest.deleted_from_minute if segment is None else 0
         sequences = np.array([one.sequence for one in wanted], np.int64)
         settled = self._journal_facts()
         damages = list(settled.damages)
@@ -309,6 +318,10 @@ class _Logs:
                 yield LeftOut(one, Why.SETTLED)
             elif row:
                 yield LeftOut(one, Why.FILED)
+            elif unknown is not None:
+                yield LeftOut(one, Why.UNREADABLE, unknown)
+            elif one.filed_minute < told_from:
+                yield LeftOut(one, Why.UNREADABLE, _UNTOLD)
             elif damages:
                 said = f"{damages[0].path} at {damages[0].position}: {damages[0].reason}"
                 yield LeftOut(one, Why.UNREADABLE, f"what became of it may be in {said}")
@@ -316,6 +329,16 @@ class _Logs:
                 yield LeftOut(one, Why.OWED)
             else:
                 left.append(one)
+
+    def _unknown(self, segment: Extent | None) -> str | None:
+        """Return why nobody can say what became of messages of a segment, or of none."""
+        lacking = [JOURNAL_DIRECTORY, CHECKPOINT_PATH]
+        if segment is None:
+            lacking.append(SEALS_DIRECTORY)
+        for path in lacking:
+            if self._manifest.has_fault(path):
+                return f"what became of it may be in {path}, which is not whole: put it back"
+        return None
 
     def _journal_facts(self) -> _Known:
         if self._journal is None:

@@ -150,6 +150,7 @@ def _parameters(plan: Plan) -> dict[str, Any]:
         "expected_groups": list(request.expected_groups),
         "subjects_max": request.subjects_max,
         "examples": request.examples,
+        "payload_checked": request.check_payload,
     }
 
 
@@ -219,18 +220,26 @@ def _group(group: GroupResult) -> dict[str, Any]:
             for what, found, wanted in account.books()
         ],
         "lateness_ms": lateness_of(account.target_lateness.table().to_pylist()),
-        "by_subject": _rows(account.subjects, account.subject_lateness, "subject"),
+        "by_subject": _rows(account.subjects, account.subject_lateness, "subject", account.missing),
         "by_target": _rows(account.targets, account.target_lateness, "target"),
     }
 
 
-def _rows(tally: Tally, lateness: Tally, key: str) -> list[dict[str, Any]]:
+def _rows(
+    tally: Tally, lateness: Tally, key: str, more: Tally | None = None
+) -> list[dict[str, Any]]:
+    """Return a table as rows, with quantiles of lateness. more: other counts by the same keys."""
     buckets: dict[tuple[int, str], dict[int, int]] = {}
     for row in lateness.table().to_pylist():
         counts = buckets.setdefault((row["hour"], row[key]), {})
         counts[row["bucket"]] = row["count"]
+    cells = {(row["hour"], row[key]): row for row in tally.table().to_pylist()}
+    for row in more.table().to_pylist() if more is not None else ():
+        place = row["hour"], row[key]
+        cells[place] = {**cells.get(place, {}), **row}
     rows = []
-    for row in tally.table().to_pylist():
+    for place in sorted(cells, key=lambda one: (one[0], one[1] is None, one[1] or "")):
+        row = cells[place]
         counts = buckets.get((row["hour"], row[key]), {})
         kept = {name: value for name, value in row.items() if value or name == key}
         rows.append({**kept, "hour": minute_text(row["hour"]), "lateness_ms": _quantiles(counts)})

@@ -54,7 +54,8 @@ _FIRST, _DUPLICATE, _OTHER, _REPEATED, _PHANTOM, _UNEXPLAINED = range(len(FACT_C
 class SegmentTask:
     """Reconcile one part of a segment, with what is loose of its minutes.
 
-    extent: None for minutes that no segment covers, from `start` to `end`; part: of the segment's
+    extent: None for minutes that no segment covers, from `start` to `end`; lacks_segment: there may
+    be one all the same, of which nobody tells; part: of the segment's
     messages, those that are loose are of it; log_first, log_next: the
     sequences that the message_log can be asked about, the second exclusive; edges: the sequences
     at which digests of the rows of the range are cut, none without an index of the message_log;
@@ -68,6 +69,7 @@ class SegmentTask:
     start: int
     end: int
     extent: Extent | None
+    lacks_segment: bool
     part: Part
     loose: Loose
     filed_sequence: int
@@ -131,9 +133,9 @@ class _Segment:
         self._lengths = dict(task.loose.lengths)
         if task.extent is not None:
             self._lengths[task.extent.file] = task.extent.length
-        self._rows_missing = False
+        self._rows_missing = task.lacks_segment
         """Whether rows of the segment could not be read."""
-        self._facts_missing = task.loose.facts_are_missing
+        self._facts_missing = task.loose.facts_are_missing or task.lacks_segment
 
     def run(self) -> TaskResult:
         """Read everything, and judge it."""

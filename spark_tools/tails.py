@@ -16,7 +16,9 @@ from spark_tools.message_log import is_filed, read_records
 from spark_tools.tasks import Cover, LogRange, Loose, Node, Rules
 from storage.arrow import ArrowReader, Kind
 from storage.batches import Damage
+from storage.dispatch_log import JOURNAL_DIRECTORY
 from storage.manifest import Manifest
+from storage.message_log import MESSAGE_LOG_DIRECTORY
 from storage.spans import DEAD_MINUTES_FROM
 
 
@@ -69,8 +71,8 @@ def read_tail(node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: C
         targets=tuple(targets.all()),
         files=tuple(files.all()),
         lengths=lengths,
-        rows_are_missing=bool(log_damages) or _has_fault(manifest, "message_log"),
-        facts_are_missing=bool(damages) or _has_fault(manifest, "dispatch_log/journal"),
+        rows_are_missing=bool(log_damages) or manifest.has_fault(MESSAGE_LOG_DIRECTORY),
+        facts_are_missing=bool(damages) or manifest.has_fault(JOURNAL_DIRECTORY),
     )
     return Tail(loose=loose, filed_hours=filed_hours, damages=(*log_damages, *damages))
 
@@ -104,7 +106,3 @@ def journal_tables(
         )
         for table in sift(tables, damages):
             yield one.file, table
-
-
-def _has_fault(manifest: Manifest, directory: str) -> bool:
-    return any(fault.file.startswith(directory) for fault in manifest.faults)

@@ -35,7 +35,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from storage.checkpoint import Checkpoint, SegmentState, read_checkpoint
+from storage.checkpoint import CHECKPOINT_PATH, Checkpoint, SegmentState, read_checkpoint
 from storage.disk import ListedDisk
 from storage.dispatch_log import JOURNAL_DIRECTORY, NO_JOURNAL_LEFT
 from storage.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndReader
@@ -50,8 +50,15 @@ from storage.file_header import LogKind
 from storage.identity import Identity, read_identity
 from storage.log_walk import LogFile, list_log_files, log_file, without_strays
 from storage.message_log import MESSAGE_LOG_DIRECTORY
-from storage.seals import Seals, codes_of, first_seal_read, read_last_seals, seals_end
-from storage.spans import Span, ends_of, key_of_code
+from storage.seals import (
+    SEALS_DIRECTORY,
+    Seals,
+    codes_of,
+    first_seal_read,
+    read_last_seals,
+    seals_end,
+)
+from storage.spans import Span, ends_of, key_of_code, key_of_name
 
 MANIFEST_SCHEMA = 1
 """Counted up when a reader of an older version would misunderstand a newer one."""
@@ -183,6 +190,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     faults: tuple[Fault, ...]
     """If there are any, what is missing in the logs may be in what is missing here."""
 
+    @property
+    def lacks_segments(self) -> bool:
+        """Whether there may be segments that it does not tell of: those of seals, or all."""
+        return self.has_fault(SEALS_DIRECTORY) or self.has_fault(CHECKPOINT_PATH)
+
+    def has_fault(self, path: str) -> bool:
+        """Say whether something is wrong with a file, or with one in a directory."""
+        return any(one.file == path or one.file.startswith(f"{path}/") for one in self.faults)
+
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as JSON: a line for itself, and one for each file it names."""
@@ -305,7 +321,11 @@ class _Reading:
         sealed = list(_sealed(seals, checkpoint, deleted_from_minute))
         self._expect(unsealed, sealed)
         journal, next_number = self._journal(checkpoint, journal_end)
-        log, next_sequence = self._message_log(checkpoint, log_end, is_new=found is None)
+        log, next_sequence = self._message_log(checkpoint, log_end)
+        if found is None:
+            self._require_nothing(next_sequence)
+        else:
+            self._require_ends(journal_end, log_end)
         return Manifest(
             made_ms=now_ms,
             cluster=identity.cluster,
@@ -376,6 +396,31 @@ class _Reading:
         if name not in self._names[directory]:
             self._fault(path, "the file is gone")
 
+    def _require_nothing(self, next_sequence: int) -> None:
+        """Note that there is no checkpoint, unless nothing was ever written.
+
+        A server writes one before the first record, fact or segment (`storage/store.py`).
+        """
+        there = [
+            f"{directory}/{name}"
+            for directory in ("schedule_log", "dispatch_log")
+            for name in self._disk.list(directory)
+            if key_of_name(name) is not None
+        ]
+        for directory in (SEALS_DIRECTORY, JOURNAL_DIRECTORY, MESSAGE_LOG_DIRECTORY):
+            there += [file.path for file in list_log_files(self._disk, directory)]
+        if there or next_sequence > 1:
+            what = f"{len(there)} file(s) of logs are there" if there else "there were records"
+            self._fault(CHECKPOINT_PATH, f"the file is gone: {what}")
+
+    def _require_ends(self, journal: DurableEnd | None, log: DurableEnd | None) -> None:
+        """Note durable ends that are gone: a checkpoint is never without both."""
+        known = {fault.file for fault in self._faults}
+        for directory, end in ((JOURNAL_DIRECTORY, journal), (MESSAGE_LOG_DIRECTORY, log)):
+            path = f"{directory}/{DURABLE_END_NAME}"
+            if end is None and path not in known:
+                self._fault(path, END_IS_GONE)
+
     # -- numbered logs -----------------------------------------------------------------------
 
     def _journal(
@@ -398,7 +443,7 @@ class _Reading:
         return found, max(known, end.next_sequence if end is not None else 0)
 
     def _message_log(
-        self, checkpoint: Checkpoint, end: DurableEnd | None, *, is_new: bool
+        self, checkpoint: Checkpoint, end: DurableEnd | None
     ) -> tuple[tuple[MessageLogFile, ...], int]:
         files, _ = without_strays(
             self._disk,
@@ -408,8 +453,6 @@ class _Reading:
         )
         if not files and checkpoint.sequence:
             self._fault(MESSAGE_LOG_DIRECTORY, "no file of the message_log is left")
-        if is_new and files and files[0].first_sequence > 1:
-            self._fault("checkpoint/checkpoint", "there is none, and the log does not begin with 1")
         extents = self._extents(files, end, checkpoint.first_sequence, MESSAGE_LOG_DIRECTORY)
         found = tuple(
             MessageLogFile(

@@ -14,6 +14,8 @@ from spark_tools.join_check import check_by_join
 from spark_tools.local import local_engine
 from spark_tools.plan import Request, Source, make_plan
 from spark_tools.reconcile import Result, reconcile
+from storage.checkpoint import CHECKPOINT_PATH
+from tests.spark_tools.test_plan import SEALS, without_seals
 from tests.spark_tools.test_reading import hurt
 from tests.spark_tools.test_reconcile import whole
 from tests.spark_tools.worlds import FAULTS, T0, builder_of
@@ -43,6 +45,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
         found.append(world.written(root / f"{seed}"))
     found.append(builder_of(0).build(group="twice", node="n1").written(root / "a"))
     found.append(builder_of(0).build(group="twice", node="n2").written(root / "b"))
+    for seed, file in enumerate((SEALS, SEALS, CHECKPOINT_PATH)):
+        world = builder_of(seed, frozenset(FAULTS)).build(group=f"lacking{seed}")
+        found.append(without_seals(world, chance, file).written(root / f"lacking{seed}"))
     empty = builder_of(1, count=0).build(group="empty")
     return [*found, whole().written(root / "whole"), empty.written(root / "empty")]
 

@@ -1,5 +1,6 @@
 """A manifest is one moment of a data directory, whatever the server does while it is read."""
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from storage.manifest import (
     read_manifest,
 )
 from storage.spans import MINUTE_MS, SegmentKey, dead_minute, key_of_name
+from storage.store import Store
 from tests.damage.directory import populated
 from tests.simulation.disk import SimFile
 from tests.storage.dead_rig import DeadRig
@@ -359,6 +361,60 @@ def test_a_new_directory_has_an_empty_manifest() -> None:
     assert manifest.faults == ()
     assert [len(one) for one in (manifest.segments, manifest.sealed, manifest.journal)] == [0, 0, 0]
     assert [log.next_sequence for log in manifest.message_log] == [2], "EPOCH_START"
+
+
+def test_a_start_that_was_killed_leaves_no_fault() -> None:
+    # Before it made its first checkpoint, and before it wrote its first record.
+    disk = disk_of({})
+    store, _ = Store.open(
+        disk,
+        replace(SETTINGS, begins_new_log=False),
+        chance=random.Random(1),
+        now_ms=5,
+        on_damage=lambda damage: pytest.fail(f"{damage}"),
+    )
+    store.close()
+    left = disk.contents()
+    assert CHECKPOINT_PATH in left
+    assert manifest_of(left).faults == ()
+    for path in (CHECKPOINT_PATH, "message_log/durable_end", "dispatch_log/journal/durable_end"):
+        del left[path]
+        assert manifest_of(left).faults == ()
+
+
+_LOGS = ("checkpoint", "message_log", "dispatch_log", "schedule_log", "seals")
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        *((name,) for name in (*_LOGS, "dispatch_log/journal")),
+        ("checkpoint", "dispatch_log/journal"),
+        ("checkpoint", "seals", "message_log", "dispatch_log"),
+        ("checkpoint", "seals", "message_log", "schedule_log", "dispatch_log/2"),
+        ("checkpoint", "seals", "schedule_log", "dispatch_log"),
+    ],
+)
+def test_a_directory_of_which_a_part_is_there_has_faults(
+    files: dict[str, bytes], gone: tuple[str, ...]
+) -> None:
+    left = {path: data for path, data in files.items() if not path.startswith(gone)}
+    assert len(left) > 1
+    found = manifest_of(left)
+    assert found.faults
+    assert found.lacks_segments is (not {"checkpoint", "seals"}.isdisjoint(gone))
+
+
+@pytest.mark.parametrize("directory", ["message_log", "dispatch_log/journal"])
+def test_a_checkpoint_is_never_without_a_durable_end(directory: str) -> None:
+    rig = StoreRig(1)
+    rig.open()
+    files = rig.disk.contents()
+    left = {path: data for path, data in files.items() if not path.startswith(directory)}
+    assert [one.file for one in manifest_of(left).faults] == [f"{directory}/durable_end"] or (
+        directory == "message_log"
+    )
+    assert manifest_of(left).faults
 
 
 def test_a_directory_without_an_identity_or_a_readable_checkpoint_has_none(
