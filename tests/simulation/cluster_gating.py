@@ -15,7 +15,7 @@ Those are the epochs of gating.py, whose judge looks at what brokers got. Beside
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -73,6 +73,7 @@ class MetaGating(GateJudge):
     """What the server was last seen to go by, and has told its meta server."""
     _taken: int = 0
     """How many documents it had taken by then, in its life."""
+    _may_be_full: Callable[[], bool] = lambda: False
     _forced: bool = False
     """Whether it is being told to go by what it hears, whatever that opens."""
     _started_s: float = math.inf
@@ -87,9 +88,14 @@ class MetaGating(GateJudge):
         network: SimNetwork,
         counts: Counter[str],
         cluster: str,
+        may_be_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Work at this meta server, for the nodes of a cluster; `counts`: what was judged."""
+        """Work at this meta server, for the nodes of a cluster.
+
+        counts: what was judged; may_be_full: whether the node's disk may have no space for rules.
+        """
         self._meta, self._well, self._network, self._counts = meta, well, network, counts
+        self._may_be_full = may_be_full
         self._cluster = cluster
         self._begin_epoch(*self._possible, from_s=0.0)
 
@@ -270,6 +276,8 @@ class MetaGating(GateJudge):
             return
         self._look(server)
         assert server.following is not None
+        if server.following.trouble and self._may_be_full():
+            return
         self._counts["controls that had to be known soon"] += 1
         if not self._is_present(stored) and not server.following.keeps:
             self.witness.complain(

@@ -170,6 +170,7 @@ class ClusterWorld(World):
                 network=self.network,
                 counts=self.result.counts,
                 cluster=self._cluster,
+                may_be_full=self._disk_may_be_full,
             )
         self.masters = [self._make_master(broker) for broker in self.brokers]
         self._new_broker = MovingBroker(
