@@ -12,7 +12,7 @@ from tests.simulation.faults import HARSH, FaultPlan
 from tests.simulation.other_processes import printed
 from tests.simulation.world import CRASH_POINTS, planned_ends, run_world
 
-CHUNKS = 24
+CHUNKS = 14
 SEEDS_PER_CHUNK = 15
 """360 seeds: about two and a half minutes of one core."""
 
