@@ -108,7 +108,10 @@ def test_a_pause_under_load_survives_kill_9_and_all_is_delivered_in_order_in_the
             assert command(node, "limit", "--group", "g1", "--rate", "5")[0] == 0
             assert command(node, "limit", "--group", "g1", "--none")[0] == 0
             code, said = command(node, "drain", "--seconds", "5")
-            assert (code, said) == (0, "the node is resting; 0 due messages wait in it, 0 are in flight\n")
+            assert (code, said) == (
+                0,
+                "the node is resting; 0 due messages wait in it, 0 are in flight\n",
+            )
             assert command(node, "drain", "--undo")[0] == 0
             assert command(node, "drain", "--group", "g1", "--seconds", "5")[0] == 0
             assert command(node, "resume", "--group", "g1") == (0, "group g1: open\n")

@@ -14,7 +14,7 @@ from tests.simulation.world import CRASH_POINTS, planned_ends, run_world
 
 CHUNKS = 14
 SEEDS_PER_CHUNK = 15
-"""360 seeds: about two and a half minutes of one core."""
+"""210 seeds: some five minutes of one core."""
 
 REGRESSIONS = {
     1: "facts known before the rows they tell of were written: the segment was never sealed",
