@@ -1,7 +1,7 @@
 """Where manifests come from: a directory as it is now, or a file of `delaywheel log manifest`."""
 
 from spark_tools.errors import ReconcileError
-from spark_tools.plan import Source, extent_of
+from spark_tools.plan import Source, dead_extents_of, extents_of
 from spark_tools.roots import directory_of, disk_of, local_path, read_file
 from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
 from storage.manifest import Manifest, decode_manifest, read_manifest
@@ -54,10 +54,8 @@ def _decoded(file: str) -> Manifest:
             "made it"
         ) from error
     try:
-        for unsealed in (*found.segments, *found.dead_segments):
-            extent_of(unsealed)
-        for sealed in (*found.sealed, *found.dead_sealed):
-            extent_of(sealed)
+        extents_of(found)
+        dead_extents_of(found)
     except ReconcileError as error:
         raise ReconcileError(f"{file}: {error}; {again}") from error
     wrong = contradiction_in(found)

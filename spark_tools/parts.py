@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from spark_tools.errors import OptionError
-from spark_tools.plan import Source, by_group, extent_of, extents_of, faults_of, logs_of, node_of
+from spark_tools.plan import (
+    Source,
+    by_group,
+    dead_extents_of,
+    extents_of,
+    faults_of,
+    logs_of,
+    node_of,
+)
 from spark_tools.source_options import About, ReadOptions, Replicas
 from spark_tools.tasks import FOREVER, Cover, Extent, Node
 from storage.arrow import ArrowReader, Kind
@@ -148,8 +156,7 @@ def _accepted(manifest: Manifest, options: ReadOptions) -> list[Extent]:
 
 
 def _dead(manifest: Manifest) -> list[Extent]:
-    unsealed = [extent_of(one) for one in manifest.dead_segments]
-    return _in_order(unsealed + [extent_of(one) for one in manifest.dead_sealed])
+    return _in_order(dead_extents_of(manifest))
 
 
 def _in_order(extents: Sequence[Extent]) -> list[Extent]:

@@ -309,6 +309,12 @@ def extents_of(manifest: Manifest) -> list[Extent]:
     return unsealed + [extent_of(one) for one in manifest.sealed]
 
 
+def dead_extents_of(manifest: Manifest) -> list[Extent]:
+    """Return the same of dead letters."""
+    unsealed = [extent_of(one) for one in manifest.dead_segments]
+    return unsealed + [extent_of(one) for one in manifest.dead_sealed]
+
+
 def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
     """Return what counts of a segment. Raises ReconcileError if it is none."""
     key = key_of_name(segment.file.rpartition("/")[2])

@@ -54,7 +54,6 @@ from storage.seals import (
     SEALS_DIRECTORY,
     Seals,
     codes_of,
-    first_seal_read,
     read_last_seals,
     seals_end,
 )
@@ -299,19 +298,11 @@ class _Reading:
         checkpoint = found or Checkpoint()
         journal_end = self._durable_end(JOURNAL_DIRECTORY, LogKind.JOURNAL_END)
         log_end = self._durable_end(MESSAGE_LOG_DIRECTORY, LogKind.DURABLE_END)
-        retired = {file.path for file in checkpoint.retired}
-        seals, damages = read_last_seals(
+        seals, damages, begin = read_last_seals(
             disk,
             identity.log_uuid,
             seals_end(checkpoint),
-            retired=retired,
-            deleted_from_minute=deleted_from_minute,
-        )
-        begin = first_seal_read(
-            disk,
-            identity.log_uuid,
-            seals_end(checkpoint),
-            retired=retired,
+            retired={file.path for file in checkpoint.retired},
             deleted_from_minute=deleted_from_minute,
         )
         if begin == 1 and not damages and not _is_left_out(seals, deleted_from_minute).any():

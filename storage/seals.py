@@ -12,6 +12,7 @@ of them are read in no time then.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -287,6 +288,15 @@ def _with_ends(files: Sequence[LogFile], end: SealsEnd) -> Iterator[tuple[LogFil
     return zip(files, ends, strict=False)
 
 
+class LastSeals(NamedTuple):
+    """What was read of the seals of all segments."""
+
+    seals: Seals
+    damages: list[Damage]
+    begin: int
+    """Number of the first seal that was read; 1 if none was left out."""
+
+
 def read_last_seals(
     disk: ListedDisk,
     log_uuid: UUID,
@@ -294,7 +304,7 @@ def read_last_seals(
     *,
     retired: Collection[str],
     deleted_from_minute: int = 0,
-) -> tuple[Seals, list[Damage]]:
+) -> LastSeals:
     """Return the last seal of each segment, deleted ones included, and what of the log is damaged.
 
     Seals of `retired` files, which were deleted for their age or may be at any moment, are left
@@ -304,9 +314,10 @@ def read_last_seals(
     parts: list[Seals] = []
     damages: list[Damage] = []
     if not end.file:
-        return join_seals(parts), damages
-    files = _files_told(disk, log_uuid, end, retired, deleted_from_minute)
-    number = files[0].first_sequence
+        return LastSeals(join_seals(parts), damages, 1)
+    files = _files_that_count(disk, end, retired)
+    files = files[_untold(disk, log_uuid, files, end, deleted_from_minute * MINUTE_MS) :]
+    begin = number = files[0].first_sequence
     for file, until in _with_ends(files, end):
         for found in _read_file(disk, log_uuid, file, end, until=until):
             if isinstance(found, Damage):
@@ -328,32 +339,7 @@ def read_last_seals(
     # The first of each code, counted from the end, is its last.
     _, places = np.unique(codes_of(seals)[::-1], return_index=True)
     last = np.sort(_count(seals) - 1 - places)
-    return {name: array[last] for name, array in seals.items()}, damages
-
-
-def first_seal_read(
-    disk: ListedDisk,
-    log_uuid: UUID,
-    end: SealsEnd,
-    *,
-    retired: Collection[str],
-    deleted_from_minute: int,
-) -> int:
-    """Return the number of the seal that `read_last_seals` begins with; 1 if it leaves none out."""
-    if not end.file:
-        return 1
-    return _files_told(disk, log_uuid, end, retired, deleted_from_minute)[0].first_sequence
-
-
-def _files_told(
-    disk: ListedDisk,
-    log_uuid: UUID,
-    end: SealsEnd,
-    retired: Collection[str],
-    deleted_from_minute: int,
-) -> Sequence[LogFile]:
-    files = _files_that_count(disk, end, retired)
-    return files[_untold(disk, log_uuid, files, end, deleted_from_minute * MINUTE_MS) :]
+    return LastSeals({name: array[last] for name, array in seals.items()}, damages, begin)
 
 
 def _untold(

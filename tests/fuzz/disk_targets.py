@@ -400,7 +400,7 @@ def seals(data: bytes) -> None:
     with contextlib.suppress(*NOT_OURS):
         live, _ = read_live(disk, LOG_UUID, SealsEnd(file=1, length=len(image), count=len(whole)))
         assert set(live.code.tolist()) <= {seal.key.code for seal in whole}
-        last, _ = read_last_seals(disk, LOG_UUID, end, retired=())
+        last, _, _ = read_last_seals(disk, LOG_UUID, end, retired=())
         codes = codes_of(last).tolist()
         assert set(codes) <= {seal.key.code for seal in whole}
         assert len(set(codes)) == len(codes)

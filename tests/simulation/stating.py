@@ -347,14 +347,17 @@ class Stating:
                 none.add(Reason.CIRCUIT_OPEN)
             now_s = trio.current_time()
             since_s = now_s - _DOWN_S
-            # A group that is mute is known to be only by what it was sent.
-            was_tried = any(
-                since_s <= at_s <= now_s - _IN_FLIGHT_S
-                for seen in witness.sightings.values()
-                for at_s, _ in seen
-            )
-            if was_tried and witness.all_was_well(since_s, now_s):
-                none |= _QUEUED if self._all_were_down(server, since_s) else set()
+            if (
+                witness.all_was_well(since_s, now_s)
+                and self._all_were_down(server, since_s)
+                # A group that is mute is known to be only by what it was sent.
+                and any(
+                    since_s <= at_s <= now_s - _IN_FLIGHT_S
+                    for seen in witness.sightings.values()
+                    for at_s, _ in seen
+                )
+            ):
+                none |= _QUEUED
         if not witness.poison.one_in:
             none |= _DEAD
         if not (witness.damage or self.reads_fail()):

@@ -25,6 +25,7 @@ from storage.manifest import (
     encode_manifest,
     read_manifest,
 )
+from storage.seals import read_last_seals
 from storage.spans import MINUTE_MS, SegmentKey, dead_minute, key_of_name
 from storage.store import Store
 from tests.damage.directory import populated
@@ -349,7 +350,10 @@ def test_where_nothing_was_deleted_all_deleted_segments_are_told_of(
     found = read_manifest(rig.disk, now_ms=rig.now_ms, deleted_from_minute=late)
     assert (len(found.sealed), found.deleted_from_minute) == (3, 0)
     # Where old files of seals were not read, nobody knows what they tell of.
-    monkeypatch.setattr("storage.manifest.first_seal_read", lambda *_, **__: 2)
+    monkeypatch.setattr(
+        "storage.manifest.read_last_seals",
+        lambda *which, **how: read_last_seals(*which, **how)._replace(begin=2),
+    )
     found = read_manifest(rig.disk, now_ms=rig.now_ms, deleted_from_minute=late)
     assert found.deleted_from_minute == late
 

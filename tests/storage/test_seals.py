@@ -18,7 +18,6 @@ from storage.seals import (
     SealsLog,
     codes_of,
     columns_of_seals,
-    first_seal_read,
     marked_deleted,
     read_last_seals,
     read_live,
@@ -216,7 +215,7 @@ def test_what_was_cut_does_not_count_again_once_its_file_is_closed(comes_back: b
     log = opened(disk, end, file_bytes_max=400)
     assert read(disk, log) == seals(3)
     assert live_keys(log) == [seal.key for seal in seals(3)]
-    last, damages = read_last_seals(disk, LOG_UUID, end, retired=())
+    last, damages, _ = read_last_seals(disk, LOG_UUID, end, retired=())
     assert not damages
     assert codes_of(last).tolist() == log.live.code.tolist()
     found, damages = log.find(np.array([2, 3], np.int64))
@@ -253,24 +252,24 @@ def test_files_of_deleted_segments_that_ended_long_ago_are_not_read(seed: int) -
             old = seals(1, first=marked)
             log.append(marked_deleted(columns_of_seals(old)), append_ms=at_ms)
             marked += 1
-    whole, damages = read_last_seals(disk, LOG_UUID, log.end, retired=())
+    whole, damages, _ = read_last_seals(disk, LOG_UUID, log.end, retired=())
     assert not damages
     least = len(whole["rows"])
     for minute in (0, *(chance.randrange(30 * 1440) for _ in range(5)), 29 * 1440):
-        told, damages = read_last_seals(
+        told, damages, begin = read_last_seals(
             disk, LOG_UUID, log.end, retired=(), deleted_from_minute=minute
         )
         assert not damages
         assert matters(told, minute) == matters(whole, minute)
         least = min(least, len(told["rows"]))
-        begin = first_seal_read(disk, LOG_UUID, log.end, retired=(), deleted_from_minute=minute)
         assert begin == min(file.first_sequence for file in log.files) or minute
         if begin == 1:
             assert codes_of(told).tolist() == codes_of(whole).tolist()
     assert least < len(whole["rows"]), "all files were read"
     # One that is damaged may tell of anything, and is looked into.
     disk.damage(log.files[0].path, 70, b"XX")
-    _, damages = read_last_seals(disk, LOG_UUID, log.end, retired=(), deleted_from_minute=30 * 1440)
+    found = read_last_seals(disk, LOG_UUID, log.end, retired=(), deleted_from_minute=30 * 1440)
+    damages = found.damages
     assert damages
 
 
