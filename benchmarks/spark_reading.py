@@ -1,4 +1,5 @@
-"""Logs in Spark on two cores: messages a second through `format("delaywheel")`, and reconciled.
+"""Logs in Spark on one core and on two: messages a second through `format("delaywheel")`, decoded
+in its workers, and reconciled.
 
 Warm, as in a session that goes on: a first round is not counted. What is read goes nowhere (the
 format `noop`).
@@ -18,43 +19,70 @@ from spark_tools.manifests import source_of_file
 from spark_tools.plan import Request, make_plan
 from spark_tools.reconcile import Result, reconcile
 from spark_tools.session import spark_session
+from spark_tools.source import DelaywheelSource
 from spark_tools.spark_engine import spark_engine
 
 _ROUNDS = 3
+_ROW = "sequence,due_ms,size,id_hash,subject"
+_FACT = "sequence,filed_minute,at_ms,target,outcome"
 _READ = (
     ("schedule", "all columns but payload", ""),
-    (
-        "schedule",
-        "9 columns, none of a blob",
-        "cluster,group,node,sequence,filed_minute,due_ms,size,id_hash,subject",
-    ),
-    ("schedule", "5 columns, none of a blob", "sequence,due_ms,size,id_hash,subject"),
+    ("schedule", "9 columns, none of a blob", f"cluster,group,node,filed_minute,{_ROW}"),
+    ("schedule", "5 columns, none of a blob", _ROW),
     ("dispatch", "all columns", ""),
-    ("dispatch", "5 columns", "sequence,filed_minute,at_ms,target,outcome"),
+    ("dispatch", "5 columns", _FACT),
 )
+_DECODED = (("schedule", _ROW), ("dispatch", _FACT))
 
 
 def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
     """Write logs, read them in Spark, and yield the figures."""
-    messages = int(2_000_000 * scale)
-    option = f"{write_logs(directory, messages)}={directory}"
     yield "load of the machine before", f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    began = time.perf_counter()
-    with spark_session(master="local[2]", conf={}, log=None) as session:
-        yield "session started", f"{time.perf_counter() - began:.1f} s"
-        for kind, name, columns in _READ:
-            seconds = _fastest(partial(_read, session, option, kind, columns))
-            yield f"{kind}, {name}", f"{messages / seconds:,.0f} rows/s"
-
-        def run() -> Result:
-            plan = make_plan([source_of_file(option)], Request())
-            return reconcile(plan, spark_engine(session), lambda _: None)
-
-        yield f"reconcile of {messages:,}, warm", f"{_fastest(run):.2f} s"
-        began, result = time.perf_counter(), run()
-        check_by_join(session, result)
-        yield "  with --verify join, once", f"{time.perf_counter() - began:.1f} s"
+    messages = int(2_000_000 * scale)
+    small = _written(directory / "small", messages)
+    large = _written(directory / "large", 5 * messages)
+    for cores in (1, 2):
+        began = time.perf_counter()
+        with spark_session(master=f"local[{cores}]", conf={}, log=None) as session:
+            yield f"{cores} core(s): session started", f"{time.perf_counter() - began:.1f} s"
+            yield from _on(session, small, messages, cores)
+            rounds = _ROUNDS if cores > 1 else 1
+            seconds = _fastest(partial(_reconcile, session, large), rounds)
+            yield f"  reconcile of {5 * messages:,}", _rate(5 * messages, seconds)
     yield "load of the machine after", f"{os.getloadavg()[0]:.1f}"
+
+
+def _written(where: Path, messages: int) -> str:
+    """Write logs; return the option that names them."""
+    where.mkdir()
+    return f"{write_logs(where, messages)}={where}"
+
+
+def _on(
+    session: SparkSession, manifest: str, messages: int, cores: int
+) -> Iterator[tuple[str, object]]:
+    for kind, columns in _DECODED:
+        taken = _fastest(partial(_decode, session, manifest, kind, columns))
+        yield f"  {kind} decoded in the workers, 5 columns", _rate(messages, taken)
+    for kind, name, columns in _READ:
+        taken = _fastest(partial(_read, session, manifest, kind, columns))
+        yield f"  {kind} as a table, {name}", _rate(messages, taken)
+    taken = _fastest(partial(_reconcile, session, manifest))
+    yield f"  reconcile of {messages:,}", _rate(messages, taken)
+    if cores > 1:
+        result = _reconcile(session, manifest)
+        began = time.perf_counter()
+        check_by_join(session, result)
+        yield "  what --verify join adds, once", f"{time.perf_counter() - began:.1f} s"
+
+
+def _rate(messages: int, seconds: float) -> str:
+    return f"{seconds:.2f} s, {messages / seconds:,.0f} messages/s"
+
+
+def _reconcile(session: SparkSession, manifest: str) -> Result:
+    plan = make_plan([source_of_file(manifest)], Request())
+    return reconcile(plan, spark_engine(session), lambda _: None)
 
 
 def _read(session: SparkSession, manifest: str, kind: str, columns: str) -> None:
@@ -62,11 +90,26 @@ def _read(session: SparkSession, manifest: str, kind: str, columns: str) -> None
     reader.option("columns", columns).load().write.format("noop").mode("overwrite").save()
 
 
-def _fastest(run: Callable[[], object]) -> float:
-    """Return the least seconds of some rounds, the first of which is not counted."""
+def _decode(session: SparkSession, manifest: str, kind: str, columns: str) -> None:
+    """Have workers decode everything to Arrow and hand back the number of rows alone."""
+    source = DelaywheelSource({"manifests": manifest, "kind": kind, "columns": columns})
+    reader = source.reader(source.schema())
+    partitions = list(reader.partitions())
+
+    def rows_of(number: int) -> int:
+        return sum(batch.num_rows for batch in reader.read(partitions[number]))
+
+    numbers = range(len(partitions))
+    rows = session.sparkContext.parallelize(numbers, len(numbers)).map(rows_of).sum()
+    if not rows:
+        raise RuntimeError(f"nothing was read of {manifest}")
+
+
+def _fastest(run: Callable[[], object], rounds: int = _ROUNDS) -> float:
+    """Return the least seconds of some rounds, after one that is not counted."""
     run()
     best = float("inf")
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         began = time.perf_counter()
         run()
         best = min(best, time.perf_counter() - began)
