@@ -6,6 +6,7 @@ format `noop`).
 """
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -51,7 +52,30 @@ def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
             rounds = _ROUNDS if cores > 1 else 1
             seconds = _fastest(partial(_reconcile, session, large), rounds)
             yield f"  reconcile of {5 * messages:,}", _rate(5 * messages, seconds)
+    # A session of its own: what one has taken it keeps.
+    with spark_session(master="local[2]", conf={}, log=None) as session:
+        for logs, count in ((small, messages), (large, 5 * messages)):
+            _reconcile(session, logs)
+            yield f"most memory until {count:,} are reconciled", _memory()
     yield "load of the machine after", f"{os.getloadavg()[0]:.1f}"
+
+
+def _memory() -> str:
+    """Return the most that Spark's JVM and the largest of its workers have had resident."""
+    most = {"java": 0, "python": 0}
+    for pid in _descendants(os.getpid()):
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+        [peak] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text("utf-8"))
+        kind = "java" if name == "java" else "python"
+        most[kind] = max(most[kind], int(peak) // 1024)
+    return f"JVM {most['java']} MiB, largest worker {most['python']} MiB"
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text("utf-8").split():
+            yield int(child)
+            yield from _descendants(int(child))
 
 
 def _written(where: Path, messages: int) -> str:
