@@ -62,7 +62,7 @@ def small_config(bound: int = BOUND) -> DelayServerConfig:
     [
         (12_000, 40_000, 1),
         pytest.param(50_000, 40_000, 10_000, marks=pytest.mark.slow),
-        pytest.param(50_000, 5 * MINUTE_MS, 1, marks=pytest.mark.slow),
+        pytest.param(20_000, 5 * MINUTE_MS, 1, marks=pytest.mark.slow),
         pytest.param(50_000, 5 * MINUTE_MS, 10_000, marks=pytest.mark.slow),
     ],
 )

@@ -229,7 +229,7 @@ async def open_all(server: DelayServer) -> None:
     )
 
 
-SEEDS = [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 15))]
+SEEDS = [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 9))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

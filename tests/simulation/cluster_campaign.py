@@ -46,6 +46,7 @@ STRIKES = (
     ),
     "group left",
     "group vanished",
+    "group at no address",
     "broker: another address",
     "client ended",
     "operator: route",

@@ -652,6 +652,8 @@ class MetaWorld:
         self.network.plan = NetworkPlan()
         self.network.heal()
         peers = [one for several in self._peers() for one in several]
+        # What was struck last has not ended yet, though it is about to.
+        await trio.sleep(1)
         with trio.move_on_after(_ALL_BACK_S):
             while self._troubles or not all(peer.is_alive for peer in peers):  # noqa: ASYNC110
                 await trio.sleep(1)

@@ -14,6 +14,7 @@ REGRESSIONS = {
     3: "a group that came back elsewhere, its ONLINE lost, was refused for its own heartbeat",
     6: "the judge took a broker to be where the store said, and it was elsewhere",
     123: "the end of one split let through what a silent link to a broker held back",
+    1069: "two documents without any rule, of different stores, were not the same to the judge",
     1009: "the judge did not leave a server time to hear of an epoch",
 }
 """Seeds that have found a fault, as worlds were then. What was wrong has tests of its own."""

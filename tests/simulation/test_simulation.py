@@ -12,9 +12,9 @@ from tests.simulation.faults import HARSH, FaultPlan
 from tests.simulation.other_processes import printed
 from tests.simulation.world import CRASH_POINTS, planned_ends, run_world
 
-CHUNKS = 14
+CHUNKS = 9
 SEEDS_PER_CHUNK = 15
-"""210 seeds: some five minutes of one core."""
+"""135 seeds: some three minutes of one core."""
 
 REGRESSIONS = {
     1: "facts known before the rows they tell of were written: the segment was never sealed",
