@@ -134,6 +134,9 @@ class Stating:
         """Judge the counts while no group does its work."""
         glances = 0
         while glances < _GLANCES_MAX:
+            if not self._all_were_down(server, trio.current_time()):
+                await self.witness.next_outage.wait()
+                continue
             await trio.sleep(self.chance.uniform(0, 10))
             if self._all_were_down(server, trio.current_time() - _DOWN_S):
                 self._judge_counts(server)

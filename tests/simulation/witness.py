@@ -80,6 +80,8 @@ class Witness:
     """For so long after the wall clock was set things may happen late, or early as it is then."""
     space_short_until_s: float = 0.0
     """Until then what is given up may find no room on the disk."""
+    next_outage: trio.Event = field(default_factory=trio.Event)
+    """Set when a broker goes away."""
     _clock_set: list[tuple[float, int]] = field(default_factory=list)
     _lives: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of each life of the server; the end of a present one is infinite."""
@@ -132,6 +134,8 @@ class Witness:
     def broker_down(self, name: str) -> None:
         """Note that a broker misbehaves from now on."""
         self._troubles.setdefault(name, []).append((trio.current_time(), math.inf))
+        self.next_outage.set()
+        self.next_outage = trio.Event()
 
     def broker_up(self, name: str) -> None:
         """Note that a broker works again."""
