@@ -1,7 +1,7 @@
 """Looks around a running server for why messages were not delivered yet; `reasons.py` says why."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,7 @@ from delay_server.reasons import (
 )
 from sender import CircuitState, GroupState
 from sender.places import Where
-from storage import DeadRow
+from storage import MINUTE_MS, DeadRow
 from storage import Place as DeadPlace
 from storage.find_row import FindRow, FoundRow
 
@@ -177,15 +177,15 @@ def counts(server: "DelayServer") -> dict[str, int]:
     elsewhere += settled
     rest = schedule.pending + server.filing.backlog_rows - elsewhere - in_wheel
     if rest > 0:
-        late = 0
-        of_late = _why_on_disk(server, of_lanes, paused, unrouted, around)
-        if of_late is not of_rest:
-            # To a minute's worth: what is elsewhere lies in segments, too, nobody knows in which.
-            # At least what lies where all is due.
-            late = schedule.pending_before(now_ms) - elsewhere - (in_wheel if is_due else 0)
-            late = max(late, schedule.pending_from(now_ms) - elsewhere - in_wheel)
-            late = min(max(late, 0), rest)
-        found[of_late] += late
+        # To a minute's worth: what is elsewhere lies in segments, too, nobody knows in which. At
+        # least what lies where all is due, or where some is and the rest is in the wheel.
+        late = schedule.pending_before(now_ms) - elsewhere - (in_wheel if is_due else 0)
+        minute_end_ms = (now_ms // MINUTE_MS + 1) * MINUTE_MS
+        of_minute = server.wheel.count_before(minute_end_ms)
+        late = max(late, schedule.pending_from(now_ms) - elsewhere - of_minute)
+        late = min(max(late, 0), rest)
+        shares = _why_on_disk(server, of_lanes, paused, unrouted, around)
+        found += split(late, shares or Counter({of_rest: 1}))
         found[of_rest] += rest - late
     # Last: they are done with for the log of what is to be delivered.
     found[Reason.DEAD] = server.dead_letters.pending
@@ -235,24 +235,37 @@ def _why_on_disk(
     paused: Unrouted,
     unrouted: Unrouted,
     around: Surroundings,
-) -> Reason:
-    """Return why something may be due and on disk that nothing in memory counts.
+) -> Counter[Reason]:
+    """Return why something may be due and on disk that nothing in memory counts, with weights.
 
     What becomes due of a subject whose lane comes by it is not seen before it comes, nor what
-    became due of one that had such a lane, and may not leave now.
+    became due of one that had such a lane, and may not leave now. So the reasons of what was seen
+    stand for it, each by how much that is. None: nothing stops it.
     """
     if around.clock_held:
-        return Reason.CLOCK_HELD
+        return Counter({Reason.CLOCK_HELD: 1})
+    stopped = {Reason.PAUSED_SUBJECT: paused, Reason.NO_ROUTE: unrouted}
+    if +of_lanes:
+        return +(of_lanes + Counter({why: one.messages for why, one in stopped.items()}))
     schedule = server.store.schedule
     load_ms = schedule.next_load_ms()
     is_behind = load_ms is not None and load_ms <= around.now_ms
-    if of_lanes:
-        return of_lanes.most_common(1)[0][0]
     if is_behind or schedule.jobs or server.filing.taking.locked() or server.lanes.opened:
-        return Reason.LOADING
-    if paused.subjects:
-        return Reason.PAUSED_SUBJECT
-    return Reason.NO_ROUTE if unrouted.subjects else Reason.WAITING
+        return Counter({Reason.LOADING: 1})
+    return Counter({why: max(one.messages, 1) for why, one in stopped.items() if one.subjects})
+
+
+def split(count: int, shares: Mapping[Reason, int]) -> Counter[Reason]:
+    """Return so many messages divided in proportion to shares, which are positive."""
+    found: Counter[Reason] = Counter()
+    before, summed, total = 0, 0, sum(shares.values())
+    for reason, share in sorted(shares.items(), key=lambda item: (-item[1], item[0].value)):
+        summed += share
+        # Edges are rounded, not parts, so that they add up.
+        edge = (2 * count * summed + total) // (2 * total)
+        found[reason] = edge - before
+        before = edge
+    return found
 
 
 async def find(

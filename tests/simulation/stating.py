@@ -324,7 +324,8 @@ class Stating:
             and not witness.poison.is_poison(message_id)
             for message_id in left
         )
-        most = min(most, said.total() - late + self._surplus_facts())
+        of_others = said.total() - said[Reason.DEAD] - said[Reason.DEAD_BEING_RECORDED]
+        most = min(most, of_others - late + self._surplus_facts())
         waiting = said[Reason.WAITING]
         if not least <= waiting <= most and witness.floor_ms(now_s) <= now_ms:
             self._complain(
