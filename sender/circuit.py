@@ -126,6 +126,7 @@ class Change:
 
     before: CircuitState
     after: CircuitState
+    event: Event
     at: float
     reason: str
     """For people."""
@@ -207,7 +208,8 @@ class Circuit:
             self._recent.forget()
         self.state = after
         self._since = now
-        self._on_change(Change(before=before, after=after, at=now, reason=reason))
+        change = Change(before=before, after=after, event=event, at=now, reason=reason)
+        self._on_change(change)
 
 
 class _Recent:

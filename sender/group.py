@@ -27,7 +27,7 @@ from delay_protocol import (
 from delay_transport import Clock, Network, TransportError
 from delay_transport.backoff import Backoff
 from sender.answers import Codes, Items, is_broker_sick, item_codes, permanent
-from sender.circuit import Change, Circuit, CircuitLimits, CircuitState, Failure
+from sender.circuit import Change, Circuit, CircuitLimits, CircuitState, Event, Failure
 from sender.config import BrokerGroup, SenderConfig
 from sender.connection import BrokerConnection, End, Request
 from sender.errors import ItemBytesError
@@ -466,7 +466,12 @@ class Group:
                 if end is End.FENCED:
                     self._move(GroupState.FENCED)
                     self._circuit.failed(trio.current_time(), Failure.FENCED, detail)
-                    _log.error("broker group fences us off", group=self.name, **self._who())
+                    _log.error(
+                        "broker group fences us off",
+                        group=self.name,
+                        reason=detail,
+                        **self._who(),
+                    )
                     return
                 self._move(GroupState.DOWN)
                 self._give_back()
@@ -786,16 +791,16 @@ class Group:
     def _circuit_changed(self, change: Change) -> None:
         """Log and count a change of the circuit, and let those who depend on it know."""
         self._counts.changes[change.after] += 1
-        self._circuit_reason = change.reason
+        if change.event is not Event.WAITED:
+            # While it gets probes it is still of interest why it gets nothing else.
+            self._circuit_reason = change.reason
         log = _log.bind(
             group=self.name,
             before=change.before.value,
             after=change.after.value,
             reason=change.reason,
         )
-        if self.state is GroupState.FENCED:
-            return
-        if change.after is CircuitState.OPEN:
+        if change.after is CircuitState.OPEN and self.state is not GroupState.FENCED:
             log.warning(
                 "broker group failed",
                 failures=self._circuit.failures,

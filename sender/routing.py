@@ -111,6 +111,11 @@ class Weighted:
     many come at a time, and nobody gets many parts in a row. A group without room earns nothing: it
     has nothing to catch up on when it is back.
 
+    Whole batches have an account of their own: what one group got too much of in the middle of a
+    burst is made up for in batches of the next one, or else a group would be given none of the
+    hundreds of single entries after it. So what each got is within a few batches of its share over
+    any time, and of what comes one by one within a few entries.
+
     Entries that a group which is well can take soon are not given to one which is not, but for a
     few. The group to avoid is taken only where no other one has room: a broker that does not answer
     must not keep entries from the only one that does.
@@ -118,9 +123,10 @@ class Weighted:
 
     def __init__(self, *, batch_items: int) -> None:
         self._batch_items = batch_items
-        self._credits: dict[tuple[str, ...], list[float]] = {}
-        """For each set of groups to choose from what they have to their credit, in entries: with
-        one for all of them, what a lane of one group gets there would be missing in other lanes."""
+        self._credits: dict[tuple[bool, tuple[str, ...]], list[float]] = {}
+        """By whether whole batches are given, for each set of groups to choose from, what they have
+        to their credit, in entries: with one for all sets, what a lane of one group gets there
+        would be missing in other lanes."""
 
     def choose(self, entries: Entries, *, avoid: int, groups: Sequence[GroupView]) -> Choices:
         """Return the group of each entry."""
@@ -130,12 +136,12 @@ class Weighted:
         else:
             rooms = [group.room for group in groups]
         weights = [group.weight for group in groups]
-        credit = self._credits_of(groups)
+        # So many are a part of a burst, of which more comes next: only its end is divided.
+        is_more = len(entries) >= 2 * self._batch_items
+        credit = self._credits_of(groups, is_more=is_more)
         able: list[int] = []
         parts: list[float] = []
         start = 0
-        # So many are a part of a burst, of which more comes next: only its end is divided.
-        is_more = len(entries) >= 2 * self._batch_items
         least = self._batch_items if is_more else _PART_MIN
         while start < len(entries):
             if not able:
@@ -169,11 +175,11 @@ class Weighted:
             start += count
         return choices
 
-    def _credits_of(self, groups: Sequence[GroupView]) -> list[float]:
-        names = tuple([group.name for group in groups])
-        found = self._credits.get(names)
+    def _credits_of(self, groups: Sequence[GroupView], *, is_more: bool) -> list[float]:
+        account = is_more, tuple([group.name for group in groups])
+        found = self._credits.get(account)
         if found is None:
             if len(self._credits) >= _SETS_KEPT_MAX:
                 self._credits.clear()
-            found = self._credits[names] = [0.0] * len(groups)
+            found = self._credits[account] = [0.0] * len(groups)
         return found

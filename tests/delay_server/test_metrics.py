@@ -1,5 +1,7 @@
 """What is counted is shown under names that stay, and distributions count whole batches exactly."""
 
+import math
+
 import numpy as np
 import pytest
 import trio
@@ -15,8 +17,16 @@ from delay_server.metrics import (
     top_subjects,
 )
 from delay_server.server import DelayServer, serve
+from sender import CircuitState
 from tests.delay_server.meta_stub import FakeMeta, meta_config
-from tests.delay_server.server_rig import World, make_config, make_item, until
+from tests.delay_server.server_rig import (
+    BROKER_PORT,
+    HOST,
+    World,
+    make_config,
+    make_item,
+    until,
+)
 
 VALUES = st.lists(
     st.floats(0, 200_000, allow_nan=False) | st.sampled_from(LATENESS_BUCKETS_S), max_size=50
@@ -189,6 +199,52 @@ async def test_all_names_are_there_with_the_numbers_of_real_traffic() -> None:
         assert values["disk_full"] == 0
         assert values["clock_held"] == 0
         assert values["accepted_bytes_total"] > sum(map(len, items))
+
+
+async def test_the_circuit_and_the_weight_of_a_broker_group_are_shown_as_they_are() -> None:
+    world = World()
+    brokers = {"g1": f"{HOST}:{BROKER_PORT},weight=3"}
+    async with world.serving(make_config(brokers=brokers)) as server:
+        producer = await world.connect()
+
+        def circuit() -> tuple[list[float], float, float, float]:
+            values = figures_of(server)
+            states = [
+                values[f'sender_circuit{{state="{state}",target="g1"}}']
+                for state in ("closed", "open", "half-open")
+            ]
+            opened, weight, effective = (
+                values[f'sender_{name}{{target="g1"}}']
+                for name in ("circuit_openings_total", "weight", "effective_weight")
+            )
+            return states, opened, weight, effective
+
+        await until(lambda: circuit() == ([1, 0, 0], 0, 3, 3))
+        world.broker.answer_after_s = math.inf
+        await producer.send(make_item("m1", world.now_ms))
+        seen = set()
+        for _ in range(150):
+            await trio.sleep(0.1)
+            states, opened, weight, effective = circuit()
+            (group,) = server.sender.status()
+            assert sum(states) == 1
+            assert opened == group.counts.changes[CircuitState.OPEN]
+            assert weight == 3
+            assert effective == round(group.effective_weight, 4)
+            seen.add((group.circuit, *states))
+        assert seen == {
+            (CircuitState.CLOSED, 1, 0, 0),
+            (CircuitState.OPEN, 0, 1, 0),
+            (CircuitState.HALF_OPEN, 0, 0, 1),
+        }
+        openings = circuit()[1]
+        assert openings >= 2
+        world.broker.answer_after_s = 0.0
+        await until(lambda: circuit()[0] == [1, 0, 0], seconds=60)
+        assert circuit()[1] >= openings
+        # It is led up to its weight again.
+        assert circuit()[3] < 3
+        await until(lambda: circuit()[3] == 3, seconds=60)
 
 
 async def test_many_subjects_do_not_make_many_labels() -> None:

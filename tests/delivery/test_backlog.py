@@ -181,6 +181,40 @@ async def test_what_is_retried_comes_after_its_successors() -> None:
     assert refused
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 7), (7, 0)])
+async def test_a_subject_that_becomes_hot_or_cold_leaves_in_two_rows_until_the_first_is_gone(
+    before: int, after: int
+) -> None:
+    config = SenderConfig(batch_items=64, turn_items=16)
+
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = Paced(500)
+
+    async with rig_of(config=config, setup=setup) as rig:
+        # All of one subject: it has another lane from 600 on, while most of these are queued.
+        rig.offer(600, lane=before)
+        await trio.sleep(0.2)
+        queued = rig.sender.queued_by_lane()[before]
+        for _ in range(6):
+            rig.offer(100, lane=after)
+            await trio.sleep(0.05)
+        await trio.sleep(10)
+        last = rig.offered
+        rig.offer(100, lane=after)
+        await trio.sleep(3)
+        rig.assert_all_settled()
+        received = numbers(rig)
+    for row in (range(600), range(600, last)):
+        in_row = [number for number in received if number in row]
+        assert in_row == sorted(in_row)
+    # The rows take turns: so some of the second leave before the last of the first …
+    ahead = sum(number >= 600 for number in received[: received.index(599)])
+    assert ahead > 0
+    # … but no more than there were of the first, and a turn; and then all is in order.
+    assert ahead <= queued + config.turn_items
+    assert received[600 + ahead :] == sorted(received[600 + ahead :])
+
+
 async def test_requests_leave_one_after_the_other_on_one_connection_of_each_group() -> None:
     def setup(rig: Rig) -> None:
         rig.brokers[0].script = stay_silent

@@ -2,14 +2,16 @@
 
 import re
 import tracemalloc
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import trio
 from structlog.testing import capture_logs
 
-from delay_protocol import ItemCode
+from delay_protocol import ItemCode, ResponseCode
 from sender import CircuitState, GroupStatus, SenderConfig
 from sender.connection import End
 from tests.sender.broker_rig import (
@@ -20,6 +22,8 @@ from tests.sender.broker_rig import (
     Rig,
     make_answering_of_others,
     make_endless,
+    make_refusing,
+    make_silent,
     make_talkative,
     make_unheard_of,
     refuse,
@@ -29,9 +33,76 @@ from tests.sender.broker_rig import (
 
 Make = Callable[[FakeBroker], None]
 
+Logs = Sequence[MutableMapping[str, Any]]
+
+CHANGES = {"broker group failed", "broker group's circuit changed"}
+
 
 def first(rig: Rig) -> GroupStatus:
     return rig.sender.status()[0]
+
+
+def changes_in(logs: Logs) -> list[tuple[str, str, str]]:
+    """Return the changes of a circuit that were logged: before, after, reason."""
+    return [(one["before"], one["after"], one["reason"]) for one in logs if one["event"] in CHANGES]
+
+
+async def test_every_change_of_a_circuit_is_logged_with_its_reason_and_it_keeps_why_it_opened() -> (
+    None
+):
+    config = SenderConfig(retry_base_s=0.1, retry_max_s=0.5, reconnect_max_s=1.0)
+    reasons: set[tuple[CircuitState, str]] = set()
+    with capture_logs() as logs:
+        async with rig_of(config=config, setup=lambda rig: make_silent(rig.brokers[0])) as rig:
+            rig.offer(100)
+            for _ in range(200):
+                await trio.sleep(0.1)
+                reasons.add((first(rig).circuit, first(rig).circuit_reason))
+            rig.brokers[0].script = take_all
+            await trio.sleep(10)
+            rig.assert_all_settled()
+            status = first(rig)
+    silent = "timeout: no answer within 5 s"
+    assert reasons == {
+        (CircuitState.CLOSED, ""),
+        (CircuitState.OPEN, silent),
+        (CircuitState.HALF_OPEN, silent),
+    }
+    changes = changes_in(logs)
+    assert changes[0] == ("closed", "open", silent)
+    assert changes[-1] == ("half-open", "closed", "an item was taken")
+    assert set(changes[1:-1]) == {
+        ("open", "half-open", "the wait is over"),
+        ("half-open", "open", silent),
+    }
+    # None is missing, and each begins where the one before it ended.
+    assert [before for before, _, _ in changes[1:]] == [after for _, after, _ in changes[:-1]]
+    counted = {state.value: times for state, times in status.counts.changes.items() if times}
+    assert Counter(after for _, after, _ in changes) == counted
+    assert (status.circuit, status.circuit_reason) == (CircuitState.CLOSED, "an item was taken")
+
+
+async def test_a_group_that_fences_or_moves_has_its_change_logged_with_its_reason() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].hello_code = ResponseCode.BROKER_REJECT
+        make_refusing(rig.brokers[1])
+
+    fenced = "epoch 3 is refused, it is never tried again"
+    with capture_logs() as logs:
+        async with rig_of(3, config=SenderConfig(reconnect_max_s=60.0), setup=setup) as rig:
+            await trio.sleep(300)
+            assert rig.sender.status()[1].circuit is CircuitState.OPEN
+            rig.sender.set_groups([rig.group(0), rig.group(1, at=2), rig.group(2)])
+            # It takes a probe to close it again, and there is nothing to send.
+            moved = rig.sender.status()[1]
+            assert moved.circuit is CircuitState.HALF_OPEN
+            assert moved.circuit_reason == "it has another address"
+    of_first = [one for one in logs if one.get("group") == "g-b0"]
+    assert changes_in(of_first) == [("closed", "open", f"fenced: {fenced}")]
+    (said,) = (one for one in of_first if one["event"] == "broker group fences us off")
+    assert (said["reason"], said["log_level"]) == (fenced, "error")
+    of_second = [one for one in logs if one.get("group") == "g-b1"]
+    assert changes_in(of_second)[-1] == ("open", "half-open", "it has another address")
 
 
 @pytest.mark.parametrize(

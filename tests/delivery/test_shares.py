@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from sender import CircuitState
-from tests.delivery.shares_rig import FAULTS, STEP_S, Play, Story, told
+from tests.delivery.shares_rig import (
+    FAULTS,
+    LONG_IN_FLIGHT,
+    STEP_S,
+    Play,
+    Story,
+    told,
+    until_s,
+)
 
 ILL = 1
 
@@ -20,12 +28,8 @@ CONVERGED_S = 5.0
 
 @functools.cache
 def story_of(fault: str) -> Story:
-    until_s = 25.0 if fault in LONG_IN_FLIGHT else 20.0
-    return told(Play(fault=fault, ill=ILL, until_s=until_s))
+    return told(Play(fault=fault, ill=ILL, until_s=until_s(fault)))
 
-
-LONG_IN_FLIGHT = {"answers after 4.9 s", "silent"}
-"""The last probe of these has its answer, or is given up, only so long after they are well."""
 
 KEEPS_A_SHARE = {"refuses some items", "a twentieth of its pace"}
 """These are used as far as they go, since what they take is delivered."""

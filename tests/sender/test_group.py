@@ -394,6 +394,25 @@ async def test_a_time_out_retires_the_connection_but_other_answers_still_count()
         assert rig.sender.status()[0].counts.possible_duplicates == 1
 
 
+async def test_after_a_time_out_the_window_is_as_small_as_at_first_and_grows_again() -> None:
+    config = SenderConfig(batch_items=10)
+    async with rig_of(config=config) as rig:
+        for _ in range(2):
+            rig.brokers[0].script = take_all
+            rig.offer(500)
+            await trio.sleep(10)
+            grown = rig.sender.status()[0]
+            assert grown.window_requests == config.in_flight_requests_max
+            assert grown.queue_items > 2 * config.batch_items
+            rig.brokers[0].script = stay_silent
+            rig.offer(1)
+            await trio.sleep(5.5)
+            after = rig.sender.status()[0]
+            assert after.circuit is CircuitState.HALF_OPEN
+            assert after.window_requests == config.in_flight_requests_start == 1
+            assert after.queue_items == 2 * config.batch_items
+
+
 async def test_a_group_gets_a_single_item_after_a_failure_until_it_takes_one() -> None:
     def setup(rig: Rig) -> None:
         make_silent(rig.brokers[0])

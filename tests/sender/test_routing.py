@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sender.parcels import NOBODY
@@ -97,25 +97,83 @@ def test_shares_are_those_of_the_weights_to_a_batch_however_many_come_at_a_time(
     got = shares(Weighted(batch_items=batch_items), views, counts)
     for number, weight in enumerate(weights):
         due = sum(counts) * weight / sum(weights)
-        # What a group has to its credit is less than a batch of each other one.
-        assert abs(got[number] - due) <= batch_items * len(weights)
+        # What a group has to its credit is less than a batch of each other one, in two accounts.
+        assert abs(got[number] - due) <= 2 * batch_items * len(weights)
     assert got[LATER] == 0
 
 
-@given(
-    st.lists(st.floats(1, 50), min_size=2, max_size=6),
-    st.lists(st.integers(1, 2047), min_size=1, max_size=20),
+BATCH = 1024
+LOT = 2048
+"""So many the sender has groups chosen for in one step: a burst comes in lots of these."""
+
+BURSTS = st.lists(
+    st.one_of(
+        st.integers(1, 10_000),
+        # A multiple of a lot, or slightly more, ends in the middle of a burst, so to speak.
+        st.builds(lambda lots, more: lots * LOT + more, st.integers(1, 4), st.integers(0, 40)),
+    ),
+    min_size=1,
+    max_size=12,
 )
+
+
+def lots_of(burst: int) -> list[int]:
+    """Return the lots in which a burst is given out."""
+    return [min(LOT, burst - start) for start in range(0, burst, LOT)]
+
+
+@given(st.lists(st.floats(1, 50), min_size=2, max_size=6), BURSTS)
+@settings(deadline=None)
+@example([3.0, 1.0], [2048])
+@example([1.0, 1.0, 1.0, 1.0], [2048, 6144])
+@example([4.0, 2.0, 1.0, 1.0], [4200])
 def test_whatever_comes_at_a_time_what_comes_next_is_shared_at_once(
     weights: list[float], bursts: list[int]
 ) -> None:
     views = named(*(View(10_000, weight=weight) for weight in weights))
-    routing = Weighted(batch_items=1024)
-    shares(routing, views, bursts)
-    got = shares(routing, views, [1] * 1000)
+    routing = Weighted(batch_items=BATCH)
+    for burst in bursts:
+        shares(routing, views, lots_of(burst))
+    got = shares(routing, views, [1] * 500)
     for number, weight in enumerate(weights):
-        # Whole bursts for one group would be made up for by hundreds for others.
-        assert abs(got[number] - 1000 * weight / sum(weights)) <= 2 * 16 * len(weights)
+        # Whole batches for one group would be made up for by hundreds for others.
+        assert abs(got[number] - 500 * weight / sum(weights)) <= 2 * 16 * len(weights)
+
+
+@given(
+    st.lists(st.floats(1, 50), min_size=2, max_size=4),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 300) | st.integers(1, 10_000)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sets(st.integers(0, 3), min_size=1),
+)
+@settings(deadline=None)
+def test_over_any_time_each_group_gets_its_share_to_a_few_batches_in_all_lanes_together(
+    weights: list[float], offers: list[tuple[int, int]], others: set[int]
+) -> None:
+    """Of three lanes one has only some of the groups; the others' lots come in between."""
+    views = named(*(View(10_000, weight=weight) for weight in weights))
+    some = [view for number, view in enumerate(views) if number in others] or views
+    routing = Weighted(batch_items=BATCH)
+    # How much more than its share each has got, by the set of groups.
+    ahead = {False: np.zeros(len(views)), True: np.zeros(len(some))}
+    least = {is_some: more.copy() for is_some, more in ahead.items()}
+    most = {is_some: more.copy() for is_some, more in ahead.items()}
+    for lane, burst in offers:
+        is_some = lane == 2 and some is not views
+        groups = some if is_some else views
+        weight = np.array([group.weight for group in groups])
+        for lot in lots_of(burst):
+            got = shares(routing, groups, [lot])
+            came = np.array([got[number] for number in range(len(groups))])
+            ahead[is_some] = ahead[is_some] + came - lot * weight / weight.sum()
+            least[is_some] = np.minimum(least[is_some], ahead[is_some])
+            most[is_some] = np.maximum(most[is_some], ahead[is_some])
+    for is_some, groups in ((False, views), (True, some)):
+        # What it is ahead by at two moments differs by what it got too much of in between.
+        assert (most[is_some] - least[is_some]).max() <= 2 * BATCH * len(groups)
 
 
 def test_a_group_that_had_no_room_has_nothing_to_catch_up_on() -> None:
