@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ from delaywheel.verdicts import ERROR, INSTALL_EXTRA
 
 if TYPE_CHECKING:
     from spark_tools.reconcile import Engine, Result
+
+Command = Callable[..., None]
+_Option = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +48,18 @@ class EngineChoice:
             raise click.UsageError("--processes is for --engine local; say --master local[N]")
 
 
-_OPTIONS = (
-    click.option(
+def _engine_option(default: str) -> _Option:
+    return click.option(
         "--engine",
         type=click.Choice(["spark", "local"]),
-        default="spark",
+        default=default,
         show_default=True,
         help="What works: Spark, or processes of this machine, which need no Java. Both find the "
         "same.",
-    ),
+    )
+
+
+_OPTIONS = (
     click.option(
         "--processes",
         type=click.IntRange(min=1),
@@ -79,25 +85,33 @@ _OPTIONS = (
         metavar="FILE",
         help="Write here what Spark and its workers say (otherwise told only if they fail).",
     ),
-    click.option(
-        "--verify",
-        type=click.Choice(["join"]),
-        help="Count everything once more by joins, and end with an error unless both are alike.",
-    ),
 )
-_NAMES = ("engine", "processes", "master", "conf", "spark_log", "verify")
+_VERIFY = click.option(
+    "--verify",
+    type=click.Choice(["join"]),
+    help="Count everything once more by joins, and end with an error unless both are alike.",
+)
+_NAMES = tuple(one.name for one in fields(EngineChoice))
 
 
-def engine_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of an engine, as one argument `choice`."""
+def engine_options(command: Command) -> Command:
+    """Give a command the options of an engine, as one argument `choice`: Spark by default."""
+    return _with_choice(command, (_engine_option("spark"), *_OPTIONS, _VERIFY))
 
+
+def engine_of_hours_options(command: Command) -> Command:
+    """Give a command the same, by default without Spark, and without --verify."""
+    return _with_choice(command, (_engine_option("local"), *_OPTIONS))
+
+
+def _with_choice(command: Command, options: Sequence[_Option]) -> Command:
     @functools.wraps(command)
     def with_choice(**given: Any) -> None:  # noqa: ANN401 (whatever options there are)
-        choice = EngineChoice(**{name: given.pop(name) for name in _NAMES})
+        choice = EngineChoice(**{name: given.pop(name) for name in _NAMES if name in given})
         choice.require_fitting()
         command(**given, choice=choice)
 
-    return with_options(with_choice, _OPTIONS)
+    return with_options(with_choice, options)
 
 
 @dataclass(frozen=True, slots=True)

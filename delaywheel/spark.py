@@ -13,7 +13,7 @@ from delaywheel.parameters import MINUTE
 from delaywheel.spark_hours import hours
 from delaywheel.spark_page import page
 from delaywheel.spark_repair import repair
-from delaywheel.spark_sources import ResultType, judged, reading, sources_of
+from delaywheel.spark_sources import ResultType, judged, knowing_repairs, reading, sources_of
 from delaywheel.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
@@ -63,15 +63,7 @@ spark.add_command(repair)
     help="Read what is in the messages, too, and check it: of segments of the range, and of all of "
     "the message_log. What is damaged there makes the input incomplete.",
 )
-@click.option(
-    "--repairs",
-    "audits",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="AUDIT",
-    help="The audit of `spark repair`: what it says was sent again is `repaired`, not lost. May be "
-    "given several times.",
-)
+@knowing_repairs
 @engine_options
 def reconcile(
     *,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from delaywheel.engines import EngineChoice, engine_of_hours_options, running
 from delaywheel.failures import Failure
-from delaywheel.spark_sources import ResultType, judged, reading, sources_of
+from delaywheel.spark_sources import ResultType, judged, knowing_repairs, reading, sources_of
 from delaywheel.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
@@ -77,20 +78,13 @@ if TYPE_CHECKING:
     help="Print nothing if the exit code is 0: for cron, which mails what is printed.",
 )
 @click.option(
-    "--engine",
-    type=click.Choice(["local"]),
-    default="local",
-    show_default=True,
-    help="What works: processes of this machine.",
+    "--check-payload",
+    is_flag=True,
+    help="Read what is in the messages of the hours, too, and check it: of their segments. What is "
+    "damaged there makes the hour incomplete.",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How many of them.",
-)
+@knowing_repairs
+@engine_of_hours_options
 def hours(
     *,
     state: Path,
@@ -103,8 +97,9 @@ def hours(
     keep_days: int,
     without_groups: tuple[str, ...],
     quiet: bool,
-    engine: str,
-    processes: int,
+    check_payload: bool,
+    audits: tuple[Path, ...],
+    choice: EngineChoice,
 ) -> None:
     """Reconcile each hour of due times once, when it has closed, and keep the results.
 
@@ -124,8 +119,8 @@ def hours(
     """
     with extra_required():
         from spark_tools.by_hour import HoursRequest, run_hours
-        from spark_tools.errors import ReconcileError
-        from spark_tools.local import local_engine
+        from spark_tools.errors import ReconcileError, SparkFailedError
+        from spark_tools.repairs import read_repairs
         from spark_tools.state import StateDirectory
     from storage.disk import DirectoryDisk, make_data_directory
     from storage.inspect import is_data_directory
@@ -133,7 +128,7 @@ def hours(
     if is_data_directory(state):
         raise Failure(f"{state} is a data directory: give --state a directory of its own", ERROR)
     request = HoursRequest(
-        request=asked(),
+        request=asked(check_payload=check_payload),
         back_hours=back_hours,
         open_hours=open_hours,
         retry_hours=retry_hours,
@@ -144,25 +139,32 @@ def hours(
     first = (now_ms - request.request.grace_ms) // 60_000 - 60 * (back_hours + 1)
     make_data_directory(state)
     try:
-        outcome = run_hours(
-            StateDirectory(DirectoryDisk(state), str(state)),
-            lambda minute: sources_of(roots, manifests, first if minute is None else minute),
-            request,
-            local_engine(processes),
-        )
-    except (ReconcileError, OSError) as error:
+        repairs = read_repairs(audits)
+        with running(choice) as engine:
+            outcome = run_hours(
+                StateDirectory(DirectoryDisk(state), str(state)),
+                lambda minute: sources_of(roots, manifests, first if minute is None else minute),
+                request,
+                engine.run,
+                repairs=repairs,
+            )
+    except (ReconcileError, SparkFailedError, OSError) as error:
         raise Failure(str(error), ERROR) from error
     if outcome.verdict or not quiet:
-        _tell(outcome, engine)
+        _tell(outcome, choice.engine, repairs.damaged_lines)
     sys.exit(int(outcome.verdict))
 
 
-def _tell(outcome: "Outcome", engine: str) -> None:
+def _tell(outcome: "Outcome", engine: str, damaged: int) -> None:
     from spark_tools.summary import done_until
     from spark_tools.times import minute_text
 
     for line in _done_lines(outcome.done):
         click.echo(line, err=line.startswith(" "))
+    for one in outcome.amendments:
+        click.echo(f"{minute_text(one.entry.hour)}: repaired since: {_counts(one.counts)}")
+    if damaged:
+        click.echo(f"{damaged:,} line(s) of the audits cannot be read", err=True)
     for line in _waiting_lines(outcome.waiting):
         click.echo(line)
     ledger = outcome.ledger

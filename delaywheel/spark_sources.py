@@ -4,6 +4,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -115,6 +116,15 @@ _JUDGING = (
         "a row. It does not change what is found.",
     ),
 )
+_AUDITS = click.option(
+    "--repairs",
+    "audits",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="AUDIT",
+    help="The audit of `spark repair`: what it says was sent again is `repaired`, not lost, and "
+    "what was sent is not late. May be given several times.",
+)
 _REQUEST = (
     "grace_ms",
     "max_late",
@@ -144,6 +154,11 @@ def judged(command: Command) -> Command:
 def reading(command: Command) -> Command:
     """Give a command the options `roots` and `manifests`, for `sources_of`."""
     return with_options(command, _SOURCES)
+
+
+def knowing_repairs(command: Command) -> Command:
+    """Give a command the option `audits`, for `spark_tools.repairs.read_repairs`."""
+    return _AUDITS(command)
 
 
 def _request(values: dict[str, Any], **more: Any) -> "Request":  # noqa: ANN401 (fields of Request)

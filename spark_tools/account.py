@@ -7,7 +7,7 @@ not in it: a task hands them on as a table of its own.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,9 @@ from spark_tools.columns import OUTCOMES, Int64s
 from spark_tools.digests import Digest, add_digests
 from spark_tools.sequences import Sequences
 from storage.batches import Damage
+
+if TYPE_CHECKING:
+    from spark_tools.log_index import Piece
 
 STATES: tuple[str, ...] = (*OUTCOMES, "waiting", "overdue", "lost", "repaired", "unknown")
 """What an accepted message can be; each is exactly one of them."""
@@ -29,6 +32,8 @@ FACT_CLASSES: tuple[str, ...] = (
 )
 """What a fact can be; each is exactly one of them."""
 OTHER_SUBJECTS = "(other)"
+LATEST = "latest_ms"
+"""The largest lateness of a bucket."""
 
 
 class GroupName(NamedTuple):
@@ -66,13 +71,25 @@ TARGET_MEASURES: tuple[str, ...] = ("facts", *FACT_CLASSES, *OUTCOMES, "early")
 class Tally:
     """A table of counts by keys, added to part by part."""
 
-    def __init__(self, keys: Mapping[str, pa.DataType], measures: Iterable[str]) -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, pa.DataType],
+        measures: Iterable[str],
+        largest: Iterable[str] = (),
+    ) -> None:
+        """measures: are added up; largest: of these the largest stays."""
         self.keys = dict(keys)
         self.measures = tuple(measures)
-        self.schema = pa.schema([*self.keys.items(), *((name, pa.int64()) for name in measures)])
+        self.largest = tuple(largest)
+        names = (*self.measures, *self.largest)
+        self.schema = pa.schema([*self.keys.items(), *((name, pa.int64()) for name in names)])
         self._parts: list[pa.Table] = []
         self._rows = 0
         self._summed = 0
+
+    def without_rows(self) -> "Tally":
+        """Return an empty table of the same columns."""
+        return Tally(self.keys, self.measures, self.largest)
 
     def add(self, part: pa.Table) -> None:
         """Add counts; the same keys may be there many times."""
@@ -94,10 +111,10 @@ class Tally:
             return self.schema.empty_table()
         if len(self._parts) > 1 or self._summed != self._rows:
             joined = pa.concat_tables(self._parts)
-            summed = joined.group_by(list(self.keys), use_threads=False).aggregate(
-                [(name, "sum") for name in self.measures]
-            )
-            names = [*self.keys, *(f"{name}_sum" for name in self.measures)]
+            how = [(name, "sum") for name in self.measures]
+            how += [(name, "max") for name in self.largest]
+            summed = joined.group_by(list(self.keys), use_threads=False).aggregate(how)
+            names = [*self.keys, *(f"{name}_{what}" for name, what in how)]
             table = summed.select(names).rename_columns(self.schema.names).cast(self.schema)
             table = table.sort_by([(name, "ascending") for name in self.keys])
             self._parts, self._rows = [table], table.num_rows
@@ -144,11 +161,16 @@ def _targets() -> Tally:
 
 
 def _subject_lateness() -> Tally:
-    return Tally({**_SUBJECT, **_BUCKET}, ["count"])
+    return lateness_tally(_SUBJECT)
 
 
 def _target_lateness() -> Tally:
-    return Tally({**_TARGET, **_BUCKET}, ["count"])
+    return lateness_tally(_TARGET)
+
+
+def lateness_tally(keys: Mapping[str, pa.DataType]) -> Tally:
+    """Return an empty table of deliveries by keys and bucket, and the latest of each, ms."""
+    return Tally({**keys, **_BUCKET}, ["count"], [LATEST])
 
 
 @dataclass(slots=True)
@@ -187,6 +209,8 @@ class Account:
     strays: list[tuple[Int64s, Int64s]] = field(default_factory=list)
     """Sequences of rows of the range that were looked into and may be elsewhere too, and the filed
     minutes of their records, -1 where there is none."""
+    pieces: list["Piece"] = field(default_factory=list)
+    """What was read of the message_log for its index, and nothing else of a run needs."""
     replicas: dict[tuple[str, int], ReplicaHour] = field(default_factory=dict)
     """By node and hour."""
     damages: set[tuple[str, Damage]] = field(default_factory=set)
@@ -207,6 +231,7 @@ class Account:
         add_digests(self.logged, other.logged)
         add_digests(self.cuts, other.cuts)
         self.strays += other.strays
+        self.pieces += other.pieces
         for key, hour in other.replicas.items():
             self.replicas.setdefault(key, ReplicaHour()).add(hour)
         self.damages |= other.damages

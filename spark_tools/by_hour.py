@@ -15,7 +15,8 @@ from spark_tools.account import GroupName
 from spark_tools.columns import hour_of
 from spark_tools.errors import ReconcileError
 from spark_tools.hour_files import HourWriter, IndexFiles, read_unproven
-from spark_tools.log_index import IndexResult, IndexTask, LogIndex
+from spark_tools.hour_repairs import Amendment
+from spark_tools.log_index import IndexTask, LogIndex
 from spark_tools.plan import (
     Members,
     Request,
@@ -27,6 +28,7 @@ from spark_tools.plan import (
     watermark_of,
 )
 from spark_tools.reconcile import Engine, Result, Verdict, reconcile
+from spark_tools.repairs import Repairs
 from spark_tools.sequences import Sequences
 from spark_tools.state import (
     GroupSums,
@@ -69,13 +71,14 @@ class Outcome:
 
     done: hours with a new result, those of a run that was killed included; waiting: hours that are
     over and not closed; segments_before: that are not covered, since they lie before the first
-    hour.
+    hour; amendments: what was repaired of hours that were done before.
     """
 
     ledger: Ledger
     done: list[HourEntry]
     waiting: list[Waiting]
     segments_before: int
+    amendments: list[Amendment]
 
     @property
     def verdict(self) -> Verdict:
@@ -93,15 +96,17 @@ def run_hours(
     request: HoursRequest,
     engine: Engine,
     on_done: Callable[[HourEntry], None] = lambda _: None,
+    *,
+    repairs: Repairs | None = None,
 ) -> Outcome:
     """Do all hours that have closed.
 
     sources: is told the first minute of which manifests have to tell all, None for a state
-    directory that is new; on_done: is told of each hour when its result is in place. Raises
-    ReconcileError.
+    directory that is new; on_done: is told of each hour when its result is in place; repairs: what
+    was lost, or missing, and has been sent again. Raises ReconcileError.
     """
     with state.lock():
-        return _Run(state, request, engine, on_done).run(sources)
+        return _Run(state, request, engine, on_done, repairs or Repairs()).run(sources)
 
 
 class _Run:
@@ -113,11 +118,13 @@ class _Run:
         request: HoursRequest,
         engine: Engine,
         on_done: Callable[[HourEntry], None],
+        repairs: Repairs,
     ) -> None:
         self._state = state
         self._request = request
         self._engine = engine
         self._on_done = on_done
+        self._repairs = repairs
         self._done: dict[int, HourResult] = {}
         """What is new since the ledger."""
         self._entries: dict[int, HourEntry] = {}
@@ -145,7 +152,7 @@ class _Run:
             self._prepare(groups, since=self._oldest(ledger))
         for hour, is_closed in todo:
             self._do(groups, hour, now_ms, is_closed=is_closed)
-        self._finish(ledger, groups, now_ms)
+        amendments = self._finish(ledger, groups, now_ms)
         write_summary(self._state, ledger, waiting, now_ms=now_ms)
         return Outcome(
             ledger=ledger,
@@ -156,6 +163,7 @@ class _Run:
                 for members in groups
                 for one in members.authority.extents
             ),
+            amendments=amendments,
         )
 
     # -- before ------------------------------------------------------------------------------
@@ -266,9 +274,9 @@ class _Run:
             missing = index.missing(logs_of(manifest), manifest.sequence)
             tasks += [IndexTask(node=node, log=log) for log in missing]
         for result in self._engine(tasks) if tasks else ():
-            assert isinstance(result, IndexResult)
-            self._indexes[result.name].add(result.piece)
-            files[result.name].add(result.piece)
+            for piece in result.account.pieces:
+                self._indexes[result.name].add(piece)
+                files[result.name].add(piece)
         final = [one for one in self._entries.values() if one.is_final]
         there = _hours_there(groups)
         self._settled = {one.hour for one in final}
@@ -290,7 +298,7 @@ class _Run:
         plan.problems += self._missing
         tries = 1 if before is None else before.tries + 1
         with HourWriter(self._state, hour, tries) as writer:
-            result = reconcile(plan, self._engine, writer.add)
+            result = reconcile(plan, self._engine, writer.add, self._repairs)
             entry = self._entry(hour, result, before, now_ms, is_closed=is_closed)
             self._note(writer.finish(result, entry))
         if entry.is_final:
@@ -328,10 +336,14 @@ class _Run:
 
     # -- afterwards --------------------------------------------------------------------------
 
-    def _finish(self, ledger: Ledger, groups: Sequence[Members], now_ms: int) -> None:
-        """Add what is final to the sums, drop what is old, and replace the ledger."""
+    def _finish(self, ledger: Ledger, groups: Sequence[Members], now_ms: int) -> list[Amendment]:
+        """Add what is final to the sums, drop what is old, and replace the ledger.
+
+        Returns what was repaired of hours that were done before.
+        """
         final = [one for one in self._done.values() if one.hour.is_final]
-        add_up(self._state, ledger, final, subjects_max=self._request.request.subjects_max)
+        subjects_max = self._request.request.subjects_max
+        amendments = add_up(self._state, ledger, final, self._repairs, subjects_max=subjects_max)
         # What a row may be doubled with is looked for as long as its segment is there.
         there = [hour for hour in _hours_there(groups) if hour >= ledger.covered_from]
         oldest = self._oldest(ledger)
@@ -342,6 +354,7 @@ class _Run:
         ]
         self._state.write_ledger(ledger)
         self._state.clean(ledger, ledger.hours)
+        return amendments
 
 
 def _names(groups: Iterable[GroupName]) -> str:

@@ -1,6 +1,6 @@
 """Counting by hour and name, without a loop over what is counted."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,8 @@ from spark_tools.columns import Int64s
 
 _DENSE_MAX = 1 << 16
 """Up to so many cells are counted though some may be empty; more are sorted first."""
+_ONE_NUMBER_MAX = 1 << 62
+"""Cells and values are sorted as one number as long as it is below this."""
 
 
 class Cells:
@@ -51,17 +53,41 @@ class Cells:
         }
         return pa.table(columns)
 
-    def histogram(self, key: str, names: list[str], bucket: Int64s) -> pa.Table:
-        """Return how many records each cell has of each bucket."""
-        most = int(bucket.max()) + 1 if len(bucket) else 1
-        found, counts = np.unique(self._place * most + bucket, return_counts=True)
+    def histogram(
+        self,
+        key: str,
+        names: list[str],
+        values: Int64s,
+        bucket_of: Callable[[Int64s], Int64s],
+        largest: str,
+    ) -> pa.Table:
+        """Return how many records each cell has of each bucket, and the largest of their values.
+
+        values: 0 or more, bucket_of: never falls as they rise; largest: what that column is called.
+        """
+        place, ordered = self._in_order(values)
+        bucket = bucket_of(ordered)
+        is_last = np.ones(len(ordered), np.bool_)
+        is_last[:-1] = (place[1:] != place[:-1]) | (bucket[1:] != bucket[:-1])
+        last = np.flatnonzero(is_last)
         return pa.table(
             {
-                **self._keys(key, names, found // most),
-                "bucket": found % most,
-                "count": counts.astype(np.int64),
+                **self._keys(key, names, place[last]),
+                "bucket": bucket[last],
+                "count": np.diff(last, prepend=-1).astype(np.int64),
+                largest: ordered[last],
             }
         )
+
+    def _in_order(self, values: Int64s) -> tuple[Int64s, Int64s]:
+        """Return cells and values, by cell and then by value."""
+        width = int(values.max()) + 1 if len(values) else 1
+        if len(self._cell) * width < _ONE_NUMBER_MAX:
+            # To sort numbers is much faster than to sort places by them.
+            place, ordered = np.divmod(np.sort(self._place * width + values), width)
+            return place, ordered
+        order = np.lexsort((values, self._place))
+        return self._place[order], values[order]
 
     def _keys(
         self, key: str, names: list[str], places: npt.NDArray[np.signedinteger]

@@ -51,8 +51,9 @@ class Bucket(msgspec.Struct):
 
 
 class Lateness(msgspec.Struct, kw_only=True):
-    """Lateness of all deliveries of a group."""
+    """Lateness of all deliveries of a group; max: the largest, ms."""
 
+    max: int | None = None
     buckets: list[Bucket] = []
 
 

@@ -26,7 +26,6 @@ from spark_tools.account import (
     STATES,
     SUBJECT_MEASURES,
     Account,
-    Tally,
 )
 from spark_tools.columns import OUTCOMES
 from spark_tools.errors import ReconcileError, SparkFailedError
@@ -101,7 +100,7 @@ def _differences(
             if found != account.totals[name]:
                 yield f"{name}: {account.totals[name]} by tasks, {found} by joins"
     for table, tally in pairs:
-        other = Tally(tally.keys, tally.measures)
+        other = tally.without_rows()
         other.add(table.select(tally.schema.names))
         if "subject" in tally.keys:
             other.fold_subjects(subjects_max)
@@ -429,14 +428,14 @@ GROUP BY 1, 2, 3
 
 # The buckets of docs/reconciliation.md, by the digits of a number in base two.
 _LATENESS = f"""
-SELECT number, hour, {{key}}, bucket, count(*) AS count
+SELECT number, hour, {{key}}, bucket, count(*) AS count, max(exact) AS latest_ms
 FROM (
-    SELECT number, hour, {{key}},
+    SELECT number, hour, {{key}}, exact,
         if(late < 8, late, 8 * digits + shiftright(late, digits - 4) - 32) AS bucket
     FROM (
         SELECT *, length(bin(late)) AS digits
         FROM (
-            SELECT number, hour, {{key}}, least(late, {_LATENESS_MAX}) AS late
+            SELECT number, hour, {{key}}, late AS exact, least(late, {_LATENESS_MAX}) AS late
             FROM {{judged}} WHERE late >= 0
         )
     )

@@ -4,6 +4,8 @@ Below 8 ms each millisecond is a bucket of its own; from there on each doubling 
 equal parts. A bucket is at most an eighth of its lower bound wide.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from spark_tools.columns import Int64s
@@ -27,15 +29,19 @@ def bucket_from_ms(bucket: int) -> int:
     return (8 + bucket % 8) << (bucket // 8 - 1)
 
 
-def quantile_ms(counts: dict[int, int], share: float) -> int | None:
+def quantile_ms(
+    counts: Mapping[int, int], share: float, latest_ms: int | None = None
+) -> int | None:
     """Return the upper bound (ms) of the bucket below which so many lie; None if there are none.
 
-    It is at most an eighth above the exact value, and never below it.
+    It is at most an eighth above the exact value, and never below it. latest_ms: what none is
+    above, if that is known.
     """
     total = sum(counts.values())
     seen = 0
     for bucket in sorted(counts):
         seen += counts[bucket]
         if seen >= share * total:
-            return bucket_from_ms(bucket + 1) - 1
+            bound = bucket_from_ms(bucket + 1) - 1
+            return bound if latest_ms is None else min(bound, latest_ms)
     return None

@@ -97,16 +97,9 @@ class Piece:
     damages: tuple[Damage, ...] = ()
 
 
-@dataclass(slots=True)
-class IndexResult(TaskResult):
-    """What an IndexTask hands back."""
-
-    piece: Piece
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexTask:
-    """Read records of the message_log once."""
+    """Read records of the message_log once, and hand them back as a piece."""
 
     node: Node
     log: LogRange
@@ -116,7 +109,7 @@ class IndexTask:
         """About how many bytes are read."""
         return self.log.length
 
-    def __call__(self) -> IndexResult:
+    def __call__(self) -> TaskResult:
         """Do it."""
         digests: dict[int, Digest] = {}
         damages: list[Damage] = []
@@ -128,7 +121,7 @@ class IndexTask:
             hours=HourDigests.from_dict(digests),
             damages=tuple(damages),
         )
-        return IndexResult(self.node.name, Account(), FindingsMaker.nothing(), piece)
+        return TaskResult(self.node.name, Account(pieces=[piece]), FindingsMaker.nothing())
 
 
 @dataclass(slots=True)

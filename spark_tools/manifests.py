@@ -2,7 +2,7 @@
 
 from spark_tools.errors import ReconcileError
 from spark_tools.plan import Source, dead_extents_of, extents_of
-from spark_tools.roots import directory_of, disk_of, local_path, read_file
+from spark_tools.roots import absolute_root, directory_of, disk_of, local_path, read_file
 from storage.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
 from storage.manifest import Manifest, decode_manifest, read_manifest
 from storage.manifest_check import contradiction_in
@@ -20,7 +20,7 @@ def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
         if isinstance(error, OSError):
             raise  # It names the file.
         raise DataDirectoryError(f"{root}: {error}") from error
-    return Source(found, root)
+    return Source(found, absolute_root(root))
 
 
 def source_of_file(text: str) -> Source:
@@ -38,7 +38,7 @@ def source_of_file(text: str) -> Source:
             f"{root} is no directory: give --manifest FILE=DATA_DIR, where the files are that "
             f"{file} names"
         )
-    return Source(found, root)
+    return Source(found, absolute_root(root))
 
 
 def _decoded(file: str) -> Manifest:

@@ -82,6 +82,7 @@ MEANINGS: Final = {
     "replica_differs": "an hour of which a replica has something else",
     "unexplained": "a fact whose row may be among what could not be read: no finding",
     "repaired_not_lost": "sent again by a repair, although it is not lost: no finding",
+    "late_repaired": "late, as a repair sent it again when it was due long ago: no finding",
 }
 """What the classes of examples say, the worst first."""
 _READ: Final = "Everything that the manifests commit could be read"
@@ -325,32 +326,31 @@ class _Page:
         for group in groups:
             counts = _lateness_of(group)
             total.update(counts)
-            rows.append((group.name, counts))
+            rows.append((group.name, counts, quantiles(counts, group.lateness_ms.max)))
         if not total:
             return None
-        rows.sort(key=lambda one: (-(quantiles(one[1])[2][1] or 0), one[0]))
+        rows.sort(key=lambda one: (-(one[2][2][1] or 0), one[0]))
         most = self._limits.groups
+        known = (group.lateness_ms.max for group in groups)
+        latest = max((late for late in known if late is not None), default=None)
+        of_all = quantiles(total, latest)
         headers = [("group", "name"), ("deliveries", "number")]
-        headers += [(name, "number") for name, _ in quantiles(total)]
-        every = [("all", total)] if len(rows) > 1 else []
+        headers += [(name, "number") for name, _ in of_all]
+        every = [("all", total, of_all)] if len(rows) > 1 else []
         cells = [
-            [
-                shown(name),
-                count_text(sum(counts.values())),
-                *(ms_text(ms) for _, ms in quantiles(counts)),
-            ]
-            for name, counts in [*every, *rows[:most]]
+            [shown(name), count_text(sum(counts.values())), *(ms_text(ms) for _, ms in found)]
+            for name, counts, found in [*every, *rows[:most]]
         ]
         return joined(
             element("h2", "Lateness"),
             element(
                 "p",
                 "Deliveries by how long after the due time their fact is; both scales are "
-                "logarithmic. Quantiles, and max, are upper bounds, at most "
-                "an eighth too high.",
+                "logarithmic. Quantiles are upper bounds, at most an eighth too high; max is what "
+                "it was.",
                 class_="faint small",
             ),
-            lateness(total),
+            lateness(total, latest),
             table(headers, cells),
             more(len(rows), most, "group"),
         )

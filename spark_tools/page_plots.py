@@ -241,10 +241,11 @@ def _step(counts: Counter[str]) -> str:
 # -- lateness ---------------------------------------------------------------------------------
 
 
-def quantiles(counts: Counter[int]) -> list[tuple[str, int | None]]:
-    """Return p50, p95, p99, p99.9 and the largest of lateness, ms; counts: by its lower bound."""
+def quantiles(counts: Counter[int], latest_ms: int | None) -> list[tuple[str, int | None]]:
+    """Return p50, p95, p99 and p99.9 of lateness, and `latest_ms`; counts: by its lower bound."""
     buckets = _buckets(counts)
-    return [(name, quantile_ms(buckets, share)) for name, share in (*_SHARES, ("max", 1.0))]
+    found = [(name, quantile_ms(buckets, share, latest_ms)) for name, share in _SHARES]
+    return [*found, ("max", latest_ms)]
 
 
 def _buckets(counts: Counter[int]) -> dict[int, int]:
@@ -261,7 +262,7 @@ def _edges(most: int) -> list[int]:
     return edges
 
 
-def lateness(counts: Counter[int]) -> Html:
+def lateness(counts: Counter[int], latest_ms: int | None) -> Html:
     """Return a histogram of lateness; counts: deliveries by the lower bound of their bucket."""
     edges = _edges(max(counts, default=0))
     bars = [
@@ -293,7 +294,7 @@ def lateness(counts: Counter[int]) -> Html:
             )
         )
     marks = []
-    for name, ms in quantiles(counts)[:-1]:
+    for name, ms in quantiles(counts, latest_ms)[:-1]:
         share = _place(ms, edges)
         marks.append((share, f"{name} {ms_text(ms)}"))
         x = _px(share * _WIDTH)

@@ -68,7 +68,7 @@ def names_table(
     headers = [(title, "name"), *((name, "number") for name, _ in kept)]
     if with_others:
         headers.append(("ended otherwise", "number"))
-    headers += [("p99 of the worst hour", "number"), ("latest, at most", "number")]
+    headers += [("p99 of the worst hour", "number"), ("latest", "number")]
     rows = []
     for one in told:
         row: list[Part] = [shown(one.name) or element("span", "(none)", class_="faint")]
@@ -150,7 +150,7 @@ def identities(group: Group) -> list[list[Part]]:
         gone, rows_gone = (group.deleted.get(name, 0) for name in ("segments", "rows"))
         text = f"{gone:,} segments of {rows_gone:,} rows, which are in no other figure"
         rows.append(["", "deleted, told by seals", text])
-    if group.repairs.get("given"):
+    if any(group.repairs.values()):
         told = ", ".join(f"{count:,} {words(name)}" for name, count in group.repairs.items())
         rows.append(["", "repairs", told])
     return rows

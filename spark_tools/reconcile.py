@@ -22,7 +22,7 @@ from spark_tools.looks import FirstLook, first_look, third_look, unproven
 from spark_tools.message_log import BLOCKS_AT_ONCE, BlocksTask, LogTask
 from spark_tools.payload import PayloadTask
 from spark_tools.plan import GroupPlan, Plan
-from spark_tools.repairs import LogName, Repairs
+from spark_tools.repairs import LATE_REPAIRED, LogName, Repairs
 from spark_tools.segments import SegmentTask
 from spark_tools.sequences import BLOCK
 from spark_tools.tasks import Node
@@ -129,24 +129,32 @@ def reconcile(
 ) -> Result:
     """Do what the plan says. on_findings: is handed every finding once, in tables.
 
-    repairs: what was lost, or missing, and has been sent again.
+    repairs: what was lost, or missing, and has been sent again; what was sent is not late.
 
     Raises ReconcileError if the books do not balance: then nothing that was counted is true.
     """
     kept = _Kept(plan.request.examples, on_findings)
     accounts: dict[GroupName, Account] = {group.name: group.account for group in plan.groups}
 
+    known = Repairs() if repairs is None else repairs
+
+    def fold() -> None:
+        for account in accounts.values():
+            account.fold_subjects(plan.request.subjects_max)
+
     def run(tasks: Sequence[Task]) -> None:
         # The largest first, so that none of them is left alone at the end.
         ordered = sorted(tasks, key=lambda task: -task.weight)
         for number, result in enumerate(engine(ordered), start=1):
             accounts[result.name].merge(result.account)
-            kept.add(result.findings)
-            if number % _FOLD_EVERY == 0 or number == len(ordered):
-                for account in accounts.values():
-                    account.fold_subjects(plan.request.subjects_max)
+            findings, excused = known.resent.excuse(result.findings)
+            accounts[result.name].totals[LATE_REPAIRED] += excused
+            kept.add(findings)
+            if number % _FOLD_EVERY == 0:
+                fold()
+        # An engine may hand back one result of many tasks.
+        fold()
 
-    known = Repairs() if repairs is None else repairs
     for group in plan.groups:
         accounts[group.name].totals["repairs_given"] += _given(plan, group, known)
     run([_told(task, known) for group in plan.groups for task in group.tasks])

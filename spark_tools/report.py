@@ -11,19 +11,19 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_tools.account import FACT_CLASSES, FINDINGS_SCHEMA, STATES, GroupName, Tally
+from spark_tools.account import FACT_CLASSES, FINDINGS_SCHEMA, LATEST, STATES, GroupName, Tally
 from spark_tools.errors import OutputError
 from spark_tools.lateness import bucket_from_ms, quantile_ms
 from spark_tools.outputs import Output
 from spark_tools.plan import GroupPlan, Plan
 from spark_tools.reconcile import FINDING_CLASSES, GroupResult, Result
-from spark_tools.repairs import LogName
+from spark_tools.repairs import LATE_REPAIRED, LogName
 from spark_tools.tasks import FOREVER
 from spark_tools.times import minute_text, time_text
 
 REPORT_SCHEMA = 1
 """Counted up when a reader of an older version would misunderstand a newer one."""
-_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 _ROWS_AT_ONCE = 65_536
 TABLES = ("subjects", "targets", "subject_lateness", "target_lateness")
 """The tables of an account that a run writes down."""
@@ -202,6 +202,7 @@ def _group(group: GroupResult) -> dict[str, Any]:
             "given": totals["repairs_given"],
             "rows": totals["repaired"],
             "records": totals["repaired_records"],
+            "late": totals[LATE_REPAIRED],
             "not_lost": totals["repaired_not_lost"],
             "not_found": totals["repairs_given"] - totals["repairs_found"],
         },
@@ -229,10 +230,9 @@ def _rows(
     tally: Tally, lateness: Tally, key: str, more: Tally | None = None
 ) -> list[dict[str, Any]]:
     """Return a table as rows, with quantiles of lateness. more: other counts by the same keys."""
-    buckets: dict[tuple[int, str], dict[int, int]] = {}
+    late: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in lateness.table().to_pylist():
-        counts = buckets.setdefault((row["hour"], row[key]), {})
-        counts[row["bucket"]] = row["count"]
+        late.setdefault((row["hour"], row[key]), []).append(row)
     cells = {(row["hour"], row[key]): row for row in tally.table().to_pylist()}
     for row in more.table().to_pylist() if more is not None else ():
         place = row["hour"], row[key]
@@ -240,9 +240,9 @@ def _rows(
     rows = []
     for place in sorted(cells, key=lambda one: (one[0], one[1] is None, one[1] or "")):
         row = cells[place]
-        counts = buckets.get((row["hour"], row[key]), {})
         kept = {name: value for name, value in row.items() if value or name == key}
-        rows.append({**kept, "hour": minute_text(row["hour"]), "lateness_ms": _quantiles(counts)})
+        found = _quantiles(late.get((row["hour"], row[key]), ()))
+        rows.append({**kept, "hour": minute_text(row["hour"]), "lateness_ms": found})
     return rows
 
 
@@ -269,13 +269,11 @@ def figures_of(totals: Counter[str], log: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def lateness_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return quantiles of lateness, and its buckets, of rows with a `bucket` and a `count`."""
-    counts: Counter[int] = Counter()
-    for row in rows:
-        counts[row["bucket"]] += row["count"]
+def lateness_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return quantiles of lateness, and its buckets, of rows of a table of lateness."""
+    counts = _counts_of(rows)
     return {
-        **_quantiles(counts),
+        **_quantiles(rows),
         "buckets": [
             {"from_ms": bucket_from_ms(bucket), "count": counts[bucket]}
             for bucket in sorted(counts)
@@ -283,8 +281,18 @@ def lateness_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _quantiles(counts: dict[int, int]) -> dict[str, int | None]:
-    return {name: quantile_ms(counts, share) for name, share in _QUANTILES.items()}
+def _counts_of(rows: Iterable[Mapping[str, Any]]) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    for row in rows:
+        counts[row["bucket"]] += row["count"]
+    return counts
+
+
+def _quantiles(rows: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
+    counts = _counts_of(rows)
+    latest = max((row[LATEST] for row in rows), default=None)
+    found = {name: quantile_ms(counts, share, latest) for name, share in _QUANTILES.items()}
+    return {**found, "max": latest}
 
 
 def summary(result: Result) -> Sequence[tuple[str, str]]:
@@ -299,9 +307,9 @@ def summary(result: Result) -> Sequence[tuple[str, str]]:
             shown = ", ".join(f"{one} {totals[one]:,}" for one in FACT_CLASSES if totals[one])
             lines.append((name, f"facts {totals['facts']:,}: {shown}"))
     told = {name: count for name, count in _repairs(result).items() if count}
-    not_lost = sum(group.account.totals["repaired_not_lost"] for group in result.groups)
-    if not_lost:
-        told["not_lost"] = not_lost
+    for name, total in (("not_lost", "repaired_not_lost"), ("sent again and late", LATE_REPAIRED)):
+        if count := sum(group.account.totals[total] for group in result.groups):
+            told[name] = count
     if told:
         shown = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in told.items())
         lines.append(("repairs", shown))

@@ -26,6 +26,11 @@ def local_path(root: str) -> Path | None:
     return Path(unquote(parts.path))
 
 
+def absolute_root(root: str) -> str:
+    """Return the same root for processes that work in another directory."""
+    return root if _URI.match(root) is not None else str(Path(root).absolute())
+
+
 def disk_of(root: str) -> ListedDisk:
     """Return the disk for reading what is below a root. Raises RemoteError."""
     path = local_path(root)

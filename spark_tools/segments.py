@@ -11,6 +11,7 @@ import numpy as np
 
 from spark_tools.account import (
     FACT_CLASSES,
+    LATEST,
     STATES,
     SUBJECT_MEASURES,
     TARGET_MEASURES,
@@ -482,7 +483,7 @@ class _Judgement:
         if not len(places):
             return
         hour = hour_of(self._rows.minute[places])
-        bucket = buckets_of(lateness[places])
+        late = lateness[places]
         for key, numbers, names, tally in (
             ("subject", self._rows.subject[places], subjects, self._account.subject_lateness),
             (
@@ -493,7 +494,7 @@ class _Judgement:
             ),
         ):
             cells = Cells(hour, numbers.astype(np.int64))
-            tally.add(cells.histogram(key, names, bucket))
+            tally.add(cells.histogram(key, names, late, buckets_of, LATEST))
 
     def _remember(self, counted: Mask) -> None:
         """Take down what other segments, and the message_log, are held against."""

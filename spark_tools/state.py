@@ -6,6 +6,7 @@
     sums/3-subjects.parquet …            tables of all hours that are done for good
     hours/20261121T1400Z.json            the result of one hour: with it the hour is done
     hours/20261121T1400Z-1-….parquet     its details, named by it, with the number of the try
+    hours/20261121T1400Z-1-repaired-….parquet   named by the ledger: findings that were repaired
     index/<log uuid>/<first>-<after>.parquet    pieces of the message_log (`log_index.py`)
     index/<log uuid>/gone.parquet        what is remembered of pieces that have left
 
@@ -57,6 +58,8 @@ class HourEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     first_ms: int
     last_ms: int
     details: dict[str, str]
+    repaired: dict[str, int] = {}
+    """Findings that are none any more, as they were sent again when the hour was done."""
 
     @property
     def is_final(self) -> bool:
@@ -94,6 +97,8 @@ class Ledger(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     groups: list[GroupSums] = []
     hours: list[HourEntry] = []
     """In order, but for those that were dropped."""
+    repairs: str = ""
+    """Digest of the repairs that were last looked for in all of them."""
 
 
 class HourResult(msgspec.Struct, kw_only=True):

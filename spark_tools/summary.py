@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from spark_tools.account import GroupName
+from spark_tools.hour_repairs import Amendment, amend, amendments_of, write_down
 from spark_tools.reconcile import FINDING_CLASSES
+from spark_tools.repairs import Repairs
 from spark_tools.report import TABLES, figures_of, lateness_of
 from spark_tools.state import (
     HOURS,
@@ -29,11 +31,27 @@ SUMMARY = "summary.json"
 
 
 def add_up(
-    state: StateDirectory, ledger: Ledger, results: Sequence[HourResult], *, subjects_max: int
-) -> None:
-    """Add hours that are done for good to the ledger, and to tables of its next generation."""
-    if not results:
-        return
+    state: StateDirectory,
+    ledger: Ledger,
+    results: Sequence[HourResult],
+    repairs: Repairs,
+    *,
+    subjects_max: int,
+) -> list[Amendment]:
+    """Add hours that are done for good to the ledger, and to tables of its next generation.
+
+    repairs: by which these, and all that the ledger tells of, are amended. Returns how.
+    """
+    final = {one.hour: one for one in ledger.hours if one.is_final}
+    if repairs.digest() == ledger.repairs:
+        final.clear()
+    # What a killed run has done may not have known of them.
+    final |= {one.hour.hour: one.hour for one in results}
+    amendments = amendments_of(state, final.values(), repairs, ledger.groups)
+    ledger.repairs = repairs.digest()
+    if not results and not amendments:
+        return []
+    write_down(state, amendments)
     sums = Sums()
     for name in TABLES if ledger.generation else ():
         sums.add(name, state.read_table(_sums_path(ledger.generation, name)))
@@ -56,11 +74,13 @@ def add_up(
         for table in TABLES:
             if table in entry.details:
                 sums.add(table, state.read_table(f"{HOURS}/{entry.details[table]}"))
+    amend(ledger, sums, amendments)
     sums.fold_subjects(subjects_max)
     ledger.generation += 1
     for table, rows in sums.tables():
         state.write_table(_sums_path(ledger.generation, table), rows)
     state.sync(f"{SUMS}/")
+    return amendments
 
 
 def _sums_path(generation: int, name: str) -> str:
@@ -139,6 +159,7 @@ def _told(entry: HourEntry) -> dict[str, Any]:
         "verdict": entry.verdict,
         "complete": entry.complete,
         "findings": entry.findings,
+        "repaired": entry.repaired,
         "problems": entry.problems,
         "tries": entry.tries,
         "tried_first": time_text(entry.first_ms),

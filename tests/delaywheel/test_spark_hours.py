@@ -7,6 +7,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
 from delaywheel.main import main
 from spark_tools.plan import Source
@@ -14,7 +15,10 @@ from storage.disk import DirectoryDisk
 from storage.manifest import encode_manifest
 from tests.delaywheel.test_spark import directory
 from tests.spark_tools.growing_worlds import Life
+from tests.spark_tools.hours_rig import Watcher
 from tests.spark_tools.s3_server import Store
+from tests.spark_tools.test_hour_repairs import audited, lines_of
+from tests.spark_tools.test_plan import with_damaged_item
 
 
 def invoke(*options: str) -> Result:
@@ -166,6 +170,72 @@ def test_logs_of_another_cluster_are_refused_once(tmp_path: Path) -> None:
     assert found.output.startswith("Error: the state directory is of group g of cluster c, and ")
     assert found.output.count("\n") == 1
     assert (state / "ledger.json").read_bytes() == ledger
+
+
+def test_what_was_sent_again_is_no_finding_any_more(tmp_path: Path) -> None:
+    life, state, watcher = Life(2, frozenset({"no_fact"}), share=0.4), tmp_path / "state", Watcher()
+    source = life.at(130).written(tmp_path / "a")
+    given = manifest_of(source, tmp_path / "a.json")
+    options = ("--state", str(state), "--manifest", given, "--max-late", "1000")
+    assert invoke(*options).exit_code == 1
+    before = json.loads((state / "summary.json").read_bytes())
+    assert before["findings"]["lost"]
+    assert before["findings"]["late"]
+    audited(tmp_path / "audit", list(lines_of(watcher, watcher.run(source), source)))
+    with (tmp_path / "audit").open("ab") as audit:
+        audit.write(b"{damaged}\n")
+    found = invoke(*options, "--repairs", str(tmp_path / "audit"))
+    assert found.exit_code == 0, found.output
+    assert "2013-11-27T01:00Z: repaired since: late 2, lost 4\n" in found.output
+    assert "1 line(s) of the audits cannot be read" in found.output
+    after = json.loads((state / "summary.json").read_bytes())
+    assert after["findings"]["lost"] == 0
+    assert before["hours"] == {"findings": 2, "final": 2}
+    assert after["hours"] == {"clean": 1, "findings": 1, "final": 2}
+    assert [one["repaired"] for one in after["with_findings"]] == [{"lost": 5}]
+    states, were = after["groups"][0]["states"], before["groups"][0]["states"]
+    assert states == {**were, "lost": 0, "repaired": were["lost"]}
+    found = invoke(*options, "--repairs", str(tmp_path / "audit"), "--quiet")
+    assert (found.exit_code, found.output) == (0, "")
+    # A run that knew of it from the start says in its result how many came late.
+    options = ("--state", str(tmp_path / "new"), *options[2:])
+    invoke(*options, "--repairs", str(tmp_path / "audit"))
+    hour = json.loads((tmp_path / "new" / "hours" / "20131127T0100Z.json").read_bytes())
+    [entry] = [one for one in before["with_findings"] if one["hour"] == "2013-11-27T01:00Z"]
+    assert hour["groups"][0]["repairs"]["rows"] == entry["findings"]["lost"]
+    assert hour["groups"][0]["repairs"]["late"] == 2
+    assert "late_repaired" in {one["class"] for one in hour["examples"]}
+
+
+@pytest.mark.parametrize(("prefix", "code"), [("schedule_log", 2), ("message_log", 0)])
+def test_payload_of_the_hours_segments_is_checked_if_asked_for(
+    prefix: str, code: int, tmp_path: Path
+) -> None:
+    world = Life(1).at(70)
+    with_damaged_item(world, prefix)
+    given = manifest_of(world.written(tmp_path / "a"), tmp_path / "a.json")
+    options = ("--manifest", given, "--check-payload")
+    found = invoke("--state", str(tmp_path / "state"), *options)
+    assert found.exit_code == code, found.output
+    assert ("the batch's blob part fails its CRC" in found.output) == (code == 2)
+    assert invoke("--state", str(tmp_path / "blind"), *options[:-1]).exit_code == 0
+
+
+@pytest.mark.spark
+def test_hours_work_in_spark_if_that_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark.sparkContext.defaultParallelism == 2
+    given = manifest_of(Life(1).at(190).written(tmp_path / "a"), tmp_path / "a.json")
+    told = []
+    for engine in ("local", "spark"):
+        state = tmp_path / engine
+        found = invoke("--state", str(state), "--manifest", given, "--engine", engine)
+        assert found.exit_code == 0, found.output
+        assert found.output.endswith(f"{engine}: clean\n")
+        told.append((state / "summary.json").read_bytes())
+    assert told[0] == told[1]
+    found = invoke("--state", str(tmp_path / "x"), "--manifest", given, "--master", "local[1]")
+    assert found.exit_code == 3
+    assert "--master is for --engine spark" in found.output
 
 
 def test_two_runs_at_once_are_told_so(tmp_path: Path) -> None:

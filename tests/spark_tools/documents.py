@@ -46,6 +46,7 @@ def group(
         "repairs": {"given": 0},
         "books": [{"what": "accepted by hour", "found": 3, "must_be": 3}],
         "lateness_ms": {
+            "max": 5 if delivered else None,
             "buckets": [{"from_ms": 5, "count": delivered}] if delivered else [],
         },
         "by_subject": rows,

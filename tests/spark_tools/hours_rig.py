@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from spark_tools.by_hour import HoursRequest, Outcome, run_hours
 from spark_tools.local import local_engine
 from spark_tools.plan import Request, Source
+from spark_tools.repairs import Repairs
 from spark_tools.state import HOURS, HourEntry, StateDirectory, result_name
 from tests.simulation.disk import SimDisk
 
@@ -28,8 +29,10 @@ class Watcher:
     def state(self) -> StateDirectory:
         return StateDirectory(self.disk, "state")
 
-    def run(self, *sources: Source) -> Outcome:
-        return run_hours(self.state, lambda _: sources, self.request, local_engine(1))
+    def run(self, *sources: Source, repairs: Repairs | None = None) -> Outcome:
+        return run_hours(
+            self.state, lambda _: sources, self.request, local_engine(1), repairs=repairs
+        )
 
     def document(self, entry: HourEntry) -> dict[str, Any]:
         return self.json(f"{HOURS}/{result_name(entry.hour)}")
@@ -62,3 +65,14 @@ def named(table: pa.Table, *, doubled: bool = False) -> Counter[tuple[Any, ...]]
     if doubled:
         return Counter(row[1:2] for row in found.elements() if row[0] == "doubled")
     return Counter({row: count for row, count in found.items() if row[0] != "doubled"})
+
+
+def check_same_state(here: Watcher, there: Watcher, outcome: Outcome) -> None:
+    """Hold two state directories against each other; outcome: of the run on the first."""
+    one, other = here.disk.contents(), there.disk.contents()
+    assert one.keys() == other.keys()
+    # Findings are written down as they come.
+    assert all(one[path] == other[path] or "findings" in path for path in one)
+    assert [here.findings(entry) for entry in outcome.done] == [
+        there.findings(entry) for entry in outcome.done
+    ]

@@ -34,11 +34,14 @@ def test_a_quantile_is_never_below_the_exact_one_and_little_above(
     late: list[int], share: float
 ) -> None:
     buckets, counts = np.unique(buckets_of(np.array(late, np.int64)), return_counts=True)
-    found = quantile_ms(dict(zip(buckets.tolist(), counts.tolist(), strict=True)), share)
+    by_bucket = dict(zip(buckets.tolist(), counts.tolist(), strict=True))
+    found = quantile_ms(by_bucket, share)
     ordered = sorted(late)
+    bounded = quantile_ms(by_bucket, share, ordered[-1])
     exact = next(one for place, one in enumerate(ordered, start=1) if place >= share * len(ordered))
     assert found is not None
     assert exact <= found <= exact + max(exact // 8, 0)
+    assert bounded == min(found, ordered[-1])
 
 
 def test_of_nothing_there_is_no_quantile() -> None:

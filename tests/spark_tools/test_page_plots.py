@@ -59,10 +59,15 @@ def test_counts_on_an_axis_are_short() -> None:
     )
 )
 def test_a_histogram_has_every_delivery_and_its_quantiles(counts: dict[int, int]) -> None:
-    html = lateness(Counter(counts))
+    latest = max(counts)
+    html = lateness(Counter(counts), latest)
     told = re.findall(r"<title>[^<]*: ([\d,]+)</title>", html)
     assert sum(int(one.replace(",", "")) for one in told) == sum(counts.values())
-    for name, ms in quantiles(Counter(counts))[:-1]:
+    found = quantiles(Counter(counts), latest)
+    assert found[-1] == ("max", latest)
+    for name, ms in found[:-1]:
+        assert ms is not None
+        assert ms <= latest
         assert f">{name} {ms_text(ms)}<" in html
     places = [float(one) for one in re.findall(r'<line x1="([\d.]+)" x2="\1"', html)]
     assert len(places) == 4

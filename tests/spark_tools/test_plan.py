@@ -158,6 +158,17 @@ def test_the_page_of_a_clean_run_says_that_payload_was_not_looked_at(tmp_path: P
     assert "bytes were not looked at" in page(document_of(document))
 
 
+def with_damaged_item(world: World, prefix: str) -> str:
+    """Change a byte of a message in the file that begins so; return its path."""
+    path = at(world, prefix)
+    data = world.files[path]
+    # The largest batch has messages: their bytes are at its end.
+    position, size = max(batches(data, len(data)), key=lambda one: one[1])
+    end = position + size - 3
+    world.files[path] = data[:end] + bytes([data[end] ^ 1]) + data[end + 1 :]
+    return path
+
+
 @pytest.mark.parametrize("prefix", ["schedule_log", "message_log"])
 def test_damaged_payload_is_found_if_asked_for(prefix: str, tmp_path: Path) -> None:
     world = whole()
@@ -167,12 +178,7 @@ def test_damaged_payload_is_found_if_asked_for(prefix: str, tmp_path: Path) -> N
     document = report(clean)
     assert document["parameters"]["payload_checked"] is True
     assert "bytes were not looked at" not in page(document_of(document))
-    path = at(world, prefix)
-    data = world.files[path]
-    # The largest batch has messages: their bytes are at its end.
-    position, size = max(batches(data, len(data)), key=lambda one: one[1])
-    end = position + size - 3
-    world.files[path] = data[:end] + bytes([data[end] ^ 1]) + data[end + 1 :]
+    path = with_damaged_item(world, prefix)
     source = world.written(tmp_path / "damaged")
     blind, _ = run([source], Request())
     assert blind.verdict is Verdict.CLEAN, "as docs/reconciliation.md says"

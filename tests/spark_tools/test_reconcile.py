@@ -90,13 +90,17 @@ def compare(result: Result, findings: pa.Table, wanted: Truth) -> None:
         for place, cell in cells.items():
             got = {name: rows[place][name] for name in cell}
             assert got == dict(cell)
-    buckets = Counter[tuple[int, str, int]]()
+    buckets, latest = Counter[tuple[int, str, int]](), dict[tuple[int, str, int], int]()
     for (hour, subject, late), count in wanted.lateness.items():
-        buckets[hour, subject, int(buckets_of(np.array([late]))[0])] += count
+        bucket = hour, subject, int(buckets_of(np.array([late]))[0])
+        buckets[bucket] += count
+        latest[bucket] = max(latest.get(bucket, 0), late)
     assert {
-        (row["hour"], row["subject"], row["bucket"]): row["count"]
+        (row["hour"], row["subject"], row["bucket"]): (row["count"], row["latest_ms"])
         for row in group.account.subject_lateness.table().to_pylist()
-    } == dict(buckets)
+    } == {one: (count, latest[one]) for one, count in buckets.items()}
+    every = [late for *_, late in wanted.lateness]
+    assert report(result)["groups"][0]["lateness_ms"]["max"] == max(every, default=None)
 
 
 def check(world: World, root: Path, request: Request = REQUEST) -> Result:

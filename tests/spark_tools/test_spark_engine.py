@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from spark_tools.account import TaskResult
+from spark_tools.by_hour import run_hours
 from spark_tools.errors import RemoteError, SparkFailedError
 from spark_tools.local import local_engine
 from spark_tools.plan import Request, Source, make_plan
 from spark_tools.reconcile import Engine, reconcile
 from spark_tools.report import encode_report, report
 from spark_tools.spark_engine import packed, spark_engine
+from tests.spark_tools.growing_worlds import FAULTS as FAULTS_OF_LIFE
+from tests.spark_tools.growing_worlds import Life
+from tests.spark_tools.hours_rig import HOURLY, Watcher, check_same_state
 from tests.spark_tools.s3_server import Store
+from tests.spark_tools.test_plan import with_damaged_item
 from tests.spark_tools.test_reconcile import whole
 from tests.spark_tools.worlds import FAULTS, builder_of, world_of
 
@@ -43,9 +48,11 @@ def test_tasks_are_packed_each_once_and_no_pack_is_too_heavy(weights: list[int],
     assert all(packs)
 
 
-def found_by(engine: Engine, sources: list[Source]) -> tuple[bytes, list[dict[str, Any]]]:
+def found_by(
+    engine: Engine, sources: list[Source], *, check_payload: bool = False
+) -> tuple[bytes, list[dict[str, Any]]]:
     """Return the result, and every finding in order."""
-    request = Request(max_late_ms=1000, examples=3, subjects_max=2)
+    request = Request(max_late_ms=1000, examples=3, subjects_max=2, check_payload=check_payload)
     tables: list[pa.Table] = []
     result = reconcile(make_plan(sources, request), engine, tables.append)
     rows = [row for table in tables for row in table.to_pylist()]
@@ -71,6 +78,34 @@ def test_what_spark_finds_is_what_the_local_engine_finds(
     # Many waves of partitions of one task each, and a single one.
     for most in (1, 2**30):
         assert found_by(spark_engine(spark, partition_bytes=most), sources) == here
+
+
+@pytest.mark.spark
+def test_hours_on_spark_leave_the_state_of_the_local_engine(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    life, here, there = Life(3, frozenset(FAULTS_OF_LIFE)), Watcher(), Watcher()
+    # The second run reads no more of the message_log than is new.
+    for moment in (130, 190):
+        source = life.at(moment).written(tmp_path / f"{moment}")
+        outcome = here.run(source)
+        assert outcome.done
+        engine = spark_engine(spark, partition_bytes=1)
+        run_hours(there.state, lambda _, source=source: [source], HOURLY, engine)  # type: ignore[misc]
+        check_same_state(here, there, outcome)
+    assert any(path.startswith("index/") for path in there.disk.contents())
+
+
+@pytest.mark.spark
+def test_damaged_payload_is_found_by_both_engines(spark: SparkSession, tmp_path: Path) -> None:
+    world = whole()
+    with_damaged_item(world, "schedule_log")
+    source = world.written(tmp_path)
+    blind = found_by(local_engine(1), [source])
+    here = found_by(local_engine(1), [source], check_payload=True)
+    assert b'"verdict": "incomplete"' in here[0]
+    assert b'"verdict": "incomplete"' not in blind[0]
+    assert found_by(spark_engine(spark), [source], check_payload=True) == here
 
 
 @pytest.mark.spark
