@@ -89,7 +89,8 @@ _OPTIONS = (
 _VERIFY = click.option(
     "--verify",
     type=click.Choice(["join"]),
-    help="Count everything once more by joins, and end with an error unless both are alike.",
+    help="Count every figure, and the findings of each class, once more by joins, and end with "
+    "an error unless both are alike.",
 )
 _NAMES = tuple(one.name for one in fields(EngineChoice))
 

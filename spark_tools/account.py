@@ -263,8 +263,12 @@ class Account:
                     sums.append((f"{name} by hour", summed, totals[name]))
         missing = pc.sum(self.missing.table()["missing"]).as_py() or 0
         sums.append(("missing by hour", missing, totals["missing"]))
-        late = pc.sum(self.subject_lateness.table()["count"]).as_py() or 0
-        sums.append(("lateness and early", late + totals["early"], totals["delivered"]))
+        for what, tally in (
+            ("lateness and early", self.subject_lateness),
+            ("lateness by broker group and early", self.target_lateness),
+        ):
+            late = pc.sum(tally.table()["count"]).as_py() or 0
+            sums.append((what, late + totals["early"], totals["delivered"]))
         return sums
 
     def imbalances(self) -> list[str]:

@@ -1,14 +1,15 @@
 """What became of messages, counted once more, in another way: by joins of tables in Spark.
 
-The tasks of a run judge segment by segment with sorted arrays (`spark_tools/segments.py`). Here the
-same figures come from joins and aggregations over `spark.read.format("delaywheel")`, and nothing of
-that code is used: what is wrong there does not go wrong here in the same way. It shuffles all rows
-and facts, so it costs several times as much.
+The tasks of a run judge segment by segment with sorted arrays (`spark_tools/segments.py`), and hold
+records and rows against each other by digests (`spark_tools/message_log.py`). Here the same figures
+come from joins and aggregations (`spark_tools/join_queries.py`) over
+`spark.read.format("delaywheel")`: what is wrong there does not go wrong here in the same way. It
+shuffles all rows, facts and records, so it costs several times as much.
 """
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,49 +24,70 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_tools.account import (
     FACT_CLASSES,
-    STATES,
     SUBJECT_MEASURES,
     Account,
 )
-from spark_tools.columns import OUTCOMES
 from spark_tools.errors import ReconcileError, SparkFailedError
-from spark_tools.plan import GroupPlan, extents_of
-from spark_tools.reconcile import Result
+from spark_tools.join_queries import (
+    CELLS,
+    COMPARED,
+    DIFFERING,
+    DOUBLED,
+    FACTS,
+    HOURS,
+    JUDGED,
+    LATE,
+    LATENESS,
+    LOGGED,
+    MESSAGES,
+    NODES_SCHEMA,
+    OUTCOMES_SQL,
+    SEGMENTS_SCHEMA,
+    SIDES_SCHEMA,
+    SUBJECTS,
+    TARGETS,
+)
+from spark_tools.plan import GroupPlan, View, extents_of
+from spark_tools.reconcile import GroupResult, Result
 from spark_tools.tasks import FOREVER
 from storage.arrow import Kind
 from storage.manifest import encode_manifest
+from storage.message_log import MESSAGE_LOG_DIRECTORY
 
 _SHOWN = 5
 """Figures that differ and are named."""
 _HOUR_MINUTES = 60
-_LATENESS_MAX = 2**52
-_Damaged = set[tuple[str, str, str]]
-"""Cluster, group and file of what is not whole."""
+_BY_LOG = ("unlogged", "altered", "misfiled_in_log")
+"""Rows that their records give away."""
+_OF_LOG = (*_BY_LOG, "records", "unchecked", "missing")
+_Damaged = set[tuple[str, str, str, str]]
+"""Cluster, group, node and file of what is not whole."""
+_Differing = tuple[str, int, str, int, int]
+"""Of an hour in which a replica differs: node, hour, what, how many here, how many there."""
 
 
 def check_by_join(session: SparkSession, result: Result) -> None:
-    """Count everything once more.
+    """Count everything once more; of what is named, how many there are.
 
     Raises ReconcileError, which names both figures, unless all are alike; SparkFailedError.
     """
     groups = [group.plan for group in result.groups]
     with tempfile.TemporaryDirectory(prefix="delaywheel-") as directory:
         manifests = []
-        for number, plan in enumerate(groups):
+        for number, view in enumerate(view for plan in groups for view in plan.members.views):
             file = Path(directory, f"{number}.json")
             # What was read at the beginning is read again, whatever came since.
-            file.write_bytes(encode_manifest(plan.authority.manifest))
-            manifests.append(f"{file}={plan.authority.node.root}")
+            file.write_bytes(encode_manifest(view.manifest))
+            manifests.append(f"{file}={view.node.root}")
         try:
             counted = _Counting(session, groups, json.dumps(manifests)).run()
         except (PySparkException, Py4JError) as error:
             raise SparkFailedError(f"Spark could not do the join check: {error}") from error
     wrong = []
     for number, group in enumerate(result.groups):
-        found = _differences(counted, number, group.account, result.plan.request.subjects_max)
+        found = _differences(counted, number, group, result.plan.request.subjects_max)
         wrong += [f"{'.'.join(group.plan.name)}: {text}" for text in found]
-    if counted.late != result.findings["late"]:
-        wrong.append(f"late: {result.findings['late']} by tasks, {counted.late} by joins")
+    wrong += _findings_that_differ(counted, result)
     if wrong:
         raise ReconcileError(
             f"tasks and joins do not find the same, a defect of this program: {len(wrong)} "
@@ -81,21 +103,66 @@ class _Counted:
     targets: pa.Table
     subject_lateness: pa.Table
     target_lateness: pa.Table
+    logged: pa.Table
+    doubled: pa.Table
+    differing: dict[int, set[_Differing]]
     late: int
 
 
+def _findings_that_differ(counted: _Counted, result: Result) -> Iterator[str]:
+    """Yield the classes of findings of which not so many were named as joins have counted."""
+
+    def total(table: pa.Table, name: str) -> int:
+        return pc.sum(table[name]).as_py() or 0
+
+    numbers = {
+        **{name: total(counted.subjects, name) for name in ("lost", "overdue", "early")},
+        **{name: total(counted.targets, name) for name in ("duplicate", "phantom")},
+        "late": counted.late,
+        "doubled": total(counted.doubled, "doubled"),
+        "missing": total(counted.logged, "missing"),
+        "replica_differs": sum(map(len, counted.differing.values())),
+    }
+    if not any(_is_unsure(group.account) for group in result.groups):
+        numbers["misfiled"] = total(counted.subjects, "misfiled")
+        numbers["misfiled"] += total(counted.logged, "misfiled_in_log")
+        numbers |= {name: total(counted.logged, name) for name in ("unlogged", "altered")}
+    for name, found in numbers.items():
+        if found != result.findings[name]:
+            yield f"findings {name}: {result.findings[name]} by tasks, {found} by joins"
+
+
+def _is_unsure(account: Account) -> bool:
+    """Say whether nobody knows which records are damaged: then no row is held against its own."""
+    return any(
+        one.path.startswith(f"{MESSAGE_LOG_DIRECTORY}/") and one.first_sequence is None
+        for _, one in account.damages
+    )
+
+
 def _differences(
-    counted: _Counted, number: int, account: Account, subjects_max: int
+    counted: _Counted, number: int, group: GroupResult, subjects_max: int
 ) -> Iterator[str]:
     """Yield what is not alike in a group: totals first, then cells of the tables."""
+    account = group.account
+    logged, doubled = (_of_group(one, number) for one in (counted.logged, counted.doubled))
+    missing = logged.filter(pc.greater(logged["missing"], 0))
     pairs = [
-        (_of_group(getattr(counted, name), number), getattr(account, name))
-        for name in ("subjects", "targets", "subject_lateness", "target_lateness")
+        *(
+            (_of_group(getattr(counted, name), number), getattr(account, name))
+            for name in ("subjects", "targets", "subject_lateness", "target_lateness")
+        ),
+        (missing, account.missing),
     ]
-    subjects, targets = pairs[0][0], pairs[1][0]
-    for table, names in ((subjects, SUBJECT_MEASURES), (targets, ("facts", *FACT_CLASSES))):
+    of_log = [name for name in _OF_LOG if name not in _BY_LOG or not _is_unsure(account)]
+    for table, names in (
+        (pairs[0][0], SUBJECT_MEASURES),
+        # What is early is told by its subjects.
+        (pairs[1][0], ("facts", *FACT_CLASSES)),
+        (logged, of_log),
+        (doubled, ["doubled"]),
+    ):
         for name in names:
-            # What is early is told by its subjects.
             found = pc.sum(table[name]).as_py() or 0
             if found != account.totals[name]:
                 yield f"{name}: {account.totals[name]} by tasks, {found} by joins"
@@ -105,6 +172,14 @@ def _differences(
         if "subject" in tally.keys:
             other.fold_subjects(subjects_max)
         yield from _cells_that_differ(tally.table(), other.table(), list(tally.keys))
+    told = {
+        (one.node_id, one.hour, one.what, one.authority_count, one.replica_count)
+        for one in group.differing
+    }
+    found_too = counted.differing.get(number, set())
+    for who, places in (("tasks", told - found_too), ("joins", found_too - told)):
+        for node, hour, what, mine, theirs in sorted(places):
+            yield f"replica {node}: {what} of hour {hour} differ by {who} only: {mine}, {theirs}"
 
 
 def _of_group(table: pa.Table, number: int) -> pa.Table:
@@ -127,6 +202,14 @@ def _cells_that_differ(mine: pa.Table, other: pa.Table, keys: list[str]) -> Iter
                 yield f"{name} of {where}: {first} by tasks, {second} by joins"
 
 
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A node with its number: that of its group, if it is the authority, or one below 0."""
+
+    number: int
+    view: View
+
+
 class _Counting:
     """The figures of all groups, which are numbered.
 
@@ -134,15 +217,30 @@ class _Counting:
     """
 
     def __init__(self, session: SparkSession, groups: Sequence[GroupPlan], manifests: str) -> None:
-        """manifests: of the groups' authorities, as the option of the data source takes them."""
+        """manifests: of the groups' nodes, as the option of the data source takes them."""
         self._session = session
         self._plans = groups
         self._rules = rules = groups[0].rules
         self._manifests = manifests
+        self._replicas = {
+            -place: (number, view)
+            for place, (number, view) in enumerate(
+                (
+                    (number, view)
+                    for number, plan in enumerate(groups)
+                    for view in plan.members.others
+                ),
+                start=1,
+            )
+        }
+        self._nodes = [
+            *(_Numbered(number, plan.authority) for number, plan in enumerate(groups)),
+            *(_Numbered(number, view) for number, (_, view) in self._replicas.items()),
+        ]
         touched = [
             one
-            for plan in groups
-            for one in extents_of(plan.authority.manifest)
+            for node in self._nodes
+            for one in extents_of(node.view.manifest)
             if rules.wants(one)
         ]
         # All of each segment: a fact in the range may be of a row that is not, and the other way.
@@ -153,30 +251,37 @@ class _Counting:
         bad = self._damaged(Kind.SCHEDULE) | self._damaged(Kind.DISPATCH)
         bad_tail = self._damaged(Kind.MESSAGE, unfiled="true")
         self._tables = {
-            "of_groups": self._table_of_groups(bad, bad_tail),
+            "of_nodes": self._table_of_nodes(bad, bad_tail),
             "segments": self._table_of_segments(bad),
         }
-        self._tables["hours"] = self._sql(_HOURS)
+        self._tables["hours"] = self._sql(HOURS)
 
     def run(self) -> _Counted:
         """Read, join, and count."""
-        columns = "sequence,due_ms,filed_minute,subject,size"
+        item = "sequence,due_ms,filed_minute,subject,size,id_hash"
         found = self._tables
-        found["schedule"] = self._read(Kind.SCHEDULE, f"{columns},start_minute")
-        found["message"] = self._read(Kind.MESSAGE, columns, unfiled="true")
+        found["schedule"] = self._read(Kind.SCHEDULE, f"{item},start_minute")
+        found["message"] = self._read(Kind.MESSAGE, item, unfiled="true")
+        found["records"] = self._load(Kind.MESSAGE, f"{item},kind", {})
         columns = "sequence,filed_minute,at_ms,target,outcome,is_filed,file"
         found["dispatch"] = self._read(Kind.DISPATCH, columns)
         kept = []
         try:
-            for name, query in (("messages", _MESSAGES), ("facts", _FACTS), ("judged", _JUDGED)):
+            for name, query in (("messages", MESSAGES), ("facts", FACTS)):
                 found[name] = self._sql(query).persist(StorageLevel.DISK_ONLY)
                 kept.append(found[name])
+            found["judged"] = self._sql(JUDGED)
+            found["cells"] = self._sql(CELLS).persist(StorageLevel.DISK_ONLY)
+            kept.append(found["cells"])
             return _Counted(
-                subjects=self._sql(_SUBJECTS).toArrow(),
-                targets=self._sql(_TARGETS).toArrow(),
-                subject_lateness=self._sql(_LATENESS.replace("{key}", "subject")).toArrow(),
-                target_lateness=self._sql(_LATENESS.replace("{key}", "target")).toArrow(),
-                late=self._late(),
+                subjects=self._sql(SUBJECTS).toArrow(),
+                targets=self._sql(TARGETS).toArrow(),
+                subject_lateness=self._sql(LATENESS.replace("{key}", "subject")).toArrow(),
+                target_lateness=self._sql(LATENESS.replace("{key}", "target")).toArrow(),
+                logged=self._sql(LOGGED).toArrow(),
+                doubled=self._sql(DOUBLED).toArrow(),
+                differing=self._differing(),
+                late=int(self._sql(LATE).collect()[0][0]),
             )
         finally:
             for table in kept:
@@ -185,12 +290,14 @@ class _Counting:
     def _sql(self, query: str) -> DataFrame:
         """Run a query on the tables that it names in braces."""
         rules = self._rules
+        most = rules.max_late_ms
         for name, value in (
             ("from_minute", rules.from_minute),
             ("to_minute", rules.to_minute),
             ("watermark_ms", rules.watermark_ms),
             ("final", str(rules.final).lower()),
-            ("outcomes", _OUTCOMES),
+            ("outcomes", OUTCOMES_SQL),
+            ("most", "CAST(NULL AS BIGINT)" if most is None else most),
         ):
             query = query.replace(f"{{{name}}}", str(value))
         tables: dict[str, Any] = {
@@ -198,247 +305,129 @@ class _Counting:
         }
         return self._session.sql(query, **tables)
 
-    def _late(self) -> int:
-        most = self._rules.max_late_ms
-        if most is None:
-            return 0
-        [row] = self._sql(f"SELECT count(*) FROM {{judged}} WHERE late > {most}").collect()
-        return int(row[0])
+    def _differing(self) -> dict[int, set[_Differing]]:
+        """Return by group the hours in which a replica has something else, as far as both can."""
+        compared = {
+            replica: (number, view)
+            for replica, (number, view) in self._replicas.items()
+            if not view.manifest.lacks_segments
+            and not self._plans[number].authority.manifest.lacks_segments
+        }
+        found: dict[int, set[_Differing]] = {}
+        if not compared:
+            return found
+        sides = []
+        for replica, (number, _) in compared.items():
+            views = self._plans[number].members.views
+            after = min(one.manifest.log_next_sequence for one in views)
+            sides += [
+                {"number": place, "replica": replica, "sign": sign, "shared_next": after}
+                for place, sign in ((number, 1), (replica, -1))
+            ]
+        table = pa.Table.from_pylist(sides, schema=SIDES_SCHEMA)
+        self._tables["of_sides"] = self._session.createDataFrame(table)
+        for what, (rows, columns, shared) in COMPARED.items():
+            query = DIFFERING.replace("{compared}", rows).replace("{columns}", columns)
+            for row in self._sql(query.replace("{shared}", shared)).collect():
+                number, view = compared[row["replica"]]
+                if row["hour"] in self._uncompared(number, what):
+                    continue
+                counts = (row["authority_count"], row["replica_count"])
+                place = (view.node.node_id, row["hour"], what, *counts)
+                found.setdefault(number, set()).add(place)
+        return found
+
+    def _uncompared(self, number: int, what: str) -> set[int]:
+        """Return the hours of a group that were deleted somewhere; of facts, are not sealed too."""
+        return {
+            hour
+            for view in self._plans[number].members.views
+            for one in extents_of(view.manifest)
+            if self._rules.wants(one)
+            and (one.is_deleted or (what == "facts" and not one.is_sealed))
+            for hour in range(one.start // _HOUR_MINUTES * _HOUR_MINUTES, one.end, _HOUR_MINUTES)
+        }
 
     # -- what is read ------------------------------------------------------------------------
 
     def _read(self, kind: Kind, columns: str, **more: str) -> DataFrame:
-        """Return what the groups have; blobs are never looked at."""
-        options = {"kind": str(kind), "manifests": self._manifests, "damage": "skip"}
+        """Return what all nodes have of the minutes that are looked at."""
+        options = dict(more)
+        if self._replicas:
+            options["replicas"] = "all"
         if self._begin > 0:
             options["from"] = _text_of(self._begin)
         if self._end < FOREVER:
             options["to"] = _text_of(self._end)
-        options |= {"columns": f"cluster,group,{columns}", **more}
+        return self._load(kind, columns, options)
+
+    def _load(self, kind: Kind, columns: str, more: Mapping[str, str]) -> DataFrame:
+        """Return what there is, and what tells of damage; blobs are never looked at."""
+        options = {"kind": str(kind), "manifests": self._manifests, "damage": "skip"}
+        options |= {"columns": f"cluster,group,node,{columns}", **more}
         return self._session.read.format("delaywheel").options(**options).load()
 
     def _damaged(self, kind: Kind, **more: str) -> _Damaged:
         """Return the files in which something is damaged."""
         rows = self._read(kind, "file,position", damage="only", **more).collect()
         # Without a position it is what the manifest tells of.
-        return {(row[0], row[1], row[2]) for row in rows if row[3] is not None}
+        return {(row[0], row[1], row[2], row[3]) for row in rows if row[4] is not None}
 
-    def _table_of_groups(self, bad: _Damaged, bad_tail: _Damaged) -> DataFrame:
-        """Return what is to be known of each group, by its names."""
+    def _table_of_nodes(self, bad: _Damaged, bad_tail: _Damaged) -> DataFrame:
+        """Return what is to be known of each node."""
 
-        def has(damaged: _Damaged, plan: GroupPlan, directory: str) -> bool:
-            files = [one[2] for one in damaged if one[:2] == plan.name]
-            files += [fault.file for fault in plan.authority.manifest.faults]
+        def has(damaged: _Damaged, view: View, directory: str) -> bool:
+            mine = (*view.node.name, view.node.node_id)
+            files = [one[3] for one in damaged if one[:3] == mine]
+            files += [fault.file for fault in view.manifest.faults]
             return any(file.startswith(directory) for file in files)
 
         table = pa.Table.from_pylist(
             [
                 {
-                    "cluster": plan.name.cluster,
-                    "group": plan.name.group,
-                    "number": number,
-                    "log_next": plan.authority.manifest.log_next_sequence,
-                    "filed_sequence": plan.authority.manifest.sequence,
-                    "tail_missing": has(bad_tail, plan, "message_log"),
-                    "journal_missing": has(bad, plan, "dispatch_log/journal"),
-                    "segments_missing": has(set(), plan, "seals") or has(set(), plan, "checkpoint"),
+                    "cluster": view.node.name.cluster,
+                    "group": view.node.name.group,
+                    "node": view.node.node_id,
+                    "number": node.number,
+                    "log_next": view.manifest.log_next_sequence,
+                    "filed_sequence": view.manifest.sequence,
+                    "deleted_from": view.manifest.deleted_from_minute,
+                    "tail_missing": has(bad_tail, view, "message_log"),
+                    "journal_missing": has(bad, view, "dispatch_log/journal"),
+                    "segments_missing": has(set(), view, "seals") or has(set(), view, "checkpoint"),
                 }
-                for number, plan in enumerate(self._plans)
-            ]
+                for node in self._nodes
+                for view in (node.view,)
+            ],
+            schema=NODES_SCHEMA,
         )
         return self._session.createDataFrame(table)
 
     def _table_of_segments(self, bad: _Damaged) -> DataFrame:
-        """Return the segments of all groups; counts: what is in them is asked for, and there."""
+        """Return the segments of all nodes; counts: what is in them is asked for, and there."""
         table = pa.Table.from_pylist(
             [
                 {
-                    "number": number,
+                    "number": node.number,
                     "start": one.start,
                     "end": one.end,
                     "facts_file": one.facts_file,
+                    "last_sequence": one.last_sequence,
                     "is_sealed": one.is_sealed,
+                    "is_deleted": one.is_deleted,
                     "counts": self._rules.wants(one) and not one.is_deleted,
-                    "rows_missing": (*plan.name, one.file) in bad,
-                    "facts_missing": (*plan.name, one.facts_file) in bad,
+                    "rows_missing": (*node.view.node.name, node.view.node.node_id, one.file) in bad,
+                    "facts_missing": (*node.view.node.name, node.view.node.node_id, one.facts_file)
+                    in bad,
                 }
-                for number, plan in enumerate(self._plans)
-                for one in extents_of(plan.authority.manifest)
+                for node in self._nodes
+                for one in extents_of(node.view.manifest)
                 if one.start < self._end and one.end > self._begin
             ],
-            schema=_SEGMENTS_SCHEMA,
+            schema=SEGMENTS_SCHEMA,
         )
         return self._session.createDataFrame(table)
 
 
 def _text_of(minute: int) -> str:
     return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%MZ}"
-
-
-_SEGMENTS_SCHEMA = pa.schema(
-    {
-        "number": pa.int64(),
-        "start": pa.int64(),
-        "end": pa.int64(),
-        "facts_file": pa.string(),
-        "is_sealed": pa.bool_(),
-        "counts": pa.bool_(),
-        "rows_missing": pa.bool_(),
-        "facts_missing": pa.bool_(),
-    }
-)
-
-# -- the queries ---------------------------------------------------------------------------------
-
-# A unit is a segment, or an hour of minutes that no segment covers; these may begin alike. What is
-# loose (in no segment yet) is of the segment that covers its minute; where that is deleted, or not
-# asked for, it is nobody's.
-
-_OUTCOMES = "array(" + ", ".join(f"'{name}'" for name in OUTCOMES) + ")"
-
-_HOURS = """
-SELECT *, explode(sequence(start - pmod(start, 60), end - 1, 60L)) AS hour FROM {segments}
-"""
-
-_MESSAGES = """
-SELECT /*+ BROADCAST(g), BROADCAST(s) */
-    g.number, s.start * 2 + 1 AS unit, m.sequence, m.due_ms, m.filed_minute AS minute, m.subject,
-    m.size, s.end, s.is_sealed, s.facts_missing OR g.journal_missing AS facts_missing, m.place
-FROM (SELECT *, monotonically_increasing_id() AS place FROM {schedule} WHERE damage IS NULL) m
-JOIN {of_groups} g ON m.cluster = g.cluster AND m.group = g.group
-JOIN {segments} s ON s.number = g.number AND s.start = m.start_minute AND s.counts
-UNION ALL
-SELECT /*+ BROADCAST(g), BROADCAST(s) */
-    g.number, coalesce(s.start * 2 + 1, m.hour * 2), m.sequence, m.due_ms, m.filed_minute,
-    m.subject, m.size, coalesce(s.end, m.hour + 60), coalesce(s.is_sealed, false),
-    coalesce(s.facts_missing, g.segments_missing) OR g.journal_missing, m.place
-FROM (
-    SELECT *, filed_minute - pmod(filed_minute, 60) AS hour,
-        -- Behind whatever is filed.
-        monotonically_increasing_id() + 4611686018427387904 AS place
-    FROM {message}
-    WHERE damage IS NULL AND filed_minute >= {from_minute} AND filed_minute < {to_minute}
-) m
-JOIN {of_groups} g ON m.cluster = g.cluster AND m.group = g.group
-LEFT JOIN {hours} s
-    ON s.number = g.number AND s.hour = m.hour AND m.filed_minute >= s.start
-    AND m.filed_minute < s.end
-WHERE s.counts IS NULL OR s.counts
-"""
-
-# Of facts that are alike in everything one counts, the others are repeated. Of those about one
-# message the least `rank` counts. Where a fact without a message can have one that nobody can read,
-# it is not explained.
-_FACTS = """
-SELECT number, unit, sequence, at_ms, outcome, target, count(*) AS times, min(minute) AS own_minute,
-    first(is_explained) AS is_explained,
-    struct(outcome != 1 AS is_other, at_ms, outcome, target) AS rank
-FROM (
-    SELECT /*+ BROADCAST(g), BROADCAST(s) */
-        g.number, s.start * 2 + 1 AS unit, f.sequence, f.at_ms, f.target,
-        array_position({outcomes}, f.outcome) AS outcome,
-        greatest(s.start, least(f.filed_minute, s.end - 1)) AS minute,
-        NOT s.rows_missing AND f.sequence < g.log_next
-            AND NOT (g.tail_missing AND f.sequence > g.filed_sequence) AS is_explained
-    FROM {dispatch} f
-    JOIN {of_groups} g ON f.cluster = g.cluster AND f.group = g.group
-    JOIN {segments} s ON s.number = g.number AND s.facts_file = f.file AND s.counts
-    WHERE f.damage IS NULL AND f.is_filed
-    UNION ALL
-    SELECT /*+ BROADCAST(g), BROADCAST(s) */
-        g.number, coalesce(s.start * 2 + 1, f.hour * 2), f.sequence, f.at_ms, f.target,
-        array_position({outcomes}, f.outcome), f.filed_minute,
-        NOT coalesce(s.rows_missing, g.segments_missing) AND f.sequence < g.log_next
-            AND NOT (g.tail_missing AND f.sequence > g.filed_sequence)
-    FROM (
-        SELECT *, filed_minute - pmod(filed_minute, 60) AS hour
-        FROM {dispatch} WHERE damage IS NULL AND NOT is_filed
-    ) f
-    JOIN {of_groups} g ON f.cluster = g.cluster AND f.group = g.group
-    LEFT JOIN {hours} s
-        ON s.number = g.number AND s.hour = f.hour AND f.filed_minute >= s.start
-        AND f.filed_minute < s.end
-    WHERE s.counts IS NULL OR s.counts
-)
-GROUP BY number, unit, sequence, at_ms, outcome, target
-"""
-
-_FIRST = "SELECT number, unit, sequence, min(rank) AS first FROM {facts} GROUP BY 1, 2, 3"
-
-_JUDGED = f"""
-SELECT *, CASE WHEN state = 'delivered' THEN at_ms - due_ms END AS late
-FROM (
-    SELECT number, minute - pmod(minute, 60) AS hour, subject, size, due_ms,
-        due_ms >= end * 60000 AS is_misfiled, first.at_ms AS at_ms, first.target AS target,
-        CASE
-            WHEN first IS NOT NULL
-                THEN coalesce(get({{outcomes}}, CAST(first.outcome - 1 AS INT)), 'unknown')
-            WHEN NOT is_sealed AND due_ms > {{watermark_ms}} THEN 'waiting'
-            WHEN facts_missing THEN 'unknown'
-            WHEN is_sealed OR {{final}} THEN 'lost'
-            ELSE 'overdue'
-        END AS state
-    FROM {{messages}} LEFT JOIN ({_FIRST}) USING (number, unit, sequence)
-    WHERE minute >= {{from_minute}} AND minute < {{to_minute}}
-)
-"""
-
-_SUBJECTS = f"""
-SELECT number, hour, subject, count(*) AS accepted, sum(size) AS bytes,
-    count_if(late < 0) AS early, count_if(is_misfiled) AS misfiled,
-    {", ".join(f"count_if(state = '{name}') AS {name}" for name in STATES)}
-FROM {{judged}} GROUP BY number, hour, subject
-"""
-
-# A fact is counted at the minute of its message: of the first row, if that is there twice.
-_TARGETS = f"""
-SELECT number, minute - pmod(minute, 60) AS hour, target, sum(times) AS facts,
-    sum(times - 1) AS repeated,
-    count_if(class = 'first' AND outcome = 1 AND at_ms < due_ms) AS early,
-    {
-    ", ".join(
-        f"count_if(class = '{name}') AS {name}" for name in FACT_CLASSES if name != "repeated"
-    )
-},
-    {
-    ", ".join(
-        f"sum(if(outcome = {number}, times, 0)) AS {name}"
-        for number, name in enumerate(OUTCOMES, start=1)
-    )
-}
-FROM (
-    SELECT number, target, times, outcome, at_ms, message.due_ms AS due_ms,
-        coalesce(message.minute, own_minute) AS minute,
-        CASE
-            WHEN message IS NULL THEN if(is_explained, 'phantom', 'unexplained')
-            WHEN rank = first THEN 'first'
-            WHEN outcome = 1 THEN 'duplicate'
-            ELSE 'other'
-        END AS class
-    FROM {{facts}}
-    JOIN ({_FIRST}) USING (number, unit, sequence)
-    LEFT JOIN (
-        SELECT number, unit, sequence, min_by(struct(minute, due_ms), place) AS message
-        FROM {{messages}} GROUP BY number, unit, sequence
-    ) USING (number, unit, sequence)
-)
-WHERE minute >= {{from_minute}} AND minute < {{to_minute}}
-GROUP BY 1, 2, 3
-"""
-
-# The buckets of docs/reconciliation.md, by the digits of a number in base two.
-_LATENESS = f"""
-SELECT number, hour, {{key}}, bucket, count(*) AS count, max(exact) AS latest_ms
-FROM (
-    SELECT number, hour, {{key}}, exact,
-        if(late < 8, late, 8 * digits + shiftright(late, digits - 4) - 32) AS bucket
-    FROM (
-        SELECT *, length(bin(late)) AS digits
-        FROM (
-            SELECT number, hour, {{key}}, late AS exact, least(late, {_LATENESS_MAX}) AS late
-            FROM {{judged}} WHERE late >= 0
-        )
-    )
-)
-GROUP BY number, hour, {{key}}, bucket
-"""

@@ -1,6 +1,7 @@
 """What holds for all tests, and one Spark session for those of a process."""
 
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -56,3 +57,19 @@ def spark(
 
     with spark_session(master="local[2]", conf=SPARK_CONF, log=None) as session:
         yield session
+
+
+@pytest.fixture
+def new_york(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have a test, Spark's queries and its workers live in New York."""
+    zone, session_zone = "America/New_York", "spark.sql.session.timeZone"
+    monkeypatch.setenv("TZ", zone)
+    monkeypatch.setitem(spark.sparkContext.environment, "TZ", zone)
+    time.tzset()
+    before = spark.conf.get(session_zone)
+    spark.conf.set(session_zone, zone)
+    yield
+    assert before is not None
+    spark.conf.set(session_zone, before)
+    monkeypatch.undo()
+    time.tzset()

@@ -28,21 +28,10 @@ OPTIONS = (
 MESSAGES = 4000
 
 
-def reconcile(data: Path, output: Path, *options: str) -> dict[str, Any]:
-    """Run the command; return what it wrote."""
-    command = [
-        sys.executable,
-        "-m",
-        "delaywheel",
-        "spark",
-        "reconcile",
-        "--engine",
-        "local",
-        "--root",
-        str(data),
-    ]
+def delaywheel(*arguments: str) -> None:
+    """Run a command that must end well."""
     done = subprocess.run(
-        [*command, "--output", str(output), *options],
+        [sys.executable, "-m", "delaywheel", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -50,6 +39,11 @@ def reconcile(data: Path, output: Path, *options: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def reconcile(output: Path, *options: str) -> dict[str, Any]:
+    """Run the command; return what it wrote."""
+    delaywheel("spark", "reconcile", "--engine", "local", "--output", str(output), *options)
     result: dict[str, Any] = json.loads(output.read_bytes())
     assert result["verdict"] == "clean"
     assert result["complete"]
@@ -58,6 +52,7 @@ def reconcile(data: Path, output: Path, *options: str) -> dict[str, Any]:
 
 def test_a_running_server_has_no_findings_and_at_the_end_nothing_is_lost(tmp_path: Path) -> None:
     data, output = tmp_path / "data", tmp_path / "result.json"
+    manifest, pinned = tmp_path / "manifest.json", tmp_path / "pinned.json"
     accepted = []
     with (
         RecordingBroker() as broker,
@@ -72,19 +67,27 @@ def test_a_running_server_has_no_findings_and_at_the_end_nothing_is_lost(tmp_pat
                     for n in range(begin, begin + 500)
                 ]
                 assert producer.send(items) == {}
-                [group] = reconcile(data, output)["groups"]
+                [group] = reconcile(output, "--root", str(data))["groups"]
                 states = group["states"]
                 assert states["delivered"] + states["waiting"] == group["accepted"]
                 assert group["accepted"] >= begin + 500
                 accepted.append(group["accepted"])
+                if begin == MESSAGES // 2:
+                    delaywheel("log", "manifest", str(data), "--output", str(manifest))
+                    [group] = reconcile(pinned, "--manifest", f"{manifest}={data}")["groups"]
+                    assert group["accepted"] == begin + 500
+                    assert group["states"]["waiting"]
         until = time.monotonic() + 30
         while len(broker.deliveries) < MESSAGES:
             assert time.monotonic() < until, "not delivered"
             time.sleep(0.05)
         assert node.terminate() < 15
-    [group] = reconcile(data, output, "--final", "--grace-ms", "0")["groups"]
+    [group] = reconcile(output, "--root", str(data), "--final", "--grace-ms", "0")["groups"]
     assert group["states"]["delivered"] == group["accepted"] == MESSAGES
     assert group["fact_classes"]["first"] == group["facts"] == MESSAGES
     assert group["early"] == group["log"]["missing"] == group["log"]["unlogged"] == 0
     assert group["log"]["records"] == MESSAGES
     assert accepted[-1] == MESSAGES
+    # What was pinned half way is what it was, whatever the server has done since.
+    reconcile(output, "--manifest", f"{manifest}={data}")
+    assert output.read_bytes() == pinned.read_bytes()

@@ -13,23 +13,25 @@ from spark_tools.errors import ReconcileError
 from spark_tools.join_check import check_by_join
 from spark_tools.local import local_engine
 from spark_tools.plan import Request, Source, make_plan
-from spark_tools.reconcile import Result, reconcile
+from spark_tools.reconcile import FINDING_CLASSES, Result, reconcile
 from storage.checkpoint import CHECKPOINT_PATH
 from tests.spark_tools.test_plan import SEALS, without_seals
 from tests.spark_tools.test_reading import hurt
-from tests.spark_tools.test_reconcile import whole
-from tests.spark_tools.worlds import FAULTS, T0, builder_of
+from tests.spark_tools.test_reconcile import differing, torn, whole
+from tests.spark_tools.worlds import CLOCKS, FAULTS, T0, builder_of
 
 pytestmark = pytest.mark.spark
+WHAT = ("rows", "facts")
+OF_LOG = ("doubled", "missing", "unlogged", "altered", "misfiled_in_log", "unchecked", "records")
 EVERYTHING = Request(max_late_ms=1000, subjects_max=2)
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
     """Groups with some faults each, others whose files are damaged as well, and a replica."""
-    chance, found = random.Random(3), []
+    chance, found = random.Random(4), []
     root = tmp_path_factory.mktemp("worlds")
-    for seed in range(12):
+    for seed in (0, 1, 4, 5):
         faults = frozenset(name for name in FAULTS if chance.random() < 0.7)
         world = builder_of(seed, faults).build(group=f"g{seed}")
         if seed % 3 == 2:
@@ -43,8 +45,19 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
                 for path in chance.sample(sorted(paths), 2):
                     hurt(world, path, chance)
         found.append(world.written(root / f"{seed}"))
-    found.append(builder_of(0).build(group="twice", node="n1").written(root / "a"))
-    found.append(builder_of(0).build(group="twice", node="n2").written(root / "b"))
+    for number, world in enumerate([*differing(3, "twice"), *differing(4, "again")]):
+        found.append(world.written(root / f"twice{number}"))
+    # Many hours that both have, some sealed and some not, and one without seals.
+    pair = builder_of(0, frozenset(FAULTS)), builder_of(0, frozenset({"clock_set"}))
+    for number, builder in enumerate(pair):
+        world = builder.build(group="many", node=f"n{number}")
+        found.append(world.written(root / f"many{number}"))
+    alike = [builder_of(9).build(group="alike", node=name) for name in ("n1", "n2")]
+    found.append(alike[0].written(root / "alike"))
+    found.append(without_seals(alike[1], chance, SEALS).written(root / "unlike"))
+    found.append(torn("torn").written(root / "torn"))
+    clocks = builder_of(5, frozenset(FAULTS), begin=CLOCKS).build(group="clocks")
+    found.append(clocks.written(root / "clocks"))
     for seed, file in enumerate((SEALS, SEALS, CHECKPOINT_PATH)):
         world = builder_of(seed, frozenset(FAULTS)).build(group=f"lacking{seed}")
         found.append(without_seals(world, chance, file).written(root / f"lacking{seed}"))
@@ -60,22 +73,30 @@ def result_of(sources: Sequence[Source], request: Request) -> Result:
     "request_",
     [
         EVERYTHING,
-        replace(EVERYTHING, from_minute=T0 - 3, to_minute=T0 + 90, final=True),
+        replace(EVERYTHING, from_minute=CLOCKS - 3, to_minute=T0 + 90, final=True),
     ],
     ids=["everything", "hours"],
 )
+@pytest.mark.usefixtures("new_york")
 def test_joins_find_what_tasks_find(
     request_: Request, spark: SparkSession, sources: list[Source]
 ) -> None:
     result = result_of(sources, request_)
     totals = sum((group.account.totals for group in result.groups), start=Account().totals)
     wanted = {"accepted", "delivered", "phantom", "duplicate", "repeated", "other"}
+    wanted |= {"cancelled", "expired", "dead", "moved", "dropped", "known"}
+    wanted |= {"doubled", "missing", "unlogged", "altered", "misfiled_in_log", "unchecked"}
     if request_ is EVERYTHING:
         # All that there is to be found is there.
         wanted |= {"unknown", "unexplained", "overdue", "lost", "waiting", "early", "misfiled"}
         assert result.findings["late"]
         assert result.problems
-    assert all(totals[name] for name in wanted), totals
+    assert not [name for name in sorted(wanted) if not totals[name]]
+    differing_hours = {
+        (group.plan.name.group, one.what) for group in result.groups for one in group.differing
+    }
+    assert differing_hours >= {(name, what) for name in ("twice", "again") for what in WHAT}
+    assert ("many", "rows") in differing_hours
     check_by_join(spark, result)
 
 
@@ -84,7 +105,12 @@ def test_whatever_differs_is_an_error_with_both_figures(
 ) -> None:
     sources = [
         builder_of(seed).build(group=group).written(tmp_path / group)
-        for seed, group in enumerate(["total", "hour", "target", "bucket", "whole"])
+        for seed, group in enumerate(["total", "hour", "target", "bucket", "whole", "log"])
+    ]
+    sources += [
+        world.written(tmp_path / f"{group}{number}")
+        for group in ("less", "more")
+        for number, world in enumerate(differing(3, group))
     ]
     result = result_of(sources, EVERYTHING)
     found = {group.plan.name.group: group.account for group in result.groups}
@@ -95,8 +121,15 @@ def test_whatever_differs_is_an_error_with_both_figures(
     _swap(found["hour"], "subjects", "delivered")
     _swap(found["target"], "targets", "facts")
     _swap(found["bucket"], "subject_lateness", "count")
-    late = result.findings["late"]
-    result.findings["late"] += 7
+    for name in OF_LOG:
+        found["log"].totals[name] += 5
+    hours = {group.plan.name.group: group.differing for group in result.groups}
+    [of_rows, of_facts] = hours["less"]
+    del hours["less"][1]
+    hours["more"][0] = replace(hours["more"][0], replica_count=7)
+    named = dict(result.findings)
+    for name in FINDING_CLASSES:
+        result.findings[name] = named.get(name, 0) + 7
     monkeypatch.setattr("spark_tools.join_check._SHOWN", 100)
     with pytest.raises(ReconcileError) as error:
         check_by_join(spark, result)
@@ -108,8 +141,17 @@ def test_whatever_differs_is_an_error_with_both_figures(
         ("bucket", "count of hour"),
     ):
         assert text.count(f"c.{name}: {what}") == 2, text
-    assert f"late: {late + 7} by tasks, {late} by joins" in text
-    assert "9 figure(s) differ" in text
+    for name in FINDING_CLASSES:
+        if name != "log_differs":
+            had = named.get(name, 0)
+            assert f"findings {name}: {had + 7} by tasks, {had} by joins" in text
+    for name in OF_LOG:
+        total = found["log"].totals[name]
+        assert f"c.log: {name}: {total} by tasks, {total - 5} by joins" in text
+    assert f"c.less: replica n1: facts of hour {of_facts.hour} differ by joins only" in text
+    assert f"c.more: replica n1: rows of hour {of_rows.hour} differ by tasks only: 42, 7" in text
+    assert "c.more: replica n1: facts" not in text
+    assert f"{2 + 2 * 3 + len(OF_LOG) + 3 + len(FINDING_CLASSES) - 1} figure(s) differ" in text
     assert "c.whole" not in text
 
 

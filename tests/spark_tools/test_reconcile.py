@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_tools.account import TaskResult
+from spark_tools.account import FACT_CLASSES, STATES, TaskResult
 from spark_tools.errors import ReconcileError
 from spark_tools.lateness import buckets_of
 from spark_tools.local import local_engine
@@ -236,6 +236,11 @@ def test_an_empty_cluster_is_clean(tmp_path: Path) -> None:
 
 def whole(seed: int = 3) -> World:
     """Return a world in which every message is sealed, delivered and on time."""
+    return whole_builder(seed).build()
+
+
+def whole_builder(seed: int = 3) -> Builder:
+    """Return what makes such a world."""
     builder = Builder(random.Random(seed))
     builder.accept(40)
     for message in builder.messages:
@@ -248,7 +253,26 @@ def whole(seed: int = 3) -> World:
         builder.sealed.add(key)
     builder.batches = [(kind, 0, batch) for kind, _, batch in builder.batches]
     builder.filed_sequence = builder.log_next - 1
-    return builder.build()
+    return builder
+
+
+def differing(seed: int, group: str) -> list[World]:
+    """Return two replicas that differ in one row and one fact; the first is the authority."""
+    builder = whole_builder(seed)
+    worlds = [builder.build(node="n2", group=group)]
+    [key] = builder.rows
+    message, fact = builder.rows[key][-1], builder.filed[key][-1]
+    builder.rows[key][-1] = replace(message, id_hash=message.id_hash ^ 1)
+    builder.filed[key][-1] = replace(fact, at_ms=fact.at_ms + 1)
+    return [*worlds, builder.build(node="n1", group=group)]
+
+
+def torn(group: str) -> World:
+    """Return a whole world in which each log has a tail that a crash has left."""
+    world = whole_builder().build(group=group)
+    for prefix in ("schedule_log", "dispatch_log", "message_log"):
+        world.files[at(world, prefix)] += b"DWB1 what a crash has left"
+    return world
 
 
 def at(world: World, prefix: str) -> str:
@@ -436,17 +460,60 @@ def test_the_order_of_tasks_changes_nothing(seed: int, tmp_path: Path) -> None:
     assert names == {"boarding", "caf\\xe9", "(other)"}
 
 
-def test_books_that_do_not_balance_are_an_error(tmp_path: Path) -> None:
-    source = whole().written(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "book"),
+    [
+        *((name, "rows by state") for name in ("accepted", *STATES)),
+        *((name, f"{name} by hour") for name in ("early", "misfiled", "bytes")),
+        ("missing total", "missing by hour"),
+        ("early", "lateness and early"),
+        *((name, "facts by class") for name in ("facts", *FACT_CLASSES)),
+        ("first", "rows with a fact, and first facts"),
+        *((name, f"{name} by hour") for name in ("facts", *FACT_CLASSES)),
+        ("subject_lateness", "lateness and early"),
+        ("target_lateness", "lateness by broker group and early"),
+        ("subjects", "accepted by hour"),
+        ("targets", "facts by hour"),
+        ("missing cells", "missing by hour"),
+    ],
+)
+def test_books_that_do_not_balance_are_an_error(name: str, book: str, tmp_path: Path) -> None:
+    source = world_of(1, frozenset({"missing"})).written(tmp_path)
 
     def crooked(tasks: Sequence[Task]) -> Iterator[TaskResult]:
         for task in tasks:
             result = task()
-            result.account.totals["accepted"] += isinstance(task, SegmentTask)
+            tally = getattr(result.account, name.removesuffix(" cells"), None)
+            total = name.removesuffix(" total")
+            if tally is not None and (table := tally.table()).num_rows:
+                # As if a cell had been counted twice.
+                tally.add(table.slice(0, 1))
+            elif tally is None:
+                result.account.totals[total] += isinstance(task, SegmentTask)
             yield result
 
-    with pytest.raises(ReconcileError, match=r"rows by state: (\d+), not \d+"):
+    with pytest.raises(ReconcileError, match=rf"do not balance.*{book}: (\d+), not \d+"):
         reconcile(make_plan([source], REQUEST), crooked, lambda _: None)
+
+
+def test_the_watermark_is_that_of_the_oldest_manifest(tmp_path: Path) -> None:
+    hour_ms = 60 * MINUTE_MS
+    found = []
+    for group, made_ms in (("early", T0 * MINUTE_MS), ("late", T0 * MINUTE_MS + 2 * hour_ms)):
+        builder = whole_builder()
+        # All of it is due ten minutes after the first manifest was made, and nothing is told of it.
+        builder.sealed.clear()
+        builder.filed.clear()
+        found.append(builder.build(group=group, made_ms=made_ms).written(tmp_path / group))
+    for sources in (found, found[::-1]):
+        both, _ = run(sources)
+        assert both.plan.watermark_ms == T0 * MINUTE_MS - REQUEST.grace_ms
+        assert (both.verdict, len(both.groups)) == (Verdict.CLEAN, 2)
+        for one in both.groups:
+            assert one.account.totals["waiting"] == one.account.totals["accepted"] > 0
+    alone, _ = run(found[1:])
+    totals = alone.groups[0].account.totals
+    assert alone.findings["overdue"] == totals["overdue"] == totals["accepted"]
 
 
 @pytest.mark.parametrize("name", ["due_ms", "id_hash", "body"])

@@ -253,6 +253,11 @@ def test_no_bucket_no_credentials_and_no_network_are_told_with_what_to_do(
     s3: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ATTEMPTS", 1)
+    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR", "CLASSPATH"):
+        monkeypatch.delenv(name, raising=False)
+    said = complaint("hdfs://127.0.0.1:1/node")
+    assert "hdfs://127.0.0.1:1/node" in said
+    assert "look at JAVA_HOME, HADOOP_HOME and CLASSPATH" in said
     directory(s3.root / "erring" / "node")
     assert "s3://errin/node is nowhere: there is no errin; look at" in complaint("s3://errin/node")
     s3.failing["node/identity"] = HTTPStatus.INTERNAL_SERVER_ERROR

@@ -35,6 +35,11 @@ from tests.storage.small_segments import new_journal, segment_disk
 
 T0 = NOW_MS // MINUTE_MS
 """A midnight."""
+CLOCKS = 23_057_640
+"""3 November 2013, 6:00: in New York it is 1:00 once more."""
+DAY_MINUTES = 24 * 60
+CLOCK_AHEAD = 75
+"""Minutes by which a clock was wrong until it was set back."""
 SUBJECTS = (b"boarding", b"gate", b"caf\xe9")
 TARGETS = (b"g1", b"g2")
 FAULTS = (
@@ -53,6 +58,7 @@ FAULTS = (
     "altered",
     "deleted",
     "trimmed_log",
+    "clock_set",
 )
 """What can be wrong."""
 TOTALS = (
@@ -117,15 +123,12 @@ class World:
         return Source(self.manifest, str(root))
 
 
-def span_of(minute: int) -> SegmentKey:
-    """Return the segment of this world that covers a minute: minutes, then hours, then days."""
-    if T0 - 5 <= minute < T0 + 60:
+def span_of(minute: int, begin: int) -> SegmentKey:
+    """Return the segment of a world that covers a minute: minutes, then hours, then days."""
+    if minute < begin + 60:
         return SegmentKey(minute, Span.MINUTE)
-    if T0 <= minute < T0 + 1440:
-        return key_of_minute(minute, Span.HOUR)
-    return (
-        key_of_minute(minute, Span.DAY) if minute >= T0 + 1440 else SegmentKey(minute, Span.MINUTE)
-    )
+    days_from = (begin // DAY_MINUTES + 1) * DAY_MINUTES
+    return key_of_minute(minute, Span.HOUR if minute < days_from else Span.DAY)
 
 
 @dataclass(slots=True)
@@ -135,6 +138,8 @@ class Builder:
     chance: random.Random
     faults: frozenset[str] = frozenset()
     share: float = 0.15
+    begin: int = T0
+    """The minute at which it begins, a full hour: what is due before is due by now."""
     messages: list[Message] = field(default_factory=list)
     controls: list[int] = field(default_factory=list)
     """Sequences of records that are no messages."""
@@ -155,7 +160,7 @@ class Builder:
 
     def accept(self, count: int) -> None:
         """Accept messages, batch by batch, with control records in between."""
-        chance, sequence, floor = self.chance, 2, T0 - 5
+        chance, sequence, floor = self.chance, 2, self.begin - 5
         while len(self.messages) < count:
             if chance.random() < 0.2:
                 self.batches.append((RecordKind.FLOOR, floor, []))
@@ -163,11 +168,14 @@ class Builder:
                 sequence += 1
                 continue
             floor += chance.choice([0, 0, 1])
-            floor = min(floor, T0 + 5)
+            floor = min(floor, self.begin + 5)
+            if "clock_set" in self.faults and len(self.messages) >= count // 2:
+                # The clock was ahead for a while, and then set back; the floor never goes back.
+                floor = self.begin + CLOCK_AHEAD
             batch = []
             for _ in range(chance.randrange(1, 7)):
                 ahead = chance.choice([-10, 0, 3, 3, 8, 20, 100, 500, 3000])
-                due_ms = (T0 - 5) * MINUTE_MS + chance.randrange(
+                due_ms = (self.begin - 5) * MINUTE_MS + chance.randrange(
                     -MINUTE_MS, ahead * MINUTE_MS + 600_000
                 )
                 batch.append(
@@ -191,14 +199,14 @@ class Builder:
         self.filed_sequence = chance.choice([self.log_next - 1, chance.randrange(1, self.log_next)])
         beyond: dict[SegmentKey, int] = {}
         for message in self.messages:
-            key = span_of(message.minute)
+            key = span_of(message.minute, self.begin)
             more = beyond.setdefault(key, chance.choice([0, 0, chance.randrange(self.log_next)]))
             if message.sequence > max(self.filed_sequence, more):
                 continue
             if self.struck("missing"):
                 continue
             if self.struck("misfiled"):
-                key = span_of(message.minute + chance.choice([-2, -1, 1, 2, 70]))
+                key = span_of(message.minute + chance.choice([-2, -1, 1, 2, 70]), self.begin)
             if self.struck("altered"):
                 message = chance.choice(  # noqa: PLW2901
                     [
@@ -209,7 +217,7 @@ class Builder:
                 )
             self.rows[key].append(message)
             if self.struck("doubled"):
-                other = span_of(message.minute + chance.choice([0, 1, 3]))
+                other = span_of(message.minute + chance.choice([0, 1, 3]), self.begin)
                 self.rows[other].append(message)
             if self.struck("unlogged") and self.controls:
                 sequence = chance.choice(self.controls)
@@ -221,7 +229,7 @@ class Builder:
         for key, rows in self.rows.items():
             rows.sort(key=lambda one: one.sequence)
             above = [one for one in rows if one.sequence > self.filed_sequence]
-            if not above and chance.random() < (0.75 if key.end <= T0 else 0.2):
+            if not above and chance.random() < (0.75 if key.end <= self.begin else 0.2):
                 self.sealed.add(key)
             if key in self.sealed and "deleted" in self.faults and chance.random() < 0.4:
                 self.deleted.add(key)
@@ -232,11 +240,15 @@ class Builder:
         where = [(key, message) for key, rows in sorted(self.rows.items()) for message in rows]
         in_rows = {message.sequence for _, message in where}
         where += [
-            (span_of(one.minute), one) for one in self.messages if one.sequence not in in_rows
+            (span_of(one.minute, self.begin), one)
+            for one in self.messages
+            if one.sequence not in in_rows
         ]
         for key, message in where:
             minute = message.minute if key.start <= message.minute < key.end else key.start
-            if key not in self.sealed and (message.due_ms > NOW_MS or chance.random() < 0.1):
+            if key not in self.sealed and (
+                message.due_ms > self.begin * MINUTE_MS or chance.random() < 0.1
+            ):
                 continue
             if self.struck("no_fact"):
                 continue
@@ -245,6 +257,8 @@ class Builder:
             at_ms = message.due_ms + chance.choice([0, 1, 7, 8, 300, 50_000])
             if self.struck("early"):
                 at_ms = message.due_ms - chance.choice([1, 1, 500])
+            if self.struck("clock_set"):
+                at_ms -= CLOCK_AHEAD * MINUTE_MS
             outcome = Outcome.DELIVERED
             if chance.random() < 0.2:
                 outcome = chance.choice(list(Outcome))
@@ -286,8 +300,9 @@ class Builder:
         if "trimmed_log" in self.faults:
             self.trimmed = chance.randrange(4)
 
-    def build(self, *, node: str = "n1", group: str = "g", made_ms: int = NOW_MS + 30_000) -> World:
-        """Write everything, and return it."""
+    def build(self, *, node: str = "n1", group: str = "g", made_ms: int | None = None) -> World:
+        """Write everything, and return it. made_ms: 30 s behind the beginning if None."""
+        now_ms = self.begin * MINUTE_MS
         disk = segment_disk()
         disk.make_directory("message_log")
         log, next_sequence = self._write_log(disk)
@@ -321,7 +336,7 @@ class Builder:
                 "digest": "0" * 32,
                 "facts_digest": "0" * 32,
                 "outcomes": dict(outcomes),
-                "sealed_ms": NOW_MS,
+                "sealed_ms": now_ms,
                 "deleted": key in self.deleted,
             }
             sealed.append(msgspec.convert({**common, **more}, SealedSegment))
@@ -334,19 +349,19 @@ class Builder:
         if first > self.filed_sequence + 1:
             kept, first = log, 1
         manifest = Manifest(
-            made_ms=made_ms,
+            made_ms=now_ms + 30_000 if made_ms is None else made_ms,
             cluster="c",
             group=group,
             node_id=node,
             log_uuid=str(LOG_UUID),
             storage_uuid=f"{group}-{node}",
-            written_ms=NOW_MS,
+            written_ms=now_ms,
             sequence=self.filed_sequence,
             fact_number=0,
             first_sequence=first,
-            floor_minute=T0,
-            hour_mark=T0 + 60,
-            day_mark=T0 + 1440,
+            floor_minute=self.begin,
+            hour_mark=self.begin + 60,
+            day_mark=(self.begin // DAY_MINUTES + 1) * DAY_MINUTES,
             log_next_sequence=next_sequence,
             journal_next_number=len(self.journal) + 1,
             deleted_from_minute=0,
@@ -368,7 +383,7 @@ class Builder:
             if kind is RecordKind.FLOOR:
                 log.append(
                     [Append(kind=RecordKind.FLOOR, count=1, floor_minute=floor, arrays={})],
-                    append_ms=NOW_MS,
+                    append_ms=self.begin * MINUTE_MS,
                 )
                 continue
             names = sorted({one.subject for one in batch})
@@ -386,7 +401,7 @@ class Builder:
                 },
                 blob=items,
             )
-            log.append([append], append_ms=NOW_MS)
+            log.append([append], append_ms=self.begin * MINUTE_MS)
         contents = disk.contents()
         files = log.files()
         nexts = [*(one.first_sequence for one in files[1:]), log.next_sequence]
@@ -421,11 +436,13 @@ class Builder:
                     minute=np.zeros(len(part), np.int64),
                     blob=b"".join(items),
                 )
-                segment.append(block, table, epoch=1, append_ms=NOW_MS)
+                segment.append(block, table, epoch=1, append_ms=self.begin * MINUTE_MS)
             facts = self.filed.get(key, [])
             while facts:
                 count = self.chance.randrange(1, len(facts) + 1)
-                segment.append_facts(block_of(facts[:count]), epoch=1, append_ms=NOW_MS)
+                segment.append_facts(
+                    block_of(facts[:count]), epoch=1, append_ms=self.begin * MINUTE_MS
+                )
                 facts = facts[count:]
             found[key] = segment
         return found
@@ -437,7 +454,7 @@ class Builder:
         facts = self.journal
         while facts:
             count = self.chance.randrange(1, len(facts) + 1)
-            journal.append([block_of(facts[:count])], append_ms=NOW_MS, epoch=1)
+            journal.append([block_of(facts[:count])], append_ms=self.begin * MINUTE_MS, epoch=1)
             facts = facts[count:]
         path = "dispatch_log/journal/00000000000000000001.log"
         length = len(disk.contents()[path])
@@ -461,9 +478,11 @@ def block_of(facts: list[Fact]) -> FactBlock:
     )
 
 
-def builder_of(seed: int, faults: frozenset[str] = frozenset(), *, count: int = 60) -> Builder:
+def builder_of(
+    seed: int, faults: frozenset[str] = frozenset(), *, count: int = 60, begin: int = T0
+) -> Builder:
     """Return a builder that has done all of its steps."""
-    builder = Builder(random.Random(seed), faults)
+    builder = Builder(random.Random(seed), faults, begin=begin)
     builder.accept(count)
     builder.file()
     builder.tell()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from delaywheel.jobs import reconcile
+from delaywheel.jobs import hours, reconcile, repair
 from tests.delaywheel.test_spark import directory
+from tests.delaywheel.test_spark_repair import lost
 
 ROOT = Path(__file__).parents[3]
 SECONDS_MAX = 240
@@ -37,7 +38,13 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
 def test_the_command_starts_spark_by_itself_and_says_nothing_of_it(tmp_path: Path) -> None:
     data, log = directory(tmp_path / "data"), tmp_path / "spark.log"
     command = [sys.executable, "-m", "delaywheel", "spark", "reconcile", "--root", str(data)]
-    done = run([*command, "--master", "local[2]", "--spark-log", str(log)])
+    # Workers do not run whatever `python3` is.
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 9\n")
+    other.chmod(0o755)
+    path = f"{other.parent}{os.pathsep}{os.environ['PATH']}"
+    done = run([*command, "--master", "local[2]", "--spark-log", str(log)], PATH=path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("spark: clean\n")
     assert done.stderr == ""
@@ -50,8 +57,29 @@ def test_spark_submit_runs_the_file_on_its_own_master(tmp_path: Path) -> None:
     assert submit is not None
     command = [submit, "--master", "local[1]", "--conf", "spark.logConf=true"]
     command += [str(reconcile.__file__), "--root", str(data), "--output", str(output)]
-    done = run(command, PYSPARK_PYTHON=sys.executable)
+    # As in an environment that is active; nothing says which Python workers run.
+    here = str(Path(sys.executable).parent)
+    done = run(command, PATH=f"{here}{os.pathsep}{os.environ['PATH']}")
     assert done.returncode == 1, done.stderr
     assert "overdue: 5" in done.stdout
     assert output.exists()
     assert "spark.master=local[1]" in done.stderr
+
+
+def test_hours_and_repair_are_files_too(tmp_path: Path) -> None:
+    data = directory(tmp_path / "idle")
+    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
+    assert submit is not None
+    here = str(Path(sys.executable).parent)
+    path = f"{here}{os.pathsep}{os.environ['PATH']}"
+    state = tmp_path / "state"
+    command = [submit, str(hours.__file__), "--state", str(state), "--root", str(data)]
+    done = run(command, PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "no hour since" in done.stdout
+    assert (state / "summary.json").exists()
+    # It uses nothing of Spark's, and what spark-submit runs is Python: so it need not wait for it.
+    done = run([sys.executable, str(repair.__file__), *lost(tmp_path)[1]])
+    assert done.returncode == 0, done.stderr
+    assert "3 messages to send" in done.stdout
+    assert "nothing was sent" in done.stdout
