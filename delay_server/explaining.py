@@ -185,7 +185,7 @@ def counts(server: "DelayServer") -> dict[str, int]:
         late = max(late, schedule.pending_from(now_ms) - elsewhere - of_minute)
         late = min(max(late, 0), rest)
         shares = _why_on_disk(server, of_lanes, paused, unrouted, around)
-        found += split(late, shares or Counter({of_rest: 1}))
+        found += _split(late, shares or Counter({of_rest: 1}))
         found[of_rest] += rest - late
     # Last: they are done with for the log of what is to be delivered.
     found[Reason.DEAD] = server.dead_letters.pending
@@ -255,7 +255,7 @@ def _why_on_disk(
     return Counter({why: max(one.messages, 1) for why, one in stopped.items() if one.subjects})
 
 
-def split(count: int, shares: Mapping[Reason, int]) -> Counter[Reason]:
+def _split(count: int, shares: Mapping[Reason, int]) -> Counter[Reason]:
     """Return so many messages divided in proportion to shares, which are positive."""
     found: Counter[Reason] = Counter()
     before, summed, total = 0, 0, sum(shares.values())

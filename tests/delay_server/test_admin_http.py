@@ -94,9 +94,27 @@ async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> Non
         group = "/controls/groups/g1"
         await operator.ask("PUT", group, {"weight": 2.5, "paused": True})
         (status,) = server.sender.status()
-        assert status.name == "g1"
+        assert (status.name, status.weight, status.gate.paused) == ("g1", 2.5, True)
         await operator.ask("DELETE", group)
         assert server.operator.applied.groups == {}
+        (status,) = server.sender.status()
+        assert (status.weight, status.gate.paused) == (1.0, False)
+
+
+async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/groups/g1", {"rate_per_s": 2})
+        producer = await world.connect()
+        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(60)))
+        await trio.sleep(5)
+        before = len(world.broker.ids)
+        await trio.sleep(10)
+        assert 18 <= len(world.broker.ids) - before <= 22
+        await operator.ask("PATCH", "/controls/groups/g1", {"rate_per_s": None})
+        await trio.sleep(2)
+        assert len(world.broker.ids) == 60
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Why a message was not delivered, where it is a dead letter or becomes one."""
 
 import math
+import random
 from collections import Counter
 from typing import Any
 
@@ -8,8 +9,10 @@ import trio
 
 from delay_protocol import ResponseCode
 from delay_server.config import WheelConfig
-from delay_server.explaining import counts
+from delay_server.explaining import _split, _why_on_disk, counts, lane_look, surroundings
 from delay_server.http import application
+from delay_server.lanes import Unrouted
+from delay_server.reasons import Reason, reason_of_lane
 from tests.delay_server.dead_rig import bury, explained, fill_disk, refuse_all, send
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.delay_server.test_admin_http import Caller
@@ -129,6 +132,69 @@ async def test_what_came_by_a_lane_of_its_own_is_counted_as_paused_when_that_is_
         await trio.sleep(120)
         found = counts(server)
         assert found["paused_subject"] == sum(found.values()) == 20 - sent
+
+
+async def test_what_nobody_has_counted_is_shared_out_by_what_each_reason_left() -> None:
+    world = World()
+    wheel = WheelConfig(entries_max=80, lane_entries_min=1, lanes_max=4)
+    async with world.serving(make_config(wheel=wheel)) as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/a", {"rate_per_s": 0.01})
+        world.broker.answer_after_s = math.inf
+        producer = await world.connect()
+        due_ms = world.now_ms + 1000
+        for subject, count in (("a", 30), ("b", 60), ("c", 30)):
+            items = (make_item(f"{subject}{n}", due_ms, subject=subject) for n in range(count))
+            await producer.send(*items)
+        await trio.sleep(20)
+        around = surroundings(server)
+        left: Counter[Reason] = Counter()
+        for lane, count in server.lanes.dropped_by_lane().items():
+            kind, groups = lane_look(server, lane, None)
+            left[reason_of_lane(kind, groups, around)] += count
+        assert min(left[Reason.RATE_LIMITED], left[Reason.CIRCUIT_OPEN]) > 0
+        paused, unrouted = server.lanes.paused(0), server.lanes.unrouted(0)
+        assert _why_on_disk(server, left, paused, unrouted, around) == left
+        none = Counter(dict.fromkeys(left, 0))
+        assert not set(_why_on_disk(server, none, paused, unrouted, around)) & set(left)
+        found = counts(server)
+        assert sum(found.values()) == 120 - len(set(world.broker.ids))
+
+
+async def test_what_is_on_disk_of_paused_and_unrouted_subjects_counts_for_both() -> None:
+    world = World()
+    async with world.serving() as server:
+        await trio.sleep(1)
+        around = surroundings(server)
+
+        def waits(subjects: int, messages: int) -> Unrouted:
+            return Unrouted(
+                subjects=subjects, messages=messages, oldest_due_ms=None, forgotten=0, numbers=[]
+            )
+
+        none = Counter[Reason]()
+        both = _why_on_disk(server, none, waits(2, 30), waits(1, 10), around)
+        assert both == {Reason.PAUSED_SUBJECT: 30, Reason.NO_ROUTE: 10}
+        unseen = _why_on_disk(server, none, waits(2, 0), waits(0, 0), around)
+        assert unseen == {Reason.PAUSED_SUBJECT: 1}
+        nothing = _why_on_disk(server, none, waits(0, 0), waits(0, 0), around)
+        assert not nothing
+        lanes = Counter({Reason.CIRCUIT_OPEN: 9, Reason.RATE_LIMITED: 10})
+        beside = _why_on_disk(server, lanes, waits(1, 1), waits(0, 0), around)
+        assert beside == lanes + Counter({Reason.PAUSED_SUBJECT: 1})
+
+
+def test_what_is_shared_out_is_shared_to_the_last_one_and_near_its_part() -> None:
+    chance = random.Random(6)
+    for _ in range(500):
+        drawn = chance.sample(list(Reason), chance.randint(1, 5))
+        weights = Counter({reason: chance.randint(1, 10**9) for reason in drawn})
+        count = chance.choice((0, 1, 2, chance.randint(0, 10**7)))
+        parts = _split(count, weights)
+        assert parts.total() == count
+        for reason, weight in weights.items():
+            assert abs(parts[reason] * weights.total() - count * weight) < weights.total()
+        assert set(+parts) <= set(drawn)
 
 
 async def test_no_more_is_counted_as_backlog_than_is_due() -> None:

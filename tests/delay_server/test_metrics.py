@@ -1,6 +1,8 @@
 """What is counted is shown under names that stay, and distributions count whole batches exactly."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from delay_server.metrics import (
 )
 from delay_server.server import DelayServer, serve
 from sender import CircuitState
+from tests.delay_server.dead_rig import bury
 from tests.delay_server.meta_stub import FakeMeta, meta_config
 from tests.delay_server.server_rig import (
     BROKER_PORT,
@@ -245,6 +248,33 @@ async def test_the_circuit_and_the_weight_of_a_broker_group_are_shown_as_they_ar
         # It is led up to its weight again.
         assert circuit()[3] < 3
         await until(lambda: circuit()[3] == 3, seconds=60)
+
+
+async def test_a_dead_letter_counts_among_the_dead_until_it_is_settled() -> None:
+    world = World()
+    async with world.serving() as server:
+        assert figures_of(server)["dead_letters"] == 0
+        operator = await bury(world, server, "m1", "m2")
+        assert figures_of(server)["dead_letters"] == 2
+        await operator.ask("POST", "/dead/requeue", {"filter": {"message_id": "m1"}, "max": 1})
+        await until(lambda: world.broker.ids == ["m1"])
+        assert figures_of(server)["dead_letters"] == 1
+
+
+def test_every_metric_that_an_alert_names_is_there() -> None:
+    page = Path(__file__).parent.parent.parent / "docs" / "operating.md"
+    rules = re.search(
+        r"^### Alerts$.*?^```yaml$(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert rules is not None
+    expressions = [text.partition("expr:")[2] for text in rules[1].split("- alert:")[1:]]
+    assert len(expressions) > 10
+    named = [set(re.findall(r"delaywheel_(\w+)", text)) for text in expressions]
+    # One asks only whether the server can be asked at all.
+    assert [text.strip() for text, names in zip(expressions, named, strict=True) if not names] == [
+        'up{job="delaywheel"} == 0\n  for: 1m'
+    ]
+    assert {name.removesuffix("_bucket") for name in set().union(*named)} <= set(NAMES.split())
 
 
 async def test_many_subjects_do_not_make_many_labels() -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
             assert "there are more" in table
             assert "refusals" in dead(node, "show", str(first))
             assert dead(node, "list", "--subject", "other") == "no dead letters\n"
+            (only,) = letters(node, "--message-id", "p7")
+            assert only == next(row for row in rows if row["message_id"] == "p7")
+            now = datetime.now(tz=UTC)
+            before, after = ((now + timedelta(hours=n)).isoformat() for n in (-1, 1))
+            for which in ("due", "dead"):
+                window = (f"--{which}-from", before, f"--{which}-until", after)
+                assert letters(node, *window, "--limit", "0") == rows
+                assert letters(node, f"--{which}-until", before) == []
+                assert letters(node, f"--{which}-from", after) == []
 
             broker.blocked = set()
             assert dead(node, "requeue", str(first), str(second)) == "2 requeued\n"

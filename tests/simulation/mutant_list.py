@@ -264,13 +264,6 @@ _HOT = Scenario(
     bounds={"load_step_rows": 1},
     hot_spread_ms=(60_000, 600_000),
 )
-_HOT_SOON = replace(
-    _HOT,
-    name="a hot subject, soon",
-    disturbances={"broker_outage": 1},
-    hot_ahead_s=(2, 90),
-    hot_spread_ms=(60_000,),
-)
 _HOT_AND_LATE = Scenario(
     name="a hot subject that is late",
     hot_ahead_s=(-60, 0),
@@ -286,6 +279,14 @@ _HOT_AND_LATE = Scenario(
             refused_max_s=30,
         )
     },
+)
+
+_HOT_AND_SLOW = replace(
+    _HOT_AND_LATE,
+    name="a hot subject, brokers that are slow",
+    disturbances={"broker_outage": 1},
+    hot_ahead_s=(2, 90),
+    hot_spread_ms=(5_000, 20_000),
 )
 
 _FEW_NAMES = Scenario(name="little room for names", bounds={"subjects_bytes": 1024})
@@ -1539,7 +1540,7 @@ _WAITING = (
         ),
         needs="a hot subject with messages that are due later",
         seeds=40,
-        scenario=_HOT_SOON,
+        scenario=_HOT_AND_SLOW,
     ),
     Mutant(
         section="5 names",
@@ -1928,11 +1929,8 @@ _STATED = (
         edits=(
             Edit(
                 _EXPLAINING,
-                (
-                    "            late = max(late, schedule.pending_from(now_ms) "
-                    "- elsewhere - in_wheel)\n"
-                ),
-                "            late = schedule.pending\n",
+                "        late = max(late, schedule.pending_from(now_ms) - elsewhere - of_minute)\n",
+                "        late = schedule.pending\n",
             ),
         ),
         needs="a question while something is loaded",
