@@ -169,7 +169,9 @@ class Stating:
         """Whether everybody goes by the wall clock as it is, and long has."""
         now_s, clock = trio.current_time(), self.witness.clock
         was_set = self.witness.clock_was_set_between(now_s, now_s)
-        return clock.is_synchronised and not was_set
+        # What had left when it was set back by minutes waits until it says so again.
+        is_behind = self.witness.floor_ms(now_s) > clock.now_ms()
+        return clock.is_synchronised and not (was_set or is_behind)
 
     def _standing(self, server: DelayServer) -> Standing | None:
         """Return the operator's rules; None while nobody knows."""

@@ -14,6 +14,9 @@ REGRESSIONS = {
     3: "a group that came back elsewhere, its ONLINE lost, was refused for its own heartbeat",
     6: "the judge took a broker to be where the store said, and it was elsewhere",
     123: "the end of one split let through what a silent link to a broker held back",
+    1044: "what lay on disk late was hidden by what the wheel had of later minutes",
+    1272: "what had left before the clock was set back waited, to the judge for nothing",
+    1287: "as 1044",
     1069: "two documents without any rule, of different stores, were not the same to the judge",
     1009: "the judge did not leave a server time to hear of an epoch",
 }
