@@ -117,6 +117,10 @@ class Database(ABC):
         """Do what comes first in every transaction."""
 
     @abstractmethod
+    def check(self, connection: Connection) -> None:
+        """Raise StoreUnusableError if what is kept is damaged, as far as that can be seen soon."""
+
+    @abstractmethod
     def _check_place(self, connection: Connection) -> None:
         """Raise StoreUnavailableError if what was committed is not where it is looked for."""
 
@@ -220,6 +224,15 @@ class SqliteDatabase(Database):
         del alone
         connection.info.setdefault("files", self._files())
 
+    def check(self, connection: Connection) -> None:
+        """Look at every page, of tables and indexes that are seldom read as well.
+
+        Bytes inside of a value are not noticed, nor an index without rows of its table.
+        """
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        if found != "ok":
+            raise StoreUnusableError(self._damaged(" ".join(found.split())))
+
     def _check_place(self, connection: Connection) -> None:
         """Look whether the files are still those that were opened.
 
@@ -248,8 +261,12 @@ class SqliteDatabase(Database):
     def _explain(self, error: BaseException, kind: type[StoreError] | None) -> str:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _SQLITE_DAMAGED:
             return super()._explain(error, kind)
+        return self._damaged(_text_of(error))
+
+    def _damaged(self, what: str) -> str:
+        """Return what is wrong with the file, and what is to be done about it."""
         return (
-            f"{self._path} is damaged, or no store: {_text_of(error)}. Move it and its -wal "
+            f"{self._path} is damaged, or no store: {what}. Move it and its -wal "
             'away, keep them, and put a copy that `sqlite3 meta.db ".backup copy.db"` made in its '
             "place; operating.md says what follows, and what to do without a copy"
         )
@@ -335,6 +352,9 @@ class PostgresqlDatabase(Database):
         """Wait for a migration that goes on, or for everybody else."""
         suffix = "" if alone else "_shared"
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{suffix}({_ADVISORY_LOCK})")
+
+    def check(self, connection: Connection) -> None:
+        """Nothing to look at: the server knows its pages, and others use it meanwhile."""
 
     def _check_place(self, connection: Connection) -> None:
         """Nothing to look at: the server answered that it has it."""

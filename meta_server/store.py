@@ -107,7 +107,7 @@ Values = dict[str, Any]
 
 
 def open_store(settings: DatabaseSettings, *, now_ms: int, chance: random.Random) -> "SqlStore":
-    """Return the store, its tables made or migrated as needed.
+    """Return the store, looked through for damage, its tables made or migrated as needed.
 
     now_ms: wall clock, for the record of migrations. chance: names a store that is new. Raises
     StoreUnavailableError, StoreUnusableError, NewerSchemaError.
@@ -115,6 +115,8 @@ def open_store(settings: DatabaseSettings, *, now_ms: int, chance: random.Random
     database = open_database(settings)
     store_uuid = UUID(int=chance.getrandbits(128), version=4)
     try:
+        with database.begin(alone=True) as connection:
+            database.check(connection)
         while True:
             with database.begin(alone=True) as connection:
                 state = migrate_one(connection, now_ms=now_ms, store_uuid=store_uuid)

@@ -1,4 +1,4 @@
-"""What holds for all tests, and one Spark session for those of a process."""
+"""What holds for all tests; one Spark session and one PostgreSQL for those of a process."""
 
 import os
 import time
@@ -11,6 +11,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.meta_server.private_postgresql import PrivatePostgresql
     from tests.spark_tools.s3_server import Store
 
 # Machines on which tests run are busy: how long one example took says nothing.
@@ -23,6 +24,24 @@ SPARK_CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
 }
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator["PrivatePostgresql"]:
+    """Run a PostgreSQL; skip what needs it where there is none, or fail there if it must be."""
+    from tests.meta_server.private_postgresql import (  # noqa: PLC0415 (where it is wanted)
+        binaries,
+        private_postgresql,
+    )
+
+    programs = binaries()
+    if programs is None:
+        reason = "no PostgreSQL server here: install the package postgresql"
+        if os.environ.get("DELAYWHEEL_TESTS_NEED_POSTGRESQL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with private_postgresql(programs) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from delay_protocol import (
     NodeRegister,
     NodeRegistered,
     Refused,
+    RegisterType,
     decode_client_register_reply,
     decode_node_reply,
     encode_acquire_meta,
@@ -138,6 +139,7 @@ class Peer:
         *,
         client_id: str = "h@@1",
         consumer_group: str = "",
+        register_type: int = RegisterType.ONLINE,
         **more: str,
     ) -> Frame:
         """Register a client; return the answer's frame."""
@@ -146,7 +148,8 @@ class Peer:
             client_type=client_type,
             client_id=client_id,
             consumer_group=consumer_group,
-            **more,  # type: ignore[arg-type]
+            register_type=register_type,
+            **more,
         )
         return await self.ask(CommandCode.CLIENT_REGISTER, encode_client_register(request))
 
@@ -157,10 +160,15 @@ class Peer:
         *,
         client_id: str = "h@@1",
         consumer_group: str = "",
+        register_type: int = RegisterType.ONLINE,
     ) -> ClientRegisterReply:
         """Register a client; return what it was told."""
         frame = await self.try_register(
-            subject, client_type, client_id=client_id, consumer_group=consumer_group
+            subject,
+            client_type,
+            client_id=client_id,
+            consumer_group=consumer_group,
+            register_type=register_type,
         )
         assert frame.code == 0, frame.body
         return decode_client_register_reply(frame.body)

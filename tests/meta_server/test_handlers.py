@@ -23,6 +23,7 @@ from delay_protocol import (
     NodeRole,
     OnlineState,
     Refused,
+    RegisterType,
     decode_acquire_meta_reply,
     decode_client_register_reply,
     encode_acquire_meta,
@@ -92,16 +93,22 @@ def world_with(**rows: object) -> World:
     return World(medium=Medium(Contents(**rows)))  # type: ignore[arg-type]
 
 
-async def test_a_subject_is_made_and_routed_at_its_first_use_and_keeps_its_route() -> None:
+@pytest.mark.parametrize("register_type", RegisterType)
+async def test_a_subject_is_made_and_routed_at_its_first_use_and_keeps_its_route(
+    register_type: RegisterType,
+) -> None:
+    """Also where a client's first word is a heartbeat, as it is with QMQ's now and then."""
     world = world_with(broker_groups=(group("g1"), group("g2"), group("g3")))
-    async with world.serving():
+    async with world.serving() as server:
         peer = await world.connect()
-        first = await peer.register("a.b")
+        first = await peer.register("a.b", register_type=register_type)
         assert len(first.groups) == 2
-        assert names(first.groups) == names((await peer.register("a.b", CONSUMER)).groups)
+        consumer = await peer.register("a.b", CONSUMER, register_type=register_type)
+        assert names(consumer.groups) == names(first.groups)
+        assert server.pushing.subscriptions == 2
     assert [subject.name for subject in world.medium.contents.subjects] == ["a.b"]
     async with world.serving():
-        again = await (await world.connect()).register("a.b")
+        again = await (await world.connect()).register("a.b", register_type=register_type)
         assert names(again.groups) == names(first.groups)
 
 
@@ -156,16 +163,25 @@ async def test_an_illegal_subject_is_answered_minus_2_offline_and_no_groups(subj
 
 async def test_a_huge_subject_is_refused_and_leaves_nothing_behind() -> None:
     world = world_with(broker_groups=(group("g1"),))
-    async with world.serving() as server:
-        peer = await world.connect()
-        for subject in ("x" * 30_000, "%RETRY%" + "x" * 300 + "%g"):
-            reply = await peer.register(subject)
-            assert (reply.timestamp_ms, reply.groups) == (-2, ())
-        long_id = await peer.register("a.b", client_id="i" * 5000)
-        assert long_id.timestamp_ms == -2
-        assert server.pushing.subscriptions == 0
-        assert server.clients.gathered == 0
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving() as server:
+            peer = await world.connect()
+            for subject in ("x" * 30_000, "%RETRY%" + "x" * 300 + "%g"):
+                reply = await peer.register(subject)
+                assert (reply.timestamp_ms, reply.groups) == (-2, ())
+            long_id = await peer.register("a.b", client_id="i" * 5000)
+            assert long_id.timestamp_ms == -2
+            assert server.pushing.subscriptions == 0
+            assert server.clients.gathered == 0
     assert world.medium.contents.subjects == ()
+    # There is no room for a reason in what QMQ's clients are answered.
+    refused = [line for line in lines if line["event"] == "refused"]
+    assert {line["command"] for line in refused} == {"CLIENT_REGISTER"}
+    assert [line["reason"] for line in refused] == [
+        "a subject of 30000 bytes, at most 1024",
+        "a subject of 300 bytes, at most 255",
+        "a name of 5000 bytes, at most 512",
+    ]
 
 
 async def test_trap_4_a_delay_producer_gets_a_group_while_any_is_known() -> None:
@@ -242,9 +258,10 @@ async def test_a_flood_of_new_subjects_is_refused_for_the_moment_and_known_ones_
     )
     async with world.serving(make_config(registration=limits)):
         peer = await world.connect()
-        codes = [(await peer.try_register(f"s{n}")).code for n in range(20)]
-        assert codes.count(0) == 4
-        assert codes[4:] == [51] * 16
+        answers = [await peer.try_register(f"s{n}") for n in range(20)]
+        assert [answer.code for answer in answers] == [0] * 4 + [51] * 16
+        asked_again = (b"subjects are used for the first time", b"try again later")
+        assert all(part in answer.body for answer in answers[4:] for part in asked_again)
         assert names((await peer.register("s0")).groups) == ["g1"]
         await trio.sleep(5)
         assert (await peer.try_register("later")).code == 0

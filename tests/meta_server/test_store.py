@@ -80,7 +80,7 @@ from meta_server.model import (
 from meta_server.store import SqlStore, open_store
 from meta_server.tables import LIMIT_SETTING, TABLES
 from tests.meta_server.memory_store import Medium, MemoryStore
-from tests.meta_server.private_postgresql import PrivatePostgresql, binaries, private_postgresql
+from tests.meta_server.private_postgresql import PrivatePostgresql
 
 NOW_MS: Final = 1_700_000_000_000
 
@@ -109,18 +109,6 @@ class Place:
             return self.server.execute(statement, database=self.database)
         with closing(sqlite3.connect(self.path)) as connection, connection:
             return connection.execute(statement).fetchall()
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PrivatePostgresql]:
-    programs = binaries()
-    if programs is None:
-        reason = "no PostgreSQL server here: install the package postgresql"
-        if os.environ.get("DELAYWHEEL_TESTS_NEED_POSTGRESQL"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with private_postgresql(programs) as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.process)])
@@ -1031,6 +1019,24 @@ def test_a_file_with_bytes_gone_bad_is_unusable(file_place: Place) -> None:
             file.write(b"\xff" * 100)
     with pytest.raises(StoreUnusableError, match=r"is damaged.*put a copy"):
         file_place.open()
+
+
+@pytest.mark.parametrize(("kind", "table"), [("table", "audit"), ("index", "subject_info")])
+def test_damage_where_nobody_reads_at_the_start_is_found_then(
+    file_place: Place, kind: str, table: str
+) -> None:
+    with closing(file_place.open()) as store:
+        store.commit([SaveSubject(SUBJECT), Audit(ENTRY)])
+    query = f"SELECT rootpage FROM sqlite_master WHERE type = '{kind}' AND tbl_name = '{table}'"  # noqa: S608
+    [[page], *_] = file_place.execute(query)
+    [[page_bytes]] = file_place.execute("PRAGMA page_size")
+    with file_place.path.open("r+b") as file:
+        file.seek((page - 1) * page_bytes)
+        file.write(b"\xff" * 100)
+    with pytest.raises(StoreUnusableError, match=r"is damaged.*put a copy") as caught:
+        file_place.open()
+    assert str(file_place.path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_copy_made_while_the_server_writes_is_a_store_of_one_moment(

@@ -326,7 +326,9 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def server(data: Path, *, broker_port: int, options: Sequence[str] = ()) -> Iterator[ServerProcess]:
+def server(
+    data: Path, *, broker_port: int | None = None, options: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
     """Run a delay server; whatever happens, it is gone afterwards."""
     with _running(ServerProcess(data, broker_port=broker_port, options=options)) as process:
         yield process

@@ -91,6 +91,12 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 [delay_group] = json.loads(said)["delay_groups"]
                 assert delay_group["controls_version"] == 3
                 assert delay_group["nodes"][0]["controls_version"] == 3
+                lag = delay_group["nodes"][0]["lag"]
+                # What is paused is not late; there are two messages, and a record for each start.
+                counts = {"pending": 1, "late": 0, "replay_lag": 0, "last_sequence": 4}
+                assert {name: lag.pop(name) for name in counts} == counts
+                assert set(lag.pop("lateness_ms")) == {"p50", "p99", "max"}
+                assert lag == {"ready": True}
                 began = time.monotonic()
                 code, said = command("resume", *meta_at, "--subject", "p.*")
                 assert (code, said.startswith("subject p.*: open\nversion 4: 1 of 1")) == (0, True)

@@ -1,7 +1,13 @@
-"""A meta server process keeps what it said through kill -9, on real sockets and a real store."""
+"""A meta server process keeps what it said through kill -9, on real sockets and a real store.
 
+And it goes on with what it knows while that store is away.
+"""
+
+import contextlib
 import socket
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,10 +32,52 @@ from delay_protocol import (
     encode_node_register,
 )
 from delaywheel.failures import ExitCode
-from tests.meta_server.meta_rig import node
+from tests.meta_server.meta_rig import names, node
+from tests.meta_server.private_postgresql import PrivatePostgresql
 from tests.processes.real_processes import STOP_S, Asker, meta_server, until
 
 pytestmark = pytest.mark.process
+
+AWAY_S = 10.0
+"""How long a store is away; tests/meta_server/test_handlers.py has a minute of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store that can be taken away from who uses it."""
+
+    url: str
+    away: Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "sqlite":
+        disk = tmp_path / "disk"
+        disk.mkdir()
+
+        @contextlib.contextmanager
+        def unmounted() -> Iterator[None]:
+            elsewhere = disk.rename(tmp_path / "elsewhere")
+            try:
+                yield
+            finally:
+                elsewhere.rename(disk)
+
+        yield Store(f"sqlite:///{disk / 'meta.db'}", unmounted)
+        return
+    server: PrivatePostgresql = request.getfixturevalue("postgresql")
+
+    @contextlib.contextmanager
+    def stopped() -> Iterator[None]:
+        server.stop(restarts=True)
+        try:
+            yield
+        finally:
+            server.start()
+
+    with server.database() as name:
+        yield Store(server.url(name), stopped)
 
 
 def client(asker: Asker, subject: str, client_type: ClientType) -> ClientRegisterReply:
@@ -124,6 +172,48 @@ def test_a_change_reaches_a_connected_client_and_a_stop_is_quick(tmp_path: Path)
             assert decode_client_register_reply(asker.receive().body).groups
             assert until(lambda: meta.status()["pushes"] == 2, seconds=5)
             assert meta.terminate() < STOP_S
+
+
+@pytest.mark.slow
+def test_a_store_that_goes_away_leaves_what_is_known_and_is_used_again_when_it_is_back(
+    tmp_path: Path, store: Store
+) -> None:
+    options = ["--set", f"store.url={store.url}", "--set", "registration.broker_timeout_ms=4000"]
+    with contextlib.ExitStack() as stack:
+        meta = stack.enter_context(meta_server(tmp_path / "data", options=options)).wait_ready()
+        asker, early, speaker = [stack.enter_context(Asker(meta.port)) for _ in range(3)]
+        for number in (1, 2):
+            assert broker(speaker, f"g{number}", number) == 0
+        known = client(asker, "known", ClientType.PRODUCER).groups
+        assert sorted(names(known)) == ["g1", "g2"]
+        new = ClientRegister(subject="new", client_type=ClientType.PRODUCER, client_id="h@@2")
+        with store.away():
+            until_s = time.monotonic() + AWAY_S
+            assert early.ask(CommandCode.CLIENT_REGISTER, encode_client_register(new)).code == 51
+            while time.monotonic() < until_s:
+                assert client(asker, "known", ClientType.PRODUCER).groups == known
+                refusal = early.ask(CommandCode.CLIENT_REGISTER, encode_client_register(new))
+                assert (refusal.code, refusal.body) == (51, b"the store cannot be reached")
+                code, said = meta.get("/readyz")
+                assert (code, b"known routes are served, nothing can change" in said) == (503, True)
+                # The other one has gone for good, which cannot be stored yet.
+                assert broker(speaker, "g1", 1, what=BrokerRequestType.HEARTBEAT) == 0
+                time.sleep(0.5)
+        assert until(lambda: meta.get("/readyz")[0] == 200, seconds=10)
+        # Whoever was refused is told its route without asking again.
+        assert decode_client_register_reply(early.receive().body).subject == "new"
+        assert broker(speaker, "g1", 1, what=BrokerRequestType.HEARTBEAT) == 0
+        left = decode_client_register_reply(asker.receive().body)
+        assert (left.subject, names(left.groups)) == ("known", ["g1"])
+        assert broker(speaker, "g1", 1, what=BrokerRequestType.HEARTBEAT) == 0
+        with Asker(meta.port) as later:
+            assert names(client(later, "later", ClientType.PRODUCER).groups) == ["g1"]
+        assert '"group":"g1","event":"a group has fallen silent"' not in meta.log()
+        assert '"group":"g2","event":"a group has fallen silent"' in meta.log()
+        meta.kill()
+    with meta_server(tmp_path / "data", options=options) as meta:
+        meta.wait_ready()
+        assert meta.status()["subjects"] == 3
 
 
 def test_what_makes_serving_impossible_is_one_sentence(tmp_path: Path) -> None:

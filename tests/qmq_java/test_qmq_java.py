@@ -16,10 +16,7 @@ from typing import Any
 import pytest
 
 from delay_protocol import (
-    BrokerRegister,
-    BrokerRequestType,
     BrokerRole,
-    BrokerState,
     ClientType,
     CommandCode,
     Item,
@@ -32,18 +29,9 @@ from delay_protocol import (
     encode_item,
 )
 from meta_server.databases import DatabaseSettings
-from meta_server.model import (
-    EVERY,
-    Broker,
-    Change,
-    OfflineState,
-    SaveBroker,
-    SetOffline,
-    UnsetOffline,
-)
+from meta_server.model import Broker, Change, SaveBroker
 from meta_server.store import open_store
 from tests.processes.real_processes import (
-    Asker,
     Producer,
     ServerProcess,
     meta_server,
@@ -51,6 +39,7 @@ from tests.processes.real_processes import (
     until,
     wall_ms,
 )
+from tests.processes.test_administration import done as administrate
 from tests.qmq_java.java_programs import (
     HOST,
     JavaProcess,
@@ -82,8 +71,6 @@ class Site:
         self.path = path
         self.data = path / "meta" / "data"
         self.data.mkdir(parents=True)
-        self.delay_data = path / "delay" / "data"
-        self.delay_data.parent.mkdir()
         self.entered: dict[str, int] = {}
         """Where the brokers of each group are to serve."""
         self.listen = f"127.0.0.1:{free_port()}"
@@ -121,6 +108,28 @@ class Site:
             options += ["--set", setting]
         with meta_server(self.data, options=options) as process:
             yield process.wait_ready()
+
+    @contextlib.contextmanager
+    def delay_server(
+        self, meta: ServerProcess, group: str, *, listen: str = "127.0.0.1:0"
+    ) -> Iterator[ServerProcess]:
+        """Run a delay server of ours, which is told of the meta server alone."""
+        data = self.path / group / "data"
+        data.parent.mkdir(exist_ok=True)
+        options = ("--meta", self.http, "--group", group, "--node-id", "n1", "--listen", listen)
+        with server(data, options=options) as process:
+            process.wait_ready()
+            assert until(
+                lambda: (
+                    ("delay", "RW", f"127.0.0.1:{process.port}")
+                    in [
+                        (row["kind"], row["state"], row["master"])
+                        for row in meta.status()["groups"]
+                    ]
+                ),
+                seconds=5,
+            )
+            yield process
 
     def log(self, name: str) -> Path:
         """Return the file for what a Java program has to say."""
@@ -221,18 +230,6 @@ def wait_for_pushes(meta: ServerProcess, count: int) -> None:
     time.sleep(0.3)
 
 
-def speak_for(asker: Asker, group: str, port: int) -> None:
-    """Register a delay server, which does not do it itself."""
-    request = BrokerRegister(
-        request_type=BrokerRequestType.ONLINE,
-        group=group,
-        address=f"127.0.0.1:{port}",
-        role=BrokerRole.DELAY_MASTER,
-        state=BrokerState.RW,
-    )
-    assert asker.ask(CommandCode.BROKER_REGISTER, encode_broker_register(request)).code == 0
-
-
 def test_a_broker_is_told_who_it_is_and_is_routed_to_while_it_is_online(site: Site) -> None:
     port = site.enter("b1", sync_port=20882)
     slave_port = site.enter("b1", BrokerRole.SLAVE)
@@ -274,16 +271,12 @@ def test_messages_for_now_and_for_later_reach_a_consumer_on_time_and_once(
     site: Site, libraries: str
 ) -> None:
     port = site.enter("b1")
-    options = ("--broker", f"b1=127.0.0.1:{port}")
     with (
         site.meta() as meta,
         site.broker("b1", port) as broker,
-        server(site.delay_data, broker_port=port, options=options) as ours,
-        Asker(meta.port) as asker,
+        site.delay_server(meta, "d1") as ours,
         site.client(libraries=libraries) as client,
     ):
-        ours.wait_ready()
-        speak_for(asker, "d1", ours.port)
         client.tell("listen", SUBJECT, "g1", "ok")
         now, later = names("now", 20), names("later", 60)
         send(client, now)
@@ -458,12 +451,9 @@ def test_what_a_consumer_wants_later_comes_later_by_way_of_our_delay_server(site
     with (
         site.meta() as meta,
         site.broker("b1", port) as broker,
-        server(site.delay_data, broker_port=port) as ours,
-        Asker(meta.port) as asker,
+        site.delay_server(meta, "d1") as ours,
         site.client() as client,
     ):
-        ours.wait_ready()
-        speak_for(asker, "d1", ours.port)
         client.tell("listen", SUBJECT, "g1", "later:3000")
         send(client, ["k"])
         assert client.wait_for(lambda: len(client.all("got")) == 2, seconds=20), client.said
@@ -475,22 +465,57 @@ def test_what_a_consumer_wants_later_comes_later_by_way_of_our_delay_server(site
         assert meta.status()["refused"] == {}
 
 
-def test_a_consumer_that_an_operator_took_offline_waits_until_it_may_go_on(site: Site) -> None:
+def test_a_consumer_that_an_operator_takes_offline_waits_until_it_may_go_on(site: Site) -> None:
     port = site.enter("b1")
-    offline = OfflineState(client_id=EVERY, subject=SUBJECT, consumer_group="g1")
-    site.store(SetOffline(offline))
-    with contextlib.ExitStack() as others, contextlib.ExitStack() as first_life:
-        first_life.enter_context(site.meta())
-        others.enter_context(site.broker("b1", port))
-        client = others.enter_context(site.client())
+    with site.meta() as meta, site.broker("b1", port), site.client() as client:
+        administrate(meta, "consumer", "offline", SUBJECT, "g1")
         client.tell("listen", SUBJECT, "g1", "ok")
-        send(client, names("k", 5))
-        time.sleep(3)
-        assert not client.all("got")
-        first_life.close()
-        site.store(UnsetOffline(offline))
-        with site.meta():
-            got_once(client, names("k", 5), seconds=CLIENTS_HEARTBEAT_S + 10)
+        keys: list[str] = []
+        for turn in ("from the start", "in the middle"):
+            keys += (mine := names(f"{turn.replace(' ', '-')}-", 5))
+            send(client, mine)
+            time.sleep(3)
+            assert len(client.all("got")) == len(keys) - len(mine)
+            administrate(meta, "consumer", "online", SUBJECT, "g1")
+            # By a push: a client asks by itself every 60 s.
+            got_once(client, keys, seconds=5)
+            administrate(meta, "consumer", "offline", SUBJECT, "g1")
+            # What it asked its broker for before, it still takes.
+            time.sleep(3)
+
+
+def test_trap_3_a_group_that_an_operator_moves_is_used_at_its_new_address_at_once(
+    site: Site,
+) -> None:
+    port, moved_port = site.enter("b1"), free_port()
+    with (
+        site.meta() as meta,
+        site.broker("b1", port) as old,
+        site.delay_server(meta, "d1"),
+        site.client() as client,
+    ):
+        client.tell("listen", SUBJECT, "g1", "ok")
+        before, after, later = names("before", 10), names("after", 20), names("later", 20)
+        send(client, before)
+        got_once(client, before, seconds=5)
+        taken(10, old)
+        old.kill()
+        place = ("--hostname", HOST, "--ip", "127.0.0.1", "--serve-port", str(moved_port))
+        administrate(meta, "broker", "replace", "b1", "MASTER", *place, "--sync-port", "20882")
+        pushes = meta.status()["pushes"]
+        with site.broker("b1", moved_port) as moved:
+            began = time.monotonic()
+            assert group_of(meta, "b1")["master"] == f"127.0.0.1:{moved_port}"
+            # Before, a producer with no other group gives up on what it sends within milliseconds.
+            wait_for_pushes(meta, pushes + 3)
+            send(client, after)
+            send(client, later, delay_ms=500)
+            got_once(client, [*before, *after, *later], seconds=10)
+            # Less than any time-out or heartbeat takes.
+            assert time.monotonic() - began < BROKERS_HEARTBEAT_S
+            taken(40, moved)
+        # Its first heartbeat, before it was on-line: then the group was still at the old place.
+        assert meta.status()["refused"] == {"BROKER_REGISTER": 1}
 
 
 def test_a_lost_store_is_filled_anew_by_what_the_brokers_say(site: Site) -> None:
@@ -655,22 +680,15 @@ def test_a_subject_that_is_refused_does_not_stop_the_others(site: Site) -> None:
 
 def test_nothing_sent_is_lost_when_one_of_two_delay_servers_of_ours_is_killed(site: Site) -> None:
     port = site.enter("b1")
-    other_data = site.delay_data.parent / "other"
-    listen = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    options = [("--group", f"d{n}", "--listen", listen[n]) for n in range(2)]
+    listen = f"127.0.0.1:{free_port()}"
     with (
         site.meta() as meta,
         site.broker("b1", port) as broker,
-        server(other_data, broker_port=port, options=options[1]) as other,
-        Asker(meta.port) as asker,
+        site.delay_server(meta, "d1"),
         site.client() as client,
     ):
-        other.wait_ready()
         keys = names("k", 400)
-        with server(site.delay_data, broker_port=port, options=options[0]) as one:
-            one.wait_ready()
-            speak_for(asker, "d0", one.port)
-            speak_for(asker, "d1", other.port)
+        with site.delay_server(meta, "d0", listen=listen) as one:
             for key in keys[:200]:
                 client.tell("send", SUBJECT, 2000, key, -1)
             accepted = one.status()["accepted"]
@@ -682,8 +700,7 @@ def test_nothing_sent_is_lost_when_one_of_two_delay_servers_of_ours_is_killed(si
             client.all("failed"),
         )
         assert accepted > 20
-        with server(site.delay_data, broker_port=port, options=options[0]) as one:
-            one.wait_ready()
+        with site.delay_server(meta, "d0", listen=listen):
             ids = {said[2] for said in client.all("made")}
             assert broker.wait_for(
                 lambda: ids <= {said[2] for said in broker.all("took")}, seconds=20
