@@ -2,9 +2,9 @@
 
 It is outside the server's crash domain. What it does with a request is drawn: it takes it and
 answers, or refuses it or some of its items, answers late, twice, in part, not at all or what nobody
-asked, resets or hangs up. For longer times it may be down, mute (it takes and never answers) or
-deaf (it reads nothing). What it took and could not tell the server at once is in doubt: the server
-has to send it again.
+asked, resets or hangs up. For longer times it may be down, mute (it takes and never answers), deaf
+(it reads nothing), slow (it answers just before the time-out) or rejecting (it takes no item). What
+it took and could not tell the server at once is in doubt: the server has to send it again.
 """
 
 import contextlib
@@ -51,6 +51,10 @@ _FAILURES = (
     "strange item",
 )
 _STRAY_OPAQUE = 2**31 - 1
+_SLOW_S = 4.9
+"""Just below the time-out of a request. With the way there and back it may be above."""
+_REJECTIONS = (ItemCode.BROKER_READ_ONLY, ItemCode.STORE_ERROR, ItemCode.BROKER_BUSY)
+"""How all items may be refused for a while; none of these makes a dead letter."""
 
 
 class Outage(enum.Enum):
@@ -62,6 +66,14 @@ class Outage(enum.Enum):
     """It accepts, reads, takes what it gets, and never answers, but for HELLOs every other time."""
     DEAF = "deaf"
     """It accepts and reads nothing."""
+    SLOW = "slow"
+    """It takes what it gets, and answers each request after 4.9 s."""
+    REJECTING = "rejecting"
+    """It answers at once, and takes no item."""
+
+
+AWAY = (Outage.DOWN, Outage.MUTE, Outage.DEAF)
+"""Those in which it tells nobody that it has taken anything."""
 
 
 _ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
@@ -131,6 +143,8 @@ class SimBroker:
         self._hears = trio.Event()
         self._hears.set()
         self._mute = False
+        self._ill: Outage | None = None
+        """Slow or rejecting, if it is: it answers, and is not to be counted on."""
         self._outages = 0
         self._serving = trio.CancelScope()
         self._healed = False
@@ -138,10 +152,15 @@ class SimBroker:
 
     def fail(self, outage: Outage) -> None:
         """Begin an outage, unless there is one or it is healed for good."""
-        if self._healed or self._mute or not (self._up.is_set() and self._hears.is_set()):
+        is_out = self._mute or self._ill or not (self._up.is_set() and self._hears.is_set())
+        if self._healed or is_out:
             return
         self._faults[f"broker {outage.value}"] += 1
         self._outages += 1
+        if outage not in AWAY:
+            self._ill = outage
+            self._witness.broker_ill(self.name)
+            return
         self._witness.broker_down(self.name)
         if outage is Outage.DOWN:
             self._up = trio.Event()
@@ -152,7 +171,11 @@ class SimBroker:
             self._hears = trio.Event()
 
     def recover(self) -> None:
-        """End the outage. What it has not read or answered it never will: it hangs up."""
+        """End the outage. What it has not read or answered it never will: it hangs up.
+
+        One that was slow still gives the answers that it owes, each when it has to.
+        """
+        self._ill = None
         if self._mute or not self._hears.is_set():
             self._mute = False
             self._serving.cancel()
@@ -228,7 +251,7 @@ class SimBroker:
         ]
         if not all(scan.crc_ok):
             self._witness.complain(f"whole: {self.name} got an item whose CRC is wrong")
-        what = "never" if self._mute else ""
+        what = "never" if self._mute else "" if self._ill is None else self._ill.value
         if not what and chance.random() < self.failing:
             what = chance.choice(_FAILURES)
             self._faults[f"broker: {what}"] += 1
@@ -238,6 +261,10 @@ class SimBroker:
         for message_id, _ in items:
             self._witness.sightings.setdefault(message_id, []).append(sighting)
         if what in {"refuse", "ignore"} or (what == "reset" and chance.random() < 0.5):
+            items = []
+        elif what == "rejecting":
+            code = _REJECTIONS[self._outages % len(_REJECTIONS)]
+            failures += [(message_id, code, "rejected") for message_id, _ in items]
             items = []
         elif what == "busy":
             busy = [item for item in items if chance.random() < 0.5]
@@ -265,6 +292,8 @@ class SimBroker:
         delay_s = chance.uniform(0, 0.3) if chance.random() < 0.1 else 0.0
         if what == "late":
             delay_s = chance.uniform(1, 9)
+        if what == "slow":
+            delay_s = _SLOW_S
         if what == "reset":
             self._network.reset(connection.stream)
         elif what == "cut":

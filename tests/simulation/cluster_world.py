@@ -80,7 +80,7 @@ from meta_server.model import EVERY
 from meta_server.routing import route_of
 from storage import StorageError
 from tests.simulation import independent_reader as reader
-from tests.simulation.broker import Outage, SimBroker
+from tests.simulation.broker import AWAY, SimBroker
 from tests.simulation.cluster_gating import MetaGating
 from tests.simulation.cluster_judge import CONVERGED_S, TOLD_S, ClusterJudge, Wellness
 from tests.simulation.cluster_meta import (
@@ -627,7 +627,7 @@ class ClusterWorld(World):
         due_in_s = (burst.due_ms - self.clock.now_ms()) / 1000
         await trio.sleep(max(due_in_s - chance.uniform(0, 10), 0))
         self.result.faults["operator: route of a hot subject"] += 1
-        first.broker.fail(chance.choice(tuple(Outage)))
+        first.broker.fail(chance.choice(AWAY))
         await trio.sleep(chance.uniform(1, 30))
         await self.meta.reroute("hot", (second.group,))
         await trio.sleep(TOLD_S + chance.uniform(5, 60))

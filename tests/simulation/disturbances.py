@@ -15,10 +15,11 @@ import trio
 
 from delay_server.server import DelayServer
 from storage import DataDirectoryError, StorageFullError, Store
-from tests.simulation.broker import Outage, SimBroker
+from tests.simulation.broker import AWAY, Outage, SimBroker
 from tests.simulation.clock import SimClock
 from tests.simulation.crash import SimNode
 from tests.simulation.deleted import Deleted
+from tests.simulation.determinism import derive
 from tests.simulation.faults import Death
 from tests.simulation.network import SimNetwork
 from tests.simulation.producer import SimProducer
@@ -36,11 +37,14 @@ _SILENT_S_MAX = 100.0
 _HOUR_S = 3600.0
 _OUTAGES_S = ((0.1, 5.0), (1.0, 60.0), (1.0, 60.0), (60.0, 900.0))
 """How long a group may be away that fails alone, one of these ranges."""
+_ILL_SHARE = 0.4
+"""Of the outages of single groups and of several, those in which a group answers nevertheless."""
 
 
 class Surroundings(Protocol):
     """What the disturbances act upon: the world."""
 
+    seed: int
     node: SimNode
     clock: SimClock
     network: SimNetwork
@@ -71,7 +75,8 @@ class Disturbances:
         """Draw them. `weights`: by kind (without the underscore), if not all are to be; `rounds`:
         how many, if that is not to be drawn; `groups_fail_alone`: whether each broker group has
         outages on a schedule of its own as well, unless there are `weights`; `long_outages`: how
-        many of minutes each but the last of several has, whatever the weights."""
+        many of minutes each but the last of several has, whatever the weights. With either, a group
+        that has an outage is away: slow and rejecting ones are drawn where everything is."""
         self._world = world
         self._chance = chance
         self._length_s = length_s
@@ -97,6 +102,9 @@ class Disturbances:
         self._rounds = chance.choices(list(kinds), list(kinds.values()), k=count)
         self._out: set[str] = set()
         """Names of the brokers that something keeps from their work."""
+        self._chance_of_ill = derive(world.seed, "ill brokers")
+        """Of its own: all else is drawn as it was before there were such outages."""
+        self._ill_share = 0.0 if weights or long_outages else _ILL_SHARE
         self._alone: list[tuple[SimBroker, random.Random, list[tuple[float, float]]]] = []
         """Brokers, and after how long each fails next, and for how long."""
         if groups_fail_alone and (long_outages or not weights):
@@ -172,7 +180,7 @@ class Disturbances:
                 world.witness.broker_down(broker.name)
                 world.witness.under_way_s = _SILENT_S_MAX
             else:
-                broker.fail(chance.choice(tuple(Outage)))
+                broker.fail(self._draw_outage(chance))
         try:
             yield
         finally:
@@ -181,6 +189,12 @@ class Disturbances:
                     self._connect(broker.name)
                 broker.recover()
                 self._out.discard(broker.name)
+
+    def _draw_outage(self, chance: random.Random) -> Outage:
+        away, own = chance.choice(AWAY), self._chance_of_ill
+        if own.random() >= self._ill_share:
+            return away
+        return own.choice((Outage.SLOW, Outage.REJECTING))
 
     async def _set_clock(self) -> None:
         chance = self._chance

@@ -208,6 +208,8 @@ def _is_late(witness: Witness) -> bool:
         ("nothing", 41, True),
         ("other broker down", 41, True),
         ("both brokers down", 41, False),
+        ("other broker ill", 41, True),
+        ("both brokers ill", 41, False),
         ("clock set", 41, False),
         ("excused", 41, False),
         ("restart", 41, False),
@@ -220,12 +222,17 @@ def test_what_is_late_is_seen_if_a_broker_was_there(what: str, after_s: float, l
         if what == "started late":
             await trio.sleep(1)
         witness.server_started()
-        witness.broker_down("g1") if "down" in what else None
+        if what.endswith("down"):
+            witness.broker_down("g1")
+        elif what.endswith("ill"):
+            witness.broker_ill("g1")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: _deliver(witness, after_s=after_s))
             await trio.sleep(105)
             if what == "both brokers down":
                 witness.broker_down("g2")
+            elif what == "both brokers ill":
+                witness.broker_ill("g2")
             elif what == "clock set":
                 witness.clock_set(witness.clock.now_ms())
             elif what == "excused":

@@ -6,6 +6,9 @@ from collections import Counter
 import pytest
 import trio
 
+from delay_protocol import ItemCode
+from tests.delay_server.server_rig import Producer, make_item
+from tests.simulation.broker import AWAY, Outage
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disturbances import Disturbances
@@ -143,6 +146,82 @@ def test_an_outage_is_not_ended_by_another_one_of_the_same_broker() -> None:
             assert not any(world.witness.is_down_since(name, 11) for name in others)
         assert not world.witness.is_down_since(broker.name, 1)
         assert not world.network.is_cut_off("server", broker.name)
+
+    run_deterministic(1, main)
+
+
+def test_every_outage_is_drawn_and_those_in_which_a_group_answers_by_a_generator_of_their_own() -> (
+    None
+):
+    world = World(1)
+    drawn: Counter[Outage] = Counter()
+    for seed in range(100):
+        world.seed = seed
+        made = Disturbances(
+            world, derive(seed, "disturbances"), length_s=1, faults=world.result.faults
+        )
+        chance, same = derive(seed, "outages"), derive(seed, "outages")
+        for _ in range(4):
+            outage, away = made._draw_outage(chance), same.choice(AWAY)
+            assert outage in {away, Outage.SLOW, Outage.REJECTING}
+            drawn[outage] += 1
+        assert chance.getstate() == same.getstate()
+    assert set(drawn) == set(Outage)
+    assert min(drawn.values()) >= 50
+    for made in (
+        disturbances(world, "broker_outage"),
+        Disturbances(world, derive(1, "a"), length_s=1, faults=Counter(), long_outages=2),
+    ):
+        chance = derive(1, "outages")
+        assert {made._draw_outage(chance) for _ in range(50)} == set(AWAY)
+
+
+@pytest.mark.parametrize("outage", [Outage.SLOW, Outage.REJECTING])
+def test_a_group_that_is_ill_answers_so_and_is_not_counted_on_until_it_is_well(
+    outage: Outage,
+) -> None:
+    async def main() -> None:
+        world = World(1, scenario=Scenario(groups=(1,)))
+        witness, (broker,) = world.witness, world.brokers
+        broker.failing = 0.0
+
+        async def send(producer: Producer, name: str) -> tuple[float, dict[bytes, tuple[int, str]]]:
+            """Return after how long an item was answered, and how if it was refused."""
+            began_s = trio.current_time()
+            refused = await producer.send(make_item(name, EPOCH_MS))
+            return trio.current_time() - began_s, refused
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(broker.run)
+            producer = Producer(await world.network.node("caller").connect(*broker.address))
+            broker.fail(outage)
+            began_s = trio.current_time()
+            broker.fail(Outage.DOWN)
+            after_s, failures = await send(producer, "m1")
+            await trio.sleep(1)
+            assert not witness.some_broker_was_calm(["g1"], began_s, trio.current_time())
+            assert witness.any_trouble(began_s, trio.current_time())
+            assert not witness.is_down_since("g1", trio.current_time())
+            assert witness.known_brokers() == ["g1"]
+            broker.recover()
+            await trio.sleep(1)
+            now_s = trio.current_time()
+            assert witness.some_broker_was_calm(["g1"], now_s - 0.5, now_s)
+            assert not witness.some_broker_was_calm(["g1"], began_s, now_s)
+            well_s, of_well = await send(producer, "m2")
+            nursery.cancel_scope.cancel()
+        assert (well_s < 1, of_well) == (True, {})
+        if outage is Outage.SLOW:
+            assert 4.9 <= after_s < 5.1
+            assert (failures, witness.received) == ({}, {b"m1", b"m2"})
+            assert not witness.receipts_of[b"m1"][0].sure
+        else:
+            assert after_s < 1
+            assert list(failures) == [b"m1"]
+            assert failures[b"m1"][0] not in {ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK}
+            assert witness.received == {b"m2"}
+        assert world.result.faults[f"broker {outage.value}"] == 1
+        assert not world.result.faults["broker down"]
 
     run_deterministic(1, main)
 

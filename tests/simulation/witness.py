@@ -87,6 +87,8 @@ class Witness:
     """Begin and end of each life of the server; the end of a present one is infinite."""
     _troubles: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """By broker: from when to when it did not do its work."""
+    _ills: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By broker: from when to when it answered, but was not to be counted on."""
     _closed: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """By broker group: from when to when an operator may have held back what goes there."""
     _excuses: list[tuple[float, float]] = field(default_factory=list)
@@ -137,13 +139,18 @@ class Witness:
         self.next_outage.set()
         self.next_outage = trio.Event()
 
+    def broker_ill(self, name: str) -> None:
+        """Note that a broker answers from now on, but all too late, or takes nothing.
+
+        It is not away: the server may well trust it, and queue for it.
+        """
+        self._ills.setdefault(name, []).append((trio.current_time(), math.inf))
+
     def broker_up(self, name: str) -> None:
         """Note that a broker works again."""
-        troubles = self._troubles.get(name, [])
         now_s = trio.current_time()
-        self._troubles[name] = [
-            (from_s, now_s if until_s == math.inf else until_s) for from_s, until_s in troubles
-        ]
+        for times in (self._troubles, self._ills):
+            times[name] = [(from_s, min(until_s, now_s)) for from_s, until_s in times.get(name, [])]
 
     def group_closed(self, name: str) -> None:
         """Note that an operator may have closed or narrowed a group from now on."""
@@ -191,7 +198,10 @@ class Witness:
     def some_broker_was_calm(self, names: Iterable[str], from_s: float, until_s: float) -> bool:
         """Say whether one of the brokers did its work all this time."""
         return any(
-            not _touches(self._troubles.get(name, []) + self._closed.get(name, []), from_s, until_s)
+            not any(
+                _touches(times.get(name, []), from_s, until_s)
+                for times in (self._troubles, self._ills, self._closed)
+            )
             for name in names
         )
 
@@ -202,7 +212,9 @@ class Witness:
 
     def known_brokers(self) -> list[str]:
         """Return the names of all brokers that ever got something, or failed to."""
-        return sorted({receipt.broker for receipt in self.receipts} | set(self._troubles))
+        return sorted(
+            {receipt.broker for receipt in self.receipts} | set(self._troubles) | set(self._ills)
+        )
 
     def lived_through(self, from_s: float, until_s: float) -> bool:
         """Say whether one life of the server lasted all this time."""
@@ -212,7 +224,8 @@ class Witness:
         """Say whether a broker misbehaved in this time, or the server did not live through it."""
         lived = any(began_s <= from_s and until_s < ended_s for began_s, ended_s in self._lives)
         return not lived or any(
-            _touches(times, from_s, until_s) for times in self._troubles.values()
+            _touches(times, from_s, until_s)
+            for times in (*self._troubles.values(), *self._ills.values())
         )
 
     def server_died(self) -> None:
