@@ -182,7 +182,7 @@ def counts(server: "DelayServer") -> dict[str, int]:
         late = schedule.pending_before(now_ms) - elsewhere - (in_wheel if is_due else 0)
         minute_end_ms = (now_ms // MINUTE_MS + 1) * MINUTE_MS
         of_minute = server.wheel.count_before(minute_end_ms)
-        late = max(late, schedule.pending_from(now_ms) - elsewhere - of_minute)
+        late = max(late, schedule.pending_in_minutes(now_ms) - elsewhere - of_minute)
         late = min(max(late, 0), rest)
         shares = _why_on_disk(server, of_lanes, paused, unrouted, around)
         found += _split(late, shares or Counter({of_rest: 1}))
@@ -244,15 +244,15 @@ def _why_on_disk(
     """
     if around.clock_held:
         return Counter({Reason.CLOCK_HELD: 1})
-    stopped = {Reason.PAUSED_SUBJECT: paused, Reason.NO_ROUTE: unrouted}
     if +of_lanes:
-        return +(of_lanes + Counter({why: one.messages for why, one in stopped.items()}))
+        return +of_lanes
     schedule = server.store.schedule
     load_ms = schedule.next_load_ms()
     is_behind = load_ms is not None and load_ms <= around.now_ms
     if is_behind or schedule.jobs or server.filing.taking.locked() or server.lanes.opened:
         return Counter({Reason.LOADING: 1})
-    return Counter({why: max(one.messages, 1) for why, one in stopped.items() if one.subjects})
+    stopped = ((Reason.PAUSED_SUBJECT, paused), (Reason.NO_ROUTE, unrouted))
+    return Counter({why: max(one.messages, 1) for why, one in stopped if one.subjects})
 
 
 def _split(count: int, shares: Mapping[Reason, int]) -> Counter[Reason]:

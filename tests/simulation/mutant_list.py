@@ -1929,7 +1929,10 @@ _STATED = (
         edits=(
             Edit(
                 _EXPLAINING,
-                "        late = max(late, schedule.pending_from(now_ms) - elsewhere - of_minute)\n",
+                (
+                    "        late = max(late, schedule.pending_in_minutes(now_ms) "
+                    "- elsewhere - of_minute)\n"
+                ),
                 "        late = schedule.pending\n",
             ),
         ),

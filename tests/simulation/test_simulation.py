@@ -20,6 +20,7 @@ REGRESSIONS = {
     1: "facts known before the rows they tell of were written: the segment was never sealed",
     15: "killed after the first seal and before the first checkpoint: never started again",
     704: "a torn append behind damage, its durable end lost: kept, since nobody knows what it is",
+    1080: "what a leap of the clock made due was counted as paused beside lanes",
     1150: "what was read for a lane found its room in the sender taken",
     1338: "a clock that leapt made a message due in time that was to be refused",
     2125: "dead before its first step: no life of the server, and nothing it could have broken",
