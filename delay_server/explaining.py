@@ -177,15 +177,16 @@ def counts(server: "DelayServer") -> dict[str, int]:
     elsewhere += settled
     rest = schedule.pending + server.filing.backlog_rows - elsewhere - in_wheel
     if rest > 0:
-        # To a minute's worth: what is elsewhere lies in segments, too, nobody knows in which. At
-        # least what lies where all is due, or where some is and the rest is in the wheel.
-        late = schedule.pending_before(now_ms) - elsewhere - (in_wheel if is_due else 0)
-        minute_end_ms = (now_ms // MINUTE_MS + 1) * MINUTE_MS
-        of_minute = server.wheel.count_before(minute_end_ms)
-        late = max(late, schedule.pending_in_minutes(now_ms) - elsewhere - of_minute)
-        late = min(max(late, 0), rest)
-        shares = _why_on_disk(server, of_lanes, paused, unrouted, around)
-        found += _split(late, shares or Counter({of_rest: 1}))
+        late = 0
+        if shares := _why_on_disk(server, of_lanes, paused, unrouted, around):
+            # To a minute's worth: what is elsewhere lies in segments, too, nobody knows in which.
+            # At least what lies where all is due, or where some is and the rest is in the wheel.
+            late = schedule.pending_before(now_ms) - elsewhere - (in_wheel if is_due else 0)
+            minute_end_ms = (now_ms // MINUTE_MS + 1) * MINUTE_MS
+            of_minute = server.wheel.count_before(minute_end_ms)
+            late = max(late, schedule.pending_in_minutes(now_ms) - elsewhere - of_minute)
+            late = min(max(late, 0), rest)
+            found += _split(late, shares)
         found[of_rest] += rest - late
     # Last: they are done with for the log of what is to be delivered.
     found[Reason.DEAD] = server.dead_letters.pending
@@ -240,10 +241,10 @@ def _why_on_disk(
 
     What becomes due of a subject whose lane comes by it is not seen before it comes, nor what
     became due of one that had such a lane, and may not leave now. So the reasons of what was seen
-    stand for it, each by how much that is. None: nothing stops it.
+    stand for it, each by how much that is. None: nothing stops it but what stops all the rest.
     """
     if around.clock_held:
-        return Counter({Reason.CLOCK_HELD: 1})
+        return Counter()
     if +of_lanes:
         return +of_lanes
     schedule = server.store.schedule
