@@ -25,6 +25,14 @@ def free_port() -> int:
         return port
 
 
+def memory_mib(pid: int, which: str = "VmRSS") -> float:
+    """Return a figure of /proc/PID/status; 0 if it is not there."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(which):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
 class Process:
     """A child that prints a line beginning with `ready`."""
 
@@ -51,10 +59,7 @@ class Process:
 
     def memory_mib(self, which: str = "VmRSS") -> float:
         """Return the resident set; with `RssAnon` without mapped files, which are page cache."""
-        for line in Path(f"/proc/{self.child.pid}/status").read_text().splitlines():
-            if line.startswith(which):
-                return int(line.split()[1]) / 1024
-        return 0.0
+        return memory_mib(self.child.pid, which)
 
     def kill(self) -> None:
         """Send SIGKILL."""

@@ -6,7 +6,6 @@ format `noop`).
 """
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +15,7 @@ from typing import cast
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from benchmarks.processes import memory_mib
 from benchmarks.reconciling import write_logs
 from spark_tools.join_check import check_by_join
 from spark_tools.manifests import source_of_file
@@ -62,13 +62,12 @@ def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
 
 def _memory() -> str:
     """Return the most that Spark's JVM and the largest of its workers have had resident."""
-    most = {"java": 0, "python": 0}
+    most = {"java": 0.0, "python": 0.0}
     for pid in _descendants(os.getpid()):
         name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-        [peak] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text("utf-8"))
         kind = "java" if name == "java" else "python"
-        most[kind] = max(most[kind], int(peak) // 1024)
-    return f"JVM {most['java']} MiB, largest worker {most['python']} MiB"
+        most[kind] = max(most[kind], memory_mib(pid, "VmHWM"))
+    return f"JVM {most['java']:.0f} MiB, largest worker {most['python']:.0f} MiB"
 
 
 def _descendants(pid: int) -> Iterator[int]:

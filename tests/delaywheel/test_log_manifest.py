@@ -11,8 +11,7 @@ from storage.disk import DirectoryDisk
 from storage.manifest import decode_manifest, read_manifest
 from storage.spans import MINUTE_MS
 from tests.damage.directory import populated
-from tests.storage.store_rig import GRACE_MS, StoreRig
-from tests.storage.test_manifest import RULES
+from tests.storage.test_manifest import with_deleted_segments
 
 
 @pytest.fixture(name="data")
@@ -51,13 +50,7 @@ def test_it_is_written_to_a_file_as_a_whole(data: Path, tmp_path: Path) -> None:
 
 
 def test_deleted_segments_of_so_many_days_are_told_of(tmp_path: Path) -> None:
-    rig = StoreRig(5, settings=RULES)
-    rig.open()
-    rig.commit([rig.now_ms + place * MINUTE_MS for place in range(6)])
-    rig.seal_everything()
-    rig.now_ms += 2 * GRACE_MS
-    rig.checkpoint()
-    rig.checkpoint()
+    rig = with_deleted_segments()
     for path, content in rig.disk.contents().items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content)

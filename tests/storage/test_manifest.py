@@ -317,7 +317,8 @@ def test_nothing_is_written_and_the_lock_is_left_alone(files: dict[str, bytes]) 
     assert set(disk.counts) - operations <= {"open_read", "read", "list", "exists", "size"}
 
 
-def test_only_young_deleted_segments_are_told_of() -> None:
+def with_deleted_segments() -> StoreRig:
+    """Return a store of six segments, all of them deleted for their age."""
     rig = StoreRig(5, settings=RULES)
     rig.open()
     rig.commit([rig.now_ms + place * MINUTE_MS for place in range(6)])
@@ -325,6 +326,11 @@ def test_only_young_deleted_segments_are_told_of() -> None:
     rig.now_ms += 2 * GRACE_MS
     rig.checkpoint()
     rig.checkpoint()
+    return rig
+
+
+def test_only_young_deleted_segments_are_told_of() -> None:
+    rig = with_deleted_segments()
     everything = read_manifest(rig.disk, now_ms=rig.now_ms)
     assert everything.faults == ()
     assert [seal.deleted for seal in everything.sealed] == [True] * 6
