@@ -26,6 +26,12 @@ _ROOM_RECHECK_S = 5.0
 """Longest sleep while the sender is full; whoever makes room in it says so."""
 _SLICE_ENTRIES = 2048
 """Entries offered in one go; others run between two of them."""
+_SLICE_BEHIND = 1024
+"""The same of a backlog while others are on time, who wait for it."""
+_TRICKLE_ENTRIES = 128
+_TRICKLE_S = 0.001
+"""The same of a backlog, and how often, while no group has use for more. Others of it may be for
+groups that have; but what is offered faster than it leaves would go back to disk in the end."""
 _FULL_RETRY_S = 1.0
 _ON_TIME_MS_MAX = 1000
 """What became due in a longer span between two looks is a backlog as a whole."""
@@ -55,11 +61,13 @@ class Dispatch:
         lanes: Lanes,
         offer: Offer,
         room: Callable[[], int],
+        is_hungry: Callable[[], bool],
         on_popped: Callable[[], None],
     ) -> None:
         self._wheel = wheel
         self._pacer = pacer
         self._lanes = lanes
+        self._is_hungry = is_hungry
         self._on_popped = on_popped
         self._offer = offer
         self._room = room
@@ -105,15 +113,17 @@ class Dispatch:
                 continue
             reached_ms, self._reached_ms = self._reached_ms, now_ms
             is_backlog = reached_ms is not None and due_ms <= reached_ms
+            slice_max = _SLICE_ENTRIES
             if reached_ms is not None and is_backlog:
-                await self._pop_on_time(reached_ms, now_ms)
+                count = await self._pop_on_time(reached_ms, now_ms)
+                slice_max = self._slice_beside(count)
             room = self._room()
             if not room:
                 # The sender holds as much as it should; the rest waits here, in order.
                 with trio.move_on_after(_ROOM_RECHECK_S):
                     await self._roomier.sleep()
                 continue
-            entries = self._wheel.pop_due(now_ms, min(room, _SLICE_ENTRIES))
+            entries = self._wheel.pop_due(now_ms, min(room, slice_max))
             next_ms = self._wheel.next_due_ms()
             if is_backlog or next_ms is None or next_ms > now_ms:
                 self._admit(entries, room, late=is_backlog)
@@ -125,14 +135,24 @@ class Dispatch:
                 await self._pop_between(since_ms, now_ms)
             self._on_popped()
             # Others run between slices of a large burst.
-            await trio.lowlevel.checkpoint()
+            await trio.sleep(_TRICKLE_S if slice_max == _TRICKLE_ENTRIES else 0)
 
-    async def _pop_on_time(self, reached_ms: int, now_ms: int) -> None:
-        """Offer what has become due since the latest look, if that was just now."""
+    def _slice_beside(self, on_time: int) -> int:
+        """Return how much of a backlog to offer beside so much that is on time."""
+        if not self._is_hungry():
+            return _TRICKLE_ENTRIES
+        return _SLICE_BEHIND if on_time else _SLICE_ENTRIES
+
+    async def _pop_on_time(self, reached_ms: int, now_ms: int) -> int:
+        """Offer what has become due since the latest look, if that was just now.
+
+        Return how much that was.
+        """
         if now_ms > reached_ms + _ON_TIME_MS_MAX:
             await self._begin_backlog(now_ms)
         elif now_ms > reached_ms:
-            await self._pop_between(reached_ms, now_ms)
+            return await self._pop_between(reached_ms, now_ms)
+        return 0
 
     async def _begin_backlog(self, until_ms: int) -> None:
         """Have all that is due by then be the backlog; others run between the steps."""
@@ -141,15 +161,21 @@ class Dispatch:
             for _ in self._wheel.begin_backlog(until_ms):
                 await trio.lowlevel.checkpoint()
 
-    async def _pop_between(self, after_ms: int, now_ms: int) -> None:
-        """Offer what has become due in between of subjects with little of it, on time."""
+    async def _pop_between(self, after_ms: int, now_ms: int) -> int:
+        """Offer what has become due in between of subjects with little of it, on time.
+
+        Return how much that was.
+        """
+        count = 0
         limit = min(self._room(), _SLICE_ENTRIES)
         with trio.CancelScope(shield=True):
             for due in self._wheel.pop_between(after_ms, now_ms, limit):
                 if due is None:
                     await trio.lowlevel.checkpoint()
                 else:
+                    count += len(due)
                     self._admit(due, self._room(), late=False)
+        return count
 
     def _no_backlog(self) -> None:
         self._reached_ms = None

@@ -281,6 +281,7 @@ class DelayServer:
             offer=self._offer,
             # What is being read for a lane has its place already.
             room=lambda: max(self._room - self.draining.reserved, 0),
+            is_hungry=self.sender.is_hungry,
             on_popped=self._popped,
         )
         self.filing = Filing(
@@ -627,6 +628,7 @@ class DelayServer:
 
     def _popped(self) -> None:
         """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
+        self.sender.hand_out()
         self.filing.wheel_has_shrunk()
         if self.lanes.anyone_waits:
             self.draining.wake()

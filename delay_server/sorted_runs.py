@@ -43,6 +43,8 @@ RUN_ROWS_MAX: Final = 32_768
 NEVER: Final = 2**63 - 1
 """A due time after every other."""
 
+_NO_SUBJECTS: Final = np.empty(0, np.uint32)
+
 _AFTER_ALL: Final[Key] = (NEVER, NEVER)
 """Keys here are (due_ms, sequence), the order of entries."""
 
@@ -119,6 +121,9 @@ class _Run:
 
     def between(self, after_ms: int, now_ms: int) -> tuple[int, int]:
         """Return where the rows held begin and end that are due after the one and by the other."""
+        # Of a backlog there are many runs of which nothing is: that is known without a search.
+        if self.last[0] <= after_ms or self.head[0] > now_ms:
+            return self.start, self.start
         first = bisect_right(self.due_ms, after_ms, self.start, self.end)
         return first, bisect_right(self.due_ms, now_ms, first, self.end)
 
@@ -221,9 +226,11 @@ class SortedRuns:
         columns: list[npt.NDArray[np.uint32]] = []
         looked = 0
         for run, first, end in spans:
+            if first == end:
+                columns.append(_NO_SUBJECTS)
+                continue
             columns.append(np.ascontiguousarray(run.rows[first:end].view(ENTRY)["subject"]))
-            if first < end:
-                counts += np.bincount(columns[-1], minlength=subjects)
+            counts += np.bincount(columns[-1], minlength=subjects)
             looked += end - first
             if looked >= STEP_ROWS:
                 looked = 0
@@ -233,8 +240,7 @@ class SortedRuns:
         left: list[Rows] = []
         runs: list[_Run] = []
         for (run, first, end), column in zip(spans, columns, strict=True):
-            chosen = goes[column]
-            if not np.count_nonzero(chosen):
+            if first == end or not np.count_nonzero(chosen := goes[column]):
                 if run is front:
                     self._front = front
                 else:

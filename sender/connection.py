@@ -59,9 +59,11 @@ class End(Enum):
 class Request:
     """A request in flight. What it was sent with is kept for its answer: a retry reads it anew."""
 
-    __slots__ = ("answer_bytes_max", "batch", "items", "sent_at", "size")
+    __slots__ = ("answer_bytes_max", "batch", "is_beside", "items", "sent_at", "size")
 
-    def __init__(self, batch: Batch, items: Items, size: int, *, remark_bytes: int) -> None:
+    def __init__(
+        self, batch: Batch, items: Items, size: int, *, remark_bytes: int, is_beside: bool = False
+    ) -> None:
         self.batch = batch
         self.items = items
         """As read, to find out whom an answer means; those of the batch are not empty."""
@@ -73,6 +75,8 @@ class Request:
         """Bytes of the frame that answers it."""
         self.sent_at = 0.0
         """When the first byte went out, in trio's time."""
+        self.is_beside = is_beside
+        """Whether it is a small one between the large ones of a backlog."""
 
 
 class RequestSource(Protocol):

@@ -27,6 +27,7 @@ from delay_protocol import (
 from delay_transport import Clock, Network, TransportError
 from delay_transport.backoff import Backoff
 from sender.answers import Codes, Items, is_broker_sick, item_codes, permanent
+from sender.bulk_turns import BulkTurns
 from sender.circuit import Change, Circuit, CircuitLimits, CircuitState, Event, Failure
 from sender.config import BrokerGroup, SenderConfig
 from sender.connection import BrokerConnection, End, Request
@@ -135,6 +136,7 @@ class Group:
         chance: random.Random,
         read_items: ReadItems,
         exchange: Exchange,
+        turns: BulkTurns,
         gate: GroupGate = OPEN_GATE,
     ) -> None:
         self.name = target.name
@@ -151,6 +153,9 @@ class Group:
         self._chance = chance
         self._read_items = read_items
         self._exchange = exchange
+        self._turns = turns
+        self._sent_little = False
+        """Whether the latest request was a small one beside the large ones of a backlog."""
         wait = Backoff(base_s=config.reconnect_base_s, max_s=config.reconnect_max_s)
         self._circuit = Circuit(
             CircuitLimits(
@@ -238,6 +243,11 @@ class Group:
         if self._is_trial:
             return self._takes and self.load < self._config.trial_items
         return self._takes
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether little waits for the group for what it can be sent in a while."""
+        return self._takes and not self._is_trial and self.queued <= self._queue_items // 2
 
     @property
     def _takes(self) -> bool:
@@ -573,22 +583,45 @@ class Group:
         A connection asks when it begins and after every answer: so this is also where the exchange
         hears that there is room again.
         """
-        config = self._config
         ready = None
         while ready is None and self._may_send():
-            batch = self._queue.take(
-                items_max=self._items_allowed(),
-                bytes_max=min(config.batch_bytes, self._bytes_max() - self._in_flight_bytes),
-                any_size=not self.in_flight,
-            )
+            batch, is_beside = self._next_batch()
             if batch is None:
                 break
             if self._queue.count > self._queue_items // 2:
                 self._tell_lanes_of_room(batch)
-            ready = self._build(batch)
+            ready = self._build(batch, is_beside=is_beside)
         if self._queue.count <= self._queue_items // 2:
             self._exchange.room_changed(self.number)
         return ready
+
+    def _next_batch(self) -> tuple[Batch | None, bool]:
+        """Take the entries of the next request out of the queue; say if it is a small one beside.
+
+        Where there is much of some lanes, what there is little of goes first, in a request of its
+        own, and the rest when it is this group's turn to make a large one; but no second small one
+        while it is.
+        """
+        config = self._config
+        items_max = self._items_allowed()
+        bytes_max = min(config.batch_bytes, self._bytes_max() - self._in_flight_bytes)
+        if min(self._queue.count, items_max) > config.lane_turn_items:
+            now = trio.current_time()
+            if not (self._sent_little and self._turns.take(self.number, now, self.wake)):
+                little = self._queue.take_little(
+                    lane_items_max=config.lane_turn_items // 4,
+                    items_max=config.lane_turn_items,
+                    bytes_max=bytes_max,
+                )
+                if little is not None:
+                    self._sent_little = True
+                    self._turns.small_sent(now)
+                    return little, True
+                if not self._turns.take(self.number, now, self.wake):
+                    return None, False
+            self._sent_little = False
+        any_size = not self.in_flight
+        return self._queue.take(items_max=items_max, bytes_max=bytes_max, any_size=any_size), False
 
     def _items_allowed(self) -> int:
         """Return how many items the next request may have."""
@@ -625,12 +658,14 @@ class Group:
             )
         else:
             assert self._connection is not None
-            self._window.answered(
-                now=now,
-                sent_at=request.sent_at,
-                items=len(request.batch),
-                was_full=len(self._connection.in_flight) + 1 >= self._window.requests,
-            )
+            # How quickly a few are taken says nothing of how the large ones beside them are.
+            if not request.is_beside:
+                self._window.answered(
+                    now=now,
+                    sent_at=request.sent_at,
+                    items=len(request.batch),
+                    was_full=len(self._connection.in_flight) + 1 >= self._window.requests,
+                )
             if answer.body:
                 self._answered_in_part(request, answer.body, now)
             else:
@@ -674,7 +709,7 @@ class Group:
             return self._takes and not requests
         return self._takes and requests < self._window.requests
 
-    def _build(self, batch: Batch) -> tuple[Request, bytes | memoryview] | None:
+    def _build(self, batch: Batch, *, is_beside: bool) -> tuple[Request, bytes | memoryview] | None:
         """Read the items of a batch anew and make a request of those that may be sent.
 
         None if there are none: an empty request would be answered with success.
@@ -707,7 +742,8 @@ class Group:
         self._in_flight_bytes += len(body)
         self._counts.requests += 1
         remark_bytes = self._config.answer_remark_bytes
-        return Request(batch, items, len(body), remark_bytes=remark_bytes), body
+        request = Request(batch, items, len(body), remark_bytes=remark_bytes, is_beside=is_beside)
+        return request, body
 
     def _answered_in_part(self, request: Request, answer: bytes, now: float) -> None:
         """Look up what an answer that lists failures says about each item."""

@@ -113,6 +113,26 @@ class LaneQueue:
             items_max -= count
         return joined(parcels) if parcels else None
 
+    def take_little(self, *, lane_items_max: int, items_max: int, bytes_max: int) -> Batch | None:
+        """Take all of lanes with no more than so many entries, if not all of them are such.
+
+        None if there are none, or nothing of them fits. They do not wait for their turns.
+        """
+        little = [lane for lane in self._turns if self._lanes[lane].count <= lane_items_max]
+        if not little or len(little) == len(self._turns):
+            return None
+        parcels: list[Parcel] = []
+        for lane in little:
+            queue = self._lanes[lane]
+            before = queue.count
+            bytes_max = queue.take(parcels, items_max, bytes_max, any_size=False)
+            items_max -= before - queue.count
+            self.count -= before - queue.count
+            if queue.count:
+                break
+            self.take_lane(lane)
+        return joined(parcels) if parcels else None
+
     def parcels(self) -> Iterator[Parcel]:
         """Yield everything, which stays."""
         for queue in self._lanes.values():

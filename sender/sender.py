@@ -27,6 +27,7 @@ from delay_protocol import Hello
 from delay_transport import Clock, Network
 from delay_transport.backoff import Backoff
 from sender.answers import Codes, misrouted, permanent
+from sender.bulk_turns import BulkTurns
 from sender.config import BrokerGroup, SenderConfig, check_groups
 from sender.dead import OnDead, Refusals, nobody
 from sender.gates import OPEN_GATE, GroupGate
@@ -135,6 +136,7 @@ class Sender:
         )
         self._routing = routing or Weighted(batch_items=config.batch_items)
         self._routes = routes
+        self._turns = BulkTurns()
         self._make_group = partial(
             Group,
             hello=hello,
@@ -144,6 +146,7 @@ class Sender:
             chance=chance,
             read_items=read_items,
             exchange=self,
+            turns=self._turns,
         )
         self._gates: dict[str, GroupGate] = {}
         """What operators allow, by the group's name; also of groups that are not there."""
@@ -190,6 +193,13 @@ class Sender:
     def room(self) -> int:
         """How many more entries should be offered for now; the rest is better left on disk."""
         return max(0, self._config.entries_max - self.unsent().total)
+
+    def is_hungry(self) -> bool:
+        """Hand out what waits, and say whether a group could do with more."""
+        self.hand_out()
+        if self._waiting.next_lane is not None:
+            return False
+        return any(group.is_hungry for group in self._groups)
 
     def unsent(self) -> Unsent:
         """Return how many entries wait, and for what."""
@@ -349,6 +359,11 @@ class Sender:
             self._waiting.append(first_try(entries, lane=late_of(lane) if late else lane))
             self._tend_now.set()
 
+    def hand_out(self) -> None:
+        """Queue with the groups what was offered, now and not only when run() has its turn."""
+        if self._nursery is not None and not (self._is_draining or self._misplaced):
+            self._hand_out()
+
     def pause(self) -> None:
         """Send nothing until resume(); what is in flight is answered meanwhile."""
         self.is_paused = True
@@ -363,12 +378,16 @@ class Sender:
         """Deliver until drained or cancelled. Does not wait for any broker to be ready."""
         self._stopped = trio.Event()
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                for group in self._groups:
-                    nursery.start_soon(self._run_group, group, name=f"sender group {group.name}")
-                nursery.start_soon(self._tend, name="sender")
-                task_status.started()
+            async with trio.open_nursery() as beside:
+                beside.start_soon(self._turns.run, name="sender turns")
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    for group in self._groups:
+                        name = f"sender group {group.name}"
+                        nursery.start_soon(self._run_group, group, name=name)
+                    nursery.start_soon(self._tend, name="sender")
+                    task_status.started()
+                beside.cancel_scope.cancel()
         finally:
             self._nursery = None
             self._stopped.set()

@@ -46,6 +46,8 @@ class Bench:
         self.late: list[bool] = []
         """Whether it was offered as late."""
         self.room = 1_000_000
+        self.is_hungry = True
+        """Whether a group has use for more of a backlog."""
         self.on_popped: Callable[[], object] = lambda: None
         self.dispatch = Dispatch(
             wheel=self.wheel,
@@ -53,6 +55,7 @@ class Bench:
             lanes=Lanes(LaneLimits()),
             offer=self._offer,
             room=lambda: self.room,
+            is_hungry=lambda: self.is_hungry,
             on_popped=self._popped,
         )
 
@@ -227,6 +230,35 @@ async def test_what_is_due_now_goes_before_a_backlog_which_is_offered_as_late() 
         ]
         assert on_time
         assert not any(on_time)
+
+
+async def test_a_backlog_of_which_nobody_wants_more_trickles_and_what_is_on_time_leaves() -> None:
+    async with bench() as b:
+        b.is_hungry = False
+        due_ms = EPOCH_MS + 1000
+        burst = entries_of([due_ms] * 50_000)
+        burst["subject"] = 1
+        b.wheel.add(burst)
+        later = entries_of([due_ms + 10 * n for n in range(1, 11)], first=50_001)
+        later["subject"] = 2 + np.arange(10)
+        b.wheel.add(later)
+        b.dispatch.wheel_has_grown()
+        await trio.sleep(1.1)
+        trickled = len(b.offered)
+        # 128 each ms: others of it may be for groups that want more.
+        assert 10_000 <= trickled <= 14_000
+        late_by = {
+            sequence: now - due
+            for (now, sequences, dues) in b.offers
+            for sequence, due in zip(sequences, dues, strict=True)
+            if sequence > 50_000
+        }
+        assert sorted(late_by) == list(range(50_001, 50_011))
+        assert max(late_by.values()) <= 1
+        # As soon as somebody wants more it leaves at once.
+        b.is_hungry = True
+        await trio.sleep(0.01)
+        assert len(b.offered) == 50_010
 
 
 async def test_a_backlog_that_has_left_makes_nothing_late_that_comes_after_it() -> None:

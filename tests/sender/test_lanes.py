@@ -99,6 +99,27 @@ def test_a_parcel_taken_for_the_hand_out_ends_with_the_turn() -> None:
     ]
 
 
+def test_what_there_is_little_of_leaves_before_what_there_is_much_of_and_nothing_else() -> None:
+    queue = LaneQueue(turn_items=256)
+    queue.append(parcel_of(range(5000), lane=1))
+    queue.append(parcel_of(range(3), lane=2))
+    queue.append(parcel_of(range(65), lane=3))
+    queue.append(parcel_of(range(64), lane=4))
+
+    def little() -> list[tuple[int, int]] | None:
+        batch = queue.take_little(lane_items_max=64, items_max=256, bytes_max=ANY_BYTES)
+        return None if batch is None else list(batch.lanes)
+
+    assert little() == [(2, 3), (4, 64)]
+    assert little() is None
+    assert take(queue, 400) == [(1, 256), (3, 65), (1, 79)]
+    queue.append(parcel_of(range(64), lane=5))
+    assert [take(queue, 5000) for _ in range(2)] == [[(1, 256), (5, 64), (1, 4409)], []]
+    queue.append(parcel_of(range(64), lane=5))
+    queue.append(parcel_of(range(64), lane=6))
+    assert little() is None, "there is nothing but little"
+
+
 def test_an_empty_lane_is_forgotten() -> None:
     queue = LaneQueue(turn_items=10)
     for lane in range(1000):
@@ -252,6 +273,18 @@ class Model:
             self.gone(lane)
             del self.waiting[lane]
 
+    def went_between(self, lane: int, numbers: Sequence[int]) -> None:
+        """Take what leaves without a turn, which is owed nothing and counts for nobody."""
+        assert lane not in self.aside
+        assert numbers == [self.waiting[lane].popleft() for _ in numbers], "order within the lane"
+        if lane in self.due_within:
+            left, before = self.due_within.pop(lane)
+            if left > len(numbers):
+                self.due_within[lane] = (left - len(numbers), before)
+        if not self.waiting[lane]:
+            self.gone(lane)
+            del self.waiting[lane]
+
     def gone(self, lane: int) -> None:
         """Forget what a lane without turns is owed."""
         del self.behind[lane]
@@ -278,6 +311,7 @@ CALLS = st.lists(
         st.tuples(st.just("prepend"), LANES, st.integers(0, 8)),
         st.tuples(st.just("take"), st.integers(1, 20), st.integers(1, 60)),
         st.tuples(st.just("take"), st.integers(1, 20), st.just(ANY_BYTES)),
+        st.tuples(st.just("take little"), st.integers(1, 20), st.integers(1, 60)),
         st.tuples(st.just("take alike"), st.integers(1, 20), st.integers(0, 3)),
         st.tuples(st.just("set aside"), st.integers(1, 20), st.integers(0, 20)),
         st.tuples(st.just("bring back"), LANES, st.integers(0, 5)),
@@ -305,6 +339,8 @@ class Play:
                 self.queue.prepend(parcels)
             case "take":
                 self._take(number, other)
+            case "take little":
+                self._take_little(number, other)
             case "take alike" | "set aside":
                 if self.queue.next_lane is not None:
                     self._take_alike(number, None if what == "take alike" else other)
@@ -332,6 +368,21 @@ class Play:
         lanes = [lane for lane, count in batch.lanes for _ in range(count)]
         for lane, number in zip(lanes, batch.entries["sequence"].tolist(), strict=True):
             self.model.went(lane, number)
+
+    def _take_little(self, items_max: int, bytes_max: int) -> None:
+        with_turns = self.model.waiting.keys() - self.model.aside
+        little = {lane for lane in with_turns if len(self.model.waiting[lane]) <= 3}
+        batch = self.queue.take_little(lane_items_max=3, items_max=items_max, bytes_max=bytes_max)
+        if batch is None:
+            # The first of them may be larger than that.
+            assert not little or little == with_turns or bytes_max < 13
+            return
+        assert little != with_turns
+        assert len(batch) <= items_max
+        assert int(batch.entries["size"].sum()) <= bytes_max
+        for parcel in batch.by_lane():
+            assert parcel.lane in little
+            self.model.went_between(parcel.lane, parcel.entries["sequence"].tolist())
 
     def _take_alike(self, items_max: int, keep: int | None) -> None:
         """Take of one lane; with `keep` all but so many go back and the lane is set aside."""
