@@ -220,6 +220,9 @@ class SortedRuns:
         """
         front = self._front
         spans = [(run, *run.between(after_ms, now_ms)) for run in self._all_runs()]
+        if all(first == end for _, first, end in spans):
+            yield np.empty(0, RAW)
+            return
         # What is added meanwhile must not be merged with these.
         self._front, self._runs, self._runs_head = None, [], _AFTER_ALL
         counts = np.zeros(subjects, np.int64)

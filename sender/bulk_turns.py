@@ -52,6 +52,11 @@ class BulkTurns:
         self._more.wake()
         return False
 
+    def forget(self, number: int) -> None:
+        """Hear that there is no such group any more, nor will be."""
+        self._waiting.pop(number, None)
+        self._granted.discard(number)
+
     async def run(self) -> None:
         """Give one turn in each round; ends only when it is cancelled."""
         while True:

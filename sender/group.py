@@ -156,6 +156,8 @@ class Group:
         self._turns = turns
         self._sent_little = False
         """Whether the latest request was a small one beside the large ones of a backlog."""
+        self._head_waits = False
+        """Whether what is next did not fit beside what is in flight: nothing goes before it."""
         wait = Backoff(base_s=config.reconnect_base_s, max_s=config.reconnect_max_s)
         self._circuit = Circuit(
             CircuitLimits(
@@ -247,7 +249,10 @@ class Group:
     @property
     def is_hungry(self) -> bool:
         """Whether little waits for the group for what it can be sent in a while."""
-        return self._takes and not self._is_trial and self.queued <= self._queue_items // 2
+        if not self._takes or self._is_trial or self.queued > self._queue_items // 2:
+            return False
+        # A slow one is given a few at a time, and what is more goes back.
+        return not self.is_slow(trio.current_time())
 
     @property
     def _takes(self) -> bool:
@@ -600,12 +605,12 @@ class Group:
 
         Where there is much of some lanes, what there is little of goes first, in a request of its
         own, and the rest when it is this group's turn to make a large one; but no second small one
-        while it is.
+        while it is. What is too large to go beside anything in flight is not overtaken at all.
         """
         config = self._config
         items_max = self._items_allowed()
         bytes_max = min(config.batch_bytes, self._bytes_max() - self._in_flight_bytes)
-        if min(self._queue.count, items_max) > config.lane_turn_items:
+        if not self._head_waits and min(self._queue.count, items_max) > config.lane_turn_items:
             now = trio.current_time()
             if not (self._sent_little and self._turns.take(self.number, now, self.wake)):
                 little = self._queue.take_little(
@@ -621,7 +626,9 @@ class Group:
                     return None, False
             self._sent_little = False
         any_size = not self.in_flight
-        return self._queue.take(items_max=items_max, bytes_max=bytes_max, any_size=any_size), False
+        batch = self._queue.take(items_max=items_max, bytes_max=bytes_max, any_size=any_size)
+        self._head_waits = batch is None
+        return batch, False
 
     def _items_allowed(self) -> int:
         """Return how many items the next request may have."""

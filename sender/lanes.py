@@ -4,7 +4,8 @@ A lane is a number that whoever offers entries gives them: a subject with very m
 of its own, all others share lane 0. Within a lane entries keep their order. Between lanes this is
 deficit round robin: each turn is worth so many entries, and a turn that a request cuts short goes
 on with the next one. A lane in which nothing waits is forgotten; one that comes (again) waits for
-one turn of each other lane at most. Every call costs the same however many entries and lanes wait.
+one turn of each other lane at most. Every call costs the same however many entries and lanes wait,
+but for take_little(), which looks at each lane that has a turn.
 
 Those who offer number lanes from 0 on. What is late of a lane has a lane beside it, see late_of().
 """
@@ -116,9 +117,14 @@ class LaneQueue:
     def take_little(self, *, lane_items_max: int, items_max: int, bytes_max: int) -> Batch | None:
         """Take all of lanes with no more than so many entries, if not all of them are such.
 
-        None if there are none, or nothing of them fits. They do not wait for their turns.
+        None if there are none, or nothing of them fits. They do not wait for their turns. Lanes of
+        what is late do.
         """
-        little = [lane for lane in self._turns if self._lanes[lane].count <= lane_items_max]
+        little = [
+            lane
+            for lane in self._turns
+            if self._lanes[lane].count <= lane_items_max and lane == lane_of(lane)
+        ]
         if not little or len(little) == len(self._turns):
             return None
         parcels: list[Parcel] = []
@@ -130,7 +136,10 @@ class LaneQueue:
             self.count -= before - queue.count
             if queue.count:
                 break
-            self.take_lane(lane)
+            del self._lanes[lane]
+        if self._turns[0] not in self._lanes:
+            self._left = self._turn_items
+        self._turns = deque(lane for lane in self._turns if lane in self._lanes)
         return joined(parcels) if parcels else None
 
     def parcels(self) -> Iterator[Parcel]:

@@ -344,6 +344,7 @@ class Sender:
         """Forget a group of which nothing is left."""
         self._leaving.remove(group)
         del self._by_number[group.number]
+        self._turns.forget(group.number)
 
     def offer(self, entries: Entries, *, lane: int = 0, late: bool = False) -> None:
         """Take due entries, in the order in which they should be sent. The array is not copied.
@@ -362,6 +363,9 @@ class Sender:
     def hand_out(self) -> None:
         """Queue with the groups what was offered, now and not only when run() has its turn."""
         if self._nursery is not None and not (self._is_draining or self._misplaced):
+            if self._retries.count or self._early.count:
+                # What has waited long enough by now is older.
+                self._release()
             self._hand_out()
 
     def pause(self) -> None:
@@ -380,17 +384,21 @@ class Sender:
         try:
             async with trio.open_nursery() as beside:
                 beside.start_soon(self._turns.run, name="sender turns")
-                async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
-                    for group in self._groups:
-                        name = f"sender group {group.name}"
-                        nursery.start_soon(self._run_group, group, name=name)
-                    nursery.start_soon(self._tend, name="sender")
-                    task_status.started()
+                try:
+                    await self._run_groups(task_status)
+                finally:
+                    self._nursery = None
                 beside.cancel_scope.cancel()
         finally:
-            self._nursery = None
             self._stopped.set()
+
+    async def _run_groups(self, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for group in self._groups:
+                nursery.start_soon(self._run_group, group, name=f"sender group {group.name}")
+            nursery.start_soon(self._tend, name="sender")
+            task_status.started()
 
     async def drain(self, *, deadline: float) -> int:
         """Send nothing more, wait for what is in flight, close the connections; run() returns.

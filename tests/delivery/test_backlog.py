@@ -121,6 +121,46 @@ async def test_memory_stays_that_of_the_index_while_brokers_stall(
             assert status.queued <= 512
 
 
+@pytest.mark.parametrize("window", [1, 2, 4])
+async def test_small_ones_do_not_go_before_what_is_too_large_to_go_beside_others_for_ever(
+    window: int,
+) -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = lambda _: Reply(delay_s=0.005)
+
+    config = SenderConfig(
+        batch_bytes=16_384, in_flight_requests_start=window, in_flight_requests_max=window
+    )
+    async with rig_of(config=config, setup=setup) as rig:
+        await trio.sleep(0.1)
+        rig.offer(50, lane=0)
+        rig.offer(1, size=30_000, lane=1)
+        rig.offer(450, lane=1)
+        for _ in range(100):
+            # Always a few of another lane, by which nobody waits for them.
+            rig.offer(1, lane=0)
+            await trio.sleep(0.002)
+        of_backlog = {n for n in numbers(rig) if 50 <= n < 501}
+        assert len(of_backlog) == 451
+        rig_order = [n for n in numbers(rig) if 50 <= n < 501]
+        assert rig_order == sorted(rig_order)
+
+
+async def test_what_was_held_while_the_clock_was_behind_goes_before_what_is_due_after_it() -> None:
+    async with rig_of() as rig:
+        await trio.sleep(0.1)
+        held = rig.offer(3)
+        rig.wall.step(-5_000)
+        await trio.sleep(4)
+        assert rig.delivered() == []
+        rig.wall.step(1_500)
+        newer = rig.offer(3)
+        rig.sender.hand_out()
+        await trio.sleep(1)
+        expected = [*held["sequence"].tolist(), *newer["sequence"].tolist()]
+        assert rig.delivered() == expected
+
+
 # Order.
 
 

@@ -101,3 +101,19 @@ async def test_nobody_waits_for_a_group_that_asked_and_went_away() -> None:
     assert groups.turns.take(2, now, lambda: None)
     assert groups.turns.take(1, now, lambda: None)
     assert not groups.turns.take(1, now, lambda: None), "it has had its turn"
+
+
+async def test_of_a_group_that_is_gone_nothing_is_kept() -> None:
+    turns = BulkTurns()
+    now = trio.current_time()
+    turns.small_sent(now)
+    woken: list[int] = []
+    assert turns.take(0, now, lambda: None)
+    assert not turns.take(1, now, lambda: woken.append(1))
+    assert not turns.take(2, now, lambda: woken.append(2))
+    turns.forget(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert woken == [2]
