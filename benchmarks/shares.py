@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 
 from benchmarks.pictures import Chart, Colour
-from tests.delivery.shares_rig import FAULTS, STEP_S, Play, Story, told, until_s
+from tests.delivery.shares_rig import FAULTS, STEP_S, Play, Story, told
 
 COLOURS: list[Colour] = [(70, 110, 180), (220, 120, 30), (110, 170, 90), (190, 170, 210)]
 
@@ -51,7 +51,7 @@ def main() -> None:
     for fault in ("", *FAULTS):
         name = fault or "all are well"
         path = directory / f"{name.replace(' ', '-')}.png"
-        story = told(Play(fault=fault, until_s=until_s(fault)))
+        story = told(Play(fault=fault))
         picture(story, name).write(path)
         print(f"{path}: {story.late_share(0, story.play.until_s):.2%} later than 10 ms")
 

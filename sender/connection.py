@@ -59,7 +59,17 @@ class End(Enum):
 class Request:
     """A request in flight. What it was sent with is kept for its answer: a retry reads it anew."""
 
-    __slots__ = ("answer_bytes_max", "batch", "is_beside", "items", "sent_at", "size")
+    __slots__ = (
+        "answer_bytes_max",
+        "batch",
+        "is_beside",
+        "is_further",
+        "is_overtaken",
+        "is_trial",
+        "items",
+        "sent_at",
+        "size",
+    )
 
     def __init__(
         self, batch: Batch, items: Items, size: int, *, remark_bytes: int, is_beside: bool = False
@@ -77,6 +87,13 @@ class Request:
         """When the first byte went out, in trio's time."""
         self.is_beside = is_beside
         """Whether it is a small one between the large ones of a backlog."""
+        self.is_trial = self.is_further = self.is_overtaken = False
+        """See sender/trials.py."""
+
+    @property
+    def count(self) -> int:
+        """Its items."""
+        return len(self.batch)
 
 
 class RequestSource(Protocol):
@@ -145,7 +162,18 @@ class BrokerConnection:
         self._end: tuple[End, str] | None = None
 
     def waits_since(self) -> float | None:
-        """Return when what waits longest for its answer was sent; None if nothing waits."""
+        """Return when what waits longest for its answer was sent; None if nothing waits.
+
+        What was overtaken by a later answer does not count.
+        """
+        for request in self.in_flight.values():
+            if request is None:
+                return self._heartbeat_sent_at
+            if not request.is_overtaken:
+                return request.sent_at
+        return None
+
+    def _oldest_since(self) -> float | None:
         for oldest in self.in_flight.values():
             return self._heartbeat_sent_at if oldest is None else oldest.sent_at
         return None
@@ -159,6 +187,10 @@ class BrokerConnection:
         if self._retiring is None:
             self._retiring = (end, detail)
         self._end_if_retired()
+
+    def cut(self, end: End, detail: str) -> None:
+        """End now; what is in flight stays in there."""
+        self._finish(end, detail)
 
     async def greet(self, hello: bytes, *, timeout_s: float) -> Frame | None:
         """Send the HELLO and return its answer; None if there was none before the peer closed.
@@ -285,18 +317,21 @@ class BrokerConnection:
         """
         while True:
             # Times ascend in the order of sending.
-            while (since := self.waits_since()) is None:
+            while (oldest := self._oldest_since()) is None:
                 self._sent = trio.Event()
                 await self._sent.wait()
-            is_told = since <= self._stalled_until
+            since = self.waits_since()
             # What is told of may be answered any time, and then others are what waits longest.
-            look_at = (trio.current_time() if is_told else since) + self._stall_s
-            await trio.sleep_until(min(look_at, since + self._request_timeout_s))
+            if since is None or since <= self._stalled_until:
+                since = trio.current_time()
+            look_at = since + self._stall_s
+            await trio.sleep_until(min(look_at, oldest + self._request_timeout_s))
             now = trio.current_time()
-            while (since := self.waits_since()) is not None:
-                if since + self._request_timeout_s > now:
+            while (oldest := self._oldest_since()) is not None:
+                if oldest + self._request_timeout_s > now:
                     break
                 self._source.timed_out(self.in_flight.pop(next(iter(self.in_flight))))
+            since = self.waits_since()
             if since is not None and self._stalled_until < since and since + self._stall_s <= now:
                 self._stalled_until = since
                 self._source.stalled()

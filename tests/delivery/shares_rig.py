@@ -191,14 +191,6 @@ FAULTS: dict[str, Callable[[_Model], None]] = {
 _CUTTING = {"black hole", "refuses connections"}
 """With these the connection is lost."""
 
-LONG_IN_FLIGHT = {"answers after 4.9 s", "silent"}
-"""The last probe of these has its answer, or is given up, only so long after they are well."""
-
-
-def until_s(fault: str) -> float:
-    """Return how long to play a fault so that the end shows shares as they were before."""
-    return 25.0 if fault in LONG_IN_FLIGHT else 20.0
-
 
 def told(play: Play, config: SenderConfig | None = None) -> Story:
     """Play it; the same play is the same story."""

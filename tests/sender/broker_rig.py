@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import trio
 from trio.testing import memory_stream_pair
 
@@ -514,6 +515,29 @@ class Rig:
         ended = sorted(self.delivered() + self.damages)
         assert ended == list(range(self.offered))
         assert self.sender.unsent().total == 0
+
+
+class TableRoutes:
+    """The lane of a subject is its number, until it is moved; the groups of a lane stand here."""
+
+    def __init__(self, groups: dict[int, list[str]]) -> None:
+        self.groups = groups
+        self.lanes = np.arange(64, dtype=np.int32)
+        self.refusals: list[tuple[str, list[int]]] = []
+        self.failed: list[str] = []
+
+    def groups_of(self, lane: int) -> list[str]:
+        return self.groups.get(lane, [])
+
+    def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
+        lanes: npt.NDArray[np.int32] = self.lanes[entries["subject"]]
+        return lanes
+
+    def refused(self, entries: Entries, group: str) -> None:
+        self.refusals.append((group, entries["sequence"].tolist()))
+
+    def group_failed(self, group: str) -> None:
+        self.failed.append(group)
 
 
 @asynccontextmanager

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
@@ -34,6 +33,7 @@ from tests.sender.broker_rig import (
     Reply,
     Rig,
     Script,
+    TableRoutes,
     make_closing,
     make_erring,
     make_refusing,
@@ -867,29 +867,6 @@ def test_every_entry_has_one_outcome_and_none_comes_early(
 
 
 # Groups and routes that change.
-
-
-class TableRoutes:
-    """The lane of a subject is its number, until it is moved; the groups of a lane stand here."""
-
-    def __init__(self, groups: dict[int, list[str]]) -> None:
-        self.groups = groups
-        self.lanes = np.arange(64, dtype=np.int32)
-        self.refusals: list[tuple[str, list[int]]] = []
-        self.failed: list[str] = []
-
-    def groups_of(self, lane: int) -> list[str]:
-        return self.groups.get(lane, [])
-
-    def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
-        lanes: npt.NDArray[np.int32] = self.lanes[entries["subject"]]
-        return lanes
-
-    def refused(self, entries: Entries, group: str) -> None:
-        self.refusals.append((group, entries["sequence"].tolist()))
-
-    def group_failed(self, group: str) -> None:
-        self.failed.append(group)
 
 
 def offer_of(rig: Rig, routes: TableRoutes, subject: int, count: int) -> list[int]:
