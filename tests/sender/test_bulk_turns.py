@@ -117,3 +117,9 @@ async def test_of_a_group_that_is_gone_nothing_is_kept() -> None:
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert woken == [2]
+
+
+def test_whoever_had_the_latest_turn_goes_behind_those_that_wait() -> None:
+    turns = BulkTurns()
+    turns.small_sent(0.0)
+    assert [turns.take(number, 0.0, lambda: None) for number in (1, 2, 1)] == [True, False, False]

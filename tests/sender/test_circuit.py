@@ -231,3 +231,17 @@ class Walk(RuleBasedStateMachine):
 
 TestWalk = Walk.TestCase
 TestWalk.settings = settings(max_examples=150, stateful_step_count=60)
+
+
+def test_a_long_wait_for_a_probe_is_no_time_of_calm() -> None:
+    circuit = opened()
+    circuit.waited(circuit.until)
+    circuit.failed(100.0, Failure.LOST, "cut")
+    assert circuit.openings == 2
+
+
+def test_the_openings_at_another_address_do_not_count() -> None:
+    circuit = opened()
+    circuit.moved(0.01)
+    circuit.failed(0.02, Failure.LOST, "cut")
+    assert circuit.openings == 1

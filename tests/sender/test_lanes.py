@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sender.lanes import LaneQueue
+from sender.lanes import LaneQueue, late_of
 from sender.parcels import NOBODY, Batch, Parcel, first_try, joined
 from tests.sender.broker_rig import ENTRY
 
@@ -118,6 +118,34 @@ def test_what_there_is_little_of_leaves_before_what_there_is_much_of_and_nothing
     queue.append(parcel_of(range(64), lane=5))
     queue.append(parcel_of(range(64), lane=6))
     assert little() is None, "there is nothing but little"
+
+
+def test_little_lanes_are_no_more_together_than_a_request() -> None:
+    queue = LaneQueue(turn_items=10)
+    for lane, count in ((1, 100), (2, 4), (3, 4), (4, 4)):
+        queue.append(parcel_of(range(count), lane=lane))
+    batch = queue.take_little(lane_items_max=4, items_max=10, bytes_max=ANY_BYTES)
+    assert batch is not None
+    assert list(batch.lanes) == [(2, 4), (3, 4), (4, 2)]
+
+
+def test_what_is_late_is_not_little() -> None:
+    queue = LaneQueue(turn_items=10)
+    queue.append(parcel_of(range(100), lane=1))
+    queue.append(parcel_of(range(3), lane=late_of(2)))
+    assert queue.take_little(lane_items_max=4, items_max=10, bytes_max=ANY_BYTES) is None
+
+
+def test_the_rest_of_a_turn_goes_with_the_lane_that_had_it() -> None:
+    queue = LaneQueue(turn_items=10)
+    queue.append(parcel_of(range(11), lane=1))
+    queue.append(parcel_of(range(100), lane=2))
+    assert take(queue, 8) == [(1, 8)]
+    batch = queue.take_little(lane_items_max=4, items_max=10, bytes_max=ANY_BYTES)
+    assert batch is not None
+    assert list(batch.lanes) == [(1, 3)]
+    queue.append(parcel_of(range(100), lane=3))
+    assert take(queue, 20) == [(2, 10), (3, 10)]
 
 
 def test_an_empty_lane_is_forgotten() -> None:

@@ -56,3 +56,33 @@ def test_no_more_lanes_are_remembered_than_there_may_be() -> None:
         found.refused(lane, 16, now=0.0)
         assert len(found) <= 10_000
     assert 24_999 in found
+
+
+def test_refusals_after_a_wait_make_the_next_one_longer_though_none_was_risked() -> None:
+    found = lanes()
+    now, waits = 0.0, []
+    for _ in range(8):
+        found.refused(3, 20, now=now)
+        began = now
+        while not found.may_risk(3, now):
+            now += 0.001
+        waits.append(now - began)
+    assert waits[0] <= 0.11
+    assert waits[-1] >= 0.9
+
+
+def test_one_lane_too_many_forgets_all_and_a_known_one_none() -> None:
+    found = lanes()
+    for lane in range(10_000):
+        found.refused(lane, 1, now=0.0)
+    found.refused(5, 1, now=0.0)
+    assert len(found) == 10_000
+    found.refused(10_000, 1, now=0.0)
+    assert len(found) == 1
+
+
+def test_an_item_of_a_lane_that_is_not_refused_is_no_risk() -> None:
+    found = lanes()
+    found.refused(3, 15, now=0.0)
+    found.risked(3, 0.0)
+    assert found.may_risk(3, 0.0)

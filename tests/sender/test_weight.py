@@ -35,6 +35,15 @@ def test_success_is_that_of_late_and_failures_fade_while_nothing_is_tried() -> N
     assert one.success(5.2) == 1.0
 
 
+def test_each_answer_is_worth_a_tenth_of_the_recent_success() -> None:
+    one = weight()
+    got = []
+    for taken in (0.0, 0.0, 1.0):
+        one.answered(1.0, taken)
+        got.append(one.success(1.0))
+    assert got == pytest.approx([0.9, 0.81, 0.829])
+
+
 def test_a_group_that_recovers_is_led_back_to_its_weight() -> None:
     one = weight()
     one.answered(9.0, 0.0)

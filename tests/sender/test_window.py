@@ -48,6 +48,41 @@ def test_it_begins_small_and_grows_with_each_quick_answer_while_it_is_full() -> 
     assert widths == [1, 2, 3, 4, 5, 6, 7, 8, 8]
 
 
+def test_the_mean_follows_quicker_answers_sooner_than_slower_ones() -> None:
+    broker = Broker(Window(LIMITS))
+    got = []
+    for took_s in (0.01, 0.02, 0.003):
+        broker.answer(took_s)
+        got.append(broker.window.answer_s)
+    assert got == pytest.approx([0.01, 0.013, 0.006])
+
+
+def test_the_quickest_answer_is_remembered_when_the_next_ten_seconds_begin() -> None:
+    broker = Broker(Window(LIMITS))
+    broker.answer(0.03)
+    broker.now += 11.0
+    broker.answer(0.045)
+    assert broker.window.quick_s == pytest.approx(0.06)
+
+
+def test_it_shrinks_once_for_all_that_was_on_its_way_and_again_for_what_was_sent_then() -> None:
+    window = grown().window
+    widths = []
+    for now, sent_at in ((1.0, 0.9), (1.1, 0.9), (1.2, 1.0)):
+        window.shrink(now=now, sent_at=sent_at)
+        widths.append(window.requests)
+    assert widths == [5, 5, 3]
+
+
+def test_one_small_request_does_not_empty_the_queue() -> None:
+    broker = Broker(Window(LIMITS))
+    got = []
+    for items in (400, 100):
+        broker.answer(0.01, items=items, was_full=False)
+        got.append(broker.window.queue_items)
+    assert got == pytest.approx([4000, 3100], abs=1)
+
+
 def test_it_does_not_grow_while_there_is_nothing_to_fill_it() -> None:
     broker = Broker(Window(LIMITS))
     for _ in range(50):
