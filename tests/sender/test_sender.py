@@ -1066,3 +1066,39 @@ async def _change_routes(chance: random.Random) -> None:
         rig.assert_all_settled()
         for broker, name in zip(rig.brokers, names, strict=True):
             assert all(name in allowed[sequence] for sequence in came_to(broker))
+
+
+async def test_a_group_is_hungry_while_it_is_well_and_little_waits_for_it() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=4.9)
+
+    config = SenderConfig(batch_items=10, queue_items_max=40)
+    async with rig_of(1, config=config, setup=setup) as rig:
+        await trio.sleep(0.1)
+        assert rig.sender.is_hungry()
+        rig.offer(30)
+        # Ten are in flight, twenty wait, of which half of the room is ten.
+        assert not rig.sender.is_hungry()
+        await trio.sleep(0.1)
+        assert not rig.sender.is_hungry()
+        rig.brokers[0].script = take_all
+        await trio.sleep(10)
+        rig.assert_all_settled()
+    async with rig_of(1, config=config, setup=setup) as rig:
+        await trio.sleep(0.1)
+        rig.offer(5)
+        await trio.sleep(0.2)
+        assert rig.sender.is_hungry()
+        rig.brokers[0].script = take_all
+        await trio.sleep(0.1)
+        # Nothing waits for it, but an answer has taken long by now.
+        assert not rig.sender.is_hungry()
+        await trio.sleep(6)
+        for _ in range(5):
+            rig.offer(5)
+            await trio.sleep(0.1)
+        assert rig.sender.is_hungry()
+        rig.brokers[0].is_refusing = True
+        await rig.brokers[0].hang_up()
+        await trio.sleep(0.1)
+        assert not rig.sender.is_hungry()
