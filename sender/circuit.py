@@ -5,7 +5,7 @@
       |                                        the wait is over       v    | any failure
       +-------- an item was taken -------------------------------- HALF_OPEN
 
-While OPEN nothing is sent; while HALF_OPEN probes are, a single item at a time. The wait is
+While OPEN nothing is sent; while HALF_OPEN probes are, of a single item each. The wait is
 jittered and grows with each opening, up to a ceiling, until the circuit has been closed for a
 while. What is connected and what is healthy are two things: the states of the connection are in
 group_status.py.

@@ -123,8 +123,8 @@ class Group:
     """The queue, the connection and the health of one broker group.
 
     Invariants: `in_flight` and `in_flight_bytes` are the sums over the requests in flight; only in
-    the state UP is anything queued or sent, while the circuit is HALF_OPEN one probe at a time, and
-    while it is OPEN nothing.
+    the state UP is anything queued or sent, while the circuit is HALF_OPEN probes only (one at a
+    time, or a while apart, see trials.py), and while it is OPEN nothing.
     """
 
     def __init__(
