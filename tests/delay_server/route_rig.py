@@ -190,6 +190,11 @@ class RouteWorld(World):
         """Ids of all deliveries anywhere."""
         return [message_id for broker in self.brokers for message_id in broker.ids]
 
+    @property
+    def taken(self) -> int:
+        """How many messages the brokers have, if no two have the same."""
+        return sum(len(broker.taken) for broker in self.brokers)
+
 
 def routed_config(**sections: object) -> DelayServerConfig:
     """Return settings with a meta server in the place of brokers."""

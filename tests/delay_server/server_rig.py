@@ -106,6 +106,8 @@ class Broker:
     early: int = 0
     subjects: set[str] = field(default_factory=set)
     """Of all that came, refused ones included."""
+    taken: set[str] = field(default_factory=set)
+    """Ids of all deliveries; who waits for the last one need not count all again each time."""
 
     @property
     def ids(self) -> list[str]:
@@ -155,6 +157,7 @@ class Broker:
                 failures.append((item.message_id.encode(), code, "told to"))
             else:
                 self.deliveries.append(Delivery(now_ms, item.message_id, item.due_ms, data))
+                self.taken.add(item.message_id)
         body = b"" if self.code else encode_send_reply(failures)
         await stream.send_all(encode_response(frame, code=self.code, body=body))
 

@@ -109,12 +109,12 @@ async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:
         producer = await world.connect()
         await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(60)))
         await trio.sleep(5)
-        before = len(world.broker.ids)
+        before = len(world.broker.deliveries)
         await trio.sleep(10)
-        assert 18 <= len(world.broker.ids) - before <= 22
+        assert 18 <= len(world.broker.deliveries) - before <= 22
         await operator.ask("PATCH", "/controls/groups/g1", {"rate_per_s": None})
         await trio.sleep(2)
-        assert len(world.broker.ids) == 60
+        assert len(world.broker.deliveries) == 60
 
 
 @pytest.mark.parametrize(

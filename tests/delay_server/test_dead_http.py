@@ -96,7 +96,7 @@ async def test_a_filter_changes_at_most_as_many_as_was_said_and_a_dry_run_none()
         assert server.dead_letters.pending == 10
         code, answer = await post(app, "requeue", asked)
         assert (code, answer["matched"], answer["done"]) == (200, 3, 3)
-        await until(lambda: len(world.broker.ids) == 3)
+        await until(lambda: len(world.broker.deliveries) == 3)
         code, answer = await post(app, "drop", {"filter": {}, "max": 100})
         assert (answer["done"], answer["next"]) == (7, None)
         assert server.dead_letters.pending == 0

@@ -126,7 +126,7 @@ async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sen
         # Whoever comes first gets it, and nobody else.
         assert (letters.dropped + letters.requeued, letters.pending) == (1, 1)
         await trio.sleep(60)
-        assert len(world.broker.ids) == letters.requeued
+        assert len(world.broker.deliveries) == letters.requeued
         assert server.crossing_off.outcomes[Outcome.DROPPED] == letters.dropped
         await letters.drop(Wanted(), after=Place(), rows_max=10)
         again = await letters.drop(Wanted(), after=Place(), rows_max=10)
@@ -201,7 +201,7 @@ async def test_at_most_so_many_wait_and_the_rest_is_tried_on() -> None:
         assert server.store.schedule.pending == 30 - server.dead_letters.pending
         world.broker.fails = refuse()
         await trio.sleep(900)
-        assert len(world.broker.ids) == 30 - server.dead_letters.pending
+        assert len(world.broker.deliveries) == 30 - server.dead_letters.pending
 
 
 async def test_settled_days_are_sealed_and_nothing_is_sent_after_restarts() -> None:
@@ -250,7 +250,7 @@ async def test_a_poisonous_subject_delays_no_other() -> None:
                 *(make_item(f"bad{place + n}", due_ms, subject="poison") for n in range(1000))
             )
         await producer.send(*(make_item(f"ok{n}", due_ms + n, subject="fine") for n in range(500)))
-        await until(lambda: len(world.broker.ids) == 500)
+        await until(lambda: len(world.broker.deliveries) == 500)
         assert world.now_ms < due_ms + 2000
         await until(lambda: server.dead_letters.pending == 3000, seconds=600)
         assert server.filing.held == 0

@@ -84,7 +84,7 @@ async def test_a_subject_with_far_more_due_than_fits_waits_on_disk_and_the_other
         await send(world, cold)
         await send(world, hot[count // 2 :])
         assert world.now_ms < due_ms
-        await until(lambda: len(world.broker.ids) == count + others, seconds=400)
+        await until(lambda: len(world.broker.deliveries) == count + others, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
         await until(lambda: not server.store.schedule.pending)
         await until(lambda: not server.lanes.waiting, seconds=400)
@@ -106,7 +106,7 @@ async def test_a_flood_of_messages_due_at_once_to_many_subjects_stays_within_the
     items = [make_item(f"m{n}", due_ms + n // 10, subject=f"s{n % 400}") for n in range(count)]
     async with world.serving(small_config()) as server, watched(server) as watch:
         await send(world, items)
-        await until(lambda: len(world.broker.ids) == count, seconds=400)
+        await until(lambda: len(world.broker.deliveries) == count, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
         assert server.filing.evicted
     assert set(Counter(world.broker.ids).values()) == {1}
@@ -136,7 +136,7 @@ async def test_a_broker_that_is_away_for_a_week_finds_everything_when_it_is_back
         assert server.lanes.waiting
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
-            await until(lambda: len(world.broker.ids) == sent, seconds=600)
+            await until(lambda: len(world.broker.deliveries) == sent, seconds=600)
             await until(lambda: not server.store.schedule.pending)
             nursery.cancel_scope.cancel()
         assert watch.most <= bound + 10

@@ -127,7 +127,7 @@ async def test_what_came_by_a_lane_of_its_own_is_counted_as_paused_when_that_is_
         # These lie before what the lane has loaded, and the wheel never sees them.
         await producer.send(*(make_item(f"n{n}", due_ms, subject="a") for n in range(10)))
         await trio.sleep(60)
-        sent = len(world.broker.ids)
+        sent = len(world.broker.deliveries)
         await operator.ask("PUT", "/controls/subjects/a", {"paused": True})
         await trio.sleep(120)
         found = counts(server)
@@ -158,7 +158,7 @@ async def test_what_nobody_has_counted_is_shared_out_by_what_each_reason_left() 
         none = Counter(dict.fromkeys(left, 0))
         assert not set(_why_on_disk(server, none, paused, unrouted, around)) & set(left)
         found = counts(server)
-        assert sum(found.values()) == 120 - len(set(world.broker.ids))
+        assert sum(found.values()) == 120 - len(world.broker.taken)
 
 
 async def test_what_is_on_disk_of_paused_and_unrouted_subjects_counts_for_both() -> None:
@@ -254,7 +254,7 @@ async def test_what_is_delivered_has_no_reason_before_the_schedule_log_hears_of_
         await producer.send(*(make_item(f"n{n}", now_ms + 3_600_000) for n in range(3)))
         await trio.sleep(4)
         async with server.filing.taking:
-            await until(lambda: len(world.broker.ids) == 50)
+            await until(lambda: len(world.broker.deliveries) == 50)
             await until(lambda: server.sender.unsent().total == 0)
             for step_s in (0.0, 0.01, 1.0):
                 await trio.sleep(step_s)
@@ -291,7 +291,7 @@ async def test_what_waits_behind_a_half_open_circuit_waits_for_it_to_close() -> 
         assert min(seen["open"], seen["half-open"]) > 10
         assert seen["closed"] == 0
         world.broker.answer_after_s = 0.0
-        await until(lambda: len(world.broker.ids) >= 21, seconds=60)
+        await until(lambda: len(world.broker.deliveries) >= 21, seconds=60)
 
 
 async def test_a_group_that_fences_the_node_is_said_to() -> None:

@@ -48,7 +48,7 @@ async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is
         due_ms = world.now_ms + 1000
         await send(world, [make_item(f"p{n}", due_ms + n // 20, subject="p") for n in range(3000)])
         await send(world, [make_item(f"o{n}", due_ms + n // 20, subject="o") for n in range(3000)])
-        await until(lambda: len(world.broker.ids) == 3000)
+        await until(lambda: len(world.broker.deliveries) == 3000)
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries]
         assert max(late) < 200
         await trio.sleep(5)
@@ -61,7 +61,7 @@ async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is
         await set_rule(server, "p", None)
         late_ms = world.now_ms + 300
         await send(world, [make_item(f"n{n}", late_ms + n // 5, subject="o") for n in range(500)])
-        await until(lambda: len(world.broker.ids) == 6500)
+        await until(lambda: len(world.broker.deliveries) == 6500)
         of_p = [d.message_id for d in world.broker.deliveries if d.message_id[0] == "p"]
         assert of_p == [f"p{n}" for n in range(3000)]
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "n"]
@@ -81,7 +81,7 @@ async def test_when_a_pause_is_answered_nothing_is_sent_but_what_was_in_flight()
         due_ms = world.now_ms + 500
         items = [make_item(f"{s}{n}", due_ms, subject=s) for n in range(5000) for s in "po"]
         await send(world, items)
-        await until(lambda: len(world.broker.ids) > 1000)
+        await until(lambda: len(world.broker.deliveries) > 1000)
         await set_rule(server, "p", PAUSED)
         in_flight = server.sender.in_flight
         assert 0 < in_flight < 1000
@@ -94,7 +94,7 @@ async def test_when_a_pause_is_answered_nothing_is_sent_but_what_was_in_flight()
         await set_rule(server, "p", SubjectControl(rate_per_s=1000))
         began = trio.current_time()
         left = 5000 - len([i for i in world.broker.ids if i[0] == "p"])
-        await until(lambda: len(world.broker.ids) == 10_000)
+        await until(lambda: len(world.broker.deliveries) == 10_000)
         assert left / 1000 - 0.5 < trio.current_time() - began < left / 1000 + 2
         await all_sealed(server)
     assert set(Counter(world.broker.ids).values()) == {1}
@@ -109,7 +109,7 @@ async def test_a_limited_prefix_leaves_at_its_rate_smoothly_and_delays_nobody() 
         await send(world, slow)
         fast = [make_item(f"f{n}", due_ms + 20 * n, subject="fast") for n in range(700)]
         await send(world, fast)
-        await until(lambda: len(world.broker.ids) == 3700)
+        await until(lambda: len(world.broker.deliveries) == 3700)
         of_slow = [d for d in world.broker.deliveries if d.message_id[0] == "s"]
         seconds = Counter((d.at_ms - due_ms) // 1000 for d in of_slow)
         burst = 0.1 * 200
@@ -130,7 +130,7 @@ async def test_a_limit_survives_an_absence_of_the_broker_without_a_flood() -> No
         await send(world, [make_item(f"m{n}", due_ms, subject="s") for n in range(1000)])
         await trio.sleep(60)
         await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
-        await until(lambda: len(world.broker.ids) == 1000)
+        await until(lambda: len(world.broker.deliveries) == 1000)
         seconds = Counter(d.at_ms // 1000 for d in world.broker.deliveries)
         assert max(seconds.values()) <= 50 + 2 * 5
         nursery.cancel_scope.cancel()
@@ -146,15 +146,15 @@ async def test_a_paused_group_leaves_the_others_all_and_takes_its_part_again() -
         await send(world, [make_item("first", world.now_ms + 100)])
         await until(lambda: world.ids() == ["first"])
         await change(server, lambda controls: controls.with_group("g0", paused))
-        before = len(world.brokers[0].ids)
+        before = len(world.brokers[0].deliveries)
         due_ms = world.now_ms + 1000
         both = [make_item(f"m{n}", due_ms + n // 20) for n in range(2000)]
         await send(world, both + [make_item(f"o{n}", due_ms, subject="only") for n in range(500)])
-        await until(lambda: len(world.brokers[1].ids) >= 2000)
-        assert len(world.brokers[0].ids) == before
+        await until(lambda: len(world.brokers[1].deliveries) >= 2000)
+        assert len(world.brokers[0].deliveries) == before
         assert max(d.at_ms - d.due_ms for d in world.brokers[1].deliveries) < 300
         await change(server, lambda controls: controls.with_group("g0", None))
-        await until(lambda: len(world.ids()) == 2501)
+        await until(lambda: world.taken == 2501)
         await all_sealed(server)
     assert set(Counter(world.ids()).values()) == {1}
 
@@ -170,11 +170,11 @@ async def test_controls_hold_over_a_stop_and_a_start() -> None:
         )
     async with world.serving() as server:
         assert server.operator.applied.version == 2
-        await until(lambda: len(world.broker.ids) == 50, seconds=200)
+        await until(lambda: len(world.broker.deliveries) == 50, seconds=200)
         assert max(d.at_ms - d.due_ms for d in world.broker.deliveries) > 4000
         assert world.broker.subjects == {"s"}
         await set_rule(server, "p*", None)
-        await until(lambda: len(world.broker.ids) == 100)
+        await until(lambda: len(world.broker.deliveries) == 100)
         await all_sealed(server)
     assert set(Counter(world.broker.ids).values()) == {1}
 
@@ -245,7 +245,7 @@ async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_
         for _ in range(80):
             sent += await disturb(world, server, chance)
         await open_all(server)
-        await until(lambda: len(set(world.broker.ids)) == sent, seconds=900)
+        await until(lambda: len(world.broker.taken) == sent, seconds=900)
         await all_sealed(server)
         await until(lambda: not server.lanes.anyone_waits, seconds=400)
         assert not server.store.schedule.lanes
@@ -274,7 +274,7 @@ async def test_the_same_with_routes_that_come_go_and_change(seed: int) -> None:
         world.meta.routes.clear()
         await world.meta.push(*(f"s{n}" for n in range(20)))
         await open_all(server)
-        await until(lambda: len(set(world.ids())) == sent, seconds=900)
+        await until(lambda: world.taken == sent, seconds=900)
         await all_sealed(server)
         assert not server.lanes._held_in.any()
     assert set(Counter(world.ids()).values()) == {1}

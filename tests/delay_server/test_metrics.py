@@ -177,7 +177,7 @@ async def test_all_names_are_there_with_the_numbers_of_real_traffic() -> None:
         await producer.send(*items, bad)
         await producer.send(make_item("later", now_ms + 100_000, subject="s1"))
         await producer.answer(await producer.post(b"zzz"))
-        await until(lambda: len(world.broker.ids) == 10)
+        await until(lambda: len(world.broker.deliveries) == 10)
         await trio.sleep(1)
         text = ServerMetrics(server).take().render()
         assert shown(text) == set(NAMES.split())

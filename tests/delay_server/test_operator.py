@@ -32,7 +32,7 @@ async def test_what_is_requeued_leaves_no_faster_than_the_rate_of_its_subject() 
         await operator.ask("PATCH", "/controls/subjects/s", {"rate_per_s": 2})
         await operator.ask("POST", "/dead/requeue", {"filter": {}, "max": 40})
         await trio.sleep(10)
-        assert 15 <= len(world.broker.ids) <= 23
+        assert 15 <= len(world.broker.deliveries) <= 23
         await until(lambda: sorted(world.broker.ids) == sorted(names), seconds=30)
 
 

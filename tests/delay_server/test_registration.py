@@ -326,7 +326,7 @@ async def test_the_master_goes_on_while_no_meta_server_can_be_asked() -> None:
         for number in range(60):
             assert await producer.send(make_item(f"m{number}", world.now_ms)) == {}
             await trio.sleep(2)
-        assert len(world.broker.ids) == 60
+        assert len(world.broker.deliveries) == 60
         assert failing_checks(server) == []
         meta_status = status_of(server)["meta"]
         assert (meta_status["server"], meta_status["role"]) == (None, "master")
@@ -399,11 +399,11 @@ async def test_who_is_told_of_another_epoch_or_master_stops_at_once(
             asked = len(meta.nodes)
             await until(lambda: len(meta.nodes) > asked, step_s=0.0005)
             await until(lambda: server.ended_by, step_s=0.0005)
-            delivered = len(world.broker.ids)
+            delivered = len(world.broker.deliveries)
             # Nothing new is accepted or sent from this moment on.
             opaque = await producer.post(make_item("late", world.now_ms))
             await until(lambda: errors, seconds=6)
-            assert len(world.broker.ids) == delivered < 50
+            assert len(world.broker.deliveries) == delivered < 50
             assert "late" not in world.broker.ids
             assert "epoch 1 is over" in str(errors[0])
             with pytest.raises((AssertionError, trio.BrokenResourceError)):
@@ -413,7 +413,7 @@ async def test_who_is_told_of_another_epoch_or_master_stops_at_once(
         meta.change = lambda record: record
         meta.role = NodeRole.MASTER
         async with world.serving(meta_config()):
-            await until(lambda: len(world.broker.ids) >= 100, seconds=30)
+            await until(lambda: len(world.broker.deliveries) >= 100, seconds=30)
             await trio.sleep(5)
             assert sorted(world.broker.ids) == sorted(f"m{n}" for n in range(100))
 
@@ -464,10 +464,10 @@ async def test_nothing_of_what_is_queued_is_sent_once_fenced() -> None:
             await until(lambda: server.ended_by, step_s=0.0005)
             await trio.sleep(0.001)
             waiting = server.sender.unsent().queued
-            answered = len(world.broker.ids)
+            answered = len(world.broker.deliveries)
             await trio.sleep(1)
             world.executor.plan = PROMPT
-            assert len(world.broker.ids) > answered
+            assert len(world.broker.deliveries) > answered
             assert server.sender.unsent().queued == waiting
             assert waiting > 1000
             await until(lambda: not server.listener or not server.listener.open_connections)

@@ -59,7 +59,7 @@ async def test_items_arrive_when_due_byte_for_byte_and_once() -> None:
     async with world.serving() as server:
         producer = await world.connect()
         assert await producer.send(*items) == {}
-        await until(lambda: len(world.broker.ids) == len(items))
+        await until(lambda: len(world.broker.deliveries) == len(items))
         await trio.sleep(10)
         by_id = {delivery.message_id: delivery for delivery in world.broker.deliveries}
         assert sorted(delivery.data for delivery in world.broker.deliveries) == sorted(items)
@@ -86,7 +86,7 @@ async def test_near_and_far_arrive_in_their_minute_hour_and_day() -> None:
         assert spans == {Span.MINUTE: 3, Span.HOUR: 1, Span.DAY: 1}
         for count, delay in enumerate(delays, start=1):
             await trio.sleep(max(0.0, (now_ms + delay - world.now_ms) / 1000) + 0.1)
-            assert len(world.broker.ids) == count
+            assert len(world.broker.deliveries) == count
         assert all(d.at_ms - d.due_ms <= 5 for d in world.broker.deliveries)
         await trio.sleep(180)
         assert server.store.sealed == len(delays)
@@ -155,12 +155,12 @@ async def test_a_stop_loses_nothing_and_nothing_is_sent_again() -> None:
         now_ms = world.now_ms
         await producer.send(*(make_item(f"m{n}", now_ms + 100 * n) for n in range(100)))
         await trio.sleep(5.02)
-    assert 40 < len(world.broker.ids) < 60
-    first = len(world.broker.ids)
+    assert 40 < len(world.broker.deliveries) < 60
+    first = len(world.broker.deliveries)
     async with world.serving():
         await trio.sleep(10)
     assert Counter(world.broker.ids) == Counter(f"m{n}" for n in range(100))
-    assert len(world.broker.ids) > first
+    assert len(world.broker.deliveries) > first
 
 
 @pytest.mark.parametrize("has_broker", [True, False])
@@ -182,7 +182,7 @@ async def test_a_stop_takes_less_than_five_seconds_whatever_the_broker_does(
     assert (await producer.answer(opaque)).code == 0
     world.broker.answer_after_s = 0
     async with world.serving() as server:
-        await until(lambda: len(set(world.broker.ids)) == 100, seconds=20)
+        await until(lambda: len(world.broker.taken) == 100, seconds=20)
         await trio.sleep(1)
         assert server.store.schedule.pending == 1
 
@@ -226,7 +226,7 @@ async def test_a_broker_that_is_away_loses_nothing_and_what_waited_is_late() -> 
         assert server.late_now == 151
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
-            await until(lambda: len(world.broker.ids) >= 151, seconds=30)
+            await until(lambda: len(world.broker.deliveries) >= 151, seconds=30)
             await trio.sleep(100)
             assert Counter(world.broker.ids) == Counter(f"m{n}" for n in range(200))
             nursery.cancel_scope.cancel()
@@ -242,7 +242,7 @@ async def test_what_a_broker_left_many_hours_ago_is_delivered_after_a_restart() 
         await trio.sleep(14_400)
     await trio.sleep(600)
     async with world.serving():
-        await until(lambda: len(world.broker.ids) >= 24, seconds=60)
+        await until(lambda: len(world.broker.deliveries) >= 24, seconds=60)
         assert Counter(world.broker.ids) == Counter(f"m{n}" for n in range(24))
 
 
@@ -280,7 +280,7 @@ async def test_below_the_floor_of_free_disk_messages_are_refused_and_delivered_o
         assert {code for code, _ in refused.values()} == {ItemCode.BROKER_READ_ONLY}
         assert set(refused) == {b"a", b"b"}
         await trio.sleep(70)
-        assert len(world.broker.ids) == 60
+        assert len(world.broker.deliveries) == 60
         # What was delivered is crossed off and sealed, floor records included.
         await trio.sleep(70)
         assert server.store.sealed == 1
@@ -379,7 +379,7 @@ async def test_a_disk_that_nothing_of_ours_can_free_waits_for_others_without_bei
         refused = await producer.send(make_item("one more", now_ms))
         assert refused[b"one more"][0] == ItemCode.BROKER_READ_ONLY
         assert server.ingest.disk_full
-        await until(lambda: len(world.broker.ids) == 40, seconds=60)
+        await until(lambda: len(world.broker.deliveries) == 40, seconds=60)
         await trio.sleep(30)
         assert server.ingest.disk_full
         checkpoints, writes = server.filing.checkpoints, world.disk.counts["write"]
@@ -592,7 +592,7 @@ async def test_a_large_step_of_the_clock_holds_delivery_and_a_word_releases_it()
         await trio.sleep(5)
         assert "held" not in world.broker.ids
         server.pacer.accept()
-        await until(lambda: len(world.broker.ids) > 60, seconds=5)
+        await until(lambda: len(world.broker.deliveries) > 60, seconds=5)
         assert not server.clock_held
         assert "held" in world.broker.ids
 
@@ -604,10 +604,10 @@ async def test_a_clock_set_back_delays_and_sends_nothing_early_or_twice() -> Non
         now_ms = world.now_ms
         await producer.send(*(make_item(f"m{n}", now_ms + n * 1000) for n in range(60)))
         await trio.sleep(20.5)
-        assert len(world.broker.ids) == 21
+        assert len(world.broker.deliveries) == 21
         world.clock.step(-300_000)
         await trio.sleep(299)
-        assert len(world.broker.ids) == 21
+        assert len(world.broker.deliveries) == 21
         await trio.sleep(45)
         assert Counter(world.broker.ids) == Counter(f"m{n}" for n in range(60))
 
@@ -760,7 +760,7 @@ async def test_s8_a_restart_takes_no_more_into_memory_than_it_may_and_delivers_a
     async with world.serving(config) as server:
         most = 0
         with trio.fail_after(1200):
-            while len(world.broker.ids) < count:
+            while len(world.broker.deliveries) < count:
                 most = max(most, server.filing.held)
                 await trio.sleep(0.05)
         assert most <= 100

@@ -33,7 +33,7 @@ async def test_the_numbers_are_those_of_the_traffic() -> None:
             make_item("far", now_ms + 86_400_000),
             make_item("never", now_ms + 10 * 365 * 86_400_000),
         )
-        await until(lambda: len(world.broker.ids) == 5)
+        await until(lambda: len(world.broker.deliveries) == 5)
         await trio.sleep(5)
         status = status_of(server)
         assert status["ready"] is True
