@@ -231,11 +231,12 @@ class _Admin:
         most = server.config.admin.drain_seconds_max
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
-        await server.operator.note(self._noted(request, caller, "drain"))
+        await server.operator.set_drained(self._noted(request, caller, "drain"), drained=True)
         return json_response(await server.planned_stop.run(wanted.seconds))
 
     async def end_drain(self, request: Request, caller: Caller) -> Response:
-        await self._server.operator.note(self._noted(request, caller, "end drain"))
+        entry = self._noted(request, caller, "end drain")
+        await self._server.operator.set_drained(entry, drained=False)
         self._server.planned_stop.undo()
         return json_response(self._server.planned_stop.report())
 

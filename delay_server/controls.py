@@ -38,7 +38,10 @@ from storage.audit_file import (
 from storage.controls_file import (
     CONTROLS_PATH,
     DOCUMENT_AT,
+    DRAINED_PATH,
+    mark_drained,
     read_controls_document,
+    unmark_drained,
     write_controls_document,
 )
 
@@ -253,6 +256,8 @@ class ControlsStore:
         disk.sync_directory("")
         self.controls = read_controls(disk, log_uuid)
         """As they are durable."""
+        self.is_drained = disk.exists(DRAINED_PATH)
+        """Whether the node is kept at rest before a planned stop, as it is durable."""
         version = 0 if disk.exists(CONTROLS_PATH) else version_told(disk)
         if version:
             on_damage(Damage(CONTROLS_PATH, 0, 0, _GONE.format(version)))
@@ -285,6 +290,23 @@ class ControlsStore:
         if told != self.controls:
             self.audit.append(entry)
             self._write(told)
+
+    def set_drained(self, entry: AuditEntry, *, drained: bool) -> None:
+        """Make durable whether the node is kept at rest, once `entry` of it is in the audit.
+
+        Raises StorageFullError (nothing has changed then) or FatalDiskError.
+        """
+        self.audit.append(entry)
+        if drained:
+            mark_drained(self._disk)
+            self.is_drained = True
+        else:
+            self.end_drain()
+
+    def end_drain(self) -> None:
+        """Have the next start take and send messages; durable then. Raises FatalDiskError."""
+        unmark_drained(self._disk)
+        self.is_drained = False
 
     def _write(self, controls: Controls) -> None:
         write_controls(self._disk, self._log_uuid, controls)

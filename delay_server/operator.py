@@ -5,7 +5,9 @@ its subjects is sent any more but what was in flight: what the sender still had 
 and waits on disk like all the rest.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,7 @@ from delay_server.lanes import Lanes
 from delay_server.metering import Meters
 from delay_transport import Executor, Wakeup
 from sender import GroupGate, Sender
-from storage import Entries
+from storage import Entries, StorageFullError
 
 CONTROLS_LANE = "controls"
 
@@ -97,6 +99,21 @@ class Operator:
         with trio.CancelScope(shield=True):
             async with self._changing:
                 await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
+
+    async def set_drained(self, entry: AuditEntry, *, drained: bool) -> None:
+        """Make durable whether the node is kept at rest. Raises as `change`."""
+        with trio.CancelScope(shield=True):
+            async with self._changing:
+                await self._executor.run(
+                    CONTROLS_LANE, partial(self._store.set_drained, entry, drained=drained)
+                )
+
+    async def end_drain(self, at_ms: int) -> None:
+        """Have the next start take and send messages: the node stops now. Raises FatalDiskError."""
+        entry = AuditEntry(at_ms=at_ms, who="stop", peer="", action="end drain", target="node")
+        with contextlib.suppress(StorageFullError):
+            await self.note(entry)
+        await self._executor.run(CONTROLS_LANE, self._store.end_drain)
 
     async def audit(self, count: int) -> AuditPage:
         """Return the latest entries of the audit, at most so many, and what cannot be read."""

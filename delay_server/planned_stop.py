@@ -9,7 +9,9 @@ Where a meta server tells clients, what they still send after that is refused wi
 have another group by then. Without one there is nowhere else to go: requests are held and answered
 51, and producers try again until the node is back.
 
-A node that rests goes on running: `undo` brings it back. So does a start: nothing of this is kept.
+A node that rests goes on running: `undo` brings it back. It is kept on disk that it rests, so a
+crash does not bring it back, nor does whoever starts it again then. The stop that it was for, an
+orderly one, ends it: the next start takes and sends messages.
 """
 
 from dataclasses import dataclass

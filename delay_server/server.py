@@ -160,6 +160,7 @@ class DelayServer:
         self.taking_controls = trio.Lock()
         """Held while controls are taken that a meta server has told, and while all is wired."""
         self.planned_stop = PlannedStop(self)
+        """Found at its end at a start where `controls` says so."""
         self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
         """Who may administer."""
         self._weights: dict[str, float] = {}
@@ -339,6 +340,14 @@ class DelayServer:
         )
         self.lanes.on_changed = self.operator.lanes_changed
         self.is_wired = True
+        if self.controls.is_drained:
+            self.planned_stop.phase = Phase.RESTING
+            self.follow_planned_stop()
+            _log.warning(
+                "the node was drained when it came to its end: it takes and sends nothing; "
+                "`delaywheel drain --undo` ends that"
+            )
+            self.sender.pause()
 
     def _wire_dead_letters(self, reader: ItemReader) -> None:
         """Make what records messages that brokers refuse for good, and what is done about them."""
@@ -756,6 +765,11 @@ class DelayServer:
         return BrokerState.R if self.ingest.disk_full else BrokerState.RW
 
     @property
+    def is_open(self) -> bool:
+        """Whether all stands that takes and delivers, whatever else may forbid it."""
+        return self._takes_messages
+
+    @property
     def is_retired(self) -> bool:
         """Whether the group takes no more messages, and the node delivers what it has."""
         standing = None if self.registration is None else self.registration.standing
@@ -988,6 +1002,9 @@ class DelayServer:
     async def stop(self) -> None:
         """Bring everything under way to an end, in order; waits at most node.stop_ms_max."""
         self.stopping = True
+        if self.controls.is_drained and self.ended_by is None:
+            # This is the stop that it was for.
+            await self.operator.end_drain(self.runtime.clock.now_ms())
         deadline = trio.current_time() + self.config.node.stop_ms_max / 1000
         if self.registration is not None and self.ended_by is None:
             # First, so that clients go elsewhere while what they still send is taken.

@@ -25,7 +25,7 @@ def failing_checks(server: "DelayServer") -> list[str]:
         failing.append(str(server.ended_by))
     elif server.registration is not None and not server.registration.accepts:
         failing.append(server.registration.reason)
-    elif not server.ready.is_set():
+    elif not server.is_open:
         failing.append("recovery has not finished")
     if not server.is_wired:
         return failing

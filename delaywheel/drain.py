@@ -28,10 +28,11 @@ def drain(*, group: str | None, seconds: float, undo: bool, door: Rules) -> None
     """Bring a node to rest before it is stopped, or a broker group before it is.
 
     A node has clients told to go elsewhere, takes nothing more, sends nothing more, and waits until
-    nothing is in flight. It is asked itself (--server), with a meta server too. A group is paused
-    until nothing is in flight to it; after its stop it is to be resumed. Where nodes have a meta
-    server that is said there (--meta), for all of them. The exit code is 0 if all is at rest,
-    else 7, and what is left is said.
+    nothing is in flight. It is asked itself (--server), with a meta server too. It stays so, over
+    crashes as well, until --undo or an orderly stop (SIGTERM); after that it starts as ever. A
+    group is paused until nothing is in flight to it; after its stop it is to be resumed. Where
+    nodes have a meta server that is said there (--meta), for all of them. The exit code is 0 if all
+    is at rest, else 7, and what is left is said.
 
     \b
     Examples:
