@@ -231,13 +231,11 @@ class _Admin:
         most = server.config.admin.drain_seconds_max
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
-        await server.operator.set_drained(self._noted(request, caller, "drain"), drained=True)
-        return json_response(await server.planned_stop.run(wanted.seconds))
+        entry = self._noted(request, caller, "drain")
+        return json_response(await server.planned_stop.run(wanted.seconds, entry))
 
     async def end_drain(self, request: Request, caller: Caller) -> Response:
-        entry = self._noted(request, caller, "end drain")
-        await self._server.operator.set_drained(entry, drained=False)
-        self._server.planned_stop.undo()
+        await self._server.planned_stop.undo(self._noted(request, caller, "end drain"))
         return json_response(self._server.planned_stop.report())
 
     def _noted(self, request: Request, caller: Caller, action: str) -> AuditEntry:

@@ -257,7 +257,7 @@ class ControlsStore:
         self.controls = read_controls(disk, log_uuid)
         """As they are durable."""
         self.is_drained = disk.exists(DRAINED_PATH)
-        """Whether the node is kept at rest before a planned stop, as it is durable."""
+        """Whether a start may find that the node is to be kept at rest before a planned stop."""
         version = 0 if disk.exists(CONTROLS_PATH) else version_told(disk)
         if version:
             on_damage(Damage(CONTROLS_PATH, 0, 0, _GONE.format(version)))
@@ -294,12 +294,13 @@ class ControlsStore:
     def set_drained(self, entry: AuditEntry, *, drained: bool) -> None:
         """Make durable whether the node is kept at rest, once `entry` of it is in the audit.
 
-        Raises StorageFullError (nothing has changed then) or FatalDiskError.
+        Raises StorageFullError (a start may find either then) or FatalDiskError.
         """
         self.audit.append(entry)
         if drained:
-            mark_drained(self._disk)
+            # First: an orderly stop has to end it, also if nobody knows what came of the next line.
             self.is_drained = True
+            mark_drained(self._disk)
         else:
             self.end_drain()
 

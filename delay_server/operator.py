@@ -55,6 +55,7 @@ class Operator:
         self._set_weights = set_weights
         self._more = Wakeup()
         self._changing = trio.Lock()
+        self._stops = False
         self._stale: set[int] = set()
         """Lanes of which something belongs elsewhere, as far as the meters have not followed."""
         self.applied = Controls()
@@ -101,19 +102,29 @@ class Operator:
                 await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
 
     async def set_drained(self, entry: AuditEntry, *, drained: bool) -> None:
-        """Make durable whether the node is kept at rest. Raises as `change`."""
+        """Make durable whether the node is kept at rest; a node that stops is not any more.
+
+        Raises StorageFullError (a start may find either then) or FatalDiskError.
+        """
         with trio.CancelScope(shield=True):
             async with self._changing:
+                if self._stops:
+                    await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
+                    return
                 await self._executor.run(
                     CONTROLS_LANE, partial(self._store.set_drained, entry, drained=drained)
                 )
 
     async def end_drain(self, at_ms: int) -> None:
         """Have the next start take and send messages: the node stops now. Raises FatalDiskError."""
-        entry = AuditEntry(at_ms=at_ms, who="stop", peer="", action="end drain", target="node")
-        with contextlib.suppress(StorageFullError):
-            await self.note(entry)
-        await self._executor.run(CONTROLS_LANE, self._store.end_drain)
+        async with self._changing:
+            self._stops = True
+            if not self._store.is_drained:
+                return
+            entry = AuditEntry(at_ms=at_ms, who="stop", peer="", action="end drain", target="node")
+            with contextlib.suppress(StorageFullError):
+                await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
+            await self._executor.run(CONTROLS_LANE, self._store.end_drain)
 
     async def audit(self, count: int) -> AuditPage:
         """Return the latest entries of the audit, at most so many, and what cannot be read."""

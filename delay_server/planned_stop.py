@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from delay_protocol import BrokerState
+from delay_server.controls import AuditEntry
 
 if TYPE_CHECKING:
     from delay_server.server import DelayServer
@@ -55,12 +56,15 @@ class PlannedStop:
         """Whether no message is taken any more."""
         return self.phase in {Phase.CLOSED, Phase.RESTING}
 
-    async def run(self, seconds: float) -> dict[str, Any]:
+    async def run(self, seconds: float, entry: AuditEntry) -> dict[str, Any]:
         """Go through all steps in at most so many seconds; return what is left, as `report`.
 
-        What did not come to its end in time is left as it is: the node rests all the same.
+        What did not come to its end in time is left as it is: the node rests all the same. `entry`
+        is what the audit has of it. Raises StorageFullError (nothing has changed then, but a start
+        may find the node at rest) or FatalDiskError.
         """
         server = self.server
+        await server.operator.set_drained(entry, drained=True)
         deadline = trio.current_time() + seconds
         self.phase = Phase.LEAVING
         server.tell_state()
@@ -94,8 +98,9 @@ class PlannedStop:
         registration = self.server.registration
         return registration is None or registration.announced in {None, BrokerState.NRW}
 
-    def undo(self) -> None:
-        """Take and send messages again."""
+    async def undo(self, entry: AuditEntry) -> None:
+        """Take and send messages again. Raises as `run`; the node rests then as before."""
+        await self.server.operator.set_drained(entry, drained=False)
         self.phase = Phase.RUNNING
         self.server.follow_planned_stop()
         self.server.tell_state()

@@ -1002,8 +1002,8 @@ class DelayServer:
     async def stop(self) -> None:
         """Bring everything under way to an end, in order; waits at most node.stop_ms_max."""
         self.stopping = True
-        if self.controls.is_drained and self.ended_by is None:
-            # This is the stop that it was for.
+        if self.ended_by is None:
+            # This is the stop that a drain was for.
             await self.operator.end_drain(self.runtime.clock.now_ms())
         deadline = trio.current_time() + self.config.node.stop_ms_max / 1000
         if self.registration is not None and self.ended_by is None:

@@ -1779,6 +1779,93 @@ _GATED = (
     ),
 )
 
+_RESTED = Scenario(name="an operator who drains", resting=1.0)
+_DRAINED = (
+    Mutant(
+        section="6 controls",
+        name="a drain is not kept",
+        rule="A drain survives a crash.",
+        edits=(Edit("delay_server/controls.py", "            mark_drained(self._disk)\n", ""),),
+        needs="a crash while the node is at rest",
+        seeds=60,
+        scenario=_RESTED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="a drain is not synced",
+        rule="A drain survives a power cut.",
+        edits=(
+            Edit(
+                "storage/controls_file.py",
+                "        disk.open(DRAINED_PATH, create=True).close()\n"
+                '    disk.sync_directory("")\n',
+                "        disk.open(DRAINED_PATH, create=True).close()\n",
+            ),
+        ),
+        needs="a power cut while the node is at rest",
+        seeds=60,
+        scenario=_RESTED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="started at rest, it sends",
+        rule="A node that a start finds drained sends nothing.",
+        edits=(
+            Edit(
+                "delay_server/server.py",
+                "            )\n            self.sender.pause()\n",
+                "            )\n",
+            ),
+        ),
+        needs="a crash while the node is at rest, and messages that are due then",
+        seeds=60,
+        scenario=_RESTED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="at rest it takes messages",
+        rule="A node that is drained takes no messages.",
+        edits=(
+            Edit(
+                "delay_server/server.py",
+                "        elif self.planned_stop.is_closed and self.registration is None:\n",
+                "        elif False:\n",
+            ),
+        ),
+        needs="a drain",
+        scenario=_RESTED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="drained for ever",
+        rule="An orderly stop ends a drain.",
+        edits=(
+            Edit(
+                "delay_server/operator.py",
+                "            await self._executor.run(CONTROLS_LANE, self._store.end_drain)\n",
+                "",
+            ),
+        ),
+        needs="an orderly stop while the node is at rest",
+        seeds=60,
+        scenario=_RESTED,
+    ),
+    Mutant(
+        section="6 controls",
+        name="an undone drain is kept",
+        rule="What undoes a drain is durable.",
+        edits=(
+            Edit(
+                "delay_server/controls.py",
+                "        unmark_drained(self._disk)\n",
+                "",
+            ),
+        ),
+        needs="an end of the server after a drain was undone",
+        scenario=_RESTED,
+    ),
+)
+
 _EXPLAINING = "delay_server/explaining.py"
 _REASONS = "delay_server/reasons.py"
 _GROUPS = Scenario(
@@ -1941,5 +2028,15 @@ _STATED = (
     ),
 )
 
-MUTANTS = (*_KEPT, *_FILED, *_DELETED, *_DELIVERED, *_WAITING, *_DEAD, *_GATED, *_STATED)
+MUTANTS = (
+    *_KEPT,
+    *_FILED,
+    *_DELETED,
+    *_DELIVERED,
+    *_WAITING,
+    *_DEAD,
+    *_GATED,
+    *_DRAINED,
+    *_STATED,
+)
 """In the order of the design."""

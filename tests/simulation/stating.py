@@ -102,7 +102,7 @@ class Stating:
     """Whether the disk of this life fails to read."""
     excuse_reads: Callable[[], None]
     """Have the witness told of what could not be read until now."""
-    is_told_to_stop: Callable[[], bool]
+    may_be_stopping: Callable[[], bool]
     asked: Counter[str] = field(default_factory=Counter)
     """How often each reason was stated of a message."""
     looks: int = 0
@@ -370,7 +370,7 @@ class Stating:
             none |= _BYTES
         if self._is_clock_sure:
             none |= _CLOCK
-        if not (self.is_told_to_stop() or self.is_routed):
+        if not (self.may_be_stopping() or self.is_routed):
             none.add(Reason.STOPPING)
         return none
 
