@@ -554,8 +554,8 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     brokers: dict[str, str] = msgspec.field(default_factory=dict)
     """Name and host:port of each real-time broker group to deliver to; needed where there is no
     meta server, and in the place of what it says. A name goes into the dispatch_log: it should not
-    come to mean another group. With `host:port,weight=3` a group gets three times as much as one
-    without, as long as both are well."""
+    come to mean another group. With `host:port,weight=3` (0.001 to 1000) a group gets three times
+    as much as one without, as long as both are well."""
 
     meta: MetaConfig = msgspec.field(default_factory=MetaConfig)
     """The meta server."""

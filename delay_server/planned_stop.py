@@ -66,22 +66,33 @@ class PlannedStop:
         server = self.server
         await server.operator.set_drained(entry, drained=True)
         deadline = trio.current_time() + seconds
-        self.phase = Phase.LEAVING
-        server.tell_state()
-        with trio.move_on_at(min(deadline, trio.current_time() + self._telling_s)):
-            await self._until(lambda: self._clients_are_told)
-        if self.phase is Phase.LEAVING:
-            self.phase = Phase.CLOSED
-            server.follow_planned_stop()
-        with trio.move_on_at(deadline):
-            await self._until(lambda: not server.ingest.is_busy)
-            await self._until(lambda: not server.connections)
-        if self.phase is Phase.CLOSED:
-            self.phase = Phase.RESTING
-            server.follow_planned_stop()
+        if self.phase is Phase.RUNNING:
+            # Whoever asks once more goes on from there: a node at rest sends nothing meanwhile.
+            self.phase = Phase.LEAVING
+        try:
+            await self._rest(deadline)
+        finally:
+            # Also if nobody waits for it any more: it is kept on disk that it rests.
+            self._step(Phase.LEAVING, Phase.RESTING)
+            self._step(Phase.CLOSED, Phase.RESTING)
         with trio.move_on_at(max(deadline, trio.current_time() + _LOOK_S)):
             await self._until(lambda: not server.sender.in_flight and not server.burying.count)
         return self.report()
+
+    async def _rest(self, deadline: float) -> None:
+        server = self.server
+        server.tell_state()
+        with trio.move_on_at(min(deadline, trio.current_time() + self._telling_s)):
+            await self._until(lambda: self._clients_are_told)
+        self._step(Phase.LEAVING, Phase.CLOSED)
+        with trio.move_on_at(deadline):
+            await self._until(lambda: not server.ingest.is_busy)
+            await self._until(lambda: not server.connections)
+
+    def _step(self, before: Phase, after: Phase) -> None:
+        if self.phase is before:
+            self.phase = after
+            self.server.follow_planned_stop()
 
     async def _until(self, condition: Any) -> None:  # noqa: ANN401 (any condition)
         """Wait for a condition, or until somebody has undone all this."""

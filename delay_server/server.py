@@ -342,12 +342,11 @@ class DelayServer:
         self.is_wired = True
         if self.controls.is_drained:
             self.planned_stop.phase = Phase.RESTING
-            self.follow_planned_stop()
             _log.warning(
                 "the node was drained when it came to its end: it takes and sends nothing; "
                 "`delaywheel drain --undo` ends that"
             )
-            self.sender.pause()
+            self.follow_planned_stop()
 
     def _wire_dead_letters(self, reader: ItemReader) -> None:
         """Make what records messages that brokers refuse for good, and what is done about them."""
@@ -793,9 +792,12 @@ class DelayServer:
     def follow_planned_stop(self) -> None:
         """Take and send messages, or not, as a planned stop has it."""
         self.ingest.is_leaving = self.planned_stop.is_closed and self.registration is not None
-        if self._takes_messages and not self.stopping and self.ended_by is None:
+        if self.stopping or self.ended_by is not None:
+            return
+        if self._takes_messages:
             self.take_messages()
-            self._clock_trust_changed(not self.clock_held)
+        # A start may not have come so far yet: that it sends was decided before.
+        self._clock_trust_changed(not self.clock_held)
 
     async def until_over(self, stop: trio.Event) -> None:
         """Wait until `stop` is set, or the node must not serve any more."""

@@ -1,9 +1,9 @@
 """The sender's settings, each with its unit and consequence."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from delay_protocol.controls import WEIGHT_MAX, WEIGHT_MIN
 from sender.errors import SettingError
 
 
@@ -24,13 +24,14 @@ class BrokerGroup:
     """Who says so, for people."""
 
     weight: float = 1.0
-    """Its share of what several groups may take is in proportion to this while all are well."""
+    """Its share of what several groups may take is in proportion to this while all are well; from
+    delay_protocol.controls.WEIGHT_MIN to WEIGHT_MAX."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.weight < math.inf:
+        if not WEIGHT_MIN <= self.weight <= WEIGHT_MAX:
             raise SettingError(
-                f"the weight of broker group {self.name!r} must be a positive number, got "
-                f"{self.weight}; a group that is to get nothing is paused"
+                f"the weight of broker group {self.name!r} must be {WEIGHT_MIN:g} to "
+                f"{WEIGHT_MAX:g}, got {self.weight}; a group that is to get nothing is paused"
             )
 
 

@@ -556,7 +556,9 @@ class Group:
             obstacle: tuple[End, str] | None = None
             with trio.CancelScope() as self._attempt:
                 obstacle = await self._greet(connection)
-            if (target.host, target.port) != (self._target.host, self._target.port):
+            is_moved = (target.host, target.port) != (self._target.host, self._target.port)
+            if is_moved or self._attempt.cancelled_caught:
+                # Or it has moved there and back: half a HELLO may have been said.
                 obstacle = End.MOVED, f"to {self.address}"
             if obstacle is not None:
                 return obstacle

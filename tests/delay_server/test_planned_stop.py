@@ -131,3 +131,54 @@ async def test_a_node_that_ends_since_another_is_master_stays_drained() -> None:
                 await trio.sleep(60)
         assert server.ended_by is not None
         assert DRAINED_PATH in world.disk.contents(durable=True)
+
+
+async def test_a_node_at_rest_that_is_drained_once_more_sends_nothing_meanwhile() -> None:
+    world = World()
+    await drained_and_cut(world)
+    async with world.serving() as server:
+        operator = operator_of(server)
+        # Its client does not go, so all of the time is waited for.
+        await world.connect()
+        await trio.sleep(8)
+        for seconds in (0, 5):
+            _, report = await operator.ask("POST", "/drain", {"seconds": seconds})
+            assert (report["phase"], report["held"]) == ("resting", 1)
+        assert world.broker.ids == []
+
+
+@pytest.mark.parametrize("found_at_rest", [True, False])
+async def test_what_is_asked_while_a_start_is_under_way_holds_when_it_is_over(
+    found_at_rest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    await drained_and_cut(world, undone=not found_at_rest)
+    asked: list[str] = []
+    tell_untold = DelayServer.tell_untold
+
+    async def ask(server: DelayServer) -> None:
+        operator = operator_of(server)
+        if found_at_rest:
+            _, report = await operator.ask("DELETE", "/drain")
+        else:
+            _, report = await operator.ask("POST", "/drain", {"seconds": 0})
+        asked.append(report["phase"])
+        await tell_untold(server)
+
+    monkeypatch.setattr(DelayServer, "tell_untold", ask)
+    async with world.serving() as server:
+        await trio.sleep(60)
+        assert asked == ["running" if found_at_rest else "resting"]
+        assert world.broker.ids == (["m1"] if found_at_rest else [])
+        assert server.ready.is_set() is found_at_rest
+
+
+async def test_a_drain_that_nobody_waits_for_any_more_comes_to_its_end() -> None:
+    world = World()
+    async with world.serving() as server:
+        producer = await world.connect()
+        assert await producer.send(make_item("m1", world.now_ms + 5000)) == {}
+        with trio.move_on_after(1):
+            await operator_of(server).ask("POST", "/drain", {"seconds": 30})
+        await trio.sleep(8)
+        assert (server.planned_stop.report()["phase"], world.broker.ids) == ("resting", [])

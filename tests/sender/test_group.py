@@ -83,6 +83,23 @@ async def test_a_broker_that_fences_our_epoch_gets_nothing_and_is_never_tried_ag
         rig.assert_all_settled()
 
 
+async def test_a_group_that_moves_there_and_back_during_the_hello_says_it_once_more() -> None:
+    """Whether it may be sent to is known from the answer only, and half a HELLO may be out."""
+
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].hello_code = None
+
+    async with rig_of(2, setup=setup) as rig:
+        await trio.sleep(0.5)
+        rig.sender.set_groups([rig.group(0, at=1), rig.group(1)])
+        rig.sender.set_groups([rig.group(0), rig.group(1)])
+        await trio.sleep(0.5)
+        assert rig.sender.status()[0].state is not GroupState.UP
+        rig.offer(100)
+        await trio.sleep(1)
+        assert rig.brokers[0].requests == []
+
+
 @pytest.mark.parametrize("hello_code", [None, ResponseCode.BROKER_ERROR])
 async def test_a_broker_that_fails_the_hello_gets_nothing_until_it_answers(
     hello_code: int | None,

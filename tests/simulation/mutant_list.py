@@ -1813,7 +1813,7 @@ _DRAINED = (
         edits=(
             Edit(
                 "delay_server/server.py",
-                "            )\n            self.sender.pause()\n",
+                "            )\n            self.follow_planned_stop()\n",
                 "            )\n",
             ),
         ),
