@@ -12,14 +12,16 @@ Which rule of `subjects` counts for a subject:
 3. else none.
 
 It is one rule, and nothing is added up: a rule for `order.paid` that neither pauses nor limits lets
-that subject leave while `order.*` is paused. A `*` elsewhere than at the end stands for itself.
+that subject leave while `order.*` is paused. It is there only for as long as such a pause is: then
+the subject is narrowed with all others, whatever is said of them next. A `*` elsewhere than at the
+end stands for itself.
 
 The rate of a prefix is one for all of its subjects together, but for those with a rule of their
 own.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
@@ -108,12 +110,18 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def with_subject(self, pattern: str, rule: SubjectControl | None) -> "Controls":
         """Return the next version, with this rule or (None) without it; raise ControlsError.
 
-        A rule that is open is left out unless it is an exception from another one.
+        Rules that are open are left out, this one or others, unless they except from a pause.
         """
         check_pattern(pattern)
         subjects = {name: found for name, found in self.subjects.items() if name != pattern}
-        if rule is not None and not (rule.is_open and not _is_exception(pattern, subjects)):
+        if rule is not None:
             subjects[pattern] = rule
+        pauses = [name for name, found in subjects.items() if found.paused]
+        subjects = {
+            name: found
+            for name, found in subjects.items()
+            if not found.is_open or _is_exception(name, pauses)
+        }
         if len(subjects) > SUBJECT_RULES_MAX:
             raise ControlsError("subjects", f"more than {SUBJECT_RULES_MAX} rules; remove some")
         return Controls(version=self.version + 1, groups=self.groups, subjects=subjects)
@@ -154,16 +162,20 @@ class SubjectRules:
         """Return a rule by its pattern."""
         return self._rules[pattern]
 
-    def rule_over(self, pattern: str) -> SubjectControl | None:
-        """Return the rule that counts for what only this pattern stands for; None if none does."""
+    def pattern_over(self, pattern: str) -> str | None:
+        """Return which rule counts for what only this pattern stands for; None if none does."""
         if not pattern.endswith(ANY_END):
-            found = self.pattern_of(pattern)
-            return None if found is None else self._rules[found]
+            return self.pattern_of(pattern)
         stem = pattern[: -len(ANY_END)]
         for length in self._lengths:
-            if length <= len(stem) and (rule := self._rules.get(stem[:length] + ANY_END)):
-                return rule
+            if length <= len(stem) and (prefix := stem[:length] + ANY_END) in self._rules:
+                return prefix
         return None
+
+    def rule_over(self, pattern: str) -> SubjectControl | None:
+        """Return that rule itself."""
+        found = self.pattern_over(pattern)
+        return None if found is None else self._rules[found]
 
 
 def opened_by(before: Controls, after: Controls) -> list[str]:
@@ -253,10 +265,10 @@ def decode_rule(data: bytes | memoryview, kind: type[T]) -> T:
         raise ControlsError("", f"is no JSON: {error}") from error
 
 
-def _is_exception(pattern: str, others: Mapping[str, SubjectControl]) -> bool:
-    """Say whether another rule would count for the pattern's subjects without its own."""
+def _is_exception(pattern: str, pauses: Iterable[str]) -> bool:
+    """Say whether a prefix that is paused stands for the pattern's subjects as well."""
     stem = pattern.removesuffix(ANY_END)
-    return any(name.endswith(ANY_END) and stem.startswith(name[:-1]) for name in others)
+    return any(name.endswith(ANY_END) and stem.startswith(name[:-1]) for name in pauses)
 
 
 def _is_text(text: str) -> bool:

@@ -33,7 +33,13 @@ from delay_protocol.controls import (
     decode_rule,
 )
 from delay_server.controls import AuditEntry
-from delay_server.explaining import Explained, find, lane_look, surroundings
+from delay_server.explaining import (
+    Explained,
+    find,
+    lane_look,
+    reason_of_held,
+    surroundings,
+)
 from delay_server.guarding import Endpoint, Guard, RequestError, peer_of, read_body
 from delay_server.reasons import LaneKind, Reason, reason_of_lane
 from delay_server.status import following_of
@@ -120,9 +126,12 @@ class _Rules(Generic[T]):
     async def _patch(self, request: Request, caller: Caller) -> Response:
         fields = decode_rule(await read_body(self._server, request), dict[str, Any])
 
-        def patched(before: T | None) -> T:
-            merged = msgspec.to_builtins(before if before is not None else self._kind()) | fields
-            return decode_rule(msgspec.json.encode(merged), self._kind)
+        def patched(before: T | None) -> T | None:
+            known = before if before is not None else self._kind()
+            merged = msgspec.to_builtins(known) | fields
+            after = decode_rule(msgspec.json.encode(merged), self._kind)
+            # To take a limit away where there is none is no exception from anybody's pause.
+            return None if before is None and after == known and "paused" not in fields else after
 
         return await self._change(request, caller, patched)
 
@@ -322,8 +331,11 @@ class _Admin:
             lane = lanes.lane_of(number)
             kind, groups = lane_look(server, lane, number)
             reason = reason_of_lane(kind, groups, surroundings(server))
-            if reason is Reason.QUEUED and kind is LaneKind.FREE and lanes.is_parked(number):
-                reason = Reason.BACKLOG
+            if reason is Reason.QUEUED:
+                if kind is LaneKind.FREE and lanes.is_parked(number):
+                    reason = Reason.BACKLOG
+                else:
+                    reason = reason_of_held(server, number)
             found |= {"lane": lane, "groups": groups, "reason": reason.value}
         return found
 

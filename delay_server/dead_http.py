@@ -6,8 +6,9 @@ POST /dead/requeue      send some once more, or say how many that would be
 POST /dead/drop         have some never sent, or say how many that would be
 
 A change names dead letters by `sequences`, or by `filter` (an empty one means all) with `max`, how
-many at most; `dry_run` only counts. An answer with `next` has not come to the end: the same request
-with it as `after` goes on from there. Errors are {"error": {"code": word, "message": sentence}}.
+many at most; `dry_run` only counts. An answer says which of `sequences` there were. One with `next`
+has not come to the end: the same request with it as `after` goes on from there. Errors are
+{"error": {"code": word, "message": sentence}}.
 
 Who may ask: `guarding.py`. A change goes to the audit (controls.py) twice: before it, with what was
 asked for, and after it, with how many that were.
@@ -179,7 +180,7 @@ class _Dead:
         wanted, rows_max = self._meant(asked)
         after = _place_of(asked.after)
         if asked.dry_run:
-            return _answer(await self._letters.count(wanted, after=after, rows_max=rows_max))
+            return _answer(asked, await self._letters.count(wanted, after=after, rows_max=rows_max))
         if self._letters.is_closed:
             raise RequestError(503, "stopping", "the server changes nothing any more")
         change = self._letters.requeue if verb == "requeue" else self._letters.drop
@@ -193,7 +194,7 @@ class _Dead:
         await self._server.operator.note(entry)
         came_to = await change(wanted, after=after, rows_max=rows_max)
         await self._note_done(entry, verb, came_to.done)
-        return _answer(came_to)
+        return _answer(asked, came_to)
 
     async def _note_done(self, asked: AuditEntry, verb: str, count: int) -> None:
         """Have in the audit how many were changed; that somebody wanted it is there already."""
@@ -226,13 +227,15 @@ class _Dead:
         return asked.filter.wanted(), min(asked.max, self._letters.config.change_rows_max)
 
 
-def _answer(came_to: Change) -> Response:
+def _answer(asked: _ChangeRequest, came_to: Change) -> Response:
     found: Json = {
         "matched": came_to.matched,
         "done": came_to.done,
         "damaged": came_to.damaged or [],
         "next": None if came_to.after is None else _text_of(came_to.after),
     }
+    if asked.sequences is not None:
+        found["sequences"] = came_to.sequences
     if came_to.lacks_space:
         found["error"] = {
             "code": "disk",

@@ -9,7 +9,7 @@ Searches read the files in steps, in a lane of the executor of their own.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -161,7 +161,8 @@ class Change:
 
     matched: dead letters that were meant; done: those that were requeued or dropped; damaged:
     sequences of those that cannot be requeued since their bytes are damaged; after: where to go on,
-    None if that was all; lacks_space: it ended early, since there is no free disk.
+    None if that was all; lacks_space: it ended early, since there is no free disk; sequences: which
+    were meant.
     """
 
     matched: int = 0
@@ -169,6 +170,7 @@ class Change:
     damaged: list[int] | None = None
     after: Place | None = None
     lacks_space: bool = False
+    sequences: list[int] = field(default_factory=list)
 
 
 class DeadLetters:
@@ -340,7 +342,8 @@ class DeadLetters:
     async def count(self, wanted: Wanted, *, after: Place, rows_max: int) -> Change:
         """Return what a change would come to, as far as that is known before."""
         page = await self.find(wanted, after=after, rows_max=rows_max, with_items=False)
-        return Change(matched=len(page.letters), after=page.after)
+        found = [letter.row.sequence for letter in page.letters]
+        return Change(matched=len(found), after=page.after, sequences=found)
 
     async def _change(
         self, kind: RecordKind, wanted: Wanted, after: Place, rows_max: int
@@ -358,6 +361,7 @@ class DeadLetters:
                     with_items = kind is RecordKind.MOVE
                     letters = await self._letters(open_rows, wanted, with_items=with_items)
                     change.matched += len(letters)
+                    change.sequences += [letter.row.sequence for letter in letters]
                     if not await self._settle(kind, letters, change):
                         return change
                     change.after = None if search.is_done else search.place

@@ -5,12 +5,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_server.dead_letters import Wanted
 from delay_server.lanes import Unrouted
 from delay_server.reasons import (
+    REASON_OF_PLACE,
     GroupLook,
     LaneKind,
     Place,
@@ -132,6 +134,21 @@ def _place_of(
     if number is not None and lanes.is_parked(number):
         return Place.PARKED, lane, None
     return Place.ELSEWHERE, lane, None
+
+
+def reason_of_held(server: "DelayServer", subject: int) -> Reason:
+    """Return why what the sender holds of a subject was not delivered: queued, if any of it is.
+
+    Else what holds for most of it.
+    """
+    found: Counter[Reason] = Counter()
+    for part in server.sender.parts():
+        held = int(np.count_nonzero(part.entries["subject"] == subject))
+        if held and part.where is Where.QUEUED:
+            return Reason.QUEUED
+        if held:
+            found[REASON_OF_PLACE[_PLACES[part.where]]] += held
+    return found.most_common(1)[0][0] if found else Reason.QUEUED
 
 
 def _look_by_name(server: "DelayServer", subject: bytes) -> tuple[LaneKind, Collection[str]]:

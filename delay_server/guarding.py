@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from delay_protocol.controls import ControlsError
+from delay_server.status import failing_checks
 from delay_transport.access import AccessError, Caller, Gate
 from delay_transport.http import problem
 from delay_transport.tokens import Role
@@ -68,7 +69,8 @@ class Guard:
                 if needs_json and method == "POST":
                     _check_media_type(request)
                 if needs_wiring and not self._server.is_wired:
-                    return problem(503, "starting", "the node has not recovered yet; try again")
+                    why = "; ".join(failing_checks(self._server))
+                    return problem(503, "starting", f"the node has not begun yet: {why}")
                 return await endpoints[method](request, caller)
             except AccessError as error:
                 response = problem(error.code, error.kind, str(error))

@@ -138,6 +138,7 @@ class PlannedStop:
             "connections": server.connections,
             "held_requests": server.ingest.held_requests,
             "in_flight": unsent.in_flight,
+            "in_doubt": unsent.in_doubt,
             "dead_being_recorded": recording,
             "held": unsent.total - unsent.in_flight + server.meters.count,
         }

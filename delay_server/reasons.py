@@ -142,13 +142,14 @@ def _reason_of_groups(looks: Collection[GroupLook], around: Surroundings) -> Rea
     return Reason.QUEUED
 
 
-_BY_PLACE = {
+REASON_OF_PLACE = {
     Place.BURIED: Reason.DEAD_BEING_RECORDED,
     Place.IN_FLIGHT: Reason.IN_FLIGHT,
     Place.PUT_OFF: Reason.RETRY_BACKOFF,
     Place.EARLY: Reason.CLOCK_SET_BACK,
     Place.UNREAD: Reason.UNREADABLE,
 }
+"""Where a message is of which that is the reason already."""
 
 
 def reason_of(
@@ -164,8 +165,8 @@ def reason_of(
 
     `kind` and `groups` are those of its subject's lane.
     """
-    if is_damaged or place in _BY_PLACE:
-        return _BY_PLACE.get(place, Reason.DAMAGED)
+    if is_damaged or place in REASON_OF_PLACE:
+        return REASON_OF_PLACE.get(place, Reason.DAMAGED)
     if due_ms > around.now_ms and place in {Place.PARKED, Place.ELSEWHERE}:
         return Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
     of_lane = reason_of_lane(kind, groups, around)

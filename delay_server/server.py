@@ -1024,11 +1024,12 @@ class DelayServer:
         unsent = self.sender.unsent()
         if unsent.total:
             _log.warning(
-                "due messages are left for the next start; of those in flight or retrying some may "
+                "due messages are left for the next start; those in flight and those in doubt may "
                 "be delivered twice",
                 queued=unsent.queued + unsent.early,
                 in_flight=unsent.in_flight,
                 retrying=unsent.retrying,
+                in_doubt=unsent.in_doubt,
             )
         with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
             # Only a disk without any space makes this wait; those facts are lost then.

@@ -55,6 +55,7 @@ class Session:
 
         Parameters and fields that are None are left out.
         """
+        _check_text(path, query, body)
         target = "/".join([self.prefix, *(quote(part, safe="") for part in path)])
         if given := {name: _text(value) for name, value in _given(query)}:
             target += "?" + urlencode(given)
@@ -113,6 +114,20 @@ class Session:
             if after is None:
                 return
         yield {"more": True}
+
+
+def _check_text(*parts: object) -> None:
+    """Raise Failure if what was typed is no text that could be asked for."""
+    for part in parts:
+        if isinstance(part, str):
+            try:
+                part.encode()
+            except UnicodeEncodeError as error:
+                raise _failure(f"{part!a} is no UTF-8", ExitCode.USAGE) from error
+        elif isinstance(part, Mapping):
+            _check_text(*part.values())
+        elif isinstance(part, tuple):
+            _check_text(*part)
 
 
 def _failure(message: str, code: ExitCode) -> Failure:

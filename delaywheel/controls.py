@@ -16,21 +16,31 @@ from delaywheel.terminal import cell, wide_console
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N",
     help="Rows of --audit.",
 )  # fmt: skip
+@click.option(
+    "--remove", metavar="SUBJECT", help="Take the rule of a subject, or of a prefix, away."
+)
 @click.option("--follow", is_flag=True, help="Have a node go by what its meta server has told it.")
 @of_rules
-def controls(*, audit: bool, limit: int, follow: bool, door: Rules) -> None:
+def controls(*, audit: bool, limit: int, remove: str | None, follow: bool, door: Rules) -> None:
     """Show the rules of subjects and broker groups, and how the groups do.
 
     With --meta it is shown which nodes go by the rules, and why others do not. A node with stricter
-    rules of its own, or of another store of a meta server, keeps those until --follow.
+    rules of its own, or of another store of a meta server, keeps those until --follow. Once the
+    rule of a subject is removed, that of a prefix counts for it as for others.
 
     \b
     Examples:
       delaywheel controls
       delaywheel controls --audit
+      delaywheel controls --remove coupon.vip
       delaywheel controls --meta 127.0.0.1:8080
       delaywheel controls --follow --server 10.0.0.5:20811
     """
+    if remove is not None:
+        if audit or follow:
+            raise click.UsageError("give --remove, --audit or --follow: one at a time")
+        door.remove(remove)
+        return
     if follow:
         if isinstance(door, ClusterRules) or audit:
             raise click.UsageError("--follow goes with --server: it is done at one node")

@@ -18,7 +18,7 @@ from delaywheel.http_exchange import Json
 from delaywheel.node_client import at_node, session_of
 from delaywheel.parameters import MomentType
 from delaywheel.status import format_value
-from delaywheel.terminal import cell, wide_console
+from delaywheel.terminal import cell, moment_text, wide_console
 
 TIMEOUT_S: Final = 60.0
 """A change of thousands waits for the disk now and then."""
@@ -30,6 +30,9 @@ CHANGED_AT_ONCE: Final = 5000
 """Dead letters changed by one request: so each is answered in time."""
 
 _LISTED: Final = 100
+
+_MISSING_NAMED: Final = 20
+"""Dead letters that are named which there are none of."""
 
 Command = Callable[..., Any]
 
@@ -84,8 +87,12 @@ def _filtered(command: Command) -> Command:
 def _filter(given: Mapping[str, Any]) -> Json:
     found: Json = {}
     for name, value in given.items():
+        if value == "":
+            # As a prefix it would be that of all: a script's variable that was not set.
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} is empty: leave it out, or say what it should be")
         if isinstance(value, datetime):
-            found[f"{name}_ms"] = int(value.timestamp() * 1000)
+            found[f"{name}_ms"] = round(value.timestamp() * 1000)
         elif value is not None:
             found[name] = value
     return found
@@ -164,6 +171,9 @@ def _print_table(rows: list[Json]) -> None:
 def _shown(key: str, value: object) -> str:
     if key == "sequence":
         return str(value)
+    if key.endswith("_ms") and isinstance(value, int):
+        # As the filters by time take it: a whole second would not find it.
+        return moment_text(value)
     return format_value("size_bytes" if key == "bytes" else key, value)
 
 
@@ -243,6 +253,9 @@ def _changing(command: Command) -> Command:
     )(command)
     command = click.option("--dry-run", is_flag=True, help="Only say how many there are.")(command)
     command = click.option(
+        "--all", "all_of_them", is_flag=True, help="With --max instead of a filter: any of them."
+    )(command)
+    command = click.option(
         "--max", "most", type=click.IntRange(1), help="How many at most; needed with a filter."
     )(command)
     command = _filtered(command)
@@ -254,7 +267,7 @@ def _changing(command: Command) -> Command:
 def requeue(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN401 (click's)
     """Send dead letters once more, under the same message ids.
 
-    Name them by SEQUENCES, or by a filter and --max. They are due at once.
+    Name them by SEQUENCES, or by a filter (--all: any) and --max. They are due at once.
 
     \b
     Examples:
@@ -269,7 +282,7 @@ def requeue(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN
 def drop(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN401 (click's)
     """Give dead letters up for good: they are never sent.
 
-    Name them by SEQUENCES, or by a filter and --max. This cannot be taken back.
+    Name them by SEQUENCES, or by a filter (--all: any) and --max. This cannot be taken back.
 
     \b
     Examples:
@@ -287,21 +300,20 @@ def _change(
     token_file: Path | None,
     as_json: bool,
     most: int | None,
+    all_of_them: bool,
     dry_run: bool,
     yes: bool,
     **given: object,
 ) -> None:
     wanted = _filter(given)
-    if sequences and (wanted or most is not None):
-        raise click.UsageError("give either sequences or a filter with --max")
-    if not sequences and most is None:
-        raise click.UsageError("name dead letters by their sequences, or give --max with a filter")
+    _check_meant(sequences, wanted, most, all_of_them=all_of_them)
     session = _session(server, token_file, as_json=as_json)
     if verb == "drop" and not dry_run and not yes and len(sequences) != 1:
         count = _run(session, verb, sequences, wanted, most, dry_run=True)["matched"]
-        click.confirm(f"Drop {count} dead letters for good?", abort=True, err=True)
+        if count:
+            click.confirm(f"Drop {count} dead letters for good?", abort=True, err=True)
     total = _run(session, verb, sequences, wanted, most, dry_run=dry_run)
-    missing = len(set(sequences)) - total["matched"] if sequences else 0
+    missing = sorted(set(sequences).difference(total.pop("sequences")))
     if as_json:
         click.echo(json.dumps(total))
     elif dry_run:
@@ -310,12 +322,30 @@ def _change(
         click.echo(f"{total['done']} {'requeued' if verb == 'requeue' else 'dropped'}")
     if total["damaged"]:
         click.echo(f"damaged, and left: {' '.join(map(str, total['damaged']))}", err=True)
-    if missing > 0:
-        are = "1 is no dead letter, or was" if missing == 1 else ""
-        are = are or f"{missing} are no dead letters, or were"
-        click.echo(f"{are} settled before", err=True)
-    if missing > 0 or total["damaged"]:
+    if missing:
+        _say_missing(missing)
+    if missing or total["damaged"]:
         sys.exit(ExitCode.REFUSED)
+
+
+def _check_meant(
+    sequences: tuple[int, ...], wanted: Json, most: int | None, *, all_of_them: bool
+) -> None:
+    """Raise UsageError if it is not said which dead letters are meant."""
+    if sequences:
+        if wanted or all_of_them or most is not None:
+            raise click.UsageError("give either sequences or a filter with --max")
+    elif most is None:
+        raise click.UsageError("name dead letters by their sequences, or give --max with a filter")
+    elif all_of_them is bool(wanted):
+        raise click.UsageError("with --max give either a filter, or --all for any dead letters")
+
+
+def _say_missing(missing: list[int]) -> None:
+    named = " ".join(map(str, missing[:_MISSING_NAMED]))
+    more = len(missing) - _MISSING_NAMED
+    more_of_them = f" and {more} more" if more > 0 else ""
+    click.echo(f"no dead letters, or settled before: {named}{more_of_them}", err=True)
 
 
 def _run(
@@ -328,7 +358,7 @@ def _run(
     dry_run: bool,
 ) -> Json:
     """Ask as often as it takes; return what all of it came to."""
-    total: Json = {"matched": 0, "done": 0, "damaged": []}
+    total: Json = {"matched": 0, "done": 0, "damaged": [], "sequences": []}
     after: str | None = None
     parts = [
         sequences[at : at + CHANGED_AT_ONCE] for at in range(0, len(sequences), CHANGED_AT_ONCE)
@@ -344,7 +374,7 @@ def _run(
             body["after"] = after
         answer = session.ask("POST", "dead", verb, body=body)
         for name in total:
-            total[name] += answer[name]
+            total[name] += answer.get(name, [])
         after = answer["next"]
         if sequences and (after is None or answer["matched"] == len(set(parts[0]))):
             del parts[0]

@@ -117,10 +117,17 @@ def _spelled_out(
     yield from spelled_out(_SHORT, short)
     if metas:
         yield Override(f"meta.addresses={','.join(metas)}", f"--meta {' --meta '.join(metas)}")
+    named: set[str] = set()
     for broker in brokers:
         name, equals, address = broker.partition("=")
         if not (name and equals and address):
             raise click.BadParameter(
                 f"{broker!r} is not of the form NAME=HOST:PORT[,weight=N]", param_hint="--broker"
             )
+        if name in named:
+            raise click.BadParameter(
+                f"{name!r} is given twice: a broker group has one address, that of its master",
+                param_hint="--broker",
+            )
+        named.add(name)
         yield Override(f"brokers.{name}={address}", f"--broker {broker}")

@@ -65,6 +65,12 @@ def _drain_node(session: Session, seconds: float, *, undo: bool) -> None:
             f"the node is {answer['phase']}; {answer['held']} due messages wait in it, "
             f"{answer['in_flight']} are in flight"
         )
+    if not undo and answer.get("in_doubt") and not session.as_json:
+        click.echo(
+            f"{answer['in_doubt']} may have been delivered: a broker did not answer for them; they "
+            "are sent again after the next start",
+            err=True,
+        )
     if not undo and not answer["done"]:
         raise Failure(f"not at rest: {_why_not(answer)}", ExitCode.REFUSED)
 
@@ -77,20 +83,29 @@ def _why_not(answer: Json) -> str:
 
 
 def _drain_group(door: Rules, group: str, seconds: float, *, undo: bool) -> None:
-    door.pause_group(group, paused=not undo)
+    is_known = door.pause_group(group, paused=not undo)
     deadline = time.monotonic() + seconds
     left = door.in_flight_to(group)
     while not (undo or left.is_none) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
         left = door.in_flight_to(group)
+    is_known = is_known or left.is_known
     if door.session.as_json:
         found = {"in_flight": left.messages, "nodes": left.nodes, "unknown": left.unknown}
-        print_json({"group": group, "paused": not undo, "done": left.is_none, **found})
+        done = is_known and left.is_none
+        answer = {"group": group, "is_known": is_known, "paused": not undo, "done": done}
+        print_json(answer | found)
     elif undo:
         click.echo(f"group {group} goes on")
-    elif left.is_none:
+    elif left.is_none and is_known:
         nodes = "1 node" if left.nodes == 1 else f"{left.nodes} nodes"
         click.echo(f"group {group} is paused and nothing is in flight to it from {nodes}")
+    if not undo and not is_known:
+        raise Failure(
+            f"no broker group {group} is known at present, so nothing is known to be at rest: "
+            f"where there is one it is paused until `delaywheel resume --group {group}`",
+            ExitCode.REFUSED,
+        )
     if not undo and not left.is_none:
         raise Failure(
             f"not at rest: {left.messages} messages are in flight to {group}"

@@ -1,14 +1,13 @@
 """`delaywheel explain`: where a message or a subject's messages are, and why."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from delaywheel.node_client import of_node, print_json, session_of, text_of_rule
-from delaywheel.terminal import cell, wide_console
+from delaywheel.terminal import cell, moment_text, wide_console
 
 _TIMEOUT_S = 300.0
 """Millions of messages may have to be looked at for one id."""
@@ -41,7 +40,7 @@ def explain(
     asked = {"subject": subject, "sequence": sequence, "id": message_id}
     given = {name: value for name, value in asked.items() if value is not None}
     if len(given) != 1:
-        raise click.UsageError("give --subject, --sequence or --id")
+        raise click.UsageError("give one of --subject, --sequence and --id")
     session = session_of(server, token_file, as_json=as_json, timeout_s=_TIMEOUT_S)
     answer = session.ask("GET", "explain", query=given)
     if as_json:
@@ -67,7 +66,7 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
         "due soon": str(answer["in_wheel"]),
         "held for delivery": str(answer["held"]),
         "due, left on disk": str(answer["left_on_disk"]),
-        "oldest of these": _time(answer["oldest_left_due_ms"]),
+        "oldest of these": _oldest(answer["oldest_left_due_ms"]),
     }
     for name, value in rows.items():
         table.add_row(name, cell(value))
@@ -96,7 +95,7 @@ def _print_messages(answer: Mapping[str, Any]) -> None:
         table.add_row(
             str(row["sequence"]),
             cell(row["subject"]),
-            _time(row["due_ms"]),
+            moment_text(row["due_ms"]),
             cell(row["reason"]),
             cell(row["group"] or "-"),
             cell(row["segment"]),
@@ -115,7 +114,5 @@ def _about_letter(row: Mapping[str, Any]) -> str:
     return f"{name}: see `delaywheel dead show {row['sequence']}`, then requeue or drop it"
 
 
-def _time(ms: int | None) -> str:
-    if ms is None:
-        return "-"
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z"
+def _oldest(ms: int | None) -> str:
+    return "-" if ms is None else moment_text(ms)

@@ -24,6 +24,11 @@ _NODES_S: Final = 3.0
 
 _LOOK_S: Final = 0.1
 
+_NAMED_MAX: Final = 5
+"""Rules that are named where there are more."""
+
+_META: Final = "the meta server"
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _TOKEN_FILE: Final = click.option(
@@ -124,6 +129,8 @@ class InFlight:
     """From the nodes that said it."""
     nodes: int
     """How many were asked."""
+    is_known: bool
+    """Whether any of them knows the group."""
     unknown: tuple[str, ...] = ()
     """Nodes that did not say it, and why."""
 
@@ -153,18 +160,32 @@ class NodeRules:
         answer = self.session.ask("PATCH", "controls", f"{kind}s", name, body=body)
         if self.session.as_json:
             print_json(answer)
+        elif kind == "subject":
+            self._say_subject(name)
         else:
-            is_known = answer.get("is_known", True)
-            _say_rule(kind, name, answer.get("rule"), is_known=is_known, by="the node")
+            _say_group(name, answer.get("rule"), is_known=answer["is_known"], by="the node")
 
-    def pause_group(self, name: str, *, paused: bool) -> None:
-        """Pause a broker group, or have it go on, and say nothing."""
-        self.session.ask("PATCH", "controls", "groups", name, body={"paused": paused})
+    def remove(self, subject: str) -> None:
+        """Take the rule of a subject, or prefix, away, and say what holds then."""
+        answer = self.session.ask("DELETE", "controls", "subjects", subject)
+        if self.session.as_json:
+            print_json(answer)
+        else:
+            self._say_subject(subject)
+
+    def _say_subject(self, name: str) -> None:
+        _say_subject(name, self.show()["subjects"])
+
+    def pause_group(self, name: str, *, paused: bool) -> bool:
+        """Pause a broker group, or have it go on; return whether the node knows it."""
+        answer = self.session.ask("PATCH", "controls", "groups", name, body={"paused": paused})
+        return bool(answer["is_known"])
 
     def in_flight_to(self, group: str) -> InFlight:
         """Return what is in flight to a broker group."""
         states: Mapping[str, Any] = self.session.ask("GET", "controls")["group_states"]
-        return InFlight(messages=int(states.get(group, {}).get("in_flight", 0)), nodes=1)
+        messages = int(states.get(group, {}).get("in_flight", 0))
+        return InFlight(messages=messages, nodes=1, is_known=group in states)
 
 
 class ClusterRules:
@@ -193,9 +214,24 @@ class ClusterRules:
         kind, name = _one_of(subject, group)
         answer = self._store(kind, name, body)
         if not self.session.as_json:
-            is_known = name not in answer.get("unknown_groups", ())
-            rule = answer[f"{kind}s"].get(name)
-            _say_rule(kind, name, rule, is_known=is_known, by="the meta server")
+            if kind == "subject":
+                _say_subject(name, answer["subjects"])
+            else:
+                is_known = _is_known(answer, name)
+                _say_group(name, answer["groups"].get(name), is_known=is_known, by=_META)
+        self._have_followed(answer)
+
+    def remove(self, subject: str) -> None:
+        """Take the rule of a subject, or prefix, away; else as `change`."""
+        answer = self.session.ask(
+            "DELETE", "controls", self._name(), "subjects", query={"subject": subject}
+        )
+        if not self.session.as_json:
+            _say_subject(subject, answer["subjects"])
+        self._have_followed(answer)
+
+    def _have_followed(self, answer: Mapping[str, Any]) -> None:
+        """Wait until all nodes go by what was stored, and say so; raise Failure if one does not."""
         answer = self._until_followed(answer)
         lacking, waiting = _lacking(answer), _waiting(answer)
         if self.session.as_json:
@@ -209,13 +245,15 @@ class ClusterRules:
                 click.echo(f"it delivers nothing, and need not go by it yet: {_why_lacking(node)}")
         _check_followed(lacking)
 
-    def pause_group(self, name: str, *, paused: bool) -> None:
-        """Pause a broker group, or have it go on, wait until all nodes go by it, and say nothing.
+    def pause_group(self, name: str, *, paused: bool) -> bool:
+        """Pause a broker group, or have it go on, and wait until all nodes go by it.
 
-        Raises Failure if one does not that may deliver.
+        Return whether the meta server knows the group. Raises Failure if a node does not go by it
+        that may deliver.
         """
         answer = self._until_followed(self._store("group", name, {"paused": paused}))
         _check_followed(_lacking(answer))
+        return _is_known(answer, name)
 
     def in_flight_to(self, group: str) -> InFlight:
         """Return what is in flight to a broker group from the nodes of the cluster.
@@ -231,7 +269,8 @@ class ClusterRules:
         nodes = [node for node in known if _may_deliver(node)]
         answers = ask_nodes(nodes, lambda status: _in_flight_of(status, group))
         return InFlight(
-            messages=sum(answer.get("in_flight", 0) for answer in answers),
+            messages=sum(answer.get("in_flight") or 0 for answer in answers),
+            is_known=any(answer.get("in_flight") is not None for answer in answers),
             nodes=len(nodes),
             unknown=tuple(
                 f"{node['node_id']}: {answer['error']}"
@@ -286,9 +325,12 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 def _in_flight_of(status: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Return what is in flight to a group; raise ValidationError for what is no node's status."""
+    """Return what is in flight to a group, None if the node does not know it.
+
+    Raises ValidationError for what is no node's status.
+    """
     broker = msgspec.convert(status, _Status).brokers.get(group)
-    return {"in_flight": 0 if broker is None else broker.in_flight}
+    return {"in_flight": None if broker is None else broker.in_flight}
 
 
 def _may_deliver(node: Mapping[str, Any]) -> bool:
@@ -365,17 +407,49 @@ def print_json(answer: Mapping[str, Any]) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
 
-def _say_rule(
-    kind: str, name: str, rule: Mapping[str, Any] | None, *, is_known: bool, by: str
-) -> None:
-    """Print what holds for a subject or group after a change.
+def _is_known(answer: Mapping[str, Any], group: str) -> bool:
+    return group not in answer.get("unknown_groups", ())
 
-    is_known: whether the group is, by whom it was changed.
+
+def _say_subject(name: str, rules: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print what holds for a subject or prefix after a change; `rules` are those of all."""
+    from delay_protocol import printable
+
+    others = {pattern: rule for pattern, rule in rules.items() if pattern != name}
+    over = _pattern_over(name, others)
+    if name in rules:
+        text = text_of_rule(rules[name])
+        if over is not None and others[over].get("paused") and not rules[name].get("paused"):
+            text += f", an exception: {over} is paused"
+    elif over is not None:
+        text = f"{text_of_rule(others[over])}, by the rule of {over}"
+    else:
+        text = text_of_rule({})
+    click.echo(printable(f"subject {name}: {text}"))
+    if name.endswith("*"):
+        found = sorted(pattern for pattern in others if pattern.startswith(name[:-1]))
+        if found:
+            more = f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+            named = ", ".join(found[:_NAMED_MAX])
+            click.echo(printable(f"but for those with a rule of their own: {named}{more}"))
+
+
+def _pattern_over(name: str, rules: Mapping[str, Mapping[str, Any]]) -> str | None:
+    from delay_protocol.controls import SubjectControl, SubjectRules
+
+    # Only the names matter to it.
+    return SubjectRules(dict.fromkeys(rules, SubjectControl())).pattern_over(name)
+
+
+def _say_group(name: str, rule: Mapping[str, Any] | None, *, is_known: bool, by: str) -> None:
+    """Print what holds for a broker group after a change.
+
+    is_known: whether it is, by whom it was changed.
     """
     from delay_protocol import printable
 
-    click.echo(printable(f"{kind} {name}: {text_of_rule(rule or {})}"))
-    if kind == "group" and rule and not is_known:
+    click.echo(printable(f"group {name}: {text_of_rule(rule or {})}"))
+    if rule and not is_known:
         note = f"{by} knows no broker group {name} at present: it holds where there is one"
         click.echo(printable(note))
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -61,3 +62,8 @@ def cell(text: str) -> "Text":
     from delay_protocol import printable
 
     return Text(printable(text))
+
+
+def moment_text(ms: int) -> str:
+    """Return wall ms to the millisecond, in UTC; what takes ISO 8601 reads it back."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z"

@@ -149,6 +149,10 @@ class SenderConfig:
     """Items at a time of which it is known who refused them for good, about 150 bytes each. Further
     ones are tried on until some of these are dead letters."""
 
+    doubtful_tracked_max: int = 100_000
+    """Items at a time that are known to be in doubt, about 100 bytes each: a broker may have them
+    that did not answer for them. A drain says how many; they are tried again in any case."""
+
     reconnect_base_s: float = 0.1
     """Wait before a group that failed is tried again: the time for which its circuit is open.
     Doubles with each opening, until the circuit has stayed closed for `ramp_s`."""

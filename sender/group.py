@@ -98,7 +98,10 @@ class Exchange(Protocol):
         """Take entries for which nothing more is to be done."""
 
     def retry(self, batch: Batch, *, avoid: int) -> None:
-        """Take entries whose try failed with their request, or whose outcome is unknown."""
+        """Take entries whose try failed with their request."""
+
+    def doubtful(self, batch: Batch, *, avoid: int) -> None:
+        """Take entries that a broker may have taken or not."""
 
     def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Take entries that were refused one by one, with the code of each."""
@@ -871,7 +874,7 @@ class Group:
     def _doubtful(self, batch: Batch) -> None:
         """Try entries again that the group may have taken."""
         self._counts.possible_duplicates += len(batch)
-        self._exchange.retry(batch, avoid=self.number)
+        self._exchange.doubtful(batch, avoid=self.number)
 
     def _success(self, request: Request, now: float) -> None:
         if request.is_further:

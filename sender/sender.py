@@ -30,6 +30,7 @@ from sender.answers import Codes, misrouted, permanent
 from sender.bulk_turns import BulkTurns
 from sender.config import BrokerGroup, SenderConfig, check_groups
 from sender.dead import OnDead, Refusals, nobody
+from sender.doubts import Doubts
 from sender.gates import OPEN_GATE, GroupGate
 from sender.group import Group, ReadItems
 from sender.group_status import GroupStatus
@@ -82,6 +83,9 @@ class Unsent:
     """For the end of their backoff."""
     early: int
     """For the clock, which was set back after they became due."""
+    in_doubt: int
+    """Of all these, and of what was left on disk since, what a broker may have that did not answer
+    for it; not those in flight for the first time."""
 
     @property
     def total(self) -> int:
@@ -136,6 +140,7 @@ class Sender:
         self._refusals = Refusals(
             tries_max=config.dead_letter_tries, tracked_max=config.refused_tracked_max
         )
+        self._doubts = Doubts(tracked_max=config.doubtful_tracked_max)
         self._routing = routing or Weighted(batch_items=config.batch_items)
         self._routes = routes
         self._turns = BulkTurns()
@@ -210,6 +215,7 @@ class Sender:
             in_flight=self.in_flight,
             retrying=self._retries.count,
             early=self._early.count,
+            in_doubt=len(self._doubts),
         )
 
     def queued_by_lane(self) -> dict[int, int]:
@@ -434,17 +440,27 @@ class Sender:
 
     def damaged(self, entries: Entries) -> None:
         """Hand on entries whose items cannot be read: they are not sent."""
-        self._refusals.forget(entries)
+        self._forget_history(entries)
         self._on_damaged(entries)
 
     def settled(self, entries: Entries, outcome: Outcome, group: str) -> None:
         """Report entries for which nothing more is to be done."""
-        self._refusals.forget(entries)
+        self._forget_history(entries)
         self._on_outcome(entries, self._clock.now_ms(), group, outcome)
+
+    def _forget_history(self, entries: Entries) -> None:
+        """Forget who refused, or may have, entries for which nothing more is to be done."""
+        self._refusals.forget(entries)
+        self._doubts.forget(entries)
 
     def retry(self, batch: Batch, *, avoid: int) -> None:
         """Try entries again after a backoff of their own, if possible at another group."""
         self._put_back(batch, self._retry, avoid=avoid)
+
+    def doubtful(self, batch: Batch, *, avoid: int) -> None:
+        """Try entries again of which nobody knows what became of them."""
+        self._doubts.note(batch.entries)
+        self.retry(batch, avoid=avoid)
 
     def group_failed(self, group: str) -> None:
         """Have the routes looked at that lead to a group which cannot be reached."""
@@ -499,6 +515,7 @@ class Sender:
         if not refusals:
             return batch
         dead = batch.where(given_up)
+        self._doubts.forget(dead.entries)
         self._on_dead(dead.entries, refusals, (dead.tries + np.uint32(1)).tolist())
         return batch.where(~given_up)
 

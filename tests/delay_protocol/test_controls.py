@@ -77,6 +77,51 @@ def test_an_open_rule_stays_only_where_it_is_an_exception() -> None:
     assert Controls().with_group("g", GroupControl()).groups == {}
 
 
+def test_what_was_paused_alone_is_limited_with_all_others_when_it_is_resumed() -> None:
+    limited = Controls().with_subject("a.*", SubjectControl(rate_per_s=5))
+    paused = limited.with_subject("a.b", PAUSED)
+    assert paused.with_subject("a.b", OPEN).subjects == limited.subjects
+
+
+def test_an_exception_is_gone_with_the_last_pause_that_it_excepts_from() -> None:
+    both = Controls().with_subject("a.*", PAUSED).with_subject("*", PAUSED)
+    excepted = both.with_subject("a.b", OPEN).with_subject("b", OPEN)
+    assert set(excepted.subjects) == {"*", "a.*", "a.b", "b"}
+    without_all = excepted.with_subject("*", None)
+    assert set(without_all.subjects) == {"a.*", "a.b"}
+    limited = without_all.with_subject("a.*", SubjectControl(rate_per_s=5))
+    assert limited.subjects == {"a.*": SubjectControl(rate_per_s=5)}
+    assert limited.with_subject("a.*", PAUSED).subjects == {"a.*": PAUSED}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["*", "a*", "a.*", "a.b", "a.b*", "b", "a"]),
+            st.sampled_from([None, OPEN, PAUSED, SubjectControl(rate_per_s=5)]),
+        ),
+        max_size=12,
+    )
+)
+def test_an_open_rule_is_there_only_where_it_keeps_a_pause_off(
+    changes: list[tuple[str, SubjectControl | None]],
+) -> None:
+    controls = Controls()
+    for pattern, rule in changes:
+        controls = controls.with_subject(pattern, rule)
+        # Of the rules that say something none is lost.
+        if rule is not None and not rule.is_open:
+            assert controls.subjects[pattern] == rule
+        for name, found in controls.subjects.items():
+            over = [other for other in controls.subjects if _stands_for(other, name)]
+            if found.is_open:
+                assert any(controls.subjects[other].paused for other in over)
+
+
+def _stands_for(prefix: str, name: str) -> bool:
+    return prefix != name and prefix.endswith("*") and name.startswith(prefix[:-1])
+
+
 @pytest.mark.parametrize(
     ("data", "where"),
     [

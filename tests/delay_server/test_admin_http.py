@@ -1,5 +1,6 @@
 """Pauses, limits, planned stops and reasons, as an operator asks for them over HTTP."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,68 @@ async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> Non
         assert server.operator.applied.groups == {}
         (status,) = server.sender.status()
         assert (status.weight, status.gate.paused) == (1.0, False)
+
+
+async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/a.*", {"paused": True})
+        pause = {"a.*": SubjectControl(paused=True)}
+        code, answer = await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
+        assert (code, answer["rule"]) == (200, None)
+        assert server.operator.applied.subjects == pause
+        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
+        excepted = pause | {"a.b": SubjectControl()}
+        assert server.operator.applied.subjects == excepted
+        await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
+        assert server.operator.applied.subjects == excepted
+        await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": False})
+        assert server.operator.applied.subjects == {}
+
+
+async def test_a_subject_that_was_paused_leaves_no_faster_than_its_prefix_when_resumed() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/a.*", {"rate_per_s": 5})
+        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": True})
+        producer = await world.connect()
+        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(100)))
+        await trio.sleep(1)
+        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
+        await trio.sleep(4)
+        assert 10 <= len(world.broker.ids) <= 40
+
+
+async def test_what_a_broker_did_not_answer_for_is_in_doubt_until_one_answers() -> None:
+    world = World()
+    world.broker.answer_after_s = math.inf
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        producer = await world.connect()
+        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(20)))
+        await until(lambda: server.sender.in_flight == 20)
+        _, about = await operator.ask("GET", "/explain?subject=a.b")
+        assert (about["reason"], about["held"]) == ("in_flight", 20)
+        assert (await operator.ask("GET", "/drain"))[1]["in_doubt"] == 0
+        await operator.ask("POST", "/drain", {"seconds": 0})
+        await until(lambda: not server.sender.in_flight)
+        _, report = await operator.ask("GET", "/drain")
+        assert (report["done"], report["in_flight"], report["in_doubt"]) == (True, 0, 20)
+        world.broker.answer_after_s = 0
+        await operator.ask("DELETE", "/drain")
+        await until(lambda: not server.sender.unsent().total)
+        assert (await operator.ask("GET", "/drain"))[1]["in_doubt"] == 0
+
+
+async def test_a_node_that_has_not_begun_says_why() -> None:
+    world = World()
+    async with world.serving() as server:
+        server.is_wired = False
+        answer = await Caller(application(server)).ask("GET", "/controls")
+        server.is_wired = True
+    assert (answer[0], answer[1]["error"]["code"]) == (503, "starting")
+    assert "the node has not begun yet: " in answer[1]["error"]["message"]
 
 
 async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:

@@ -80,6 +80,13 @@ def test_a_meta_server_without_a_port_is_refused(server: RecordingServer) -> Non
     assert server.configs == []
 
 
+def test_a_broker_group_that_is_given_twice_is_refused(server: RecordingServer) -> None:
+    result = run("--data", "d", "--broker", "g1=127.0.0.1:1", "--broker", "g1=127.0.0.1:2")
+    assert result.exit_code == ExitCode.USAGE
+    assert "'g1' is given twice" in result.stderr
+    assert server.configs == []
+
+
 @pytest.mark.parametrize("option", ["--broker g=", "--meta ", "--listen ", "--http "])
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "1.2.3", "grüße.example"])
 def test_an_option_with_no_address_is_one_sentence_that_names_it(

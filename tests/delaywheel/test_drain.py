@@ -26,6 +26,8 @@ class World:
         self.waits: set[str] = set()
         """Nodes that deliver nothing."""
         self.silent: set[str] = set()
+        self.known = {"g1"}
+        """Broker groups of the meta server."""
         self.http: dict[str, str] = {}
         self.changes: list[dict[str, Any]] = []
         self.meta = stack.enter_context(answering(self._answer))
@@ -78,7 +80,14 @@ class World:
             }
             for name in self.http
         ]
-        rules = {"version": len(self.changes), "groups": {}, "subjects": {}, "nodes": nodes}
+        changed = {change["group"] for change in self.changes}
+        rules = {
+            "version": len(self.changes),
+            "groups": {name: {} for name in changed},
+            "subjects": {},
+            "nodes": nodes,
+            "unknown_groups": sorted(changed - self.known),
+        }
         return 200, json.dumps(rules).encode()
 
     def drain(self, *words: str) -> Result:
@@ -240,3 +249,38 @@ def test_what_is_said_of_a_node_and_why_it_is_not_at_rest(
     assert result.stdout == f"{said}\n"
     assert result.stderr == (f"Error: {error}\n" if error else "")
     assert result.exit_code == (ExitCode.REFUSED if error else 0)
+
+
+def test_a_group_that_nobody_knows_is_not_said_to_be_at_rest(world: World) -> None:
+    world.node("n1", 0)
+    result = world.drain("--group", "gl")
+    assert result.exit_code == ExitCode.REFUSED
+    assert "no broker group gl is known" in result.output
+    found = world.drain("--group", "gl", "--json")
+    assert found.exit_code == ExitCode.REFUSED
+    told = json.loads(found.stdout)
+    assert (told["is_known"], told["done"], told["in_flight"]) == (False, False, 0)
+    assert world.drain("--group", "gl", "--undo").exit_code == 0
+
+
+def test_a_group_that_only_nodes_know_is_known(world: World) -> None:
+    world.node("n1", 0)
+    world.known = set()
+    assert world.drain("--group", "g1").exit_code == 0
+
+
+def test_a_group_that_a_node_does_not_know_is_not_at_rest_there() -> None:
+    answer = {"version": 1, "rule": {"paused": True}, "is_known": False, "group_states": {"g1": {}}}
+    with answering(lambda *_: (200, json.dumps(answer).encode())) as address:
+        result = CliRunner().invoke(main, ["drain", "--server", address, "--group", "gl"])
+    assert result.exit_code == ExitCode.REFUSED
+    assert "no broker group gl is known" in result.stderr
+
+
+@pytest.mark.parametrize("in_doubt", [0, 20])
+def test_what_may_have_been_delivered_is_said_when_a_node_is_at_rest(in_doubt: int) -> None:
+    report = {"phase": "resting", "done": True, "held": 20, "in_flight": 0, "in_doubt": in_doubt}
+    with answering(lambda *_: (200, json.dumps(report).encode())) as address:
+        result = CliRunner().invoke(main, ["drain", "--server", address])
+    assert result.exit_code == 0
+    assert ("20 may have been delivered" in result.stderr) is bool(in_doubt)

@@ -1,5 +1,8 @@
 """What the commands about rules say beside the rule itself."""
 
+import re
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -50,13 +53,150 @@ def test_a_rule_is_for_a_subject_or_for_a_group() -> None:
 @pytest.mark.parametrize(
     ("sequences", "said"),
     [
-        (["1"], "1 is no dead letter, or was settled before\n"),
-        (["1", "2"], "2 are no dead letters, or were settled before\n"),
+        (["4711", "7"], ": 4711\n"),
+        (["2", "4711", "2", "7"], ": 2 4711\n"),
+        (
+            [str(n) for n in range(7, 30)],
+            f": {' '.join(str(n) for n in range(8, 28))} and 2 more\n",
+        ),
     ],
 )
-def test_what_is_no_dead_letter_is_counted(sequences: list[str], said: str) -> None:
-    answer = {"matched": 0, "done": 0, "damaged": [], "next": None, "examined": 0}
+def test_what_is_no_dead_letter_is_named(sequences: list[str], said: str) -> None:
+    answer = {"matched": 1, "done": 1, "damaged": [], "next": None, "sequences": [7]}
     with answering(lambda *_: (200, msgspec.json.encode(answer))) as server:
         result = CliRunner().invoke(main, ["dead", "requeue", *sequences, "--server", server])
-    assert said in result.stderr
+    assert result.stdout == "1 requeued\n"
+    assert result.stderr == f"no dead letters, or settled before{said}"
     assert result.exit_code == 7
+
+
+@pytest.mark.parametrize("verb", ["requeue", "drop"])
+def test_any_dead_letters_are_meant_only_where_that_is_said(verb: str) -> None:
+    asked: list[bytes] = []
+
+    def answer(_method: str, _target: str, _: object, body: bytes) -> tuple[int, bytes]:
+        asked.append(body)
+        return 200, b'{"matched":3,"done":3,"damaged":[],"next":null}'
+
+    def run(*words: str) -> int:
+        with answering(answer) as at:
+            done = CliRunner().invoke(main, ["dead", verb, *words, "--yes", "--server", at])
+            return done.exit_code
+
+    for words in (
+        ["--max", "5"],
+        ["--max", "5", "--all", "--group", "g1"],
+        ["--all", "7"],
+        ["--max", "5", "--subject-prefix", ""],
+        ["--max", "5", "--group", ""],
+    ):
+        assert run(*words) == 2, words
+    assert asked == []
+    assert run("--max", "5", "--all") == 0
+    assert [msgspec.json.decode(body)["filter"] for body in asked] == [{}]
+
+
+def test_nothing_to_drop_is_not_asked_about() -> None:
+    answer = {"matched": 0, "done": 0, "damaged": [], "next": None}
+    with answering(lambda *_: (200, msgspec.json.encode(answer))) as server:
+        words = ["dead", "drop", "--subject", "nope", "--max", "5", "--server", server]
+        result = CliRunner().invoke(main, words)
+    assert (result.output, result.exit_code) == ("0 dropped\n", 0)
+
+
+def test_times_of_dead_letters_are_shown_as_filters_find_them() -> None:
+    due_ms = 1_795_448_564_781
+    row = {"sequence": 1, "subject": "a", "due_ms": due_ms, "dead_ms": due_ms + 219}
+    targets: list[str] = []
+
+    def answer(_method: str, target: str, *_: object) -> tuple[int, bytes]:
+        targets.append(target)
+        return 200, msgspec.json.encode({"pending": 1, "items": [row], "next": None})
+
+    with answering(answer) as at:
+        shown = CliRunner().invoke(main, ["dead", "list", "--server", at]).stdout
+        (time,) = re.findall(r"[-0-9]+ [:0-9]+[.]781Z", shown)
+        CliRunner().invoke(main, ["dead", "list", "--due-until", time, "--server", at])
+    assert f"due_until_ms={due_ms}" in targets[-1]
+    assert "00.000Z" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "said"),
+    [
+        ("a.b", {}, "subject a.b: open\n"),
+        ("a.b", {"a.b": {"paused": True}}, "subject a.b: paused\n"),
+        (
+            "a.b",
+            {"a.*": {"rate_per_s": 5.0}, "*": {"paused": True}},
+            "subject a.b: at most 5 messages/s, by the rule of a.*\n",
+        ),
+        (
+            "a.b",
+            {"a.b": {"rate_per_s": 50.0}, "a.*": {"paused": True}},
+            "subject a.b: at most 50 messages/s, an exception: a.* is paused\n",
+        ),
+        (
+            "a.b",
+            {"a.b": {}, "a.*": {"paused": True}},
+            "subject a.b: open, an exception: a.* is paused\n",
+        ),
+        (
+            "a.*",
+            {"a.*": {"paused": True}, "a.b": {}, "a": {"paused": True}},
+            "subject a.*: paused\nbut for those with a rule of their own: a.b\n",
+        ),
+        (
+            "*",
+            {"*": {"paused": True}} | {f"s{n}": {} for n in range(8)},
+            (
+                "subject *: paused\n"
+                "but for those with a rule of their own: s0, s1, s2, s3, s4 and 3 more\n"
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("door", ["--server", "--meta"])
+@pytest.mark.parametrize("words", [["pause", "--subject"], ["controls", "--remove"]])
+def test_it_is_said_what_counts_for_a_subject_after_a_change(
+    words: list[str], door: str, name: str, rules: Mapping[str, object], said: str
+) -> None:
+    answer = {"version": 3, "rule": rules.get(name), "subjects": rules, "nodes": []}
+    methods: list[str] = []
+
+    def reply(method: str, *_: object) -> tuple[int, bytes]:
+        methods.append(method)
+        return 200, msgspec.json.encode(answer)
+
+    with answering(reply) as address:
+        cluster = ["--cluster", "c"] if door == "--meta" else []
+        result = CliRunner().invoke(main, [*words, name, door, address, *cluster])
+    assert result.exit_code == 0
+    assert result.output.startswith(said)
+    assert methods[0] == ("PATCH" if words[0] == "pause" else "DELETE")
+
+
+@pytest.mark.parametrize("other", ["--audit", "--follow"])
+def test_controls_do_one_thing_at_a_time(other: str) -> None:
+    assert CliRunner().invoke(main, ["controls", "--remove", "a", other]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pause", "--subject"],
+        ["limit", "--rate", "5", "--group"],
+        ["explain", "--id"],
+        ["dead", "list", "--subject-prefix"],
+        ["dead", "requeue", "--max", "5", "--code"],
+        ["controls", "--remove"],
+    ],
+)
+def test_what_is_no_utf_8_is_said_to_be_none(words: list[str]) -> None:
+    def reply(*_: object) -> tuple[int, bytes]:
+        raise AssertionError("it was asked")
+
+    with answering(reply) as address:
+        result = CliRunner().invoke(main, [*words, "a\udcff", "--server", address])
+    assert result.exit_code == 2
+    assert r"'a\udcff' is no UTF-8" in result.stderr

@@ -191,6 +191,18 @@ async def test_changes_count_the_version_name_it_if_wanted_and_are_audited() -> 
         assert server.registry.controls_of("c1") == Controls(version=6)
 
 
+async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await registered(world)
+        await http.change("PATCH", PATH, {"subject": "b.*", "paused": True})
+        shown = await http.change("PATCH", PATH, {"subject": "b.c", "rate_per_s": None})
+        assert (shown["version"], list(shown["subjects"])) == (1, ["b.*"])
+        shown = await http.change("PATCH", PATH, {"subject": "b.c", "paused": False})
+        assert (shown["version"], sorted(shown["subjects"])) == (2, ["b.*", "b.c"])
+
+
 async def test_a_cluster_that_nobody_knows_is_a_slip_of_the_pen() -> None:
     world = World()
     async with world.serving() as server:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import trio
+import trio.lowlevel
 
 from delay_protocol import ResponseCode
 from sender import CircuitState, GroupState, ItemBytesError, Outcome, SenderConfig
@@ -338,12 +339,16 @@ async def test_a_request_in_flight_when_its_connection_dies_is_a_possible_duplic
     async with rig_of(config=config, setup=setup) as rig:
         rig.offer(300)
         await trio.sleep(0.1)
+        assert rig.sender.unsent().in_doubt == 0
         await rig.brokers[0].hang_up()
         rig.brokers[0].script = take_all
+        await trio.sleep(0.001)
+        in_doubt = rig.sender.unsent().in_doubt
         await trio.sleep(10)
         counts = rig.sender.status()[0].counts
         assert counts.requests_lost == 2
         assert counts.possible_duplicates == 300
+        assert (in_doubt, rig.sender.unsent().in_doubt) == (300, 0)
         sent = [f"m{number}".encode() for number in range(300)]
         assert sorted(rig.brokers[0].ids) == sorted(sent * 2)
         rig.assert_all_settled()
