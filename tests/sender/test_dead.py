@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from delay_protocol import ItemCode
 from sender.dead import Refusals, nobody
 from sender.parcels import first_try, joined
-from tests.sender.broker_rig import ENTRY, QUICK, Received, Reply, Rig, refuse, rig_of
+from tests.sender.broker_rig import ENTRY, QUICK, Received, Reply, Rig, refuse, rig_of, stay_silent
 
 FAST = replace(QUICK, refused_base_s=0.1, refused_max_s=1.0)
 
@@ -171,3 +171,20 @@ async def test_while_no_more_may_be_given_up_it_is_tried_on() -> None:
         rig.sender.gives_up = True
         await trio.sleep(60)
         assert sorted(rig.dead) == [0, 1, 2, 3, 4]
+
+
+async def test_what_was_in_doubt_is_not_any_more_once_it_is_given_up() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = stay_silent
+        rig.sender.gives_up = True
+
+    async with rig_of(config=FAST, setup=setup) as rig:
+        rig.offer(3)
+        await trio.sleep(0.1)
+        await rig.brokers[0].hang_up()
+        rig.brokers[0].script = lambda request: refuse(ItemCode.BLOCK, *request.ids)
+        await trio.sleep(0.001)
+        assert rig.sender.unsent().in_doubt == 3
+        await trio.sleep(60)
+        assert (rig.sender.unsent().total, rig.sender.unsent().in_doubt) == (0, 0)
+        assert rig.facts == []
