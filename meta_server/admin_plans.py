@@ -861,7 +861,7 @@ def change_subject_control(
     rule = msgspec.structs.replace(rule, **given)
     if change.subject not in before.subjects and rule.is_open and "paused" not in given:
         # To take a limit away where there is none is no exception from anybody's pause.
-        return ()
+        return _save_subject(desk, cluster, before, change.subject, None)
     return _save_subject(desk, cluster, before, change.subject, rule)
 
 
@@ -954,10 +954,12 @@ def _checked(field: str, value: str, plan: Callable[[], Controls]) -> Controls:
 def _save_controls(
     desk: Desk, row: ClusterControls, action: str, name: str, rules: tuple[object, object]
 ) -> tuple[Change, ...]:
-    """Store the next version, unless the rule is as it was."""
+    """Store the next version.
+
+    Also if the rule is as it was: the store may have another one, if it was set back since it was
+    loaded. Nobody is to be told that it is kept before the store has said so.
+    """
     before, after = rules
-    if before == after:
-        return ()
     target = f"{row.cluster}/{name}"
     return desk.audited(
         f"controls.{action}", target, [SaveControls(row)], before=before, after=after

@@ -160,22 +160,23 @@ async def test_changes_count_the_version_name_it_if_wanted_and_are_audited() -> 
         await http.change("PATCH", path, {"group": "g1", "weight": 3, "paused": True})
         await http.change("PATCH", path, {"group": "g1", "paused": False, "version": 1})
         shown = await http.change("PATCH", path, {"group": "g1", "paused": False})
-        assert (shown["version"], shown["groups"]["g1"]["weight"]) == (2, 3)
+        assert (shown["version"], shown["groups"]["g1"]["weight"]) == (3, 3)
         code, error = await http.refused("PATCH", path, {"group": "g1", "weight": 2, "version": 1})
-        assert (code, "version 2, not 1" in error["message"]) == (409, True)
+        assert (code, "version 3, not 1" in error["message"]) == (409, True)
         code, error = await http.refused("PATCH", path, {"group": "g1", "weight": 0})
         assert (code, error["field"]) == (400, "weight")
         code, _ = await http.refused("DELETE", path, group="g2")
         assert code == 404
-        assert (await http.change("DELETE", path, group="g1", version=2))["groups"] == {}
+        assert (await http.change("DELETE", path, group="g1", version=3))["groups"] == {}
         await http.change(
             "PATCH", "/controls/c1/subjects", {"subject": "a", "rate_per_s": 5, "paused": True}
         )
         await http.change("PATCH", "/controls/c1/subjects", {"subject": "a", "rate_per_s": None})
         shown = await http.change("DELETE", "/controls/c1/subjects", subject="a")
-        assert (shown["version"], shown["subjects"]) == (6, {})
+        assert (shown["version"], shown["subjects"]) == (7, {})
         rows = (await http.get("/audit", action="controls"))["items"]
         assert [(row["action"], row["target"]) for row in rows[::-1]] == [
+            ("controls.group.set", "c1/g1"),
             ("controls.group.set", "c1/g1"),
             ("controls.group.set", "c1/g1"),
             ("controls.group.remove", "c1/g1"),
@@ -186,9 +187,25 @@ async def test_changes_count_the_version_name_it_if_wanted_and_are_audited() -> 
         assert rows[1]["before"] == {"paused": True, "rate_per_s": 5}
         assert rows[1]["after"] == {"paused": True, "rate_per_s": None}
         assert (await http.get("/controls"))["items"] == [
-            {"cluster": "c1", "version": 6, "rules": 0}
+            {"cluster": "c1", "version": 7, "rules": 0}
         ]
-        assert server.registry.controls_of("c1") == Controls(version=6)
+        assert server.registry.controls_of("c1") == Controls(version=7)
+
+
+async def test_a_pause_that_is_there_already_is_answered_once_the_store_has_said_so() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await registered(world)
+        for body in ({"subject": "a", "paused": True}, {"group": "g1", "paused": True}):
+            path = PATH if "subject" in body else "/controls/c1/groups"
+            await http.change("PATCH", path, body)
+            commits = len(world.medium.commits)
+            await http.change("PATCH", path, body)
+            assert len(world.medium.commits) == commits + 1
+            world.medium.next_faults = [Fault.LOST]
+            assert (await http.refused("PATCH", path, body))[0] == 503
+            await until(lambda: not server.committing.is_stale)
 
 
 async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None:
@@ -198,9 +215,9 @@ async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None
         await registered(world)
         await http.change("PATCH", PATH, {"subject": "b.*", "paused": True})
         shown = await http.change("PATCH", PATH, {"subject": "b.c", "rate_per_s": None})
-        assert (shown["version"], list(shown["subjects"])) == (1, ["b.*"])
+        assert (shown["version"], list(shown["subjects"])) == (2, ["b.*"])
         shown = await http.change("PATCH", PATH, {"subject": "b.c", "paused": False})
-        assert (shown["version"], sorted(shown["subjects"])) == (2, ["b.*", "b.c"])
+        assert (shown["version"], sorted(shown["subjects"])) == (3, ["b.*", "b.c"])
 
 
 async def test_a_cluster_that_nobody_knows_is_a_slip_of_the_pen() -> None:

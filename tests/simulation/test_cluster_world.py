@@ -18,6 +18,7 @@ REGRESSIONS = {
     1272: "what had left before the clock was set back waited, to the judge for nothing",
     1287: "as 1044",
     1069: "two documents without any rule, of different stores, were not the same to the judge",
+    910_099: "a pause that a server knew, and the store, set back, did not, was said to be kept",
     1009: "the judge did not leave a server time to hear of an epoch",
 }
 """Seeds that have found a fault, as worlds were then. What was wrong has tests of its own."""
