@@ -243,6 +243,13 @@ def _answer(asked: _ChangeRequest, came_to: Change) -> Response:
             "and try again: what was done is not done twice",
         }
         return json_response(found, 507)
+    if came_to.unread:
+        found["error"] = {
+            "code": "store",
+            "message": f"{came_to.done} done, then {came_to.unread}; try again: what was done is "
+            "not done twice",
+        }
+        return json_response(found, 503)
     return json_response(found)
 
 

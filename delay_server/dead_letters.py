@@ -33,6 +33,7 @@ from storage import (
     DeadSearch,
     FactBlock,
     Place,
+    ReadFailedError,
     RecordKind,
     Store,
     dead_minute,
@@ -161,8 +162,8 @@ class Change:
 
     matched: dead letters that were meant; done: those that were requeued or dropped; damaged:
     sequences of those that cannot be requeued since their bytes are damaged; after: where to go on,
-    None if that was all; lacks_space: it ended early, since there is no free disk; sequences: which
-    were meant.
+    None if that was all; lacks_space: it ended early, since there is no free disk; unread: it did,
+    since a file could not be read, and why; sequences: which were meant.
     """
 
     matched: int = 0
@@ -170,6 +171,7 @@ class Change:
     damaged: list[int] | None = None
     after: Place | None = None
     lacks_space: bool = False
+    unread: str = ""
     sequences: list[int] = field(default_factory=list)
 
 
@@ -186,8 +188,12 @@ class DeadLetters:
         config: DeadConfig,
         on_damage: Callable[[Damage], None],
         on_appended: Callable[[], None],
+        untold: FactBlock | None,
     ) -> None:
-        """`on_appended`: something was appended, or found no space."""
+        """`on_appended`: something was appended, or found no space.
+
+        untold: facts of records that a crash kept from being told; they will be.
+        """
         self.config = config
         self._store = store
         self._committing = committing
@@ -198,6 +204,8 @@ class DeadLetters:
         self._changing = trio.Lock()
         self._open: set[int] = set()
         """Rows that were changed and whose facts the schedule_log does not know yet."""
+        if untold is not None:
+            self._open.update(untold.sequence[untold.of_dead].tolist())
         self._all_noted = trio.Event()
         self.is_closed = False
         """Whether nothing may be changed any more."""
@@ -284,7 +292,15 @@ class DeadLetters:
         page = await self.find(wanted, after=Place(), rows_max=rows_max, settled=True)
         return page.letters
 
-    async def _search(self, wanted: Wanted, after: Place, *, settled: bool = False) -> DeadSearch:
+    async def stop(self) -> None:
+        """Change nothing more, and wait until what is being appended is."""
+        self.is_closed = True
+        async with self._changing:
+            pass
+
+    async def _search(
+        self, wanted: Wanted, after: Place, *, settled: bool = False, patient: bool = False
+    ) -> DeadSearch:
         extents = await self._filing.run(self._store.schedule.dead_extents)
         return DeadSearch(
             self._store.disk,
@@ -293,6 +309,7 @@ class DeadLetters:
             wanted=wanted.filter(settled=settled),
             after=after,
             on_damage=self._on_damage,
+            patient=patient,
         )
 
     async def _step(self, search: DeadSearch, rows_max: int) -> list[DeadRow]:
@@ -350,14 +367,20 @@ class DeadLetters:
     ) -> Change:
         change = Change(damaged=[], after=after)
         async with self._changing:
-            search = await self._search(wanted, after)
+            # What a search is given to look through knows no facts that come later.
+            changed_before = frozenset(self._open)
+            search = await self._search(wanted, after, patient=True)
             examined = 0
             try:
                 while not self.is_closed and change.matched < rows_max:
                     at_once = min(rows_max - change.matched, _CHANGED_AT_ONCE)
                     rows = await self._step(search, at_once)
                     examined += _STEP_ROWS
-                    open_rows = [row for row in rows if row.sequence not in self._open]
+                    open_rows = [
+                        row
+                        for row in rows
+                        if not (row.sequence in changed_before or row.sequence in self._open)
+                    ]
                     with_items = kind is RecordKind.MOVE
                     letters = await self._letters(open_rows, wanted, with_items=with_items)
                     change.matched += len(letters)
@@ -367,12 +390,14 @@ class DeadLetters:
                     change.after = None if search.is_done else search.place
                     if search.is_done or examined >= self.config.examined_rows_max:
                         return change
+            except ReadFailedError as error:
+                change.unread = str(error)
             finally:
                 search.close()
         return change
 
     async def _settle(self, kind: RecordKind, letters: list[Letter], change: Change) -> bool:
-        """Record what becomes of these; False if there was no space for all."""
+        """Record what becomes of these; False if there was no space for all, or it is closed."""
         assert change.damaged is not None
         part: list[Letter] = []
         size = 0
@@ -389,6 +414,8 @@ class DeadLetters:
         return not part or await self._append(kind, part, change)
 
     async def _append(self, kind: RecordKind, letters: list[Letter], change: Change) -> bool:
+        if self.is_closed:
+            return False
         draft = _move(letters) if kind is RecordKind.MOVE else _cancel(letters)
         self._all_noted = trio.Event()
         sequences = {letter.row.sequence for letter in letters}

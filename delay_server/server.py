@@ -367,6 +367,7 @@ class DelayServer:
             config=self.config.dead,
             on_damage=self._damaged,
             on_appended=self._record_appended,
+            untold=self.store.untold,
         )
         self._bound_dead_letters()
 
@@ -1018,7 +1019,8 @@ class DelayServer:
         self.listener.stop()
         self._dispatching.cancel()
         await self.sender.drain(deadline=deadline)
-        self.dead_letters.is_closed = True
+        with trio.move_on_at(deadline):
+            await self.dead_letters.stop()
         with trio.move_on_at(deadline):
             await self.burying.stop()
         unsent = self.sender.unsent()

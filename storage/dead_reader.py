@@ -26,7 +26,7 @@ from storage.chained_file import read_blob, read_columns
 from storage.columns import Columns, RecordKind
 from storage.dead_log import DeadExtent
 from storage.disk import Disk
-from storage.errors import DamagedError, DataDirectoryError
+from storage.errors import DamagedError, DataDirectoryError, ReadFailedError, may_pass
 from storage.facts import facts_of_columns
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.item_formats import qmq_item_fault
@@ -177,8 +177,14 @@ class DeadSearch:
         wanted: DeadFilter,
         after: Place = Place(),
         on_damage: Callable[[Damage], None],
+        patient: bool = False,
     ) -> None:
-        """Look behind `after` in what the extents say there is."""
+        """Look behind `after` in what the extents say there is.
+
+        With `patient` an error of the operating system is no damage: `step` raises ReadFailedError.
+        Without the facts that it hides, what was settled would seem to be pending.
+        """
+        self._patient = patient
         self._disk = disk
         self._log_uuid = log_uuid
         self._extents = extents
@@ -229,10 +235,14 @@ class DeadSearch:
         try:
             file = self._disk.open_read(path)
         except OSError as error:
+            if self._patient and may_pass(error):
+                raise ReadFailedError(path=path, error=error) from error
             self._on_damage(Damage(path, 0, extent.length, f"cannot be read: {error}"))
             return
         try:
-            view = ReadAhead(file, end=extent.length, unreadable=[], piece=_PIECE).view
+            view = ReadAhead(
+                file, end=extent.length, unreadable=[], piece=_PIECE, patient=self._patient
+            ).view
             settled: SequenceSet | None = None
             seen = after.sequence
             for batch in self._batches(extent, view, after):
@@ -332,7 +342,11 @@ class DeadSearch:
         if extent.facts_length:
             header = self._header(extent.key, LogKind.DISPATCH_LOG)
             for batch in read_columns(
-                self._disk, extent.key.facts_path, extent.facts_length, header
+                self._disk,
+                extent.key.facts_path,
+                extent.facts_length,
+                header,
+                patient=self._patient,
             ):
                 if isinstance(batch, Damage):
                     self._on_damage(batch)

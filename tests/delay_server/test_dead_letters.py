@@ -2,18 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
 
 from delay_protocol import ItemCode
-from delay_server.dead_letters import DeadConfig, Letter, Wanted
+from delay_server.dead_letters import Change, DeadConfig, Letter, Wanted
 from delay_server.dead_reason import decode_reason
-from delay_server.server import DelayServer
+from delay_server.http import application
+from delay_server.server import DelayServer, serve
 from sender import SenderConfig
-from storage import Outcome, Place
+from storage import Outcome, Place, StorageFullError
 from storage.inspect import verify_disk
 from tests.delay_server.server_rig import World, make_config, make_item, until
+from tests.delay_server.test_admin_http import Caller
+from tests.simulation.faults import Action, Trap
 
 DAY_S = 86_400.0
 
@@ -254,3 +258,144 @@ async def test_a_poisonous_subject_delays_no_other() -> None:
         assert world.now_ms < due_ms + 2000
         await until(lambda: server.dead_letters.pending == 3000, seconds=600)
         assert server.filing.held == 0
+
+
+class NoSpace:
+    """A journal of facts that has no space for as long as it is full."""
+
+    def __init__(self, server: DelayServer) -> None:
+        self.is_full = True
+        self._append = server.store.journal.append
+        server.store.journal.append = self.append  # type: ignore[method-assign]
+
+    def append(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 (the journal's own)
+        if self.is_full:
+            raise StorageFullError("no space")
+        return self._append(*args, **options)
+
+
+@pytest.mark.parametrize("verb", ["drop", "requeue"])
+async def test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_http_answers(
+    verb: str,
+) -> None:
+    world = World()
+    world.broker.fails = refuse("m")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
+        async with trio.open_nursery() as life:
+            server = world.server(make_config())
+            await life.start(partial(serve, server, trio.Event()))
+            producer = await world.connect()
+            await producer.send(make_item("m", world.now_ms))
+            await until(lambda: server.dead_letters.pending == 1)
+            await trio.sleep(10)
+            # Nothing may arrive twice by the crash itself.
+            server.sender.pause()
+            NoSpace(server)
+            change = getattr(server.dead_letters, verb)
+            assert (await change(Wanted(), after=Place(), rows_max=1)).done == 1
+            life.cancel_scope.cancel()
+        world.broker.fails = refuse()
+        async with trio.open_nursery() as life:
+            server = world.server(make_config())
+            life.start_soon(partial(serve, server, trio.Event()))
+            await until(lambda: server.is_wired, step_s=0.001)
+            again = await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=1)
+            assert (again.matched, again.done) == (0, 0)
+            await trio.sleep(30)
+            assert world.broker.ids == ([] if verb == "drop" else ["m"])
+            assert server.dead_letters.pending == 0
+            life.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_whose_fact_comes_in_the_middle_of_a_later_change_is_left_out_of_it() -> None:
+    names = [f"m{number}" for number in range(1100)]
+    world = World()
+    world.broker.fails = refuse(*names)
+    async with world.serving() as server:
+        producer = await world.connect()
+        for place in range(0, 1100, 100):
+            items = [make_item(name, world.now_ms) for name in names[place : place + 100]]
+            await producer.send(*items)
+        await until(lambda: server.dead_letters.pending == 1100)
+        await trio.sleep(5)
+        world.broker.fails = refuse()
+        letters = server.dead_letters
+        page = await letters.find(Wanted(), after=Place(), rows_max=5000)
+        journal = NoSpace(server)
+        last = Wanted(sequences=[page.letters[-1].row.sequence])
+        assert (await letters.drop(last, after=Place(), rows_max=1)).done == 1
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def make_space() -> None:
+                await trio.sleep(2)
+                journal.is_full = False
+
+            requeued = await letters.requeue(Wanted(), after=Place(), rows_max=10_000)
+        await trio.sleep(30)
+        assert (requeued.done, len(world.broker.deliveries)) == (1099, 1099)
+        assert letters.pending == 0
+
+
+async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_is() -> None:
+    large = {f"k{number}": "x" * 30_000 for number in range(30)}
+    names = [f"m{number}" for number in range(20)]
+    world = World()
+    world.broker.fails = refuse(*names)
+    changes: list[Change] = []
+    async with world.serving() as server:
+        producer = await world.connect()
+        for name in names:
+            await producer.send(make_item(name, world.now_ms, attributes=large))
+        await until(lambda: server.dead_letters.pending == 20)
+        await trio.sleep(5)
+        server.sender.pause()
+        before = server.committing.commits
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def requeue() -> None:
+                changes.append(
+                    await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=100)
+                )
+
+            await until(lambda: server.committing.commits > before, step_s=0.001)
+            await server.dead_letters.stop()
+            assert changes or server.committing.commits <= before + 2
+            ended = server.committing.commits
+        assert server.committing.commits == ended
+        assert 0 < changes[0].done < 20
+        assert server.dead_letters.pending == 20 - changes[0].done
+
+
+@pytest.mark.parametrize("verb", ["drop", "requeue"])
+@pytest.mark.parametrize("of_facts", [True, False])
+async def test_nothing_is_changed_while_a_file_cannot_be_read(verb: str, *, of_facts: bool) -> None:
+    world = World()
+    world.broker.fails = refuse("m0", "m1")
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(make_item("m0", world.now_ms), make_item("m1", world.now_ms))
+        await until(lambda: server.dead_letters.pending == 2)
+        world.broker.fails = refuse()
+        first = (await letters_of(server))[0].row
+        change = getattr(server.dead_letters, verb)
+        wanted = Wanted(sequences=[first.sequence])
+        assert (await change(wanted, after=Place(), rows_max=1)).done == 1
+        # Until the fact is filed.
+        await trio.sleep(60)
+        before = list(world.broker.ids)
+        path = first.key.facts_path if of_facts else first.key.path
+        opened = frozenset({"open_read"})
+        trap = Trap(action=Action.EIO, kinds=opened, when=lambda _kind, name, _label: name == path)
+        world.disk.arm(trap)
+        asked = {"filter": {}, "max": 10}
+        operator = Caller(application(server))
+        code, answer = await operator.ask("POST", "/dead/requeue", asked)
+        assert (code, answer["done"], answer["error"]["code"]) == (503, 0, "store")
+        assert "cannot be read" in answer["error"]["message"]
+        assert (await operator.ask("POST", "/dead/requeue", asked))[1]["done"] == 1
+        await trio.sleep(30)
+        assert sorted(world.broker.ids) == sorted([*before, "m1"])
