@@ -151,20 +151,25 @@ class _Dead:
     async def show(self, request: Request, _caller: Caller) -> Response:
         sequence = _number("sequence", request.path_params["sequence"])
         with_payload = request.query_params.get("payload") in {"1", "true"}
-        page = await self._letters.find(
-            Wanted(sequences=[sequence]), after=Place(), rows_max=1, settled=True
+        letters = await self._letters.look_through(
+            Wanted(sequences=[sequence]), rows_max=1, settled=True
         )
-        if not page.letters:
+        if not letters:
             raise RequestError(
                 404,
                 "unknown",
                 f"there is no dead letter {sequence}, or all of its day were settled since",
             )
-        (letter,) = page.letters
-        found = _brief(letter) | _item_of(letter, with_payload=with_payload)
+        (letter,) = letters
+        found = _brief(letter, _id_of(letter)) | _item_of(letter, with_payload=with_payload)
         if letter.item is not None:
             deaths = await self._letters.deaths_of(letter, rows_max=_DEATHS_SHOWN)
-            found["deaths"] = [_brief(other) for other in deaths if other.row.sequence != sequence]
+            found["deaths"] = [
+                # They were found by their message id, so theirs is the same.
+                _brief(other, _id_of(letter))
+                for other in deaths
+                if other.row.sequence != sequence
+            ]
         return json_response(found)
 
     # -- changing ----------------------------------------------------------------------------
@@ -318,13 +323,23 @@ def _page_text(page: Page, pending: int) -> bytes:
     return msgspec.json.encode(
         {
             "pending": pending,
-            "items": [_brief(letter) for letter in page.letters],
+            "items": [_brief(letter, _id_of(letter)) for letter in page.letters],
             "next": None if page.after is None else _text_of(page.after),
         }
     )
 
 
-def _brief(letter: Letter) -> Json:
+def _id_of(letter: Letter) -> Json:
+    """Return the message id of a letter, or why nobody knows it."""
+    if letter.item is None:
+        return {"fault": "its bytes are damaged; `delaywheel log verify` says where"}
+    try:
+        return {"message_id": decode_item(letter.item).message_id}
+    except ProtocolError as error:
+        return {"fault": str(error)}
+
+
+def _brief(letter: Letter, id_or_fault: Json) -> Json:
     """Return what a list shows of a dead letter."""
     row = letter.row
     reason = decode_reason(row.reason)
@@ -336,14 +351,8 @@ def _brief(letter: Letter) -> Json:
         "bytes": row.size,
         "pending": row.is_pending,
         "of_sequence": row.old_sequence,
+        **id_or_fault,
     }
-    if letter.item is not None:
-        try:
-            found["message_id"] = decode_item(letter.item).message_id
-        except ProtocolError as error:
-            found["fault"] = str(error)
-    else:
-        found["fault"] = "its bytes are damaged; `delaywheel log verify` says where"
     if reason is None:
         return found | {"reason": row.reason.decode(errors="replace")}
     return found | {

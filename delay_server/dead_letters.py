@@ -8,8 +8,9 @@ and a row whose fact is still on its way is left out by those that follow.
 Searches read the files in steps, in a lane of the executor of their own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -73,14 +74,20 @@ class DeadConfig:
     change_rows_max: int = 10_000
     """Dead letters that one request requeues or drops; a command sends as many as it takes."""
 
-    examined_rows_max: int = 200_000
-    """Dead letters that one request looks at; then it answers with what it has found, and from
+    page_bytes_max: int = 8 * 1024 * 1024
+    """Bytes of the dead letters of one answer, unless a single one has more; the answer says from
     where to go on."""
+
+    examined_rows_max: int = 200_000
+    """Dead letters that one request for a page, or for a change, looks at; then it answers with
+    what it has found, and from where to go on."""
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
         require_at_least(self, 0, "pending_max")
-        require_at_least(self, 1, "page_rows_max", "change_rows_max", "examined_rows_max")
+        require_at_least(
+            self, 1, "page_rows_max", "change_rows_max", "page_bytes_max", "examined_rows_max"
+        )
         if not 512 <= self.reason_bytes_max <= 4096:
             raise ValueError("reason_bytes_max must be between 512 and 4096")
 
@@ -237,8 +244,8 @@ class DeadLetters:
         """Keep an eye on the oldest dead letter; asleep while nothing changes."""
         while True:
             self._changed = trio.Event()
-            page = await self.find(Wanted(), after=Place(), rows_max=1, with_items=False)
-            self.oldest_ms = page.letters[0].row.dead_ms if page.letters else None
+            oldest = await self.look_through(Wanted(), rows_max=1, with_items=False)
+            self.oldest_ms = oldest[0].row.dead_ms if oldest else None
             await self._changed.wait()
             # The first one is known at once; after that a look costs more than it tells.
             if self.oldest_ms is not None:
@@ -257,21 +264,50 @@ class DeadLetters:
     ) -> Page:
         """Return up to `rows_max` dead letters behind a place, with their items.
 
+        They are fewer where they have `page_bytes_max`, or so many were looked at that did not fit.
         settled: those too that were requeued or dropped, as long as their segment is not sealed.
         """
         search = await self._search(wanted, after, settled=settled)
         letters: list[Letter] = []
-        examined = 0
+        place, examined, size = after, 0, 0
         try:
             while len(letters) < rows_max and examined < self.config.examined_rows_max:
                 rows = await self._step(search, rows_max - len(letters))
                 examined += _STEP_ROWS
+                if with_items:
+                    fits = _fitting(rows, self.config.page_bytes_max - size, but_one=not letters)
+                    if fits < len(rows):
+                        letters += await self._letters(rows[:fits], wanted, with_items=True)
+                        return Page(letters, rows[fits - 1].place if fits else place)
+                    size += sum(row.size for row in rows)
                 letters += await self._letters(rows, wanted, with_items=with_items)
+                place = search.place
                 if search.is_done:
                     break
         finally:
             search.close()
         return Page(letters, None if search.is_done else search.place)
+
+    async def look_through(
+        self, wanted: Wanted, *, rows_max: int, settled: bool = False, with_items: bool = True
+    ) -> list[Letter]:
+        """Return the first `rows_max` dead letters, however many have to be looked at for them.
+
+        It goes on page by page; items are to be asked for where they cannot be many.
+        """
+        found: list[Letter] = []
+        after: Place | None = Place()
+        while after is not None and len(found) < rows_max:
+            page = await self.find(
+                wanted,
+                after=after,
+                rows_max=rows_max - len(found),
+                settled=settled,
+                with_items=with_items,
+            )
+            found += page.letters
+            after = page.after
+        return found
 
     async def count_of_subject(self, subject: bytes) -> tuple[int, bool]:
         """Return how many dead letters a subject has, as far as one answer tells, and if so."""
@@ -283,14 +319,13 @@ class DeadLetters:
         return len(page.letters), page.after is None
 
     async def deaths_of(self, letter: Letter, *, rows_max: int) -> list[Letter]:
-        """Return the dead letters with the message id of this one, itself included.
+        """Return the dead letters with the message id of this one, itself included, without items.
 
         A message that was requeued and refused again has several, of which one is pending.
         """
         assert letter.item is not None
         wanted = Wanted(message_id=item_message_id(letter.item), subject=letter.row.subject)
-        page = await self.find(wanted, after=Place(), rows_max=rows_max, settled=True)
-        return page.letters
+        return await self.look_through(wanted, rows_max=rows_max, settled=True, with_items=False)
 
     async def stop(self) -> None:
         """Change nothing more, and wait until what is being appended is."""
@@ -316,19 +351,24 @@ class DeadLetters:
         return await self._executor.run(DEAD_LANE, search.step, rows_max, _STEP_ROWS)
 
     async def _letters(
-        self, rows: list[DeadRow], wanted: Wanted, *, with_items: bool
+        self, rows: Sequence[DeadRow], wanted: Wanted, *, with_items: bool
     ) -> list[Letter]:
         """Return the letters of rows, without those that only have the hash of the id wanted."""
         if not rows or not (with_items or wanted.message_id is not None):
             return [Letter(row, None) for row in rows]
-        letters = await self._executor.run(DEAD_LANE, self._read, rows)
-        if wanted.message_id is None:
-            return letters
-        return [one for one in letters if one.item and _has_id(one.item, wanted.message_id)]
+        read = partial(self._read, with_items=with_items)
+        return await self._executor.run(DEAD_LANE, read, rows, wanted.message_id)
 
-    def _read(self, rows: list[DeadRow]) -> list[Letter]:
+    def _read(
+        self, rows: Sequence[DeadRow], message_id: bytes | None, *, with_items: bool
+    ) -> list[Letter]:
         reader = DeadItems(self._store.disk, self._store.identity.log_uuid)
-        return [Letter(row, self._item(reader, row)) for row in rows]
+        found: list[Letter] = []
+        for row in rows:
+            item = self._item(reader, row)
+            if message_id is None or (item is not None and _has_id(item, message_id)):
+                found.append(Letter(row, item if with_items else None))
+        return found
 
     def _item(self, reader: DeadItems, row: DeadRow) -> bytes | None:
         try:
@@ -346,20 +386,21 @@ class DeadLetters:
 
     async def requeue(self, wanted: Wanted, *, after: Place, rows_max: int) -> Change:
         """Send up to `rows_max` dead letters behind a place once more, under the same ids."""
-        change = await self._change(RecordKind.MOVE, wanted, after, rows_max)
-        self.requeued += change.done
-        return change
+        return await self._change(RecordKind.MOVE, wanted, after, rows_max)
 
     async def drop(self, wanted: Wanted, *, after: Place, rows_max: int) -> Change:
         """Have up to `rows_max` dead letters behind a place never sent."""
-        change = await self._change(RecordKind.CANCEL, wanted, after, rows_max)
-        self.dropped += change.done
-        return change
+        return await self._change(RecordKind.CANCEL, wanted, after, rows_max)
 
     async def count(self, wanted: Wanted, *, after: Place, rows_max: int) -> Change:
         """Return what a change would come to, as far as that is known before."""
+        changed_before = frozenset(self._open)
         page = await self.find(wanted, after=after, rows_max=rows_max, with_items=False)
-        found = [letter.row.sequence for letter in page.letters]
+        found = [
+            letter.row.sequence
+            for letter in page.letters
+            if letter.row.sequence not in changed_before
+        ]
         return Change(matched=len(found), after=page.after, sequences=found)
 
     async def _change(
@@ -367,7 +408,8 @@ class DeadLetters:
     ) -> Change:
         change = Change(damaged=[], after=after)
         async with self._changing:
-            # What a search is given to look through knows no facts that come later.
+            # What a search is given to look through knows no facts that come later. Nobody else
+            # changes anything meanwhile, and a search comes by no row twice.
             changed_before = frozenset(self._open)
             search = await self._search(wanted, after, patient=True)
             examined = 0
@@ -376,17 +418,12 @@ class DeadLetters:
                     at_once = min(rows_max - change.matched, _CHANGED_AT_ONCE)
                     rows = await self._step(search, at_once)
                     examined += _STEP_ROWS
-                    open_rows = [
-                        row
-                        for row in rows
-                        if not (row.sequence in changed_before or row.sequence in self._open)
-                    ]
-                    with_items = kind is RecordKind.MOVE
-                    letters = await self._letters(open_rows, wanted, with_items=with_items)
-                    change.matched += len(letters)
-                    change.sequences += [letter.row.sequence for letter in letters]
-                    if not await self._settle(kind, letters, change):
-                        return change
+                    unchanged = [row for row in rows if row.sequence not in changed_before]
+                    for part in _parts(unchanged):
+                        with_items = kind is RecordKind.MOVE
+                        letters = await self._letters(part, wanted, with_items=with_items)
+                        if not await self._settle(kind, letters, change):
+                            return change
                     change.after = None if search.is_done else search.place
                     if search.is_done or examined >= self.config.examined_rows_max:
                         return change
@@ -397,21 +434,14 @@ class DeadLetters:
         return change
 
     async def _settle(self, kind: RecordKind, letters: list[Letter], change: Change) -> bool:
-        """Record what becomes of these; False if there was no space for all, or it is closed."""
+        """Record what becomes of these; False if there was no space for them, or it is closed."""
         assert change.damaged is not None
-        part: list[Letter] = []
-        size = 0
-        for letter in letters:
-            if kind is RecordKind.MOVE and letter.item is None:
-                change.damaged.append(letter.row.sequence)
-                continue
-            if part and size + letter.row.size > _BYTES_AT_ONCE:
-                if not await self._append(kind, part, change):
-                    return False
-                part, size = [], 0
-            part.append(letter)
-            size += letter.row.size
-        return not part or await self._append(kind, part, change)
+        change.matched += len(letters)
+        change.sequences += [letter.row.sequence for letter in letters]
+        if kind is RecordKind.MOVE:
+            change.damaged += [one.row.sequence for one in letters if one.item is None]
+            letters = [one for one in letters if one.item is not None]
+        return not letters or await self._append(kind, letters, change)
 
     async def _append(self, kind: RecordKind, letters: list[Letter], change: Change) -> bool:
         if self.is_closed:
@@ -432,11 +462,30 @@ class DeadLetters:
             change.lacks_space = True
             return False
         change.done += len(letters)
+        if kind is RecordKind.MOVE:
+            self.requeued += len(letters)
+        else:
+            self.dropped += len(letters)
         with trio.move_on_after(_FACTS_WAIT_S):
             while self._open:
                 await self._all_noted.wait()
                 self._all_noted = trio.Event()
         return True
+
+
+def _fitting(rows: Sequence[DeadRow], bytes_max: int, *, but_one: bool) -> int:
+    """Return how many of these have together at most so many bytes; but_one: one at the least."""
+    sizes = np.cumsum([row.size for row in rows], dtype=np.int64)
+    fits = int(np.searchsorted(sizes, bytes_max, side="right"))
+    return max(fits, int(but_one and bool(rows)))
+
+
+def _parts(rows: Sequence[DeadRow]) -> Iterator[Sequence[DeadRow]]:
+    """Yield rows in parts of at most _BYTES_AT_ONCE, or of one that has more by itself."""
+    while rows:
+        fits = _fitting(rows, _BYTES_AT_ONCE, but_one=True)
+        yield rows[:fits]
+        rows = rows[fits:]
 
 
 def _has_id(item: bytes, message_id: bytes) -> bool:

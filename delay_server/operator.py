@@ -15,7 +15,6 @@ import trio
 
 from delay_protocol.controls import Controls
 from delay_server.controls import AuditEntry, AuditPage, ControlsStore
-from delay_server.draining import Draining
 from delay_server.filing import Filing
 from delay_server.gates import Gates
 from delay_server.lanes import Lanes
@@ -39,20 +38,23 @@ class Operator:
         meters: Meters,
         sender: Sender,
         filing: Filing,
-        draining: Draining,
         executor: Executor,
         set_weights: Callable[[Mapping[str, float]], None],
+        on_room: Callable[[], None],
     ) -> None:
-        """Have the controls that are stored hold from the start; nothing was offered yet."""
+        """Have the controls that are stored hold from the start; nothing was offered yet.
+
+        on_room: there may be more room in the sender, and for what is held at all.
+        """
         self._store = store
         self._gates = gates
         self._lanes = lanes
         self._meters = meters
         self._sender = sender
         self._filing = filing
-        self._draining = draining
         self._executor = executor
         self._set_weights = set_weights
+        self._on_room = on_room
         self._more = Wakeup()
         self._changing = trio.Lock()
         self._stops = False
@@ -145,8 +147,7 @@ class Operator:
             self._lanes.withdrawn(entries)
         self._sort_meters()
         self._more.wake()
-        if self._lanes.anyone_waits:
-            self._draining.wake()
+        self._on_room()
         async with self._filing.taking:
             await self._filing.take_back_returned()
         if self._lanes.forgotten and self._lanes.has_room_for_unrouted:

@@ -334,9 +334,9 @@ class DelayServer:
             meters=self.meters,
             sender=self.sender,
             filing=self.filing,
-            draining=self.draining,
             executor=runtime.executor,
             set_weights=self._set_weights,
+            on_room=self._room_has_grown,
         )
         self.lanes.on_changed = self.operator.lanes_changed
         self.is_wired = True
@@ -875,11 +875,16 @@ class DelayServer:
         self.lateness_max_seconds = max(self.lateness_max_seconds, float(late_s.max()))
 
     def _left_sender(self, entries: Entries) -> None:
-        """Let what waits for room in the sender go on."""
+        """Forget what has an outcome; it makes room."""
         self.rereading.forget(entries)
         self.lanes.settled(entries)
+        self._room_has_grown()
+
+    def _room_has_grown(self) -> None:
+        """Have everybody look who waits for room in the sender, or for less to be held."""
         self.operator.sender_has_room()
         self.dispatch.room_has_grown()
+        self.filing.wheel_has_shrunk()
         if self.lanes.anyone_waits:
             self.draining.wake()
 

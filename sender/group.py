@@ -851,6 +851,10 @@ class Group:
                 f"{codes[-1]}",
             )
 
+    def forget_refusals(self, lane: int) -> None:
+        """Know no more that items of a lane were refused; others may be in it now."""
+        self._refused_lanes.taken(lane)
+
     def _note_refused_lanes(self, batch: Batch, taken: Mask, hopeless: Mask, now: float) -> None:
         """Learn of which lanes the group takes nothing, and leave those to others."""
         start = 0

@@ -327,11 +327,16 @@ class Sender:
             group.set_gate(self._gates.get(group.name, OPEN_GATE))
 
     def routes_changed(self, lanes: Iterable[int]) -> None:
-        """Look up anew which groups these lanes may use, and whether their entries belong there."""
+        """Look up anew which groups these lanes may use, and whether their entries belong there.
+
+        What a group refused of such a lane may have been another subject's.
+        """
         for lane in lanes:
             for beside in both_of(lane):
                 self._of_lane.pop(beside, None)
                 self._misplaced[beside] = None
+                for group in self._groups:
+                    group.forget_refusals(beside)
         self._tend_now.set()
 
     def _add_group(self, target: BrokerGroup) -> None:

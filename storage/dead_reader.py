@@ -26,7 +26,13 @@ from storage.chained_file import read_blob, read_columns
 from storage.columns import Columns, RecordKind
 from storage.dead_log import DeadExtent
 from storage.disk import Disk
-from storage.errors import DamagedError, DataDirectoryError, ReadFailedError, may_pass
+from storage.errors import (
+    DamagedError,
+    DataDirectoryError,
+    ReadFailedError,
+    UnsupportedFormatError,
+    may_pass,
+)
 from storage.facts import facts_of_columns
 from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.item_formats import qmq_item_fault
@@ -37,6 +43,8 @@ from storage.spans import SegmentKey, Span
 
 _PIECE = 1024 * 1024
 """Bytes read ahead: most of a batch is its blob, which is hopped over."""
+_FOREIGN = (DataDirectoryError, UnsupportedFormatError)
+"""What a first sector raises that is one of another log, or of a version that is not this one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -310,8 +318,7 @@ class DeadSearch:
                     self._on_damage(found)
                 elif int(found[2].arrays["sequence"][-1]) > seen:
                     places.append((found[1].base_sequence, found[0], found[1]))
-        except DataDirectoryError as error:
-            # Its first sector is one of another log.
+        except _FOREIGN as error:
             self._on_damage(Damage(path, 0, extent.length, str(error)))
         for _, position, batch in sorted(places, key=lambda place: place[:2]):
             columns = self._columns(batch, position, view, file_seed(header), path)
@@ -340,18 +347,16 @@ class DeadSearch:
         """Return the sequences of a segment that have a fact."""
         found = [*extent.unfiled]
         if extent.facts_length:
+            path, length = extent.key.facts_path, extent.facts_length
             header = self._header(extent.key, LogKind.DISPATCH_LOG)
-            for batch in read_columns(
-                self._disk,
-                extent.key.facts_path,
-                extent.facts_length,
-                header,
-                patient=self._patient,
-            ):
-                if isinstance(batch, Damage):
-                    self._on_damage(batch)
-                else:
-                    found.append(facts_of_columns(batch[2]).sequence)
+            try:
+                for batch in read_columns(self._disk, path, length, header, patient=self._patient):
+                    if isinstance(batch, Damage):
+                        self._on_damage(batch)
+                    else:
+                        found.append(facts_of_columns(batch[2]).sequence)
+            except _FOREIGN as error:
+                self._on_damage(Damage(path, 0, length, str(error)))
         return found
 
     def _header(self, key: SegmentKey, kind: LogKind) -> FileHeader:

@@ -1,20 +1,24 @@
 """What brokers refuse for good becomes a dead letter; people requeue it, or drop it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
 
-from delay_protocol import ItemCode
+from delay_protocol import ItemCode, decode_item
+from delay_server import dead_letters
 from delay_server.dead_letters import Change, DeadConfig, Letter, Wanted
 from delay_server.dead_reason import decode_reason
 from delay_server.http import application
 from delay_server.server import DelayServer, serve
 from sender import SenderConfig
-from storage import Outcome, Place, StorageFullError
+from storage import DeadRow, Outcome, Place, StorageFullError
+from storage.file_header import FileHeader, LogKind, encode_file_header
 from storage.inspect import verify_disk
+from storage.spans import Span
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.delay_server.test_admin_http import Caller
 from tests.simulation.faults import Action, Trap
@@ -399,3 +403,162 @@ async def test_nothing_is_changed_while_a_file_cannot_be_read(verb: str, *, of_f
         assert (await operator.ask("POST", "/dead/requeue", asked))[1]["done"] == 1
         await trio.sleep(30)
         assert sorted(world.broker.ids) == sorted([*before, "m1"])
+
+
+async def bury_one_by_one(world: World, server: DelayServer, names: list[str], **of: Any) -> None:  # noqa: ANN401 (what make_item takes)
+    """Have each become a dead letter in a batch of its own."""
+    world.broker.fails = refuse(*names)
+    producer = await world.connect()
+    for count, name in enumerate(names, server.dead_letters.pending + 1):
+        await producer.send(make_item(name, world.now_ms, **of))
+        await until(lambda count=count: server.dead_letters.pending == count)  # type: ignore[misc]
+    await trio.sleep(15)
+
+
+async def test_what_lies_behind_more_rows_than_one_request_looks_at_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "_STEP_ROWS", 1)
+    world = World()
+    names = [f"m{number}" for number in range(6)]
+    async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
+        await bury_one_by_one(world, server, names)
+        letters = server.dead_letters
+        page = await letters.find(Wanted(message_id=b"m5"), after=Place(), rows_max=10)
+        assert not page.letters
+        assert page.after is not None, "one request looks at no more than it may"
+        await letters.requeue(Wanted(), after=Place(), rows_max=1)
+        await until(lambda: letters.pending == 6)
+        pending: list[int] = []
+        after: Place | None = Place()
+        while after is not None:
+            page = await letters.find(Wanted(), after=after, rows_max=10)
+            pending += [letter.row.sequence for letter in page.letters]
+            after = page.after
+        operator = Caller(application(server))
+        again = pending[-1]
+        code, shown = await operator.ask("GET", f"/dead/{again}")
+        assert (code, shown["message_id"], shown["pending"]) == (200, "m0", True)
+        (before,) = shown["deaths"]
+        assert (before["message_id"], before["pending"]) == ("m0", False)
+        # The row of m0 that was requeued is settled, and so are those that are dropped now.
+        after = Place()
+        while after is not None:
+            after = (await letters.drop(Wanted(), after=after, rows_max=1)).after
+            if letters.pending == 1:
+                break
+        await trio.sleep(30)
+        assert letters.oldest_ms == shown["dead_ms"]
+
+
+@pytest.mark.parametrize("step_rows", [1, 20_000])
+async def test_a_page_has_no_more_bytes_than_it_may_and_the_next_goes_on_behind_it(
+    monkeypatch: pytest.MonkeyPatch, step_rows: int
+) -> None:
+    monkeypatch.setattr(dead_letters, "_STEP_ROWS", step_rows)
+    world = World()
+    names = [f"m{number}" for number in range(20)]
+    large = {"k0": "x" * 30_000}
+    config = make_config(dead=DeadConfig(page_bytes_max=100_000))
+    async with world.serving(config) as server:
+        world.broker.fails = refuse(*names, "huge")
+        producer = await world.connect()
+        for first in range(0, 20, 5):
+            few = names[first : first + 5]
+            await producer.send(*(make_item(name, world.now_ms, attributes=large) for name in few))
+            await until(lambda: server.dead_letters.pending >= first + 5)  # noqa: B023 (awaited)
+        huge = {f"k{number}": "x" * 30_000 for number in range(5)}
+        await producer.send(make_item("huge", world.now_ms, attributes=huge))
+        await until(lambda: server.dead_letters.pending == 21)
+        for wanted in (Wanted(), Wanted(subject=b"a.b")):
+            pages: list[list[str]] = []
+            after: Place | None = Place()
+            while after is not None:
+                page = await server.dead_letters.find(wanted, after=after, rows_max=1000)
+                pages.append([])
+                for letter in page.letters:
+                    assert letter.item is not None
+                    pages[-1].append(decode_item(letter.item).message_id)
+                after = page.after
+            assert [len(ids) for ids in pages if ids] == [3, 3, 3, 3, 3, 3, 2, 1]
+            assert sorted(one for ids in pages for one in ids) == sorted([*names, "huge"])
+        page = await server.dead_letters.find(
+            Wanted(), after=Place(), rows_max=1000, with_items=False
+        )
+        assert (len(page.letters), page.after) == (21, None), "rows without items are small"
+
+
+async def test_a_requeue_holds_the_items_of_a_part_at_a_time_and_a_drop_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    names = [f"m{number}" for number in range(150)]
+    large = {"k0": "x" * 30_000}
+    async with world.serving() as server:
+        world.broker.fails = refuse(*names)
+        producer = await world.connect()
+        for place in range(0, 150, 10):
+            items = [
+                make_item(name, world.now_ms, attributes=large)
+                for name in names[place : place + 10]
+            ]
+            await producer.send(*items)
+        await until(lambda: server.dead_letters.pending == 150, seconds=300)
+        world.broker.fails = refuse()
+        letters = server.dead_letters
+        read: list[int] = []
+        original = letters._read
+
+        def count(rows: Sequence[DeadRow], *args: Any, **options: Any) -> list[Letter]:  # noqa: ANN401
+            found = original(rows, *args, **options)
+            read.append(sum(len(letter.item) for letter in found if letter.item is not None))
+            return found
+
+        monkeypatch.setattr(letters, "_read", count)
+        assert (await letters.drop(Wanted(), after=Place(), rows_max=50)).done == 50
+        assert read == []
+        change = await letters.requeue(Wanted(), after=Place(), rows_max=100)
+        assert (change.matched, change.done, len(change.sequences)) == (100, 100, 100)
+        assert 900_000 < max(read) <= 1024 * 1024
+        await until(lambda: len(world.broker.taken) == 100)
+        assert (letters.pending, letters.requeued, letters.dropped) == (0, 100, 50)
+
+
+async def test_facts_under_the_header_of_another_log_are_damage_and_end_nothing() -> None:
+    world = World()
+    world.broker.fails = refuse("m0", "m1")
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(make_item("m0", world.now_ms), make_item("m1", world.now_ms))
+        await until(lambda: server.dead_letters.pending == 2)
+        (first, second) = await letters_of(server)
+        wanted = Wanted(sequences=[first.row.sequence])
+        await server.dead_letters.drop(wanted, after=Place(), rows_max=1)
+        # Until the fact is filed.
+        await trio.sleep(60)
+        assert await letters_of(server) == [second]
+        path = first.row.key.facts_path
+        header = FileHeader(kind=LogKind.DISPATCH_LOG, log_uuid=UUID(int=1), span=Span.DEAD)
+        world.disk.damage(path, 0, encode_file_header(header))
+        before = server.damage_count
+        server.dead_letters.look_again()
+        await trio.sleep(30)
+        # Of the two one is dropped, and nobody can say which.
+        assert len(await letters_of(server)) == 2
+        assert server.damage_count > before
+
+
+async def test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way() -> None:
+    world = World()
+    world.broker.fails = refuse("m0", "m1")
+    async with world.serving() as server:
+        producer = await world.connect()
+        await producer.send(make_item("m0", world.now_ms), make_item("m1", world.now_ms))
+        await until(lambda: server.dead_letters.pending == 2)
+        await trio.sleep(5)
+        journal = NoSpace(server)
+        letters = server.dead_letters
+        assert (await letters.drop(Wanted(), after=Place(), rows_max=1)).done == 1
+        counted = await letters.count(Wanted(), after=Place(), rows_max=10)
+        assert (counted.matched, len(counted.sequences)) == (1, 1)
+        journal.is_full = False

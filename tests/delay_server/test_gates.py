@@ -278,3 +278,38 @@ async def test_the_same_with_routes_that_come_go_and_change(seed: int) -> None:
         await all_sealed(server)
         assert not server.lanes._held_in.any()
     assert set(Counter(world.ids()).values()) == {1}
+
+
+async def test_a_pause_that_empties_a_full_sender_has_all_others_go_on_at_once() -> None:
+    world = World()
+    config = make_config(sender=SenderConfig(entries_max=1000))
+    # Nothing leaves: the only broker is not there.
+    async with world.serving(config, has_broker=False) as server:
+        due_ms = world.now_ms + 1000
+        items = [make_item(f"p{n}", due_ms, subject=f"p.{n % 100}") for n in range(1000)]
+        await send(world, items)
+        await send(
+            world, [make_item(f"o{n}", due_ms + 100, subject=f"o.{n % 100}") for n in range(500)]
+        )
+        await until(lambda: world.now_ms > due_ms + 2000)
+        assert (server.has_room, len(server.wheel)) == (False, 500)
+        await set_rule(server, "p.*", PAUSED)
+        await until(lambda: not len(server.wheel), seconds=0.1)
+        assert server.sender.unsent().total == 500
+
+
+async def test_a_pause_that_empties_a_full_wheel_has_it_loaded_again_at_once() -> None:
+    world = World()
+    config = make_config(sender=SenderConfig(entries_max=1000), wheel=WheelConfig(entries_max=2000))
+    async with world.serving(config, has_broker=False) as server:
+        due_ms = world.now_ms + 1000
+        items = [make_item(f"p{n}", due_ms, subject=f"p.{n % 100}") for n in range(1000)]
+        await send(world, items)
+        await until(lambda: server.sender.unsent().total == 1000)
+        later_ms = world.now_ms + 240_000
+        await send(world, [make_item(f"o{n}", later_ms, subject="o") for n in range(1000)])
+        await until(lambda: world.now_ms > later_ms - 110_000, seconds=300)
+        held = server.filing.held
+        await set_rule(server, "p.*", PAUSED)
+        await until(lambda: len(server.wheel) == 1000, seconds=1)
+        assert held < 2000

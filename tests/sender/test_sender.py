@@ -595,6 +595,26 @@ async def test_a_group_that_fails_gives_back_each_lane_to_its_turns_elsewhere() 
         assert set(range(3_000, 3_010)) <= set(rig.delivered())
 
 
+async def test_a_lane_that_others_use_now_has_not_inherited_what_a_group_refused_of_it() -> None:
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = lambda request: refuse(ItemCode.SUBJECT_NOT_ASSIGNED, *request.ids)
+
+    async with rig_of(2, config=SenderConfig(batch_items=16), setup=setup) as rig:
+        await trio.sleep(0.1)
+        rig.offer(2_000, lane=1)
+        await trio.sleep(1)
+        rig.brokers[0].script = take_all
+        assert [status.refused_lanes for status in rig.sender.status()] == [1, 0]
+        rig.sender.routes_changed([1])
+        assert [status.refused_lanes for status in rig.sender.status()] == [0, 0]
+        before = len(rig.brokers[0].requests)
+        rig.offer(2_000, lane=1)
+        await trio.sleep(0.5)
+        taken = sum(len(request.ids) for request in rig.brokers[0].requests[before:])
+        assert 700 < taken < 1_300
+        rig.assert_all_settled()
+
+
 async def test_lanes_take_turns_in_being_risked_on_a_group_that_failed() -> None:
     bad: set[bytes] = set()
 
