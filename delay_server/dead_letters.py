@@ -206,7 +206,9 @@ class DeadLetters:
         self._committing = committing
         self._filing = filing
         self._executor = executor
-        self._on_damage = on_damage
+        self._report_damage = on_damage
+        self._damages = 0
+        """Reported since the start; places that were known before count again."""
         self._on_appended = on_appended
         self._changing = trio.Lock()
         self._open: set[int] = set()
@@ -222,6 +224,8 @@ class DeadLetters:
         self.oldest_ms: int | None = None
         """When the oldest dead letter was given up, wall ms; as last looked at."""
         self._changed = trio.Event()
+        self._settled_to = Place()
+        """Nothing up to here is pending."""
 
     @property
     def pending(self) -> int:
@@ -244,12 +248,31 @@ class DeadLetters:
         """Keep an eye on the oldest dead letter; asleep while nothing changes."""
         while True:
             self._changed = trio.Event()
-            oldest = await self.look_through(Wanted(), rows_max=1, with_items=False)
-            self.oldest_ms = oldest[0].row.dead_ms if oldest else None
+            oldest = await self._look_for_oldest()
+            self.oldest_ms = None if oldest is None else oldest.dead_ms
             await self._changed.wait()
             # The first one is known at once; after that a look costs more than it tells.
             if self.oldest_ms is not None:
                 await trio.sleep(_LOOK_AGAIN_S)
+
+    async def _look_for_oldest(self) -> DeadRow | None:
+        """Return the oldest dead letter; what lies before it is not looked at again and again."""
+        while self.pending:
+            after: Place | None = self._settled_to
+            while after is not None:
+                damages = self._damages
+                page = await self.find(Wanted(), after=after, rows_max=1, with_items=False)
+                if page.letters:
+                    return page.letters[0].row
+                after = page.after
+                # What is settled stays so; what could not be read may be read the next time.
+                if after is not None and damages == self._damages:
+                    self._settled_to = after
+            if self._settled_to == Place():
+                break
+            # The clock was set back: a later one lies in the segment of an earlier day.
+            self._settled_to = Place()
+        return None
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -332,6 +355,10 @@ class DeadLetters:
         self.is_closed = True
         async with self._changing:
             pass
+
+    def _on_damage(self, damage: Damage) -> None:
+        self._damages += 1
+        self._report_damage(damage)
 
     async def _search(
         self, wanted: Wanted, after: Place, *, settled: bool = False, patient: bool = False

@@ -442,13 +442,84 @@ async def test_what_lies_behind_more_rows_than_one_request_looks_at_is_found(
         (before,) = shown["deaths"]
         assert (before["message_id"], before["pending"]) == ("m0", False)
         # The row of m0 that was requeued is settled, and so are those that are dropped now.
-        after = Place()
-        while after is not None:
-            after = (await letters.drop(Wanted(), after=after, rows_max=1)).after
-            if letters.pending == 1:
-                break
+        await drop_in_pages(server, Wanted(sequences=pending[:-1]))
         await trio.sleep(30)
         assert letters.oldest_ms == shown["dead_ms"]
+
+
+async def drop_in_pages(server: DelayServer, wanted: Wanted) -> None:
+    after: Place | None = Place()
+    while after is not None:
+        after = (await server.dead_letters.drop(wanted, after=after, rows_max=1)).after
+
+
+async def test_what_is_settled_before_the_oldest_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "_STEP_ROWS", 1)
+    world = World()
+    async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
+        await bury_one_by_one(world, server, [f"m{number}" for number in range(8)])
+        letters = server.dead_letters
+        looked: list[Place] = []
+        original = letters.find
+
+        async def find(*args: Any, **options: Any) -> Any:  # noqa: ANN401 (the method's own)
+            looked.append(options["after"])
+            return await original(*args, **options)
+
+        monkeypatch.setattr(letters, "find", find)
+        for name in ("m0", "m1", "m2", "m4"):
+            await drop_in_pages(server, Wanted(message_id=name.encode()))
+        await trio.sleep(30)
+        assert looked[-1] > Place(), "three were settled"
+        looked.clear()
+        await drop_in_pages(server, Wanted(message_id=b"m3"))
+        await trio.sleep(30)
+        assert min(looked) > Place()
+        monkeypatch.setattr(letters, "find", original)
+        pages = [Place()]
+        while not (page := await letters.find(Wanted(), after=pages[-1], rows_max=1)).letters:
+            assert page.after is not None
+            pages.append(page.after)
+        assert decode_item(page.letters[0].item or b"").message_id == "m5"
+        assert letters.oldest_ms == page.letters[0].row.dead_ms
+        # As where the clock was set back: what comes now lies before what is settled.
+        monkeypatch.setattr(letters, "_settled_to", Place(10**9))
+        letters.oldest_ms = None
+        letters.look_again()
+        await trio.sleep(30)
+        assert letters.oldest_ms == page.letters[0].row.dead_ms
+
+
+async def test_what_could_not_be_read_once_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "_STEP_ROWS", 1)
+    world = World()
+    async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
+        await bury_one_by_one(world, server, ["today"])
+        letters = server.dead_letters
+        (oldest,) = await letters.look_through(Wanted(), rows_max=10)
+        oldest_ms, path = oldest.row.dead_ms, oldest.row.key.path
+        await trio.sleep(DAY_S)
+        await bury_one_by_one(world, server, ["b", "c"])
+        await trio.sleep(30)
+        assert letters.oldest_ms == oldest_ms
+        trap = Trap(
+            action=Action.EIO,
+            kinds=frozenset({"open_read"}),
+            when=lambda _kind, name, _label: name == path,
+        )
+        await drop_in_pages(server, Wanted(message_id=b"b"))
+        await trio.sleep(30)
+        world.disk.arm(trap)
+        letters.look_again()
+        await trio.sleep(30)
+        assert letters.oldest_ms != oldest_ms, "its segment could not be read"
+        letters.look_again()
+        await trio.sleep(30)
+        assert letters.oldest_ms == oldest_ms
 
 
 @pytest.mark.parametrize("step_rows", [1, 20_000])
