@@ -44,6 +44,11 @@ class TokenBucket:
         self._at = now
 
     @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self._rate
+
+    @property
     def step(self) -> int:
         """As many tokens as are worth waiting for: half a burst."""
         return max(1, int(self._most / 2))

@@ -306,6 +306,10 @@ class Group:
             free = max(free, self._lane_items_min - self._queue.count_of(lane))
         return max(0, free)
 
+    def refuses(self, lane: int) -> bool:
+        """Return whether it is known to take nothing of a lane."""
+        return bool(self._refused_lanes) and lane in self._refused_lanes
+
     def answer_s(self, now: float) -> float:
         """Return how long its answers take: as they did of late, or as one keeps us waiting now."""
         return max(self._window.answer_s, self._waited_s(now))
@@ -329,9 +333,13 @@ class Group:
         answer_s = self.answer_s(now)
         # What has a rate may have no room for long: nobody is to wait for it.
         is_well = not self._is_trial and self._bucket is None
+        if self._bucket is not None:
+            # Others take at once what would wait here for its turn within the rate.
+            soon = self._bucket.available(now) + int(self._bucket.rate * self._config.queue_s)
+            beside = min(beside, max(0, soon - self._queue.count))
         if answer_s >= self._slow_s:
             is_well = False
-            beside = min(room, self._trial_room(now))
+            beside = min(beside, self._trial_room(now))
         if self._refused_lanes and lane in self._refused_lanes:
             is_well = False
             risks = self._refused_lanes.may_risk(lane, now)
@@ -456,7 +464,8 @@ class Group:
             rate_per_s=gate.rate_per_s,
         )
         self._fit_gate()
-        if gate.paused:
+        if gate.paused or self._queue.count > self._queue_items:
+            # By the rate it would take long; others may take it now.
             self._give_back()
         self.wake()
         self._exchange.groups_changed()
@@ -482,6 +491,8 @@ class Group:
     def stop(self) -> None:
         """Send nothing more; run() returns once what is in flight is answered."""
         if self._connection is None:
+            # What waits here while a connection that has ended is closed.
+            self._give_back()
             self.abort()
         else:
             self._stopping = True

@@ -250,7 +250,8 @@ class Sender:
             # There is room where they were.
             self.groups_changed()
         self._tend_now.set()
-        return self._forgotten(taken + from_groups)
+        # What a group was given came first.
+        return self._forgotten(from_groups + taken)
 
     def withdraw_put_off(self, wanted: Callable[[Entries], Mask]) -> list[Entries]:
         """Take back what is wanted of all that waits for the end of a backoff, or for its time."""
@@ -539,11 +540,15 @@ class Sender:
         for lane in lanes:
             self._waiting.bring_back(lane)
 
-    def _set_aside(self, lane: int, rest: Sequence[Parcel] = ()) -> None:
-        """Let a lane wait until one of its groups has room for it."""
+    def _set_aside(self, lane: int, rest: Sequence[Parcel] = (), *, has_well: bool) -> None:
+        """Let a lane wait until one of its groups has room for it.
+
+        While one is well (`has_well`) those that refuse the lane are not waited for.
+        """
         self._waiting.set_aside(lane, rest)
         for group in self._groups_of(lane):
-            self._blocked.setdefault(group.number, {})[lane] = None
+            if not (has_well and group.refuses(lane)):
+                self._blocked.setdefault(group.number, {})[lane] = None
 
     def _groups_of(self, lane: int) -> list[Group]:
         """Return the groups that the entries of a lane may go to."""
@@ -568,7 +573,8 @@ class Sender:
                 continue
             for lane in np.unique(lanes).tolist():
                 part = parcel.where(lanes == lane)
-                part.lane = lane
+                # What is late of its lane stays so.
+                part.lane = parcel.lane if lane == lane_of(parcel.lane) else lane
                 placed.append(part)
         return placed
 
@@ -665,7 +671,7 @@ class Sender:
             if not any(view.room for view in views):
                 if not any(group.is_open for group in self._groups):
                     return False
-                self._set_aside(lane)
+                self._set_aside(lane, has_well=any(view.is_well for view in views))
                 continue
             parcel = self._waiting.take_alike(_ROUTED_AT_ONCE)
             avoid = _place_of(parcel.avoid, groups)
@@ -679,7 +685,8 @@ class Sender:
                     groups[place].enqueue(parcel.where(choices == place))
             left = choices == LATER
             if left.any():
-                self._set_aside(lane, [parcel.where(left)])
+                has_well = any(view.is_well for view in views)
+                self._set_aside(lane, [parcel.where(left)], has_well=has_well)
         return True
 
 

@@ -9,6 +9,7 @@ import trio
 import trio.lowlevel
 
 from delay_protocol import ResponseCode
+from delay_transport import Network
 from sender import CircuitState, GroupState, ItemBytesError, Outcome, SenderConfig
 from tests.sender.broker_rig import (
     EPOCH_MS,
@@ -529,3 +530,57 @@ async def test_items_that_are_not_what_the_index_says_stop_the_process() -> None
             rig.sender.offer(entries)
             await trio.sleep(1)
     assert requests == []
+
+
+class ToldStream(trio.abc.Stream):
+    """Tells when it is closed; then others run, as while a socket is closed."""
+
+    def __init__(self, stream: trio.abc.Stream, on_close: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_close = on_close
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        self._on_close()
+        await self._stream.aclose()
+
+
+class ToldNetwork:
+    """Makes streams that tell when they are closed."""
+
+    def __init__(self, network: Network, on_close: Callable[[], None]) -> None:
+        self._network = network
+        self._on_close = on_close
+
+    async def connect(self, host: str, port: int) -> trio.abc.Stream:
+        return ToldStream(await self._network.connect(host, port), self._on_close)
+
+
+async def test_a_group_that_goes_while_its_connection_is_closed_gives_back_what_waits() -> None:
+    def leaves() -> None:
+        rig.sender.set_groups([rig.group(1)])
+
+    def setup(made: Rig) -> None:
+        group = made.sender._groups[0]
+        group._network = ToldNetwork(group._network, leaves)  # type: ignore[assignment]
+
+    config = SenderConfig(batch_items=10, turn_items=10, in_flight_requests_max=1)
+    async with rig_of(2, config=config, setup=setup) as rig:
+        for broker in rig.brokers:
+            broker.script = stay_silent
+        await trio.sleep(1)
+        rig.offer(40)
+        await trio.sleep(0.1)
+        assert rig.sender.unsent().total == 40
+        rig.brokers[1].script = take_all
+        await rig.brokers[0].hang_up()
+        await trio.sleep(60)
+        assert (rig.sender.unsent().total, len(rig.delivered())) == (0, 40)

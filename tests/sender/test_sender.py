@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from delay_protocol import ItemCode, ResponseCode
-from sender import CircuitState, GroupState, Outcome, SenderConfig
+from sender import CircuitState, GroupGate, GroupState, Outcome, SenderConfig
 from sender.connection import End
 from sender.parcels import Entries
 from tests.sender.broker_rig import (
@@ -1122,3 +1123,148 @@ async def test_a_group_is_hungry_while_it_is_well_and_little_waits_for_it() -> N
         await rig.brokers[0].hang_up()
         await trio.sleep(0.1)
         assert not rig.sender.is_hungry()
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_backlog_stays_late_when_a_subject_of_it_moves_to_another_lane(
+    *, moves: bool
+) -> None:
+    routes = TableRoutes({0: ["g-b0"], 1: ["g-b0"]})
+    routes.lanes[1] = 0
+    routes.lanes[2] = 0
+    config = SenderConfig(batch_items=100, turn_items=50)
+    async with rig_of(1, config=config, routes=routes) as rig:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=0.1)
+        await trio.sleep(1)
+        # A backlog of two subjects, in turns, as one array.
+        backlog = rig.store.add([rig.wall.now_ms()] * 10_000)
+        backlog["subject"] = np.arange(10_000) % 2
+        rig.dues_ms += [rig.wall.now_ms()] * 10_000
+        rig.sender.offer(backlog, lane=0, late=True)
+        await trio.sleep(0.2)
+        if moves:
+            # One of them becomes hot.
+            routes.lanes[1] = 1
+            rig.sender.routes_changed({0, 1})
+        await trio.sleep(0.1)
+        fresh = set(rig.offer(20, subject=2)["sequence"].tolist())
+        await trio.sleep(30)
+        late = [f.at_ms - rig.dues_ms[f.sequence] for f in rig.facts if f.sequence in fresh]
+        assert len(late) == 20
+        assert max(late) < 1000
+
+
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+async def test_a_message_does_not_wait_for_the_rate_of_one_group_where_another_has_none(
+    rate: float,
+) -> None:
+    async with rig_of(2) as rig:
+        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=rate)})
+        await trio.sleep(1)
+        for _ in range(20):
+            rig.offer(1)
+            await trio.sleep(0.1)
+        await trio.sleep(1)
+        assert len(rig.facts) == 20
+
+
+async def test_many_lanes_do_not_wait_for_the_rate_of_one_group_where_another_has_none() -> None:
+    async with rig_of(2) as rig:
+        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=10)})
+        await trio.sleep(1)
+        for lane in range(200):
+            rig.offer(20, lane=lane)
+        await trio.sleep(3)
+        assert len(rig.facts) == 4000
+
+
+async def test_what_waits_for_a_group_goes_to_the_others_when_its_rate_is_lowered() -> None:
+    async with rig_of(2) as rig:
+        for broker in rig.brokers:
+            broker.script = lambda _request: Reply(delay_s=0.05)
+        await trio.sleep(1)
+        rig.offer(20_000)
+        await trio.sleep(0.1)
+        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=1)})
+        await trio.sleep(60)
+        # One may wait for the next token.
+        assert len(rig.facts) >= 20_000 - 1
+
+
+async def test_lanes_that_a_group_refuses_are_not_looked_at_with_each_of_its_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 64
+    routes = TableRoutes({**{k: ["g-b0", "g-b1"] for k in range(count)}, 300: ["g-b0"]})
+    routes.lanes = np.arange(400, dtype=np.int32)
+    config = SenderConfig(batch_items=100, turn_items=50, refused_base_s=1)
+    async with rig_of(2, config=config, routes=routes) as rig:
+        bad: set[bytes] = set()
+
+        def script(request: Received) -> Reply:
+            refused = [one for one in request.ids if one in bad]
+            return refuse(ItemCode.SUBJECT_NOT_ASSIGNED, *refused)
+
+        rig.brokers[0].script = script
+        # It takes all of them, at its pace.
+        rig.brokers[1].script = lambda _request: Reply(delay_s=0.09)
+        await trio.sleep(1)
+        for lane in range(count):
+            entries = rig.offer(300, lane=lane, subject=lane)
+            bad |= {b"m%d" % sequence for sequence in entries["sequence"].tolist()}
+        await trio.sleep(1.5)
+        choices = 0
+        choose = rig.sender._routing.choose
+
+        def counted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (the method's own)
+            nonlocal choices
+            choices += 1
+            return choose(*args, **kwargs)
+
+        monkeypatch.setattr(rig.sender._routing, "choose", counted)
+        for _ in range(300):
+            rig.offer(1, lane=300, subject=300)
+            await trio.sleep(0.002)
+        assert choices < 5 * 300
+        await trio.sleep(60)
+        rig.assert_all_settled()
+
+
+@pytest.mark.parametrize("goes", [False, True])
+async def test_a_lane_that_a_group_refused_goes_there_again_if_nobody_else_is_well(
+    *, goes: bool
+) -> None:
+    """goes: the one that took it goes away meanwhile; else there was none."""
+    unknown = [True]
+
+    def script(request: Received) -> Reply:
+        bad = [one for one in request.ids if int(one[1:]) < 4_000]
+        return refuse(ItemCode.SUBJECT_NOT_ASSIGNED, *bad) if unknown[0] else Reply()
+
+    def setup(rig: Rig) -> None:
+        rig.brokers[0].script = script
+        rig.brokers[1].script = lambda _request: Reply(delay_s=0.09)
+        rig.brokers[1].is_refusing = not goes
+
+    config = SenderConfig(
+        batch_items=50,
+        turn_items=50,
+        in_flight_requests_max=2,
+        queue_items_max=100,
+        refused_base_s=0.1,
+        refused_max_s=1,
+    )
+    async with rig_of(2, config=config, setup=setup) as rig:
+        await trio.sleep(0.5)
+        rig.offer(4_000, lane=1)
+        await trio.sleep(2)
+        assert rig.sender.status()[0].refused_lanes == 1
+        assert rig.sender.unsent().total
+        rig.brokers[1].is_refusing = True
+        await rig.brokers[1].hang_up()
+        await trio.sleep(10)
+        unknown[0] = False
+        for _ in range(100):
+            rig.offer(10, lane=0)
+            await trio.sleep(0.2)
+        assert rig.sender.unsent().total == 0
