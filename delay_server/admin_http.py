@@ -37,11 +37,12 @@ from delay_server.explaining import (
     Explained,
     find,
     lane_look,
+    reason_in_wheel,
     reason_of_held,
     surroundings,
 )
 from delay_server.guarding import Endpoint, Guard, RequestError, peer_of, read_body
-from delay_server.reasons import LaneKind, Reason, reason_of_lane
+from delay_server.reasons import Reason, reason_of_lane
 from delay_server.status import following_of
 from delay_transport.access import Caller
 from delay_transport.http import json_response
@@ -298,11 +299,15 @@ class _Admin:
         gates, lanes = server.gates, server.lanes
         pattern = gates.pattern_of(name)
         damaged = server.undeliverable_by_subject[subject]
-        reason = Reason.PAUSED_SUBJECT if gates.is_paused(name) else None
-        if reason is None and damaged:
-            reason = Reason.DAMAGED
         dead, are_all_dead_counted = await server.dead_letters.count_of_subject(subject)
-        if reason is None and dead:
+        reason = None
+        if gates.is_paused(name):
+            reason = Reason.PAUSED_SUBJECT
+        elif damaged:
+            reason = Reason.DAMAGED
+        elif number is not None and server.wheel.pending_of(number):
+            reason = reason_in_wheel(server)
+        elif dead:
             reason = Reason.DEAD
         found: dict[str, Any] = {
             "subject": name,
@@ -330,13 +335,15 @@ class _Admin:
         if lanes.is_known(number):
             lane = lanes.lane_of(number)
             kind, groups = lane_look(server, lane, number)
-            reason = reason_of_lane(kind, groups, surroundings(server))
-            if reason is Reason.QUEUED:
-                if kind is LaneKind.FREE and lanes.is_parked(number):
+            found |= {"lane": lane, "groups": groups}
+            # A subject keeps its lane for a while after the last of it has left.
+            if lanes.held(number) or lanes.is_parked(number):
+                reason = reason_of_lane(kind, groups, surroundings(server))
+                if reason is Reason.QUEUED and lanes.is_parked(number):
                     reason = Reason.BACKLOG
-                else:
+                elif reason is Reason.QUEUED:
                     reason = reason_of_held(server, number)
-            found |= {"lane": lane, "groups": groups, "reason": reason.value}
+                found["reason"] = reason.value
         return found
 
 

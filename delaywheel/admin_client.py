@@ -30,6 +30,10 @@ _EXIT_CODES: Final[Mapping[int, ExitCode]] = {
 """How a command ends that was answered so; 503 depends on the reason, all others are refusals."""
 
 
+_TARGET_CHARACTERS_MAX: Final = 14_000
+"""More, with headers, no server reads. Two subjects of the greatest length have 12,288."""
+
+
 @dataclass(slots=True)
 class Session:
     """Where a command asks, and how it shows what it is told."""
@@ -59,6 +63,12 @@ class Session:
         target = "/".join([self.prefix, *(quote(part, safe="") for part in path)])
         if given := {name: _text(value) for name, value in _given(query)}:
             target += "?" + urlencode(given)
+        if len(target) > _TARGET_CHARACTERS_MAX:
+            raise _failure(
+                f"what is asked for is too long: {len(target)} characters as an address, which may "
+                f"have {_TARGET_CHARACTERS_MAX}; a subject or prefix has at most 2048 bytes",
+                ExitCode.USAGE,
+            )
         token = self._token()
         status, found = ask_json(
             self.address,

@@ -107,7 +107,7 @@ def _print_audit(answer: Mapping[str, Any]) -> None:
     from delay_protocol import printable
 
     table = Table()
-    for name in ("when", "who", "from", "what", "name", "before", "after", "count"):
+    for name in ("when", "who", "from", "what", "name", "before", "after", "version", "count"):
         table.add_column(name, justify="right" if name == "count" else "left")
     for row in answer["items"]:
         when = datetime.fromtimestamp(row["at_ms"] / 1000, UTC)
@@ -118,7 +118,7 @@ def _print_audit(answer: Mapping[str, Any]) -> None:
             cell(row["action"]),
             cell(row["target"]),
             *(_rule_of(row, name) for name in ("before", "after")),
-            str(row.get("count", "-")),
+            *("-" if row.get(name) is None else str(row[name]) for name in ("version", "count")),
         )
     wide_console().print(table)
     for damage in answer.get("damages", ()):
@@ -127,5 +127,6 @@ def _print_audit(answer: Mapping[str, Any]) -> None:
 
 
 def _rule_of(row: Mapping[str, Any], name: str) -> str:
-    """Return the rule that was or is, for people; none where an entry changed no rules."""
-    return text_of_rule(row.get(name) or {}) if row.get("version") else "-"
+    """Return the rule that was or is, for people; none where there was none of that very name."""
+    rule = row.get(name)
+    return "-" if rule is None else text_of_rule(rule)

@@ -310,8 +310,8 @@ def _change(
     session = _session(server, token_file, as_json=as_json)
     if verb == "drop" and not dry_run and not yes and len(sequences) != 1:
         count = _run(session, verb, sequences, wanted, most, dry_run=True)["matched"]
-        if count:
-            click.confirm(f"Drop {count} dead letters for good?", abort=True, err=True)
+        if count and not _is_confirmed(f"Drop {count} dead letters for good?"):
+            raise click.UsageError("nothing was dropped; --yes says beforehand that it may be")
     total = _run(session, verb, sequences, wanted, most, dry_run=dry_run)
     missing = sorted(set(sequences).difference(total.pop("sequences")))
     if as_json:
@@ -326,6 +326,15 @@ def _change(
         _say_missing(missing)
     if missing or total["damaged"]:
         sys.exit(ExitCode.REFUSED)
+
+
+def _is_confirmed(question: str) -> bool:
+    """Ask whoever sits there; nobody is no."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        return False
 
 
 def _check_meant(

@@ -200,3 +200,50 @@ def test_what_is_no_utf_8_is_said_to_be_none(words: list[str]) -> None:
         result = CliRunner().invoke(main, [*words, "a\udcff", "--server", address])
     assert result.exit_code == 2
     assert r"'a\udcff' is no UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize(("typed", "dropped"), [("y\n", True), ("n\n", False), ("", False)])
+def test_what_cannot_be_taken_back_is_asked_about_and_nobody_is_no(
+    typed: str, *, dropped: bool
+) -> None:
+    asked: list[bytes] = []
+
+    def answer(_method: str, _target: str, _: object, body: bytes) -> tuple[int, bytes]:
+        asked.append(body)
+        return 200, b'{"matched":3,"done":3,"damaged":[],"next":null}'
+
+    with answering(answer) as server:
+        words = ["dead", "drop", "--subject", "s", "--max", "5", "--server", server]
+        result = CliRunner().invoke(main, words, input=typed)
+    assert "Drop 3 dead letters for good?" in result.stderr
+    assert [bool(msgspec.json.decode(body).get("dry_run")) for body in asked] == [True] + [
+        False
+    ] * dropped
+    assert result.exit_code == (0 if dropped else 2)
+    assert ("--yes" in result.stderr) is not dropped
+
+
+def test_a_subject_that_no_address_could_hold_is_refused_before_it_is_sent() -> None:
+    words = ["pause", "--subject", "x" * 40_000, "--server", "127.0.0.1:1"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert "at most 2048 bytes" in result.stderr
+
+
+def test_the_audit_says_what_there_was_and_which_version_came_of_it() -> None:
+    at = {"at_ms": 0, "who": "w", "peer": "", "target": "t"}
+    rows = [
+        at | {"action": "follow meta server", "version": 17},
+        at | {"action": "set subject", "version": 16, "before": None, "after": {}},
+        at | {"action": "set subject", "version": 15, "before": {"paused": True}, "after": None},
+        at | {"action": "drop dead letters", "count": 12},
+    ]
+    with answering(lambda *_: (200, msgspec.json.encode({"items": rows}))) as server:
+        shown = CliRunner().invoke(main, ["controls", "--audit", "--server", server]).stdout
+    lines = [line.split("│") for line in shown.splitlines() if " w " in line]
+    assert [[part.strip() for part in line[6:10]] for line in lines] == [
+        ["-", "-", "17", "-"],
+        ["-", "open", "16", "-"],
+        ["paused", "-", "15", "-"],
+        ["-", "-", "-", "12"],
+    ]
