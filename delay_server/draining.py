@@ -11,6 +11,9 @@ Subjects of a lane that have to wait later join it, bit by bit: each time it beg
 first row. Those without a route have no lane to come through, so nothing of them is read.
 
 Only one slice is read at a time, so however many lanes wait, filing and loading go on beside it.
+There may be thousands, and something leaves the sender every millisecond: a lane is looked at when
+less is held of it, when its time has come, and else in turn with all others, a few at a time
+(looks.py), since each may be held more of while the sender has more room.
 """
 
 import math
@@ -24,6 +27,7 @@ import trio
 from delay_server.dispatch import Offer
 from delay_server.filing import Filing
 from delay_server.lanes import Lanes
+from delay_server.looks import Looks
 from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer
 from delay_server.wheel import Wheel
@@ -75,6 +79,8 @@ class Draining:
         self._room = room
         self._on_unreserved = on_unreserved
         self._more = Wakeup()
+        # The pause is made between any two passes.
+        self._looks = Looks[int](everyone=self._waiting_lanes, turn_s=0.0)
         self._rests_until: dict[int, float] = {}
         """For each lane that is open: when it is to be looked after again."""
         self._rest_s: dict[int, float] = {}
@@ -93,7 +99,8 @@ class Draining:
         """Lanes opened."""
 
     def wake(self) -> None:
-        """Look after subjects that wait, now that there are some."""
+        """Look after subjects that wait, now that there are some, or room for more of them."""
+        self._looks.all_in_turn()
         self._more.wake()
 
     async def run(self) -> None:
@@ -108,21 +115,17 @@ class Draining:
             worked = False
             for lane in sorted(self._lanes.leaving):
                 await self._leave(lane)
-            for lane in sorted({*self._lanes.unopened, *self._lanes.opened}):
+            for lane in self._lanes.take_eased():
+                self._looks.soon(lane)
+            for lane in self._looks.due(trio.current_time()):
                 worked |= await self._serve(lane)
             if not worked:
-                with trio.move_on_at(self._next_look()):
+                with trio.move_on_at(self._looks.next_at(trio.current_time())):
                     await self._more.sleep()
                 await trio.sleep(_PAUSE_S)
 
-    def _next_look(self) -> float:
-        """Return when a lane that rests has to be looked after, if it could be given anything."""
-        times = [self._rests_until[lane] for lane in self._lanes.opened if self._wanted(lane)]
-        times += [
-            self._may_join_at.get(lane, 0) for lane in self._lanes.unopened if self._wanted(lane)
-        ]
-        times += [at for lane, at in self._unread_until.items() if self._wanted(lane)]
-        return min(times, default=math.inf)
+    def _waiting_lanes(self) -> list[int]:
+        return sorted({*self._lanes.unopened, *self._lanes.opened})
 
     def _wanted(self, lane: int) -> int:
         """Return how much of a lane is to be taken now; none while the sender has enough of it."""
@@ -132,16 +135,26 @@ class Draining:
         return 0 if held > share // 2 else max(min(share - held, room - room // 2), 0)
 
     async def _serve(self, lane: int) -> bool:
-        """Do what can be done for a lane now; say whether there was anything."""
+        """Do what can be done for a lane now; say whether there was anything.
+
+        It is looked at again when there may be more, as long as more of it is wanted.
+        """
         wanted = self._wanted(lane)
         if not wanted:
             return False
-        if lane in self._lanes.unopened and self._may_join_at.get(lane, 0) <= trio.current_time():
-            await self._open(lane)
-            return True
-        if lane not in self._lanes.opened or trio.current_time() < self._rests_until[lane]:
-            return False
         began, before = trio.current_time(), self.drained
+        if lane in self._lanes.unopened:
+            may_join_at = self._may_join_at.get(lane, began)
+            if may_join_at <= began:
+                await self._open(lane)
+                self._looks.soon(lane)
+                return True
+            self._looks.at(lane, may_join_at)
+        if lane not in self._lanes.opened:
+            return False
+        if began < self._rests_until[lane]:
+            self._looks.at(lane, self._rests_until[lane])
+            return False
         if self._unread_until.get(lane, math.inf) <= began:
             del self._unread_until[lane]
             await self._filing.run(self._schedule.retry_lane, lane)
@@ -153,6 +166,7 @@ class Draining:
                 rest_s = self._rest_s.get(lane, _REST_S)
                 self._rests_until[lane] = now + max(rest_s, _REST_SHARE * (now - began))
                 self._rest_s[lane] = min(2 * rest_s, _REST_S_MAX)
+        self._looks.soon(lane)
         return True
 
     async def _open(self, lane: int) -> None:

@@ -151,6 +151,16 @@ def reason_of_held(server: "DelayServer", subject: int) -> Reason:
     return found.most_common(1)[0][0] if found else Reason.QUEUED
 
 
+def reason_in_wheel(server: "DelayServer") -> Reason:
+    """Return why nothing of a subject has left of which there is something in the wheel only."""
+    around = surroundings(server)
+    if around.clock_held:
+        return Reason.CLOCK_HELD
+    next_due_ms = server.wheel.next_due_ms()
+    is_behind = next_due_ms is not None and next_due_ms <= around.now_ms and not around.has_room
+    return Reason.NO_ROOM if is_behind else Reason.WAITING
+
+
 def _look_by_name(server: "DelayServer", subject: bytes) -> tuple[LaneKind, Collection[str]]:
     """Return how it stands with a subject of which nothing is held, so that it has no lane."""
     name = subject.decode(errors="replace")
@@ -228,7 +238,6 @@ def _sent_or_parked(
             Reason.IN_FLIGHT: unsent.in_flight,
             Reason.RETRY_BACKOFF: unsent.retrying,
             Reason.CLOCK_SET_BACK: unsent.early,
-            Reason.RATE_LIMITED: server.meters.count,
             Reason.DEAD_BEING_RECORDED: server.burying.count,
             Reason.UNREADABLE: server.rereading.count,
         }
@@ -242,6 +251,11 @@ def _sent_or_parked(
             is_paused = server.routes is None or paused.subjects
             kind = LaneKind.PAUSED if is_paused else kind
         found[reason_of_lane(kind, groups, around)] += count
+    for lane in server.meters.lanes:
+        kind, groups = lane_look(server, lane, None)
+        reason = reason_of_lane(kind, groups, around)
+        reason = Reason.RATE_LIMITED if reason is Reason.QUEUED else reason
+        found[reason] += server.meters.count_of(lane)
     found[Reason.PAUSED_SUBJECT] += paused.messages
     found[Reason.NO_ROUTE] += unrouted.messages
     return found

@@ -149,6 +149,9 @@ class Lanes:
         """By lane: those that are in an open lane of the schedule_log."""
         self.leaving: dict[int, set[int]] = {}
         """By the lane of the schedule_log in which they are: those that belong into another."""
+        self._eased: set[int] = set()
+        """Lanes of which less is held than before, or for which somebody waits anew; none need be
+        there for which nobody waits."""
         self._changed: set[int] = set()
         self.on_changed: Callable[[set[int]], None] = _nobody_minds
         """Called with lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
@@ -430,6 +433,13 @@ class Lanes:
         if lanes.any():
             np.subtract.at(self._held_in, lanes, 1)
             self._held_in[0] = 0
+            if self.anyone_waits:
+                self._eased.update(lanes.tolist())
+
+    def take_eased(self) -> list[int]:
+        """Return, once, the lanes of which more may be held than before, where anyone waits."""
+        eased, self._eased = self._eased, set()
+        return sorted(lane for lane in eased if lane in self.unopened or lane in self.opened)
 
     def ask(self, entries: Entries) -> Iterator[None]:
         """Have the routes asked for, in steps, of entries that will be due soon."""
@@ -553,6 +563,7 @@ class Lanes:
             self._held_in[before] -= held
             self._held_in[lane] += held
             self._held_in[0] = 0
+            self._eased.add(before)
             self._changed.add(before)
         if subject not in self._parked:
             return
@@ -569,6 +580,7 @@ class Lanes:
     def _await_opening(self, subject: int, lane: int) -> None:
         if lane != self.base:
             self.unopened.setdefault(lane, set()).add(subject)
+            self._eased.add(lane)
 
     def _new_number(self, subject: int) -> None:
         """Give a subject a number, if there is one left."""

@@ -7,7 +7,12 @@ what leaves over any time t is at most
     rate * t + 2 * burst        with burst = max(1, rate * burst_s)
 
 since no more is given to the sender while a burst of the limit waits there, as it does while its
-broker groups are away. What a broker refuses is sent again beyond the rate.
+broker groups are away. Where a limit has several lanes, since its subjects go to several groups, a
+lane of which its part of a burst waits there (what comes in _QUANTUM_S, at the least) is passed
+over until it goes on. What a broker refuses is sent again beyond the rate.
+
+There may be a thousand limits: only those are looked at whose tokens have come, for which something
+new waits, or, a few at a time, which may have been waiting for the sender (looks.py).
 
 Time is an argument, in seconds.
 """
@@ -19,6 +24,7 @@ from typing import Final
 
 import numpy as np
 
+from delay_server.looks import Looks
 from storage import ENTRY, Entries
 
 _QUANTUM_S: Final = 0.01
@@ -26,6 +32,8 @@ _QUANTUM_S: Final = 0.01
 _BLOCKED_S: Final = 0.01
 _BLOCKED_S_MAX: Final = 1.0
 """Time between two looks at whether the sender has given on what it has; it doubles."""
+_TURN_S: Final = 0.01
+"""Time between two looks, at a few limits, when it has given on something."""
 
 
 class _Bucket:
@@ -34,7 +42,8 @@ class _Bucket:
     def __init__(self, rate: float, burst_s: float) -> None:
         self.lanes: dict[int, deque[Entries]] = {}
         """Of each lane what waits; in the order of their turns. None is empty."""
-        self.blocked_s = 0.0
+        self._blocked_s = 0.0
+        self.blocked_until = -math.inf
         """How long to wait for the sender, while a burst waits there."""
         self._burst_s = burst_s
         self._level = math.inf
@@ -63,13 +72,25 @@ class _Bucket:
     def ready_at(self, now: float) -> float:
         """Return when enough tokens have come to go on."""
         self.tokens(now)
-        return now + max(self.quantum - self._level, 0.0) / self.rate + self.blocked_s
+        return now + max(self.quantum - self._level, 0.0) / self.rate
+
+    def block(self, now: float) -> None:
+        """Wait for the sender, twice as long as before; a look meanwhile changes nothing."""
+        if now >= self.blocked_until:
+            self._blocked_s = min(max(2 * self._blocked_s, _BLOCKED_S), _BLOCKED_S_MAX)
+            self.blocked_until = now + self._blocked_s
+
+    def unblock(self) -> None:
+        """Hear that the sender has room."""
+        self._blocked_s = 0.0
+        self.blocked_until = -math.inf
 
 
 class Meters:
     """All that waits for tokens.
 
-    Invariant: `count` is the number of entries in the buckets.
+    Invariants: `count` is the number of entries in the buckets; every bucket with entries is to be
+    looked at soon or at some time, those that wait for the sender are in `_blocked` besides.
     """
 
     def __init__(self, *, burst_s: float) -> None:
@@ -80,6 +101,8 @@ class Meters:
         self._burst_s = burst_s
         self._buckets: dict[str, _Bucket] = {}
         self._pattern_of: dict[int, str] = {}
+        self._blocked: dict[str, None] = {}
+        self._looks = Looks[str](everyone=lambda: self._blocked, turn_s=_TURN_S)
 
     def set_rates(self, rates: Mapping[str, float]) -> None:
         """Let these limits hold from now on; what waits for others has to be taken by `take_lane`.
@@ -90,8 +113,9 @@ class Meters:
             bucket = self._buckets.get(pattern)
             if bucket is None:
                 self._buckets[pattern] = _Bucket(rate, self._burst_s)
-            else:
+            elif bucket.rate != rate:
                 bucket.set_rate(rate)
+                self._looks.soon(pattern)
         for pattern in [name for name in self._buckets if name not in rates]:
             if not self._buckets[pattern].lanes:
                 del self._buckets[pattern]
@@ -110,7 +134,11 @@ class Meters:
 
     def _queue(self, lane: int, pattern: str) -> "deque[Entries]":
         self._pattern_of[lane] = pattern
-        return self._buckets[pattern].lanes.setdefault(lane, deque())
+        lanes = self._buckets[pattern].lanes
+        if lane not in lanes:
+            lanes[lane] = deque()
+            self._looks.soon(pattern)
+        return lanes[lane]
 
     def count_of(self, lane: int) -> int:
         """Return how many entries of a lane wait."""
@@ -124,28 +152,51 @@ class Meters:
             return np.empty(0, ENTRY)
         parts = self._buckets[pattern].lanes.pop(lane)
         self.count -= sum(map(len, parts))
+        # What is left has a larger part of the burst each.
+        self._looks.soon(pattern)
         return np.concatenate(list(parts))
 
+    def room_has_grown(self) -> bool:
+        """Hear that the sender has given on something; say whether `next_at` may be earlier."""
+        return bool(self._blocked) and self._looks.all_in_turn()
+
     def take(self, now: float, queued: Callable[[int], int]) -> Iterator[tuple[int, Entries]]:
-        """Take what may leave now, lane by lane; `queued` says how much of one the sender has."""
-        for bucket in self._buckets.values():
+        """Take what may leave now, lane by lane; `queued` says how much of one the sender has.
+
+        With many limits it is but a part of it, and `next_at` is `now`.
+        """
+        for pattern in self._looks.due(now):
+            bucket = self._buckets.get(pattern)
+            self._blocked.pop(pattern, None)
+            if bucket is None or not bucket.lanes:
+                continue
+            yield from self._take_from(bucket, now, queued)
+            if bucket.blocked_until > now:
+                self._blocked[pattern] = None
             if bucket.lanes:
-                yield from self._take_from(bucket, now, queued)
+                self._looks.at(pattern, max(bucket.ready_at(now), bucket.blocked_until))
 
     def _take_from(
         self, bucket: _Bucket, now: float, queued: Callable[[int], int]
     ) -> Iterator[tuple[int, Entries]]:
-        room = math.ceil(bucket.burst) - sum(map(queued, bucket.lanes))
-        left = min(bucket.tokens(now), room)
-        if room <= 0:
-            bucket.blocked_s = min(max(2 * bucket.blocked_s, _BLOCKED_S), _BLOCKED_S_MAX)
+        left = bucket.tokens(now)
+        if not left:
             return
-        bucket.blocked_s = 0.0
-        while left > 0 and bucket.lanes:
-            lane, queue = next(iter(bucket.lanes.items()))
+        # Each lane has its part of a burst: one whose groups are away holds up no other one.
+        share = math.ceil(max(bucket.burst / len(bucket.lanes), bucket.quantum))
+        rooms = {lane: share - queued(lane) for lane in bucket.lanes}
+        able = deque(lane for lane, room in rooms.items() if room > 0)
+        if not able:
+            bucket.block(now)
+            return
+        bucket.unblock()
+        while left > 0 and able:
+            part_of_left = -(-left // len(able))
+            lane = able.popleft()
             # The others have their turn before this one has its next.
-            del bucket.lanes[lane]
-            part = queue[0][: max(1, -(-left // (len(bucket.lanes) + 1)))]
+            queue = bucket.lanes.pop(lane)
+            part = queue[0][: min(part_of_left, rooms[lane])]
+            rooms[lane] -= len(part)
             left -= len(part)
             bucket.use(len(part))
             self.count -= len(part)
@@ -156,14 +207,15 @@ class Meters:
                 queue.popleft()
             if queue:
                 bucket.lanes[lane] = queue
+                if rooms[lane] > 0:
+                    able.append(lane)
             else:
                 del self._pattern_of[lane]
             yield lane, part
 
     def next_at(self, now: float) -> float:
-        """Return when to take again; infinite while nothing waits."""
-        waiting = [bucket for bucket in self._buckets.values() if bucket.lanes]
-        return min((bucket.ready_at(now) for bucket in waiting), default=math.inf)
+        """Return when to take again, `now` at the earliest; infinite while nothing waits."""
+        return self._looks.next_at(now) if self.count else math.inf
 
     @property
     def lanes(self) -> list[int]:

@@ -216,7 +216,7 @@ class Operator:
 
     def sender_has_room(self) -> None:
         """Go on if something waits until the sender has given on what it has."""
-        if self._meters.count:
+        if self._meters.room_has_grown():
             self._more.wake()
 
     async def run(self) -> None:

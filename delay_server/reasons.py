@@ -12,12 +12,12 @@ The reasons, in the order in which they are asked for:
     clock_set_back       it was due, and by the clock as it was set since it is not
     paused_subject       an operator has paused its subject
     no_route             no broker group takes its subject, or none is known yet
-    rate_limited         an operator has limited its subject, or all of its groups
     paused_group         an operator has paused all of its groups
     fenced               all of its groups refuse this node for good: another one is the master
     circuit_open         none of its groups can be reached, or is trusted, for now; probes are sent
     stopping             the node is being drained
     clock_held           the clock has leapt and is not believed
+    rate_limited         an operator has limited its subject, or all of its groups that work
     queued               it waits for its turn at a group that works
     damaged              its bytes are damaged, or were read in vain too often
     unreadable           its bytes cannot be read for now; tried again after a while
@@ -120,9 +120,9 @@ def reason_of_lane(kind: LaneKind, groups: Collection[str], around: Surroundings
     looks = [around.groups[name] for name in groups if name in around.groups]
     if kind is LaneKind.NO_ROUTE or not looks:
         return Reason.NO_ROUTE
-    if kind is LaneKind.LIMITED:
-        return Reason.RATE_LIMITED
-    return _reason_of_groups(looks, around)
+    reason = _reason_of_groups(looks, around)
+    is_limited = kind is LaneKind.LIMITED and reason is Reason.QUEUED
+    return Reason.RATE_LIMITED if is_limited else reason
 
 
 def _reason_of_groups(looks: Collection[GroupLook], around: Surroundings) -> Reason:
@@ -171,7 +171,7 @@ def reason_of(
         return Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
     of_lane = reason_of_lane(kind, groups, around)
     if place is Place.METERED:
-        return of_lane if of_lane is Reason.PAUSED_SUBJECT else Reason.RATE_LIMITED
+        return Reason.RATE_LIMITED if of_lane is Reason.QUEUED else of_lane
     if of_lane is not Reason.QUEUED or place is Place.QUEUED:
         return of_lane
     on_disk = Reason.LOADING if around.has_room else Reason.NO_ROOM

@@ -140,19 +140,19 @@ async def test_what_nobody_has_counted_is_shared_out_by_what_each_reason_left() 
     async with world.serving(make_config(wheel=wheel)) as server:
         operator = Caller(application(server))
         await operator.ask("PUT", "/controls/subjects/a", {"rate_per_s": 0.01})
-        world.broker.answer_after_s = math.inf
+        world.broker.answer_after_s = 3
         producer = await world.connect()
         due_ms = world.now_ms + 1000
         for subject, count in (("a", 30), ("b", 60), ("c", 30)):
             items = (make_item(f"{subject}{n}", due_ms, subject=subject) for n in range(count))
             await producer.send(*items)
-        await trio.sleep(20)
+        await trio.sleep(3)
         around = surroundings(server)
         left: Counter[Reason] = Counter()
         for lane, count in server.lanes.dropped_by_lane().items():
             kind, groups = lane_look(server, lane, None)
             left[reason_of_lane(kind, groups, around)] += count
-        assert min(left[Reason.RATE_LIMITED], left[Reason.CIRCUIT_OPEN]) > 0
+        assert min(left[Reason.RATE_LIMITED], left[Reason.QUEUED]) > 0
         paused, unrouted = server.lanes.paused(0), server.lanes.unrouted(0)
         assert _why_on_disk(server, left, paused, unrouted, around) == left
         none = Counter(dict.fromkeys(left, 0))
@@ -317,6 +317,11 @@ async def test_a_subject_all_of_which_is_dead_says_so() -> None:
         assert (about["reason"], about["dead"], about["dead_complete"]) == ("dead", 3, True)
         _, about = await operator.ask("GET", "/explain?subject=other")
         assert (about["reason"], about["dead"]) == (None, 0)
+        producer = await world.connect()
+        await producer.send(make_item("later", world.now_ms + 60_000, subject="s"))
+        await until(lambda: len(server.wheel))
+        _, about = await operator.ask("GET", "/explain?subject=s")
+        assert (about["reason"], about["in_wheel"], about["dead"]) == ("waiting", 1, 3)
         await operator.ask("PUT", "/controls/subjects/s", {"paused": True})
         _, about = await operator.ask("GET", "/explain?subject=s")
         assert (about["reason"], about["dead"]) == ("paused_subject", 3)
@@ -330,3 +335,40 @@ async def test_the_age_of_the_first_dead_letter_is_known_at_once() -> None:
         await trio.sleep(0.2)
         assert server.dead_letters.oldest_ms is not None
         assert world.now_ms - server.dead_letters.oldest_ms < 1000
+
+
+async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothing() -> None:
+    world = World()
+    config = make_config(wheel=WheelConfig(lane_entries_min=10))
+    world.broker.fails = lambda message_id: 3 if message_id.startswith(b"bad") else 0
+    async with world.serving(config) as server:
+        operator = Caller(application(server))
+        producer = await world.connect()
+        due_ms = world.now_ms + 1000
+        for subject in ("bad", "good"):
+            items = [make_item(f"{subject}{n}", due_ms, subject=subject) for n in range(300)]
+            await producer.send(*items)
+        await until(lambda: server.dead_letters.pending == 300)
+        await until(lambda: len(world.broker.deliveries) == 300)
+        found = {}
+        for subject in ("bad", "good"):
+            _, about = await operator.ask("GET", f"/explain?subject={subject}")
+            assert about["lane"] is not None, "it was hot a moment ago"
+            found[subject] = (about["reason"], about["held"], about["dead"])
+        assert found == {"bad": ("dead", 0, 300), "good": (None, 0, 0)}
+
+
+async def test_a_broker_that_is_away_is_named_though_there_is_a_limit() -> None:
+    world = World()
+    async with world.serving(has_broker=False) as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/s", {"rate_per_s": 10_000})
+        due_ms = world.now_ms + 500
+        producer = await world.connect()
+        for first in range(0, 4000, 500):
+            items = [make_item(f"m{n}", due_ms, subject="s") for n in range(first, first + 500)]
+            await producer.send(*items)
+        await trio.sleep(600)
+        found = {reason: count for reason, count in counts(server).items() if count}
+        reasons = [(await explained(operator, f"id={one}"))[0]["reason"] for one in ("m0", "m3999")]
+        assert (reasons, found) == (["circuit_open"] * 2, {"circuit_open": 4000})

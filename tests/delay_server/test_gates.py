@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import trio
@@ -119,6 +120,50 @@ async def test_a_limited_prefix_leaves_at_its_rate_smoothly_and_delays_nobody() 
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "f"]
         assert max(late) < 200
         await all_sealed(server)
+    assert set(Counter(world.broker.ids).values()) == {1}
+
+
+@pytest.mark.parametrize("of_each", [4, 8])
+async def test_each_delivery_looks_at_few_of_a_thousand_limits(
+    of_each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 of each limit wait in memory; of 8 some wait on disk."""
+    world = World()
+    rules = {f"l{n}": SubjectControl(rate_per_s=1) for n in range(1000)}
+    looks: Counter[str] = Counter()
+
+    def count(owner: object, name: str) -> None:
+        function = getattr(owner, name)
+
+        def counted(*args: int) -> int:
+            looks[name] += 1
+            return int(function(*args))
+
+        monkeypatch.setattr(owner, name, counted)
+
+    async with world.serving() as server:
+        await change(server, lambda c: Controls(version=c.version + 1, subjects=rules))
+        due_ms = world.now_ms + 3000
+        total = 1000 * of_each
+        await send(
+            world, [make_item(f"l{n}", due_ms, subject=f"l{n % 1000}") for n in range(total)]
+        )
+        free = [make_item(f"f{n}", due_ms + 1500 + 3 * n, subject="free") for n in range(300)]
+        await send(world, free)
+        await until(lambda: world.now_ms >= due_ms + 1400)
+        assert server.lanes.anyone_waits == (of_each == 8)
+        before = len(world.broker.requests)
+        # How much the sender has of a limit, and how much it may hold of a lane.
+        count(server.sender, "queued_in")
+        count(server.lanes, "share")
+        await until(lambda: "f299" in world.broker.taken)
+        requests = len(world.broker.requests) - before
+        assert looks["queued_in"] <= 10 * requests
+        assert looks["share"] <= 50 * requests
+        late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "f"]
+        assert max(late) < 100
+        await change(server, lambda c: Controls(version=c.version + 1))
+        await until(lambda: len(world.broker.deliveries) == total + 300)
     assert set(Counter(world.broker.ids).values()) == {1}
 
 
@@ -313,3 +358,116 @@ async def test_a_pause_that_empties_a_full_wheel_has_it_loaded_again_at_once() -
         await set_rule(server, "p.*", PAUSED)
         await until(lambda: len(server.wheel) == 1000, seconds=1)
         assert held < 2000
+
+
+async def test_a_dead_group_does_not_hold_what_has_the_same_limit_and_goes_to_another_one() -> None:
+    world = RouteWorld(groups=2)
+    world.meta.routes = {"order.a": ("g0",), "order.b": ("g1",)}
+    async with world.routing(away=(0,)) as (server, nursery):
+        await set_rule(server, "order.*", SubjectControl(rate_per_s=100))
+        due_ms = world.now_ms + 2000
+        items = [make_item(f"a{n}", due_ms + 10 * n, subject="order.a") for n in range(1000)]
+        items += [make_item(f"b{n}", due_ms + 10 * n, subject="order.b") for n in range(1000)]
+        await send(world, items)
+        await trio.sleep(15)
+        assert [len(broker.taken) for broker in world.brokers] == [0, 1000]
+        await trio.sleep(600)
+        began_ms = world.now_ms
+        await nursery.start(lambda task_status: world.brokers[0].run(task_status=task_status))
+        await until(lambda: world.taken == 2000)
+        first = [d.at_ms for d in world.brokers[0].deliveries if d.at_ms < began_ms + 1000]
+        assert len(first) <= 100 + 2 * 10 + 5, "no flood follows"
+
+
+@pytest.mark.parametrize("routes", [2, 40])
+async def test_a_paused_group_does_not_hold_others_that_have_the_same_limit(routes: int) -> None:
+    """routes: as many subjects, each with a group of its own, and all groups but one are paused."""
+    world = RouteWorld(groups=routes)
+    world.meta.routes = {f"s{n}": (f"g{n}",) for n in range(routes)}
+    async with world.routing() as (server, _):
+        await set_rule(server, "*", SubjectControl(rate_per_s=1000))
+        for number in range(1, routes):
+            name = f"g{number}"
+            await change(
+                server,
+                lambda c, name=name: c.with_group(name, GroupControl(paused=True)),  # type: ignore[misc]
+            )
+        due_ms = world.now_ms + 5000
+        items = [
+            make_item(f"{s}.{n}", due_ms, subject=f"s{s}")
+            for s in range(routes)
+            for n in range(50 if s else 2000)
+        ]
+        await send(world, items)
+        assert world.now_ms < due_ms
+        await until(lambda: len(world.brokers[0].taken) == 2000)
+        assert 1700 < world.now_ms - due_ms < 3500
+        assert world.taken == 2000
+        await change(server, lambda c: Controls(version=c.version + 1, subjects=c.subjects))
+        await until(lambda: world.taken == len(items))
+
+
+def jumps_back(ids: list[str]) -> int:
+    """Return how often one of p came before one that should have left before it."""
+    numbers = [int(one[1:]) for one in ids if one[0] == "p"]
+    return sum(after < before for before, after in pairwise(numbers))
+
+
+@pytest.mark.parametrize("rule", [SubjectControl(rate_per_s=1000), PAUSED])
+async def test_a_subject_that_is_limited_while_it_waits_leaves_in_order(
+    rule: SubjectControl,
+) -> None:
+    world = World()
+    world.broker.answer_after_s = 0.5
+    config = make_config(sender=SenderConfig(batch_items=100, turn_items=100))
+    async with world.serving(config) as server:
+        due_ms = world.now_ms + 500
+        await send(world, [make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
+        await until(lambda: len(world.broker.deliveries) >= 100)
+        await set_rule(server, "p", rule)
+        await until(lambda: not server.sender.in_flight)
+        if rule.paused:
+            await set_rule(server, "p", None)
+        await until(lambda: len(world.broker.deliveries) == 1500)
+        assert jumps_back(world.broker.ids) == 0
+
+
+async def test_a_rule_for_others_leaves_the_order_of_a_limited_subject_as_it_was() -> None:
+    world = World()
+    world.broker.answer_after_s = 0.5
+    config = make_config(sender=SenderConfig(batch_items=20, turn_items=20))
+    async with world.serving(config) as server:
+        await set_rule(server, "p", SubjectControl(rate_per_s=1000))
+        due_ms = world.now_ms + 500
+        await send(world, [make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
+        await until(lambda: len(world.broker.deliveries) >= 100)
+        await set_rule(server, "unheard.of", PAUSED)
+        await until(lambda: len(world.broker.deliveries) == 1500, seconds=600)
+        assert jumps_back(world.broker.ids) == 0
+
+
+@pytest.mark.parametrize("hot", [1, 50])
+async def test_what_is_on_time_leaves_beside_a_backlog_in_which_a_subject_becomes_hot(
+    hot: int,
+) -> None:
+    """hot: over so many subjects the same messages are spread."""
+    world = World()
+    world.broker.answer_after_s = 0.05
+    config = make_config(
+        sender=SenderConfig(batch_items=100, turn_items=50, slow_s=0.5, usual_s_max=0.4)
+    )
+    async with world.serving(config):
+        due_ms = world.now_ms + 3000
+        items = [
+            make_item(f"b{n}", due_ms, subject=f"h{n % hot}" if n % 5 < 2 else f"s{n % 200}")
+            for n in range(12_000)
+        ]
+        await send(world, items)
+        fresh = [
+            make_item(f"f{n}", due_ms + 1500 + 20 * n, subject=f"f{n % 10}") for n in range(100)
+        ]
+        await send(world, fresh)
+        assert world.now_ms < due_ms
+        await until(lambda: len(world.broker.deliveries) == 12_100)
+        late = sorted(d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "f")
+        assert late[50] < 1000

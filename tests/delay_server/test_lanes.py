@@ -84,6 +84,22 @@ def test_a_subject_with_little_never_waits_however_full_the_sender_is() -> None:
     assert lanes.waiting == {5}
 
 
+def test_of_lanes_for_which_somebody_waits_it_is_told_once_that_less_is_held() -> None:
+    lanes = Lanes(LaneLimits(lane_entries_min=2))
+    admit(lanes, *[6] * 5)
+    lanes.settled(entries_of(6))
+    assert lanes.take_eased() == []
+    admit(lanes, *[5] * 10, room=8)
+    waits, other = lanes.number(5), lanes.number(6)
+    assert (lanes.take_eased(), lanes.take_eased()) == ([waits], [])
+    lanes.settled(entries_of(6))
+    assert other
+    assert lanes.take_eased() == []
+    lanes.open(waits)
+    lanes.settled(entries_of(5, 6, 5))
+    assert (lanes.take_eased(), lanes.take_eased()) == ([waits], [])
+
+
 def test_beyond_the_last_lane_hot_subjects_are_treated_like_all_others() -> None:
     lanes = Lanes(LaneLimits(lane_entries_min=1, lanes_max=1))
     assert admit(lanes, 5, 5) == [(1, [1, 2])]

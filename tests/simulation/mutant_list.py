@@ -1755,8 +1755,13 @@ _GATED = (
         edits=(
             Edit(
                 "delay_server/metering.py",
-                "        left = min(bucket.tokens(now), room)\n",
-                "        left = room = max(bucket.tokens(now), 10**6)\n",
+                "        left = bucket.tokens(now)\n",
+                "        left = max(bucket.tokens(now), 10**6)\n",
+            ),
+            Edit(
+                "delay_server/metering.py",
+                "        rooms = {lane: share - queued(lane) for lane in bucket.lanes}\n",
+                "        rooms = dict.fromkeys(bucket.lanes, 10**6)\n",
             ),
         ),
         needs="more due of a limited subject than its rate",
@@ -1958,7 +1963,7 @@ _STATED = (
         edits=(
             Edit(
                 _EXPLAINING,
-                "            Reason.RATE_LIMITED: server.meters.count,\n",
+                "        found[reason] += server.meters.count_of(lane)\n",
                 "",
             ),
         ),
