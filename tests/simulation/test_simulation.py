@@ -13,8 +13,8 @@ from tests.simulation.other_processes import printed
 from tests.simulation.world import CRASH_POINTS, planned_ends, run_world
 
 CHUNKS = 9
-SEEDS_PER_CHUNK = 15
-"""135 seeds: some three minutes of one core."""
+SEEDS_PER_CHUNK = 12
+"""108 seeds: two and a half to three minutes of one core. Campaigns have many more."""
 
 REGRESSIONS = {
     1: "facts known before the rows they tell of were written: the segment was never sealed",
