@@ -203,7 +203,7 @@ class ClusterRules:
         """Return who changed what, the newest first."""
         query = {"action": "controls", "limit": limit}
         rows = self.session.ask("GET", "audit", query=query)["items"]
-        shown = [{**row, "who": row["actor"], "peer": "", "version": 1} for row in rows]
+        shown = [{**row, "who": row["actor"], "peer": ""} for row in rows]
         return {"items": shown}
 
     def change(self, subject: str | None, group: str | None, body: Mapping[str, object]) -> None:

@@ -247,3 +247,12 @@ def test_the_audit_says_what_there_was_and_which_version_came_of_it() -> None:
         ["paused", "-", "15", "-"],
         ["-", "-", "-", "12"],
     ]
+
+
+def test_the_audit_of_a_meta_server_names_no_versions_that_it_does_not_tell() -> None:
+    row = {"number": 9, "at_ms": 0, "actor": " w ", "action": "controls.set", "target": "t"}
+    rows = [row | {"before": None, "after": {"paused": True}}]
+    with answering(lambda *_: (200, msgspec.json.encode({"items": rows}))) as server:
+        result = CliRunner().invoke(main, ["controls", "--audit", "--meta", server])
+    (line,) = [line.split("│") for line in result.stdout.splitlines() if " w " in line]
+    assert [part.strip() for part in line[6:10]] == ["-", "paused", "-", "-"]
