@@ -306,7 +306,7 @@ class _Admin:
         elif damaged:
             reason = Reason.DAMAGED
         elif number is not None and server.wheel.pending_of(number):
-            reason = reason_in_wheel(server)
+            reason = reason_in_wheel(server, surroundings(server))
         elif dead:
             reason = Reason.DEAD
         found: dict[str, Any] = {
@@ -339,10 +339,9 @@ class _Admin:
             # A subject keeps its lane for a while after the last of it has left.
             if lanes.held(number) or lanes.is_parked(number):
                 reason = reason_of_lane(kind, groups, surroundings(server))
-                if reason is Reason.QUEUED and lanes.is_parked(number):
-                    reason = Reason.BACKLOG
-                elif reason is Reason.QUEUED:
-                    reason = reason_of_held(server, number)
+                if reason is Reason.QUEUED:
+                    is_behind = lanes.is_parked(number)
+                    reason = Reason.BACKLOG if is_behind else reason_of_held(server, number)
                 found["reason"] = reason.value
         return found
 

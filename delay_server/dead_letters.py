@@ -297,13 +297,13 @@ class DeadLetters:
             while len(letters) < rows_max and examined < self.config.examined_rows_max:
                 rows = await self._step(search, rows_max - len(letters))
                 examined += _STEP_ROWS
+                fits = len(rows)
                 if with_items:
                     fits = _fitting(rows, self.config.page_bytes_max - size, but_one=not letters)
-                    if fits < len(rows):
-                        letters += await self._letters(rows[:fits], wanted, with_items=True)
-                        return Page(letters, rows[fits - 1].place if fits else place)
                     size += sum(row.size for row in rows)
-                letters += await self._letters(rows, wanted, with_items=with_items)
+                letters += await self._letters(rows[:fits], wanted, with_items=with_items)
+                if fits < len(rows):
+                    return Page(letters, rows[fits - 1].place if fits else place)
                 place = search.place
                 if search.is_done:
                     break

@@ -151,14 +151,16 @@ def reason_of_held(server: "DelayServer", subject: int) -> Reason:
     return found.most_common(1)[0][0] if found else Reason.QUEUED
 
 
-def reason_in_wheel(server: "DelayServer") -> Reason:
-    """Return why nothing of a subject has left of which there is something in the wheel only."""
-    around = surroundings(server)
-    if around.clock_held:
-        return Reason.CLOCK_HELD
+def reason_in_wheel(server: "DelayServer", around: Surroundings) -> Reason:
+    """Return why what is in the wheel has not left."""
+    if _is_wheel_due(server, around) and not around.has_room:
+        return Reason.NO_ROOM
+    return Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
+
+
+def _is_wheel_due(server: "DelayServer", around: Surroundings) -> bool:
     next_due_ms = server.wheel.next_due_ms()
-    is_behind = next_due_ms is not None and next_due_ms <= around.now_ms and not around.has_room
-    return Reason.NO_ROOM if is_behind else Reason.WAITING
+    return next_due_ms is not None and next_due_ms <= around.now_ms
 
 
 def _look_by_name(server: "DelayServer", subject: bytes) -> tuple[LaneKind, Collection[str]]:
@@ -197,10 +199,9 @@ def counts(server: "DelayServer") -> dict[str, int]:
     _take_off(of_lanes, of_lanes.total() - max(near - found.total(), 0))
     found += of_lanes
     elsewhere, in_wheel = found.total(), len(server.wheel)
-    next_due_ms = server.wheel.next_due_ms()
-    is_due = next_due_ms is not None and next_due_ms <= around.now_ms
+    is_due = _is_wheel_due(server, around)
     of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
-    found[Reason.NO_ROOM if is_due and not around.has_room else of_rest] += in_wheel
+    found[reason_in_wheel(server, around)] += in_wheel
     elsewhere += settled
     rest = schedule.pending + server.filing.backlog_rows - elsewhere - in_wheel
     if rest > 0:
@@ -253,8 +254,14 @@ def _sent_or_parked(
         found[reason_of_lane(kind, groups, around)] += count
     for lane in server.meters.lanes:
         kind, groups = lane_look(server, lane, None)
-        reason = reason_of_lane(kind, groups, around)
-        reason = Reason.RATE_LIMITED if reason is Reason.QUEUED else reason
+        reason = reason_of(
+            Place.METERED,
+            due_ms=around.now_ms,
+            kind=kind,
+            groups=groups,
+            is_damaged=False,
+            around=around,
+        )
         found[reason] += server.meters.count_of(lane)
     found[Reason.PAUSED_SUBJECT] += paused.messages
     found[Reason.NO_ROUTE] += unrouted.messages

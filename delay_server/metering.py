@@ -43,8 +43,8 @@ class _Bucket:
         self.lanes: dict[int, deque[Entries]] = {}
         """Of each lane what waits; in the order of their turns. None is empty."""
         self._blocked_s = 0.0
-        self.blocked_until = -math.inf
         """How long to wait for the sender, while a burst waits there."""
+        self.blocked_until = -math.inf
         self._burst_s = burst_s
         self._level = math.inf
         self._at = -math.inf

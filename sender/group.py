@@ -308,7 +308,7 @@ class Group:
 
     def refuses(self, lane: int) -> bool:
         """Return whether it is known to take nothing of a lane."""
-        return bool(self._refused_lanes) and lane in self._refused_lanes
+        return lane in self._refused_lanes
 
     def answer_s(self, now: float) -> float:
         """Return how long its answers take: as they did of late, or as one keeps us waiting now."""
@@ -340,7 +340,7 @@ class Group:
         if answer_s >= self._slow_s:
             is_well = False
             beside = min(beside, self._trial_room(now))
-        if self._refused_lanes and lane in self._refused_lanes:
+        if self.refuses(lane):
             is_well = False
             risks = self._refused_lanes.may_risk(lane, now)
             beside = min(beside, self._config.trial_items) if risks else 0

@@ -48,7 +48,7 @@ from sender.parcels import (
     gathered,
 )
 from sender.places import HeldPart, Where
-from sender.routing import LATER, LaneRoutes, Routing, Weighted
+from sender.routing import LATER, LaneRoutes, LaneView, Routing, Weighted
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
@@ -540,11 +540,12 @@ class Sender:
         for lane in lanes:
             self._waiting.bring_back(lane)
 
-    def _set_aside(self, lane: int, rest: Sequence[Parcel] = (), *, has_well: bool) -> None:
+    def _set_aside(self, lane: int, views: Sequence[LaneView], rest: Sequence[Parcel] = ()) -> None:
         """Let a lane wait until one of its groups has room for it.
 
-        While one is well (`has_well`) those that refuse the lane are not waited for.
+        While one is well by these `views`, those that refuse the lane are not waited for.
         """
+        has_well = any(view.is_well for view in views)
         self._waiting.set_aside(lane, rest)
         for group in self._groups_of(lane):
             if not (has_well and group.refuses(lane)):
@@ -671,7 +672,7 @@ class Sender:
             if not any(view.room for view in views):
                 if not any(group.is_open for group in self._groups):
                     return False
-                self._set_aside(lane, has_well=any(view.is_well for view in views))
+                self._set_aside(lane, views)
                 continue
             parcel = self._waiting.take_alike(_ROUTED_AT_ONCE)
             avoid = _place_of(parcel.avoid, groups)
@@ -685,8 +686,7 @@ class Sender:
                     groups[place].enqueue(parcel.where(choices == place))
             left = choices == LATER
             if left.any():
-                has_well = any(view.is_well for view in views)
-                self._set_aside(lane, [parcel.where(left)], has_well=has_well)
+                self._set_aside(lane, views, [parcel.where(left)])
         return True
 
 

@@ -19,6 +19,7 @@ from storage import DeadRow, Outcome, Place, StorageFullError
 from storage.file_header import FileHeader, LogKind, encode_file_header
 from storage.inspect import verify_disk
 from storage.spans import Span
+from tests.delay_server.dead_rig import bury
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.delay_server.test_admin_http import Caller
 from tests.simulation.faults import Action, Trap
@@ -597,11 +598,8 @@ async def test_a_requeue_holds_the_items_of_a_part_at_a_time_and_a_drop_none(
 
 async def test_facts_under_the_header_of_another_log_are_damage_and_end_nothing() -> None:
     world = World()
-    world.broker.fails = refuse("m0", "m1")
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(make_item("m0", world.now_ms), make_item("m1", world.now_ms))
-        await until(lambda: server.dead_letters.pending == 2)
+        await bury(world, server, "m0", "m1")
         (first, second) = await letters_of(server)
         wanted = Wanted(sequences=[first.row.sequence])
         await server.dead_letters.drop(wanted, after=Place(), rows_max=1)
@@ -621,11 +619,8 @@ async def test_facts_under_the_header_of_another_log_are_damage_and_end_nothing(
 
 async def test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way() -> None:
     world = World()
-    world.broker.fails = refuse("m0", "m1")
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(make_item("m0", world.now_ms), make_item("m1", world.now_ms))
-        await until(lambda: server.dead_letters.pending == 2)
+        await bury(world, server, "m0", "m1")
         await trio.sleep(5)
         journal = NoSpace(server)
         letters = server.dead_letters
