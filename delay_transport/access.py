@@ -129,7 +129,10 @@ class Gate:
         if not self._tokens.are_needed:
             return Caller(name=LOOPBACK, role=Role.ADMIN)
         if self._tokens.fault:
-            raise AccessError(503, "tokens", f"tokens cannot be checked: {self._tokens.fault}")
+            # What is wrong names the file, which is nobody's business who has proved nothing.
+            raise AccessError(
+                503, "tokens", "tokens cannot be checked, so nobody is let in: the log says why"
+            )
         presented = presented_token(headers)
         if presented is None:
             raise AccessError(

@@ -28,7 +28,7 @@ def require_at_least(settings: object, least: float, *names: str) -> None:
         value = getattr(settings, name)
         # Written so that a NaN is refused as well.
         if not value >= least:
-            raise ValueError(f"{name} must be at least {least:g}, not {value}")
+            raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
 NAME_BYTES_MAX = 255

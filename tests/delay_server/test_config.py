@@ -127,6 +127,7 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
         (StorageConfig, {"checkpoint_interval_ms": 0}, "checkpoint_interval_ms must be at least"),
         (StorageConfig, {"disk_free_share_min": 5.0}, "disk_free_share_min must be below 1"),
         (StorageConfig, {"disk_free_share_min": float("nan")}, "disk_free_share_min must be at"),
+        (StorageConfig, {"filing_bytes_max": 5}, "filing_bytes_max must be at least 1048576, not"),
         (StorageConfig, {"segments_keep_ms": -1}, "segments_keep_ms must be at least 0"),
         (StorageConfig, {"seals_keep_days": 0}, "seals_keep_days must be at least 1"),
         (StorageConfig, {"hour_horizon_minutes": 130}, "hour_horizon_minutes must exceed minute"),
