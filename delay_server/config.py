@@ -336,8 +336,8 @@ class HttpConfig:
 
     address: str = "127.0.0.1:20811"
     """host:port; port 0 for any free one, empty for no HTTP at all. The default takes connections
-    from this machine only; beyond it `admin.token_file` has to be set. Metrics, health and status
-    are for whoever reaches it, and a clock is accepted for callers on this machine only."""
+    from this machine only; beyond it `admin.token_file` has to be set. Health is for whoever
+    reaches it, all else for callers on this machine, or those with a token where there are any."""
 
     connections_max: int = 64
     """Open connections. For one more another one is closed that has not sent a whole request, the
@@ -357,7 +357,7 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """Who may pause, limit, drain and see to dead letters. Metrics and status are for everybody."""
+    """Who may look, pause, limit, drain and see to dead letters. Health is for everybody."""
 
     token_file: str = ""
     """The file of tokens that `delaywheel admin token add` writes; it is read again when it

@@ -3,13 +3,13 @@
 GET  /livez         200 while the loop turns
 GET  /readyz        200 when messages are taken and delivered, else 503 and what is missing
 GET  /status        JSON, what `delaywheel status` shows
-GET  /metrics       Prometheus
+GET  /metrics       Prometheus; it names subjects
 POST /clock/accept  an operator vouches for the clock after a step forward
      /controls, /drain, /explain: see admin_http.py
      /dead: dead letters, see dead_http.py
 
-Whoever reaches the port may look at the first four. All else is for callers on this machine, and no
-page in a browser on it, or for those who have a token where there are any (guarding.py).
+Health is for whoever reaches the port. All else is for callers on this machine, and no page in a
+browser on it, or for those who have a token where there are any (guarding.py).
 """
 
 from typing import TYPE_CHECKING
@@ -48,10 +48,10 @@ def application(server: "DelayServer") -> Starlette:
         failing = failing_checks(server)
         return json_response({"ready": not failing, "failing": failing}, 503 if failing else 200)
 
-    async def status(_: Request) -> Response:
+    async def status(_: Request, __: Caller) -> Response:
         return json_response(status_of(server))
 
-    async def render(_: Request) -> Response:
+    async def render(_: Request, __: Caller) -> Response:
         text = await trio.to_thread.run_sync(metrics.take().render)
         return Response(text, media_type=METRICS_TYPE)
 
@@ -64,8 +64,8 @@ def application(server: "DelayServer") -> Starlette:
         [
             Route("/livez", livez),
             Route("/readyz", readyz),
-            Route("/status", status),
-            Route("/metrics", render),
+            guard.route("/status", {"GET": status}, needs_wiring=False),
+            guard.route("/metrics", {"GET": render}, needs_wiring=False),
             # A held clock is accepted by a plain `curl -X POST`, and before the node has recovered.
             guard.route(
                 "/clock/accept", {"POST": accept_clock}, needs_json=False, needs_wiring=False

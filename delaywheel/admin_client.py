@@ -47,6 +47,8 @@ class Session:
     what: str = "meta server"
     """Whom the command wants to speak to, for people."""
     timeout_s: float = TIMEOUT_S
+    node_token_file: Path | None = None
+    """With the token for delay servers that the meta server names: they are not shown the other."""
 
     def ask(
         self,
@@ -69,7 +71,7 @@ class Session:
                 f"have {_TARGET_CHARACTERS_MAX}; a subject or prefix has at most 2048 bytes",
                 ExitCode.USAGE,
             )
-        token = self._token()
+        token = token_of(self.token_file)
         status, found = ask_json(
             self.address,
             method,
@@ -84,29 +86,10 @@ class Session:
             return found
         message, code = str(found["error"]["message"]), str(found["error"]["code"])
         if status == 401 and token is None:
-            remedy = f"set {TOKEN_VARIABLE}, or give --token-file FILE"
-            message = f"{self.address} wants a token: {remedy}"
+            message = wants_token(self.address)
         if status == 503 and code == "store":
             raise _failure(message, ExitCode.DISK)
         raise _failure(message, _EXIT_CODES.get(status, ExitCode.REFUSED))
-
-    def _token(self) -> str | None:
-        """Return the token that is to be used; it is never an argument, which others could see."""
-        if self.token_file is not None:
-            try:
-                text = self.token_file.read_text(encoding="ascii").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise Failure(
-                    f"the file of the token cannot be read: {error}", ExitCode.USAGE
-                ) from error
-            where = str(self.token_file)
-        else:
-            text, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
-            if not text:
-                return None
-        if not text.isascii() or not text.isprintable() or " " in text or not text:
-            raise Failure(f"there is no token in {where}: it is one word", ExitCode.USAGE)
-        return text
 
     def rows(self, *path: str, query: Mapping[str, object], limit: int | None) -> Iterator[Json]:
         """Yield up to `limit` rows of a list (None: all), page by page, then one with `more`.
@@ -124,6 +107,37 @@ class Session:
             if after is None:
                 return
         yield {"more": True}
+
+
+def token_of(file: Path | None) -> str | None:
+    """Return the token of a file, or else of the environment: no argument, which others could see.
+
+    None if there is none; raises Failure for what is no token.
+    """
+    if file is not None:
+        return read_token(file)
+    text = os.environ.get(TOKEN_VARIABLE, "").strip()
+    return _checked(text, TOKEN_VARIABLE) if text else None
+
+
+def read_token(file: Path) -> str:
+    """Return the token of a file; raise Failure if there is none in it."""
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"the file of the token cannot be read: {error}", ExitCode.USAGE) from error
+    return _checked(text, str(file))
+
+
+def _checked(text: str, where: str) -> str:
+    if not text.isascii() or not text.isprintable() or " " in text or not text:
+        raise Failure(f"there is no token in {where}: it is one word", ExitCode.USAGE)
+    return text
+
+
+def wants_token(address: str) -> str:
+    """Return what to do where a server answers nobody without a token."""
+    return f"{address} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
 
 
 def _check_text(*parts: object) -> None:

@@ -1,6 +1,7 @@
 """`delaywheel drain`: bring a node or a broker group to rest before a planned stop."""
 
 import time
+from pathlib import Path
 
 import click
 
@@ -8,6 +9,7 @@ from delaywheel.admin_client import Session
 from delaywheel.failures import ExitCode, Failure
 from delaywheel.http_exchange import Json
 from delaywheel.node_client import TIMEOUT_S, NodeRules, Rules, of_rules, print_json
+from delaywheel.options import with_node_token_file
 from delaywheel.parameters import FiniteRange
 
 _LOOK_S = 0.2
@@ -23,8 +25,11 @@ _LOOK_S = 0.2
     help="How long to wait for what is under way.",
 )
 @click.option("--undo", is_flag=True, help="Go on as before.")
+@with_node_token_file
 @of_rules
-def drain(*, group: str | None, seconds: float, undo: bool, door: Rules) -> None:
+def drain(
+    *, group: str | None, seconds: float, undo: bool, node_token_file: Path | None, door: Rules
+) -> None:
     """Bring a node to rest before it is stopped, or a broker group before it is.
 
     A node has clients told to go elsewhere, takes nothing more, sends nothing more, and waits until
@@ -41,6 +46,7 @@ def drain(*, group: str | None, seconds: float, undo: bool, door: Rules) -> None
       delaywheel drain --group g1 --seconds 60
       delaywheel drain --meta 127.0.0.1:8080 --group g1
     """
+    door.session.node_token_file = node_token_file
     if group is not None:
         _drain_group(door, group, seconds, undo=undo)
     elif isinstance(door, NodeRules):

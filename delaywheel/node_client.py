@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar, cast
 import click
 import msgspec
 
-from delaywheel.admin_client import PAGE, TOKEN_VARIABLE, Session
+from delaywheel.admin_client import PAGE, Session
 from delaywheel.failures import ExitCode, Failure
+from delaywheel.options import with_token_file
 
 TIMEOUT_S: Final = 30.0
 """A change is answered when it holds, which takes longer the more is held for delivery."""
@@ -31,18 +32,11 @@ _META: Final = "the meta server"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_TOKEN_FILE: Final = click.option(
-    "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help=f"File with the token; else it is taken from {TOKEN_VARIABLE}.",
-)
-
 
 def at_node(command: Command) -> Command:
     """Add `server` and `token_file`: which node, and what proves that one may."""
     for option in (
-        _TOKEN_FILE,
+        with_token_file,
         click.option(
             "--server",
             default=_NODE,
@@ -87,7 +81,7 @@ def of_rules(command: Command) -> Command:
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the answer as it came."),
-        _TOKEN_FILE,
+        with_token_file,
         click.option(
             "--cluster", metavar="NAME", help="Which one, if the meta server has several."
         ),
@@ -267,7 +261,8 @@ class ClusterRules:
         groups = self.session.ask("GET", "topology")["delay_groups"]
         known = [node for one in groups if one["cluster"] == cluster for node in one["nodes"]]
         nodes = [node for node in known if _may_deliver(node)]
-        answers = ask_nodes(nodes, lambda status: _in_flight_of(status, group))
+        token_file = self.session.node_token_file
+        answers = ask_nodes(nodes, lambda status: _in_flight_of(status, group), token_file)
         return InFlight(
             messages=sum(answer.get("in_flight") or 0 for answer in answers),
             is_known=any(answer.get("in_flight") is not None for answer in answers),

@@ -30,13 +30,31 @@ def of_meta_server(command: Command) -> Command:
         metavar="HOST:PORT",
         help="The meta server's HTTP address (http.address).",
     )
-    token_file = click.option(
+    return with_options(command, (address, with_token_file))
+
+
+def with_token_file(command: Command) -> Command:
+    """Add `token_file`: what proves that one may ask."""
+    return click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="File with the token; else it is taken from DELAYWHEEL_TOKEN.",
-    )
-    return with_options(command, (address, token_file))
+    )(command)
+
+
+def with_node_token_file(command: Command) -> Command:
+    """Add `node_token_file`: what proves it to delay servers that a meta server names.
+
+    Whoever registers there is asked: none is to be shown the token of an administrator.
+    """
+    return click.option(
+        "--node-token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="File with the token that delay servers are shown, where they want one; one of the "
+        "role read is enough.",
+    )(command)
 
 
 def spelled_out(

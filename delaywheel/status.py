@@ -8,13 +8,15 @@ a newer server needs no newer command. A name's ending tells the unit (`_ms`, `_
 import http
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from delaywheel.admin_client import token_of, wants_token
 from delaywheel.failures import ExitCode, Failure
 from delaywheel.http_exchange import Json, ask_json
-from delaywheel.options import watching
+from delaywheel.options import watching, with_token_file
 from delaywheel.terminal import cell, show
 
 TIMEOUT_S: Final = 5.0
@@ -76,10 +78,17 @@ Section = Mapping[str, object]
 @click.command(short_help="Show what a delay server does.")
 @click.argument("address", required=False, metavar="[HOST:PORT]")
 @click.option("--server", metavar="HOST:PORT", help="The same, as other commands have it.")
+@with_token_file
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
 @watching(every_seconds=1.0)
 def status(
-    *, address: str | None, server: str | None, as_json: bool, watch: bool, every: float
+    *,
+    address: str | None,
+    server: str | None,
+    token_file: Path | None,
+    as_json: bool,
+    watch: bool,
+    every: float,
 ) -> None:
     """Show what a delay server does: accepted, pending, due, delivered, brokers, disk.
 
@@ -95,24 +104,28 @@ def status(
     if address is not None and server is not None:
         raise click.UsageError("give HOST:PORT or --server HOST:PORT, not both")
     asked = address or server or "127.0.0.1:20811"
-    show(lambda: fetch(asked), render, as_json=as_json, every=every if watch else None)
+    show(lambda: fetch(asked, token_file), render, as_json=as_json, every=every if watch else None)
 
 
-def fetch(address: str) -> Json:
+def fetch(address: str, token_file: Path | None = None) -> Json:
     """Return the status of the server whose HTTP port is at `host:port`.
 
     Raises Failure with a sentence if nobody answers there, or something else than a delay server.
     """
     from delay_protocol import printable
 
+    token = token_of(token_file)
     code, found = ask_json(
         address,
         "GET",
         "/status",
+        token=token,
         timeout_s=TIMEOUT_S,
         server="delay server",
         purpose="tells its status",
     )
+    if code == http.HTTPStatus.UNAUTHORIZED and token is None:
+        raise Failure(wants_token(address), ExitCode.REFUSED)
     if code >= http.HTTPStatus.BAD_REQUEST:
         raise Failure(
             f"{address} answered {code}: {printable(str(found['error']['message']))}",

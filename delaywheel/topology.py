@@ -13,9 +13,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from delaywheel.admin_client import Session
+from delaywheel.admin_client import Session, read_token
 from delaywheel.http_exchange import Json
-from delaywheel.options import of_meta_server, watching
+from delaywheel.options import of_meta_server, watching, with_node_token_file
 from delaywheel.status import format_value
 from delaywheel.terminal import cell, show
 
@@ -40,10 +40,17 @@ _ROWS_MAX: Final = 200
 
 @click.command(short_help="Show nodes, groups, routes and lags of a cluster.")
 @of_meta_server
+@with_node_token_file
 @click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
 @watching(every_seconds=2.0)
 def topology(
-    *, meta: str, token_file: Path | None, as_json: bool, watch: bool, every: float
+    *,
+    meta: str,
+    token_file: Path | None,
+    node_token_file: Path | None,
+    as_json: bool,
+    watch: bool,
+    every: float,
 ) -> None:
     """Show nodes, roles, epochs, in-sync sets, broker groups, routes, and how far nodes are behind.
 
@@ -52,7 +59,9 @@ def topology(
       delaywheel topology --meta 127.0.0.1:8080
       delaywheel topology --watch
     """
-    session = Session(address=meta, token_file=token_file, as_json=as_json)
+    session = Session(
+        address=meta, token_file=token_file, as_json=as_json, node_token_file=node_token_file
+    )
     show(lambda: fetch(session), render, as_json=as_json, every=every if watch else None)
 
 
@@ -63,26 +72,32 @@ def fetch(session: Session) -> Json:
     """
     found = session.ask("GET", "topology")
     nodes = [node for group in found["delay_groups"] for node in group["nodes"]]
-    for node, lag in zip(nodes, ask_nodes(nodes, _lag_of), strict=True):
+    for node, lag in zip(nodes, ask_nodes(nodes, _lag_of, session.node_token_file), strict=True):
         node["lag"] = lag
     return found
 
 
-def ask_nodes(nodes: Sequence[Json], take: Callable[[Json], Json]) -> list[Json]:
+def ask_nodes(
+    nodes: Sequence[Json], take: Callable[[Json], Json], token_file: Path | None
+) -> list[Json]:
     """Return what `take` makes of the status of each node, or {"error": why there is none}.
 
-    Nodes are as the meta server tells them, with an `http_address`. `take` raises ValidationError
-    for what is no status. Ends in time whatever the nodes do.
+    Nodes are as the meta server tells them, with an `http_address`; all are shown the token of the
+    file. `take` raises ValidationError for what is no status. Ends in time whatever the nodes do.
+    Raises Failure if there is no token in the file.
     """
     import trio
 
+    token = None if token_file is None else read_token(token_file)
     addresses = list(dict.fromkeys(node["http_address"] for node in nodes if node["http_address"]))
-    found = trio.run(_ask_all, addresses, take)
+    found = trio.run(_ask_all, addresses, take, token)
     found[""] = {"error": "it has no HTTP address"}
     return [found[node["http_address"]] for node in nodes]
 
 
-async def _ask_all(addresses: Sequence[str], take: Callable[[Json], Json]) -> dict[str, Json]:
+async def _ask_all(
+    addresses: Sequence[str], take: Callable[[Json], Json], token: str | None
+) -> dict[str, Json]:
     """Return the answer of each node by its address."""
     import trio
 
@@ -93,7 +108,7 @@ async def _ask_all(addresses: Sequence[str], take: Callable[[Json], Json]) -> di
 
     async def ask(address: str) -> None:
         async with limiter:
-            answers[address] = await _ask(address, take)
+            answers[address] = await _ask(address, take, token)
 
     with trio.move_on_after(NODES_TIMEOUT_S):
         async with trio.open_nursery() as nursery:
@@ -102,7 +117,7 @@ async def _ask_all(addresses: Sequence[str], take: Callable[[Json], Json]) -> di
     return answers
 
 
-async def _ask(address: str, take: Callable[[Json], Json]) -> Json:
+async def _ask(address: str, take: Callable[[Json], Json], token: str | None) -> Json:
     """Return what is taken of a node's status, or {"error": why not}."""
     import trio
 
@@ -113,7 +128,9 @@ async def _ask(address: str, take: Callable[[Json], Json]) -> Json:
         try:
             host, port = parse_peer_address(address)
             async with await TcpNetwork().connect(host, port) as stream:
-                body = await _get(stream, address)
+                body = await _get(stream, address, token)
+                if body is None:
+                    return {"error": "it wants a token: give --node-token-file FILE"}
                 return take(msgspec.json.decode(body, type=dict[str, Any]))
         except (OSError, trio.BrokenResourceError, AddressError) as failed:
             error = f"does not answer: {failed}"
@@ -122,18 +139,30 @@ async def _ask(address: str, take: Callable[[Json], Json]) -> Json:
     return {"error": error}
 
 
-async def _get(stream: Any, address: str) -> bytes:  # noqa: ANN401 (imported lazily)
-    """Return the body of GET /status; raise ValueError for anything but an answer of 200."""
+async def _get(
+    stream: Any,  # noqa: ANN401 (imported lazily)
+    address: str,
+    token: str | None,
+) -> bytes | None:
+    """Return the body of GET /status, None if it wants a token, or another one.
+
+    Raises ValueError for anything else but an answer of 200.
+    """
     # HTTP/1.0: the answer ends with the connection, and comes in one piece.
-    request = f"GET /status HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n"
-    await stream.send_all(request.encode("ascii"))
+    request = f"GET /status HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n"
+    if token is not None:
+        request += f"Authorization: Bearer {token}\r\n"
+    await stream.send_all(f"{request}\r\n".encode("ascii"))
     data = bytearray()
     while part := await stream.receive_some(1 << 16):
         data += part
         if len(data) > STATUS_BYTES_MAX:
             raise ValueError("too long")
     head, _, body = bytes(data).partition(b"\r\n\r\n")
-    if head.split(b" ", 2)[1:2] != [b"200"]:
+    code = head.split(b" ", 2)[1:2]
+    if code == [b"401"]:
+        return None
+    if code != [b"200"]:
         raise ValueError("refused")
     return body
 

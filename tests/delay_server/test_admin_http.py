@@ -32,7 +32,7 @@ class Caller:
     ) -> tuple[int, Any]:
         path, _, query = target.partition("?")
         answer = await self._caller.ask(method, path, body, raw=raw, query=query)
-        return answer.code, answer.json
+        return answer.code, answer.json if answer.kind == "application/json" else answer.body
 
 
 async def test_a_subject_is_paused_explained_and_resumed_and_the_audit_says_by_whom() -> None:
@@ -310,8 +310,13 @@ async def test_without_tokens_only_this_machine_may_and_no_page_of_another_place
         assert (await form.ask("POST", "/drain", raw=b'{"seconds": 0}'))[0] == 415
         assert server.planned_stop.report()["phase"] == "running"
         assert (await Caller(app, peer="10.0.0.9").ask("GET", "/controls"))[0] == 403
-        # Health and status are for everybody.
-        assert (await Caller(app, peer="10.0.0.9").ask("GET", "/status"))[0] == 200
+        # What there is to see as well; health is for everybody.
+        for target in ("/status", "/metrics"):
+            assert (await Caller(app).ask("GET", target))[0] == 200
+            for stranger in (Caller(app, peer="10.0.0.9"), Caller(app, host="evil.example")):
+                assert (await stranger.ask("GET", target))[0] == 403
+        for target in ("/livez", "/readyz"):
+            assert (await Caller(app, peer="10.0.0.9", host="x").ask("GET", target))[0] == 200
 
 
 async def test_with_tokens_a_reader_reads_and_an_administrator_changes(tmp_path: Path) -> None:
@@ -338,6 +343,12 @@ async def test_with_tokens_a_reader_reads_and_an_administrator_changes(tmp_path:
         assert (await reader.ask("PUT", rule, body))[0] == 403
         assert (await reader.ask("POST", "/drain", {}))[0] == 403
         assert (await admin.ask("PUT", rule, body))[0] == 200
+        foreign = Caller(app, peer="10.0.0.9", host="evil.example")
+        for target in ("/status", "/metrics"):
+            codes = [(await c.ask("GET", target))[0] for c in (nobody, wrong, foreign, reader)]
+            assert codes == [401, 401, 401, 200], target
+        for target in ("/livez", "/readyz"):
+            assert (await foreign.ask("GET", target))[0] == 200
         _, audit = await reader.ask("GET", "/controls/audit")
         assert [(row["who"], row["peer"]) for row in audit["items"]] == [("adam", "10.0.0.9")]
 

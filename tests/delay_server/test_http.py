@@ -112,8 +112,8 @@ async def test_nobody_but_an_operator_on_the_machine_vouches_for_the_clock(
         )
         assert answer.code == (200 if is_let_in else 403), answer.body
         assert running.clock_held is not is_let_in
-        # To look is for whoever reaches the port.
-        assert (await Caller(app, headers=headers).ask("GET", "/status")).code == 200
+        # Whether it is well is for whoever reaches the port.
+        assert (await Caller(app, headers=headers).ask("GET", "/livez")).code == 200
 
 
 async def test_what_nobody_serves_is_not_found() -> None:

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +73,23 @@ def test_the_server_may_be_named_as_other_commands_have_it(address: str) -> None
     result = CliRunner().invoke(main, ["status", address, "--server", address])
     assert result.exit_code == 2
     assert "not both" in result.stderr
+
+
+def test_where_a_token_is_needed_the_one_of_a_file_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "mine"
+    file.write_text("secret\n")
+
+    def answer(_: str, __: str, headers: dict[str, str], ___: bytes) -> tuple[int, bytes]:
+        if headers.get("authorization") == "Bearer secret":
+            return 200, json.dumps(STATUS).encode()
+        return 401, b'{"error":{"code":"token","message":"a token is needed"}}'
+
+    with answering(answer) as address:
+        result = CliRunner().invoke(main, ["status", address])
+        assert result.exit_code == ExitCode.REFUSED
+        assert "--token-file" in result.stderr
+        result = CliRunner().invoke(main, ["status", address, "--token-file", str(file)])
+        assert (result.exit_code, "1,234,567" in result.output) == (0, True)
 
 
 def test_json_is_the_answer_itself(address: str) -> None:

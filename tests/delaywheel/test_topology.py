@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import delaywheel.topology
+from delaywheel.admin_client import TOKEN_VARIABLE
 from delaywheel.failures import ExitCode
 from delaywheel.main import main
 from delaywheel.topology import render
@@ -144,6 +146,24 @@ def test_each_node_is_asked_for_its_lag_and_one_that_is_silent_holds_nobody_up(
     assert lags["html"] == lags["refuses"] == {"error": "what answers there is no delay server"}
     assert "not an address" in lags["nowhere"]["error"]
     assert lags["none"] == {"error": "it has no HTTP address"}
+
+
+def test_nodes_are_shown_the_token_for_nodes_and_not_that_of_the_meta_server(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "for-the-meta-server")
+    shown_to_node = []
+
+    def answer(_: str, __: str, headers: dict[str, str], ___: bytes) -> tuple[int, bytes]:
+        shown_to_node.append(headers.get("authorization"))
+        return (200, json.dumps(STATUS).encode()) if shown_to_node[-1] else (401, b"{}")
+
+    address = meta(stack, node("n1", stack.enter_context(answering(answer))))
+    assert "--node-token-file" in shown("--meta", address)
+    file = tmp_path / "mine"
+    file.write_text("for-nodes\n")
+    assert "1,234" in shown("--meta", address, "--node-token-file", str(file))
+    assert shown_to_node == [None, "Bearer for-nodes"]
 
 
 def test_far_too_many_dead_nodes_are_not_waited_for(
