@@ -790,6 +790,11 @@ class DelayServer:
         """Open connections of clients."""
         return self.listener.open_connections if self.listener is not None else 0
 
+    @property
+    def crowding(self) -> str:
+        """Why not every client that is connected can stay; empty if there are places."""
+        return self.listener.crowding if self.listener is not None else ""
+
     def follow_planned_stop(self) -> None:
         """Take and send messages, or not, as a planned stop has it."""
         self.ingest.is_leaving = self.planned_stop.is_closed and self.registration is not None

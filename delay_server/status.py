@@ -27,6 +27,7 @@ def failing_checks(server: "DelayServer") -> list[str]:
         failing.append(server.registration.reason)
     elif not server.is_open:
         failing.append("recovery has not finished")
+    failing += filter(None, [server.crowding])
     if not server.is_wired:
         return failing
     if server.is_retired:

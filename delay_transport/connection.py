@@ -35,6 +35,7 @@ from delay_protocol import (
     TruncatedFrameError,
     encode_response,
 )
+from delay_transport.crowds import Crowds
 from delay_transport.leaky_bucket import LeakyBucket
 from delay_transport.limits import ConnectionLimits
 from delay_transport.outbox import OutBox, Wakeup
@@ -75,6 +76,7 @@ class CloseReason(Enum):
     SLOW_READER = "answers not taken"
     MEMORY = "memory needed elsewhere"
     OVERLOAD = "too much from peers without a good request"
+    CROWDED = "silent, and its place was needed"
     CLOSED_BY_HANDLER = "closed by handler"
     SERVER_STOPPED = "server stopped"
     CANCELLED = "server cancelled"
@@ -111,7 +113,7 @@ class ConnectionCounts:
 
     accepted: int = 0
     refused: int = 0
-    """Closed at once because connections_max were open."""
+    """Closed at once because too many were open, and none of those silent."""
     turned_away: Counter[CloseReason] = field(default_factory=Counter)
     """Closed at the door, where those from addresses of bad standing wait; not in `accepted`."""
     frames: int = 0
@@ -161,6 +163,8 @@ class Shared:
         """Bytes received from connections that have yet to make a request without a fault."""
         self.standing = Standing(limits)
         """Which addresses keep making connections that come to nothing."""
+        self.crowds = Crowds()
+        """Who is connected from where."""
         self.slowed: dict[Connection, None] = {}
         """Those that wait for this rate, in the order in which they began."""
         self._bytes_max = limits.total_bytes_max
@@ -314,6 +318,16 @@ class Connection:
         return self._closed
 
     @property
+    def is_silent(self) -> bool:
+        """Whether nothing is under way: no request, no part of a frame, no answer."""
+        return not (self.in_flight_requests or self._unfinished_bytes or self.unsent_bytes)
+
+    @property
+    def silent_since(self) -> float:
+        """When a byte was received or sent last, in trio's time."""
+        return self._active_at
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes of answers that the peer has not taken yet."""
         return self._outbox.unsent_bytes
@@ -384,6 +398,10 @@ class Connection:
         """Close at once, because too many wait for the rate of the unproven, this one longest."""
         self._shared.slowed.pop(self, None)
         self._end(CloseReason.OVERLOAD, "")
+
+    def make_room(self) -> None:
+        """Close at once, because there are too many connections and this one is silent."""
+        self._end(CloseReason.CROWDED, "")
 
     async def run(self) -> None:
         """Serve the connection until it ends, then close it; only bugs are raised."""
@@ -528,6 +546,7 @@ class Connection:
         if is_proven and not self._was_proven:
             self._was_proven = True
             self._shared.standing.proven(self.where, trio.current_time())
+            self._shared.crowds.prove(self)
 
     def _take_others(self, frames: list[Frame]) -> None:
         for frame in frames:

@@ -82,9 +82,13 @@ class Door:
         waiting = _Waiting(arrival, where, trio.current_time())
         self._waiting[waiting] = None
         if len(self) > self._limits.door_connections_max:
-            oldest = next(iter(self._lingering or self._waiting))
-            await self._turn_away(oldest, CloseReason.OVERLOAD)
+            await self.make_room()
         await self._look(waiting)
+
+    async def make_room(self) -> None:
+        """Turn one away of those that are there."""
+        oldest = next(iter(self._lingering or self._waiting))
+        await self._turn_away(oldest, CloseReason.OVERLOAD)
 
     async def run(self) -> None:
         """Look at those who wait, again and again, until cancelled; then close them all."""

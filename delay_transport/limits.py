@@ -24,7 +24,13 @@ class ConnectionLimits:
     """What a listener grants the peers that connect to it."""
 
     connections_max: int = 10_000
-    """Open connections. One more is accepted, closed at once and counted."""
+    """Open connections. For one more another one is closed that is silent, of the address from
+    which most come; if all of those are being answered, it is closed at once itself."""
+
+    connections_per_address_max: int = 2000
+    """Open connections from one address (of IPv6 a /64), this machine's own like any other. For one
+    more another one from there is closed that is silent. It leaves the other places to others;
+    raise it where more clients come from behind one address. Those at the door come on top."""
 
     frame_bytes_max: int = 16 * MIB
     """Bytes of one frame. A longer one ends the connection before its body is buffered."""

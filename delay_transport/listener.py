@@ -1,6 +1,7 @@
 """The server's side of the wire: accept connections and serve each until it ends."""
 
 import errno
+import math
 from collections.abc import Callable, Mapping
 from itertools import groupby
 from operator import attrgetter
@@ -24,6 +25,11 @@ from delay_transport.standing import neighbourhood
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_CROWDED_S = 10.0
+"""So long after a connection had to go for another one it is told that there are too many."""
+_GOING_MAX = 64
+"""Connections that have to go and are not closed yet; beyond it newcomers are refused, since each
+holds a descriptor."""
 _ACCEPT_AGAIN_S = 0.1
 """Pause after an accept that failed for lack of descriptors or memory: some will be given back."""
 
@@ -92,11 +98,27 @@ class Server:
         self._serving: trio.Nursery
         # A dict and not a set: stopped in the order of arrival, in every process.
         self._open: dict[Connection, None] = {}
+        """Also those that have to go, until they are closed."""
+        self._crowded_at = -math.inf
 
     @property
     def open_connections(self) -> int:
         """Connections that stand at this moment, those at the door included."""
-        return len(self._open) + len(self._door)
+        return len(self._shared.crowds) + len(self._door)
+
+    @property
+    def crowding(self) -> str:
+        """Why not everybody who is connected can stay; empty if there are places."""
+        limits = self._limits
+        if self.open_connections >= limits.connections_max:
+            return f"all {limits.connections_max} connections are taken (listener.connections_max)"
+        if trio.current_time() < self._crowded_at + _CROWDED_S:
+            return (
+                f"more than {limits.connections_per_address_max} connections come from one address "
+                "(listener.connections_per_address_max), or more than there are places: silent "
+                "ones are closed for new ones"
+            )
+        return ""
 
     @property
     def at_door(self) -> int:
@@ -136,21 +158,52 @@ class Server:
             arrivals = await next_arrivals(self._listener)
             now = trio.current_time()
             for arrival in arrivals:
-                if self.open_connections >= self._limits.connections_max:
-                    self.counts.refused += 1
-                    self._shared.warn(
-                        "connection refused, too many are open", peer=_peer_name(arrival)
-                    )
-                    await arrival.aclose()
-                    continue
                 where = _where(arrival)
+                if not await self._has_place(where):
+                    await self._refuse(arrival)
+                    continue
                 is_bad = self._shared.standing.is_bad(where, now)
                 if is_bad and not self._accepting.cancel_called:
                     await self._door.take(arrival, where)
                 else:
                     self._admit(arrival, where, b"")
 
+    async def _has_place(self, where: str) -> bool:
+        """Say whether one more may be open in all; another one may have had to go for it."""
+        if len(self._open) - len(self._shared.crowds) >= _GOING_MAX:
+            return False
+        if self.open_connections < self._limits.connections_max:
+            return True
+        self._crowded_at = trio.current_time()
+        if len(self._door):
+            # Where they come from is known for what comes to nothing.
+            await self._door.make_room()
+            return True
+        crowds = self._shared.crowds
+        is_crowd = crowds.size_of(where) >= self._limits.connections_per_address_max
+        return self._show_out(where if is_crowd else crowds.largest())
+
+    def _show_out(self, where: str | None) -> bool:
+        """Close a connection from there that is silent; say whether there was one."""
+        self._crowded_at = trio.current_time()
+        leaving = None if where is None else self._shared.crowds.silent_of(where)
+        if leaving is None:
+            return False
+        self._shared.crowds.remove(leaving)
+        leaving.make_room()
+        return True
+
+    async def _refuse(self, arrival: Arrival) -> None:
+        self.counts.refused += 1
+        self._shared.warn("connection refused, too many are open", peer=_peer_name(arrival))
+        await arrival.aclose()
+
     def _admit(self, arrival: Arrival, where: str, received: bytes) -> None:
+        """Serve a connection, where its address has a place for it."""
+        is_crowd = self._shared.crowds.size_of(where) >= self._limits.connections_per_address_max
+        if is_crowd and not self._show_out(where):
+            self._serving.start_soon(self._refuse, arrival)
+            return
         self.counts.accepted += 1
         connection = Connection(
             arrival.open(),
@@ -163,6 +216,7 @@ class Server:
             counts=self.counts,
         )
         self._open[connection] = None
+        self._shared.crowds.add(connection)
         if self._accepting.cancel_called:
             # It was accepted before stop() and is seen after it.
             connection.stop()
@@ -173,6 +227,7 @@ class Server:
             await connection.run()
         finally:
             del self._open[connection]
+            self._shared.crowds.remove(connection)
 
 
 def _peer_name(arrival: Arrival) -> str:

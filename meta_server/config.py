@@ -75,8 +75,9 @@ class ListenerConfig(ConnectionLimits):
     or, where that is all of them, the one that was asked over HTTP."""
 
     connections_max: int = 16_384
-    """Open connections: one for each client process. One more is accepted, closed at once and
-    counted."""
+    """Open connections: one for each client process. For one more another one is closed that is
+    silent, of the address from which most come; if all of those are being answered, it is closed at
+    once itself."""
 
     frame_bytes_max: int = 128 * KIB
     """Bytes of one frame: a registration has some hundred. A longer one ends the connection before

@@ -6,7 +6,7 @@ import pytest
 import trio
 from starlette.applications import Starlette
 
-from delay_server.config import HttpConfig
+from delay_server.config import HttpConfig, ListenerConfig
 from delay_server.http import application, serve_http
 from delay_transport import ListenError, parse_address
 from tests.asgi import Caller
@@ -47,6 +47,20 @@ async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
         assert (code, status["accepted"], status["dispatched"]) == (200, 1, {"delivered": 1})
         metrics = (await Caller(app).ask("GET", "/metrics")).body
         assert b'delaywheel_messages_dispatched_total{outcome="delivered"} 1.0' in metrics
+
+
+async def test_a_server_whose_places_are_taken_says_so_and_serves_who_comes() -> None:
+    world = World()
+    config = make_config(listener=ListenerConfig(connections_max=3))
+    async with world.serving(config) as server:
+        app = application(server)
+        _idle = [await world.connect() for _ in range(3)]
+        await until(lambda: server.connections == 3)
+        code, answer = await get(app, "/readyz")
+        assert (code, "all 3 connections are taken" in answer["failing"][0]) == (503, True)
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms))
+        await until(lambda: world.broker.ids == ["m1"])
 
 
 async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> None:

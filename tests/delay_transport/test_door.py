@@ -217,15 +217,18 @@ async def test_beyond_the_doors_cap_who_broke_the_protocol_gives_way_and_then_th
 
 
 @virtual_time
-async def test_those_at_the_door_count_as_open_connections() -> None:
+async def test_those_at_the_door_count_as_open_connections_and_give_way_first() -> None:
     limits = ConnectionLimits(
         wasted_per_second_max=1, wasted_burst_seconds=3, connections_max=3, door_seconds_max=1000
     )
     async with serving(Recorder(answer_all), limits) as (server, network):
         await waste(network, BAD)
-        _waiting = [come(network, BAD) for _ in range(3)]
-        assert await receive_until_closed(come(network, GOOD)) == []
-        assert (server.counts.refused, server.open_connections, server.at_door) == (1, 3, 3)
+        first, *_waiting = [come(network, BAD) for _ in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert (server.open_connections, server.at_door) == (3, 3)
+        await ask(come(network, GOOD), 1)
+        assert await receive_until_closed(first) == []
+        assert (server.counts.refused, server.open_connections, server.at_door) == (0, 3, 2)
 
 
 @virtual_time

@@ -44,19 +44,27 @@ def quiet() -> Iterator[None]:
 
 
 @virtual_time
-async def test_connections_beyond_the_cap_are_closed_at_once_and_counted() -> None:
+async def test_connections_beyond_the_cap_are_closed_at_once_where_nobody_is_silent() -> None:
     limits = ConnectionLimits(connections_max=2)
-    async with serving(Recorder(answer_all), limits) as (server, network):
-        first, second, third = [await network.connect(*ADDRESS) for _ in range(3)]
-        assert await receive_until_closed(third) == []
-        assert server.counts.refused == 1
+    handler = Recorder(hold_all)
+    async with serving(handler, limits) as (server, network):
+        first, second = [await network.connect(*ADDRESS) for _ in range(2)]
         for opaque, peer in enumerate([first, second]):
             await peer.send_all(request_bytes(opaque))
+        await trio.testing.wait_all_tasks_blocked()
+        third = await network.connect(*ADDRESS)
+        assert await receive_until_closed(third) == []
+        assert server.counts.refused == 1
+        for owner, batch in zip(handler.owners, handler.batches, strict=True):
+            release(owner, batch)
+        for opaque, peer in enumerate([first, second]):
             assert [reply.opaque for reply in await receive_frames(peer, 1)] == [opaque]
         await first.aclose()
         await trio.testing.wait_all_tasks_blocked()
         fourth = await network.connect(*ADDRESS)
         await fourth.send_all(request_bytes(4))
+        await trio.testing.wait_all_tasks_blocked()
+        release(handler.owners[-1], handler.batches[-1])
         await receive_frames(fourth, 1)
         assert (server.counts.accepted, server.open_connections) == (3, 2)
 

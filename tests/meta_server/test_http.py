@@ -14,7 +14,7 @@ from meta_server.model import Broker, Contents, OfflineState
 from meta_server.server import MetaServer
 from tests.asgi import Caller
 from tests.meta_server.memory_store import Medium
-from tests.meta_server.meta_rig import World, broker, make_config, node, until
+from tests.meta_server.meta_rig import HOST, PORT, World, broker, make_config, node, until
 
 
 async def get(app: Starlette, path: str, **query: str) -> tuple[int, Any]:
@@ -75,6 +75,18 @@ async def test_readiness_says_that_the_store_is_away() -> None:
         code, body = await get(app, "/readyz")
         assert code == 503
         assert "known routes are served" in body["failing"][0]
+
+
+async def test_readiness_says_that_all_places_are_taken() -> None:
+    world = World()
+    few = ListenerConfig(address=f"{HOST}:{PORT}", connections_max=3)
+    async with world.serving(make_config(listener=few)) as server:
+        _idle = [await world.connect() for _ in range(3)]
+        listener = server.listener
+        assert listener is not None
+        await until(lambda: listener.open_connections == 3)
+        code, body = await get(application(server), "/readyz")
+        assert (code, "all 3 connections" in body["failing"][0]) == (503, True)
 
 
 async def test_what_is_nearly_a_path_leads_nowhere() -> None:
