@@ -2,11 +2,11 @@
 
 The body of the request and, with SUCCESS, of the answer is one msgpack map. A receiver that has
 seen a newer epoch of the same group answers BROKER_REJECT; QMQ's own brokers answer UNKNOWN_CODE,
-which means that they cannot fence. Keys that a reader does not know are skipped, so keys may be
-added.
+which means that they cannot fence. A delay server answers BROKER_REJECT and which one it is: what
+it were given it would deliver itself, and so perhaps to whoever gave it. Keys that a reader does
+not know are skipped, so keys may be added.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -14,8 +14,7 @@ import msgspec
 from delay_protocol.errors import LocalProtocolError, MalformedHelloError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one side says of itself at the beginning of a connection."""
 
     group: str
@@ -24,6 +23,8 @@ class Hello:
     """The leader epoch it acts for; in an answer, the newest epoch seen of the sender's group."""
     node_id: str
     """Which node it is, for logs."""
+    log_uuid: str = ""
+    """Of the log that a delay server has. Who answers with one is no broker."""
 
 
 _DECODER = msgspec.msgpack.Decoder(Hello)

@@ -29,6 +29,7 @@ from delay_transport import (
     parse_peer_address,
     settings_file,
 )
+from delay_transport.http_access import is_loopback
 from delay_transport.meta_address import MetaAddressLimits
 from delay_transport.sections import LogConfig, part_of, require_at_least, require_name
 from sender import BrokerGroup, SenderConfig
@@ -602,7 +603,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             self.meta.told(parse_address(self.listener.address))
         elif not self.brokers:
             raise ValueError("brokers must name at least one broker group to deliver to")
-        self.broker_groups()
+        self._check_own_addresses()
         if self.storage.minute_horizon_minutes * 60_000 < 2 * self.wheel.load_ahead_ms:
             raise ValueError(
                 "storage.minute_horizon_minutes must be at least twice wheel.load_ahead_ms: "
@@ -613,6 +614,22 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 "listener.frame_bytes_max must be at least 64 KiB above admission.item_bytes_max: "
                 "an item comes in a frame"
             )
+
+    def _check_own_addresses(self) -> None:
+        """Refuse a broker group whose messages would come back here, again and again."""
+        own = {
+            "listener.address": self.listener.address,
+            "meta.advertised": self.meta.advertised,
+            "http.address": self.http.address,
+        }
+        for group in self.broker_groups():
+            for setting, address in own.items():
+                if address and _is_at(parse_address(address), group.host, group.port):
+                    raise ValueError(
+                        f"the broker group {group.name} is at "
+                        f"{format_address((group.host, group.port))}, which is an own address "
+                        f"({setting}): its messages would come back; give the address of a broker"
+                    )
 
     @property
     def has_meta(self) -> bool:
@@ -729,6 +746,17 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             read_retry_ms_min=self.storage.read_retry_ms_min,
             read_retry_ms_max=self.storage.read_retry_ms_max,
         )
+
+
+def _is_at(listening: Address, host: str, port: int) -> bool:
+    """Say whether who connects there comes to what listens; of names only the same is known."""
+    own, own_port = listening
+    if port != own_port:
+        return False
+    if own in _ALL_ADDRESSES:
+        return is_loopback(host)
+    loopback = {"localhost", "127.0.0.1", "::1"}
+    return host.lower() == own.lower() or ("localhost" in {host, own} and {host, own} <= loopback)
 
 
 def _weight_of(name: str, more: Sequence[str]) -> float:

@@ -140,6 +140,9 @@ class Ingest:
         """Set by the server, likewise: clients are told of other groups."""
         self.is_leaving = False
         """The same, for a node whose clients were told to go elsewhere."""
+        self.hello = b""
+        """Set by the server when it knows who it is: what a HELLO is refused with, since whoever
+        says it takes this for a broker."""
         self.counts = IngestCounts()
 
     # -- FrameHandler ------------------------------------------------------------------------
@@ -149,7 +152,11 @@ class Ingest:
         if len(frames) > 1 and self._admit_together(connection, frames):
             return
         for frame in frames:
-            if frame.code != CommandCode.SEND_MESSAGE:
+            if frame.code == CommandCode.HELLO:
+                connection.fault()
+                code = ResponseCode.BROKER_REJECT if self.hello else ResponseCode.BROKER_ERROR
+                connection.answer(frame, code, self.hello)
+            elif frame.code != CommandCode.SEND_MESSAGE:
                 self.counts.unknown_commands += 1
                 connection.fault()
                 connection.answer(frame, ResponseCode.UNKNOWN_CODE)

@@ -23,7 +23,7 @@ import numpy as np
 import structlog
 import trio
 
-from delay_protocol import BrokerState, ClientType, Hello, NodeRegister
+from delay_protocol import BrokerState, ClientType, Hello, NodeRegister, encode_hello
 from delay_protocol.controls import Controls
 from delay_protocol.meta_session import MetaSession
 from delay_server.admission import Admission
@@ -230,6 +230,7 @@ class DelayServer:
             SCHEDULE_LANE, self._open_store
         )
         self._fit_to(total)
+        self.ingest.hello = encode_hello(self._hello(self.store.message_log.last_epoch))
         self.recovery_seconds = trio.current_time() - began
         self._tell_of_recovery()
         if told:
@@ -518,12 +519,9 @@ class DelayServer:
 
     def _make_sender(self, reader: ItemReader) -> Sender:
         names = self.store.schedule.subjects.names
-        identity = self.store.identity
         return Sender(
             self.config.broker_groups(),
-            hello=Hello(
-                group=identity.group, epoch=self.store.schedule.epoch, node_id=identity.node_id
-            ),
+            hello=self._hello(self.store.schedule.epoch),
             config=self.config.sender_config(),
             clock=TrustedClock(self.runtime.clock, self.pacer),
             network=self.runtime.network,
@@ -534,6 +532,16 @@ class DelayServer:
             on_damaged=self._undeliverable,
             on_dead=self._given_up,
             routes=self.gates,
+        )
+
+    def _hello(self, epoch: int) -> Hello:
+        """Return who this is, for the other side of a delivery."""
+        identity = self.store.identity
+        return Hello(
+            group=identity.group,
+            epoch=epoch,
+            node_id=identity.node_id,
+            log_uuid=str(identity.log_uuid),
         )
 
     def _make_routes(self) -> SubjectRoutes:

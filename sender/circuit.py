@@ -85,6 +85,8 @@ class Failure(Enum):
     """What came was no frame, or no answer."""
     REJECTED = "rejected"
     """Code 52: it takes nothing in the role that it has."""
+    NO_BROKER = "no broker"
+    """A delay server answered the HELLO: it gets nothing until the group has another address."""
     FENCED = "fenced"
     """The HELLO was refused for good: nobody waits for it any more."""
     REFUSED = "refused"

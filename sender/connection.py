@@ -40,6 +40,8 @@ class End(Enum):
     """It could not be made in time."""
     HELLO = "hello"
     """The HELLO was not answered, or with an error."""
+    NO_BROKER = "no broker"
+    """A delay server answered the HELLO: what it got could come back."""
     FENCED = "fenced"
     """The HELLO was refused: a newer epoch of this delay group has been seen there."""
     TIMEOUT = "timeout"

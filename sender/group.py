@@ -19,9 +19,11 @@ from delay_protocol import (
     Frame,
     Hello,
     ItemCode,
+    MalformedHelloError,
     MalformedReplyError,
     RemoteProtocolError,
     ResponseCode,
+    decode_hello,
     encode_hello,
 )
 from delay_transport import Clock, Network, TransportError
@@ -220,7 +222,7 @@ class Group:
         self._connection: BrokerConnection | None = None
         self._counts = GroupCounts()
         self._last_end = ""
-        self._stopping = False
+        self._stopping = self._is_no_broker = False
         self.has_ended = False
         """Whether run() has returned."""
         self._scope = trio.CancelScope()
@@ -530,12 +532,30 @@ class Group:
                     return
                 self._move(GroupState.DOWN)
                 self._give_back()
+                if end is End.NO_BROKER:
+                    await self._wait_for_another_address(detail)
+                    continue
                 # Whatever befell the connection to an old address says nothing about the new one.
                 is_moved = address != self.address
                 if end in _FAILURES and not (is_moved or self._stopping):
                     # Unless what ended it was heard of before, and the circuit is open already.
                     self._circuit.failed(trio.current_time(), _FAILURES[end], detail)
                     await self._wait_after_failure()
+
+    async def _wait_for_another_address(self, detail: str) -> None:
+        """Be given up for good, unless the group moves."""
+        self._is_no_broker = True
+        self._circuit.failed(trio.current_time(), Failure.NO_BROKER, detail)
+        _log.error(
+            "broker group is a delay server: it gets nothing until it has another address",
+            group=self.name,
+            reason=detail,
+            **self._who(),
+        )
+        self._exchange.group_failed(self.name)
+        with trio.CancelScope() as self._attempt:
+            await trio.sleep_forever()
+        self._is_no_broker = False
 
     async def _wait_after_failure(self) -> None:
         self._exchange.group_failed(self.name)
@@ -599,11 +619,14 @@ class Group:
             return End.HELLO, str(error.__cause__ or error)
         except RemoteProtocolError as error:
             return End.GARBAGE, str(error)
-        return self._hello_answered(None if answer is None else answer.code)
-
-    def _hello_answered(self, code: int | None) -> tuple[End, str] | None:
-        if code is None:
+        if answer is None:
             return End.HELLO, "closed by the peer"
+        return self._hello_answered(answer.code, answer.body)
+
+    def _hello_answered(self, code: int, body: bytes) -> tuple[End, str] | None:
+        who = self._delay_server(body)
+        if who:
+            return End.NO_BROKER, f"{self.address} is {who}: what it got could come back"
         if code == ResponseCode.BROKER_REJECT:
             return End.FENCED, f"epoch {self._hello.epoch} is refused, it is never tried again"
         # A QMQ broker does not know HELLO and says so: it cannot fence, but it can be sent to.
@@ -611,6 +634,18 @@ class Group:
             return End.HELLO, f"answered with code {code}"
         _log.info("broker group connected", group=self.name, fences=code == 0, **self._who())
         return None
+
+    def _delay_server(self, body: bytes) -> str:
+        """Return which delay server answered a HELLO; empty if it was none."""
+        try:
+            peer = decode_hello(body)
+        except MalformedHelloError:
+            return ""
+        if not peer.log_uuid:
+            return ""
+        if peer.log_uuid == self._hello.log_uuid:
+            return "this delay server itself, or one of its group"
+        return f"the delay server {peer.node_id} of {peer.group}, log {peer.log_uuid}"
 
     # What the connection asks for, and tells.
 
@@ -921,7 +956,8 @@ class Group:
             after=change.after.value,
             reason=change.reason,
         )
-        if change.after is CircuitState.OPEN and self.state is not GroupState.FENCED:
+        is_for_good = self._is_no_broker or self.state is GroupState.FENCED
+        if change.after is CircuitState.OPEN and not is_for_good:
             log.warning(
                 "broker group failed",
                 failures=self._circuit.failures,

@@ -27,6 +27,12 @@ def test_the_bytes_of_a_hello_are_pinned() -> None:
     )
 
 
+def test_a_delay_server_says_which_log_it_has() -> None:
+    hello = Hello(group="dg1", epoch=3, node_id="n1", log_uuid="u")
+    assert decode_hello(encode_hello(hello)) == hello
+    assert decode_hello(encode_hello(Hello(group="", epoch=0, node_id=""))).log_uuid == ""
+
+
 def test_a_key_from_a_newer_node_is_skipped() -> None:
     body = msgspec.msgpack.encode({"group": "dg1", "epoch": 3, "node_id": "n1", "zone": "z"})
     assert decode_hello(body) == Hello(group="dg1", epoch=3, node_id="n1")

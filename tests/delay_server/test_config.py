@@ -153,6 +153,34 @@ def test_nonsense_is_refused_with_a_sentence(
 
 
 @pytest.mark.parametrize(
+    ("own", "broker"),
+    [
+        ({"listener": "127.0.0.1:20801"}, "127.0.0.1:20801"),
+        ({"listener": "127.0.0.1:20801"}, "localhost:20801"),
+        ({"listener": "0.0.0.0:20801"}, "127.0.0.1:20801"),
+        ({"listener": "[::]:20801"}, "[::1]:20801"),
+        ({"listener": "0.0.0.0:20801", "advertised": "n1.test:20801"}, "N1.test:20801"),
+        ({"listener": "10.0.0.5:20801"}, "10.0.0.5:20801,weight=2"),
+        ({"http": "127.0.0.1:20811"}, "127.0.0.1:20811"),
+    ],
+)
+def test_a_broker_group_at_an_own_address_is_refused(own: dict[str, str], broker: str) -> None:
+    with pytest.raises(ValueError, match="own address"):
+        DelayServerConfig(
+            node=NODE,
+            brokers={"g1": broker},
+            listener=ListenerConfig(address=own.get("listener", "127.0.0.1:20801")),
+            http=HttpConfig(address=own.get("http", "")),
+            meta=MetaConfig(advertised=own.get("advertised", "")),
+        )
+    DelayServerConfig(
+        node=NODE,
+        brokers={"g1": "10.0.0.9:20801", "g2": "127.0.0.1:20881", "g3": "127.0.0.2:20801"},
+        listener=ListenerConfig(address="127.0.0.1:20801"),
+    )
+
+
+@pytest.mark.parametrize(
     ("brokers", "sentence"),
     [
         ({}, "brokers must name at least one"),

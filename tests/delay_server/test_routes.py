@@ -6,6 +6,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
+import structlog
 import trio
 
 from delay_protocol import (
@@ -26,7 +27,7 @@ from sender import SenderConfig
 from sender.connection import End
 from storage import ENTRY
 from tests.delay_server.route_rig import FIRST_BROKER_PORT, RouteWorld, routed_config
-from tests.delay_server.server_rig import HOST, MINUTE_MS, World, make_item, until
+from tests.delay_server.server_rig import HOST, MINUTE_MS, PORT, World, make_item, until
 
 REQUEST_ITEMS = 500
 
@@ -39,6 +40,26 @@ async def send(world: World, items: list[bytes]) -> None:
 
 async def all_sealed(server: DelayServer) -> None:
     await until(lambda: not server.store.schedule.pending, seconds=60)
+
+
+async def test_a_group_at_the_nodes_own_address_gets_nothing_and_others_all() -> None:
+    world = RouteWorld(groups=2)
+    broker = world.meta.masters["g0"]
+    world.meta.masters["g0"] = f"{HOST}:{PORT}"
+    world.meta.routes.update({"a": ("g0", "g1"), "b": ("g0",)})
+    with structlog.testing.capture_logs() as log:
+        async with world.routing() as (server, _):
+            items = [make_item(f"{s}{n}", world.now_ms, subject=s) for s in "ab" for n in range(9)]
+            await send(world, items)
+            await until(lambda: world.brokers[1].taken == {f"a{n}" for n in range(9)})
+            await trio.sleep(3)
+            assert server.ingest.counts.accepted == len(items)
+            assert dict(status_of(server)["dispatched"]) == {"delivered": 9}
+            (line,) = [one for one in log if one["log_level"] == "error"]
+            assert "this delay server itself" in line["reason"]
+            world.meta.masters["g0"] = broker
+            await world.meta.push("a", "b")
+            await until(lambda: world.taken == len(items))
 
 
 async def test_each_subject_goes_to_a_group_of_its_own_route_and_to_no_other() -> None:

@@ -55,6 +55,13 @@ def test_the_short_form_needs_no_file(server: RecordingServer) -> None:
     assert (config.node.cluster, config.node.group, config.node.node_id) == ("c", "g", "n")
 
 
+def test_a_broker_at_the_own_address_is_a_wrong_setting(server: RecordingServer) -> None:
+    own = "127.0.0.1:20801"
+    result = run("--data", "d", "--listen", own, "--broker", f"g1={own}")
+    assert (result.exit_code, server.configs) == (ExitCode.USAGE, [])
+    assert "the broker group g1 is at 127.0.0.1:20801" in result.stderr
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -159,6 +159,8 @@ class FakeBroker:
         self.script: Script = take_all
         self.hello_code: int | None = 3
         """None: the HELLO is never answered."""
+        self.hello_body = b""
+        """With the answer to the HELLO."""
         self.is_refusing = False
         """Connections are refused."""
         self.is_unreachable = False
@@ -204,7 +206,8 @@ class FakeBroker:
         if frame.code == CommandCode.HELLO:
             self.hellos.append(decode_hello(frame.body))
             if self.hello_code is not None:
-                await stream.send_all(encode_response(frame, code=self.hello_code))
+                answer = encode_response(frame, code=self.hello_code, body=self.hello_body)
+                await stream.send_all(answer)
         elif frame.code == CommandCode.HEARTBEAT:
             self.heartbeats.append(trio.current_time())
             if self.script is not stay_silent:

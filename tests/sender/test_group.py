@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import structlog
 import trio
 import trio.lowlevel
 
-from delay_protocol import ResponseCode
+from delay_protocol import Hello, ResponseCode, encode_hello
 from delay_transport import Network
 from sender import CircuitState, GroupState, ItemBytesError, Outcome, SenderConfig
 from tests.sender.broker_rig import (
@@ -83,6 +84,40 @@ async def test_a_broker_that_fences_our_epoch_gets_nothing_and_is_never_tried_ag
         rig.sender.set_groups([rig.group(0, at=1), rig.group(1)])
         assert rig.sender.status()[0].circuit is CircuitState.OPEN
         rig.assert_all_settled()
+
+
+@pytest.mark.parametrize("hello_code", [ResponseCode.BROKER_REJECT, ResponseCode.SUCCESS])
+async def test_a_delay_server_gets_nothing_until_the_group_has_another_address(
+    hello_code: int,
+) -> None:
+    """Whatever it got would come back when it is due, again and again."""
+
+    def setup(rig: Rig) -> None:
+        answer = Hello(group="dg2", epoch=1, node_id="n7", log_uuid="1-2-3")
+        rig.brokers[0].hello_code = hello_code
+        rig.brokers[0].hello_body = encode_hello(answer)
+
+    with structlog.testing.capture_logs() as log:
+        async with rig_of(3, setup=setup) as rig:
+            rig.sender.set_groups([rig.group(0), rig.group(1)])
+            rig.offer(600)
+            await trio.sleep(3600)
+            assert rig.brokers[0].requests == []
+            assert len(rig.brokers[0].connects) == 1
+            status = rig.sender.status()[0]
+            assert status.circuit is CircuitState.OPEN
+            assert "the delay server n7 of dg2, log 1-2-3" in status.circuit_reason
+            assert status.counts.delivered == 0
+            rig.assert_all_settled()
+            (line,) = [one for one in log if one["log_level"] == "error"]
+            assert (line["group"], "n7" in line["reason"]) == (rig.group(0).name, True)
+            assert [one for one in log if one["log_level"] == "warning"] == []
+            rig.sender.set_groups([rig.group(0, at=2), rig.group(1)])
+            await trio.sleep(1)
+            rig.offer(600)
+            await trio.sleep(1)
+            assert rig.brokers[2].requests != []
+            rig.assert_all_settled()
 
 
 async def test_a_group_that_moves_there_and_back_during_the_hello_says_it_once_more() -> None:
