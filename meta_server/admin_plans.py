@@ -38,7 +38,7 @@ from meta_server.admin_types import (
 )
 from meta_server.config import AdminConfig, RegistrationConfig
 from meta_server.errors import BadValueError, NotFoundError, RefusedError, StateError
-from meta_server.groups import addresses_of, check_address, check_name
+from meta_server.groups import addresses_of, check_address, check_name, check_place
 from meta_server.model import (
     EVERY,
     STATIC,
@@ -222,7 +222,8 @@ def _ext_of(ext: Mapping[str, str], *, static: bool) -> dict[str, str]:
 
 
 def _check_master(registry: Registry, group: BrokerGroup) -> None:
-    """Refuse an address that a registration would take away at once."""
+    """Refuse an address that a registration would take away at once, or that is another kind's."""
+    _check_place(registry, group.kind, group.master)
     if group.name in registry.delay_groups:
         raise StateError(
             f"{group.name} is a group of delay servers that register here: its record says who is "
@@ -234,6 +235,14 @@ def _check_master(registry: Registry, group: BrokerGroup) -> None:
             f"the {entered.role.name} of {group.name} is entered as "
             f"{entered.hostname}:{entered.serve_port}: replace that broker instead"
         )
+
+
+def _check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
+    """Raise StateError for an address at which a group of another kind is."""
+    try:
+        check_place(registry, kind, *addresses)
+    except RefusedError as error:
+        raise StateError(str(error)) from error
 
 
 def change_group(desk: Desk, name: str, change: BrokerGroupChange) -> tuple[Change, ...]:
@@ -429,8 +438,12 @@ def _broker_of(place: BrokerPlace, group: str, role: BrokerRole, *, version: int
     )
 
 
+def _kind_of(role: BrokerRole) -> GroupKind:
+    return GroupKind.DELAY if role.name.startswith("DELAY") else GroupKind.NORMAL
+
+
 def _check_kind(registry: Registry, group: str, role: BrokerRole) -> None:
-    kind = GroupKind.DELAY if role.name.startswith("DELAY") else GroupKind.NORMAL
+    kind = _kind_of(role)
     known = registry.groups.get(group)
     if group in registry.delay_groups:
         raise StateError(f"{group} is a group of delay servers that register here by themselves")
@@ -442,6 +455,7 @@ def _check_kind(registry: Registry, group: str, role: BrokerRole) -> None:
 
 
 def _check_free(registry: Registry, broker: Broker) -> None:
+    _check_place(registry, _kind_of(broker.role), *addresses_of(broker))
     other = registry.brokers.get((broker.hostname, broker.serve_port))
     if other is not None:
         raise StateError(

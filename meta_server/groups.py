@@ -135,6 +135,8 @@ def plan_register(
         raise RefusedError(f"a broker with the role {request.role.name} serves nobody")
     event = _EVENTS[request.request_type]
     known = registry.groups.get(request.group)
+    if known is None or known.master != request.address:
+        check_place(registry, kind, request.address)
     if known is None:
         if len(registry.groups) >= groups_max:
             raise RefusedError(f"there are {groups_max} broker groups, which is the limit")
@@ -176,6 +178,31 @@ def plan_register(
         group=known.name,
         moved_from=known.master if is_move else "",
     )
+
+
+def check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
+    """Raise RefusedError for an address at which a group of another kind is.
+
+    Whoever serves in a group of this kind cannot be there, and a delay server that took itself for
+    a broker would be sent its own messages, without end. Groups that are off-line or silent do not
+    count; delay servers that have registered do until they are given up.
+    """
+    if kind is GroupKind.NORMAL:
+        for node in registry.nodes.values():
+            if node.address in addresses:
+                raise RefusedError(
+                    f"{node.address} is the address of the delay server {node.node_id} of "
+                    f"{node.group}, which is no broker: give the broker's; if that one is gone for "
+                    f"good, `delaywheel admin delay-group give-up {node.group} {node.node_id}`"
+                )
+    for group in registry.groups.values():
+        is_there = group.master in addresses and group.state is not BrokerState.NRW
+        if is_there and group.kind is not kind:
+            what = "broker" if group.kind is GroupKind.NORMAL else "delay"
+            raise RefusedError(
+                f"{group.master} is the address of the {what} group {group.name}, which is on-line "
+                "there: one server is not of both kinds, so give its own address"
+            )
 
 
 def _moved(known: BrokerGroup, moved: BrokerGroup) -> Audit:

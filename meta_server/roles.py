@@ -45,7 +45,7 @@ from delay_protocol import (
     Phase,
 )
 from meta_server.errors import NotNowError, RefusedError
-from meta_server.groups import check_address, check_name
+from meta_server.groups import check_address, check_name, check_place
 from meta_server.model import (
     Audit,
     AuditEntry,
@@ -95,6 +95,8 @@ def plan_node(
     known = registry.nodes.get((request.cluster, request.group, request.node_id))
     _check_identity(registry, request, known, is_heard=is_heard)
     _check_start(registry, request, known, is_heard=is_heard, is_present=is_present)
+    if known is None or known.address != request.address:
+        _check_place(registry, request)
     group = registry.delay_groups.get(request.group)
     if group is None:
         _check_beginning(request)
@@ -150,6 +152,14 @@ def _check_group(registry: Registry, request: NodeRegister, *, groups_max: int) 
             raise RefusedError(f"{shown.name} is at {shown.master}, which registers as QMQ does")
     elif group is None and len(registry.groups) >= groups_max:
         raise RefusedError(f"there are {groups_max} broker groups, which is the limit")
+
+
+def _check_place(registry: Registry, request: NodeRegister) -> None:
+    """Refuse a node, for now, at the address of a broker that is on-line."""
+    try:
+        check_place(registry, GroupKind.DELAY, request.address)
+    except RefusedError as error:
+        raise NotNowError(str(error)) from error
 
 
 def _check_log(registry: Registry, request: NodeRegister) -> None:

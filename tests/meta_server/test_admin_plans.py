@@ -199,6 +199,27 @@ def test_the_state_of_a_group_that_registers_is_its_own() -> None:
     assert (after.state, after.is_watched) == (BrokerState.R, False)
 
 
+def test_no_broker_group_is_entered_at_a_delay_servers_address() -> None:
+    registry = cluster()
+    address = registry.groups["d1"].master
+    assert address
+    with pytest.raises(StateError, match=f"{address} is the address of the delay server"):
+        add_group(desk_on(registry), BrokerGroupNew(name="g1", address=address))
+    registry = applied(registry, add_group(desk_on(registry), BrokerGroupNew(name="g1")))
+    with pytest.raises(StateError, match="is the address of the delay server"):
+        change_group(desk_on(registry), "g1", BrokerGroupChange(address=address))
+    host, _, port = address.rpartition(":")
+    for hostname, ip in ((host, "10.9.9.9"), ("h", host)):
+        at = entered(hostname=hostname, ip=ip, serve_port=int(port), sync_port=1)
+        with pytest.raises(StateError, match="is the address of the delay server"):
+            add_broker(desk_on(registry), at)
+    registry.apply(add_broker(desk_on(registry), entered()))
+    place = BrokerReplacement(hostname=host, ip=host, serve_port=int(port), sync_port=1)
+    with pytest.raises(StateError, match="is the address of the delay server"):
+        replace_broker(desk_on(registry), "g1", "MASTER", place)
+    assert change_group(desk_on(registry), "g1", BrokerGroupChange(address="10.0.0.1:20881"))
+
+
 def test_an_address_is_not_set_where_a_registration_would_take_it_back() -> None:
     registry = registry_with(broker_groups=(group(),))
     new = BrokerNew(

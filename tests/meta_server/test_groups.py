@@ -1,6 +1,7 @@
 """Groups of brokers: what each registration leads to, and whose word counts."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from delay_protocol import (
     BrokerRole,
     BrokerState,
 )
-from meta_server.errors import RefusedError
+from meta_server.errors import NotNowError, RefusedError
 from meta_server.groups import (
     GroupEvent,
     Heard,
@@ -90,6 +91,39 @@ def test_a_group_comes_into_being_with_its_first_event_whichever_it_is() -> None
 @pytest.mark.parametrize("role", [BrokerRole.DELAY, BrokerRole.DELAY_MASTER])
 def test_the_role_tells_the_kind(role: BrokerRole) -> None:
     assert apply(Registry(Contents()), broker(role=role)).kind is GroupKind.DELAY
+
+
+@pytest.mark.parametrize("what", [ONLINE, HEARTBEAT])
+def test_no_broker_is_let_in_at_a_delay_servers_address(what: BrokerRequestType) -> None:
+    """What it were given would come back to the delay server that is there."""
+    registry = Registry(Contents())
+    delay = node(address="10.0.0.5:20801")
+    registry.apply(
+        plan_node(
+            registry, delay, is_heard=False, is_present=False, groups_max=10, now_ms=1
+        ).changes
+    )
+    with pytest.raises(RefusedError, match="is the address of the delay server n1 of d1"):
+        plan(registry, broker(what=what, address=delay.address))
+    apply(registry, broker(address="10.0.0.5:20881"))
+    with pytest.raises(RefusedError, match="is the address of the delay server n1 of d1"):
+        plan(registry, broker(what=what, address=delay.address), is_heard=False)
+    # The node itself goes on-line there.
+    apply(registry, broker("d1", address=delay.address, role=BrokerRole.DELAY_MASTER))
+
+
+def test_no_delay_server_is_let_in_at_a_brokers_address_while_that_is_on_line() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker(address="10.0.0.5:20801"))
+    qmqs = broker("d2", address="10.0.0.5:20801", role=BrokerRole.DELAY)
+    with pytest.raises(RefusedError, match="is the address of the broker group g1"):
+        plan(registry, qmqs)
+    ours = partial(plan_node, is_heard=False, is_present=False, groups_max=10, now_ms=1)
+    with pytest.raises(NotNowError, match="is the address of the broker group g1"):
+        ours(registry, node(address="10.0.0.5:20801"))
+    apply(registry, broker(what=OFFLINE, address="10.0.0.5:20801"))
+    assert plan(registry, qmqs).changes
+    assert ours(registry, node(address="10.0.0.5:20801")).changes
 
 
 def test_what_an_operator_set_stays_through_registrations() -> None:
