@@ -263,6 +263,8 @@ class ServerProcess:
             )
         self.port = 0
         self.http = ""
+        self.token = ""
+        """Shown with every question over HTTP, if there is one."""
 
     def wait_ready(self) -> Self:
         """Wait for the line that begins with `ready`."""
@@ -290,7 +292,8 @@ class ServerProcess:
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Ask over HTTP."""
-        request = urllib.request.Request(f"http://{self.http}{path}")
+        shown = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        request = urllib.request.Request(f"http://{self.http}{path}", headers=shown)
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
                 return answer.status, answer.read()

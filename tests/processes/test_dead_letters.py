@@ -159,6 +159,8 @@ def test_with_tokens_the_same_option_opens_dead_letters_and_controls_and_all_is_
         broker.blocked = {"poison"}
         with server(tmp_path / "data", broker_port=broker.port, options=options) as node:
             node.wait_ready()
+            assert node.get("/status")[0] == 401
+            node.token = mine.read_text(encoding="ascii")
             token = ("--token-file", str(mine))
             with Producer(node.port) as producer:
                 assert producer.send([make_item("p", wall_ms(), subject="poison")]) == {}
