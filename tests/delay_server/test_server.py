@@ -511,6 +511,16 @@ async def test_a_failed_fsync_ends_the_server_with_a_typed_error(path: str) -> N
             await until(lambda: "m1" in world.broker.ids)
 
 
+async def test_each_send_of_one_message_id_is_kept_and_delivered() -> None:
+    world = World()
+    async with world.serving():
+        producer = await world.connect()
+        for _ in range(4):
+            assert await producer.send(make_item("m1", world.now_ms + 1000)) == {}
+        await trio.sleep(60)
+        assert world.broker.ids == ["m1"] * 4, "receivers tell copies by the message id"
+
+
 async def test_a_second_server_on_the_same_data_is_refused() -> None:
     world = World()
     async with world.serving():
