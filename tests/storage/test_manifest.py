@@ -484,7 +484,7 @@ def test_a_slot_that_was_just_being_written_is_looked_at_again(files: dict[str, 
         looks += name == path
         return torn.open_read(name) if name == path and looks < 3 else open_whole(name)
 
-    disk.open_read = open_read  # type: ignore[method-assign]
+    disk.open_read = open_read  # type: ignore[method-assign, assignment]
     assert read_manifest(disk, now_ms=1).faults == ()
     assert looks == 3
 
