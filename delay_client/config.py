@@ -73,7 +73,7 @@ class ClientConfig:
 
     same_group_s: float = 1.0
     """With a meta server: how long what was lost unanswered with its connection waits for the same
-    group, which knows what it has already, before another group gets it."""
+    group before another group gets it: so a short break leaves all copies of a message with one."""
 
     meta_answer_timeout_s: float = 5.0
     """How long a meta server may take to answer before another connection is made."""

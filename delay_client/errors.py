@@ -42,7 +42,10 @@ class DelaywheelError(Exception):
 
 
 class RetryableError(DelaywheelError):
-    """Not accepted for now. Sending it again with the same message id is safe."""
+    """Not accepted for now. Send it again with the same message id.
+
+    Where it was kept all the same (`maybe_kept`) it is delivered twice, with that id.
+    """
 
     def __init__(
         self,
@@ -55,8 +58,8 @@ class RetryableError(DelaywheelError):
     ) -> None:
         super().__init__(text, message_id=message_id, server=server, attempts=attempts)
         self.maybe_kept = maybe_kept
-        """Whether a server may have kept the message although no answer said so. The same message
-        id and the same content make a second copy recognisable, to servers and to consumers."""
+        """Whether a server may have kept the message although no answer said so. Servers do not
+        look for copies: what is sent again is delivered again, and told by the message id."""
 
 
 class Unavailable(RetryableError):

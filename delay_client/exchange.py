@@ -9,12 +9,13 @@ and ready batches: what cannot be sent holds up nothing else. Of a lane's server
 gets the next request, where failures in a row count as load, and of equals the first. Choosing the
 better of two at random, as those do who see a load late or in part, would win nothing: what is in
 flight is known exactly and the servers are few; and while little is in flight a subject's messages
-stay with one group, which knows those that are sent again.
+stay with one group.
 
-Where an answer is missing the server may have kept the items. The same bytes are sent again, so
-that a copy can be told. After a lost connection they wait for the same group, for `same_group_s` at
-most, since a group finds its own duplicates and not those of others; after a time-out they do not,
-since a server that hangs would hold them up once more.
+Where an answer is missing the server may have kept the items. The same bytes are sent again, under
+the same message ids, by which consumers can tell copies; servers do not, and deliver each. After a
+lost connection they wait for the same group, for `same_group_s` at most, so that both copies are in
+one log, where they could be found; after a time-out they do not, since a server that hangs would
+hold them up once more.
 
 Both shells (client.py, blocking.py) only move bytes and tell the time: they call in whatever
 happened, and after each call look at what is wanted of them: `wants_connection()`,

@@ -1,4 +1,4 @@
-"""Message ids: ULIDs, made by the client so that a message sent twice is still one message.
+"""Message ids: ULIDs, made by the client so that consumers can tell copies of a message sent twice.
 
     01HF7YAT00 0123456789ABCDEF     26 letters of Crockford's base 32
     48 bits: ms   80 bits: chance, counted up within one ms

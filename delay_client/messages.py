@@ -32,8 +32,8 @@ class OutgoingMessage(NamedTuple):
     at: datetime | None = None
     """Deliver at this moment, a datetime with a time zone; one in the past means at once."""
     message_id: str | None = None
-    """At most 100 characters; one is made if you give none. Give your own to make a second
-    send_many() after a crash recognisable as the same message."""
+    """At most 100 characters; one is made if you give none. Give your own so that consumers know
+    the same message by it when a second send_many(), after a crash, sends it again: both come."""
     tags: Sequence[str] = ()
     """At most 10; consumers can filter by them."""
 
@@ -57,7 +57,8 @@ class Receipt(NamedTuple):
     attempts: int
     """How many times it was put on the wire; 1 unless something went wrong."""
     duplicate: bool = False
-    """Whether the server had the message already. That is a success too."""
+    """Whether the server said that it had the message already. That is a success too. Delaywheel's
+    servers never say so today: they keep and deliver each copy."""
 
     @property
     def due_at(self) -> datetime:

@@ -203,8 +203,8 @@ class StorageConfig:
     read it."""
 
     duplicate_window_ms: int = 10 * 60 * 1000
-    """Milliseconds. So much of the message_log stays even when the disk is short: a producer that
-    sends a message again is recognised by it."""
+    """Milliseconds. So much of the message_log stays even when the disk is short. It is meant for
+    recognising what a producer sends again, which nothing does today: each copy is delivered."""
 
     duplicate_window_items: int = 4_000_000
     """Messages. Where so many came within the window above, they are enough."""

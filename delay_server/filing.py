@@ -534,6 +534,7 @@ class Filing:
         while True:
             self._wake_load_at_ms, self._look_again = math.inf, False
             view = await self._advance()
+            self.look_at_clock()
             if self._look_again:
                 continue
             now_ms = self._pacer.now_ms()
@@ -713,13 +714,20 @@ class Filing:
     async def run_checkpoints(self) -> None:
         """Write a checkpoint every few seconds while there is something new."""
         while True:
-            if not self._store.needs_checkpoint(self._pacer.trusted_ms()):
+            is_news = self._pacer.is_news(self._store.clock_known)
+            if not is_news and not self._store.needs_checkpoint(self._pacer.trusted_ms()):
                 with trio.move_on_after(self._next_deletion_s()):
                     await self._check_checkpoint.sleep()
                 continue
             with trio.move_on_after(self._limits.checkpoint_interval_ms / 1000):
                 await self._hurry.wait()
             await self.checkpoint()
+
+    def look_at_clock(self) -> None:
+        """Have a checkpoint written at once if a crash would make a start misjudge the clock."""
+        if self._pacer.is_news(self._store.clock_known):
+            self._hurry.set()
+            self._check_checkpoint.wake()
 
     def _next_deletion_s(self) -> float:
         """Return seconds until something has to be deleted, though nothing else happens."""
@@ -750,7 +758,9 @@ class Filing:
             # Ages are counted by it, so a clock that leapt ahead deletes nothing.
             now_ms = self._pacer.trusted_ms()
             store = self._store
-            work = await self.run(store.prepare_checkpoint, now_ms, free_bytes_wanted)
+            work = await self.run(
+                store.prepare_checkpoint, now_ms, free_bytes_wanted, self._pacer.mark()
+            )
             try:
                 await self._executor.run(CHECKPOINT_LANE, work.write)
             except StorageFullError as error:

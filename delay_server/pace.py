@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import structlog
 
-from delay_server.clock_guard import ClockGuard
+from delay_server.clock_guard import ClockGuard, is_news
 from delay_transport import Clock
+from storage import ClockMark
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -51,6 +52,28 @@ class Pacer:
                 self._on_change(runs)
         return runs
 
+    def recall(self, known: ClockMark | None) -> None:
+        """Go by what the last checkpoint says of the clocks, unless somebody has vouched for them.
+
+        To be called before anything goes by the trusted time.
+        """
+        if known is not None and self._guard.trusted_offset_ms is None:
+            self._guard.recall(
+                known,
+                boot_id=self._clock.boot_id(),
+                wall_ms=self._clock.now_ms(),
+                boot_ms=self._clock.boot_ms(),
+            )
+
+    def mark(self) -> ClockMark | None:
+        """Return what the next process has to know of the clocks; None before any reading."""
+        return self._guard.mark(self._clock.boot_id(), self._clock.boot_ms())
+
+    def is_news(self, known: ClockMark | None) -> bool:
+        """Say whether the next process needs to know more of the clocks than `known`."""
+        mark = self.mark()
+        return mark is not None and is_news(mark, known)
+
     @property
     def reason(self) -> str:
         """Why time is not trusted; empty if it is."""
@@ -78,6 +101,10 @@ class TrustedClock:
     def boot_ms(self) -> int:
         """Return ms since boot."""
         return self._clock.boot_ms()
+
+    def boot_id(self) -> str:
+        """Return what names this boot of the machine."""
+        return self._clock.boot_id()
 
     def synchronised(self) -> bool:
         """Say whether the kernel believes in the wall clock."""

@@ -217,6 +217,8 @@ class DelayServer:
         return kept
 
     def _clock_trust_changed(self, trusted: bool) -> None:  # noqa: FBT001
+        if self.is_wired:
+            self.filing.look_at_clock()
         if self.is_wired and self.ended_by is None:
             (self.sender.resume if trusted and not self.is_resting else self.sender.pause)()
 
@@ -229,6 +231,7 @@ class DelayServer:
         total, self.store, self.recovery, self.controls = await self.runtime.executor.run(
             SCHEDULE_LANE, self._open_store
         )
+        self.pacer.recall(self.store.clock_known)
         self._fit_to(total)
         self.ingest.hello = encode_hello(self._hello(self.store.message_log.last_epoch))
         self.recovery_seconds = trio.current_time() - began

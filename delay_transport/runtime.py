@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
@@ -40,6 +41,9 @@ class Clock(Protocol):
 
     def boot_ms(self) -> int:
         """Return ms since boot, suspension included; never set, never goes back."""
+
+    def boot_id(self) -> str:
+        """Return what names this boot of the machine among all others; empty if nothing does."""
 
     def synchronised(self) -> bool:
         """Say whether the kernel believes that the wall clock is disciplined (NTP, PTP)."""
@@ -189,6 +193,8 @@ _PORT_MAX = 65535
 _TIMEX_BYTES = 512
 """More than sizeof(struct timex) on any architecture; zeroed means: change nothing, only tell."""
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 _TIME_ERROR = 5
 """adjtimex: the clock is not synchronised."""
 
@@ -217,6 +223,10 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            self._boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            self._boot_id = ""
 
     def now_ms(self) -> int:
         """Return the wall clock in ms."""
@@ -225,6 +235,10 @@ class SystemClock:
     def boot_ms(self) -> int:
         """Return CLOCK_BOOTTIME in ms."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+    def boot_id(self) -> str:
+        """Return the kernel's boot id."""
+        return self._boot_id
 
     def synchronised(self) -> bool:
         """Ask the kernel (adjtimex); where it cannot be asked the answer is no."""

@@ -77,7 +77,11 @@ class Entry(msgspec.Struct, kw_only=True):
     help="Only what this directory's node cannot deliver itself: to be sent to that very node.",
 )
 @click.option(
-    "--send", "server", metavar="HOST:PORT", help="Send what is pending to this delay server."
+    "--send",
+    "server",
+    metavar="HOST:PORT",
+    help="Send what is pending to this delay server. It does not know what it gets twice: it "
+    "delivers what each run with --yes sends.",
 )
 @click.option("--in-doubt", is_flag=True, help="With --send: send what is in doubt, too.")
 @click.option("--yes", is_flag=True, help="With --send: do it. Without, only say what would be.")

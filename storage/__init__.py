@@ -1,6 +1,7 @@
 """The logs on disk. Knows no socket and no event loop; all file work goes through a Disk."""
 
 from storage.batches import BATCH_BYTES_MAX, Damage
+from storage.checkpoint import ClockMark
 from storage.columns import Columns, RecordKind
 from storage.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch, Place
 from storage.disk import DirectoryDisk, Disk, File, make_data_directory
@@ -36,6 +37,7 @@ __all__ = [
     "ENTRY",
     "MINUTE_MS",
     "Append",
+    "ClockMark",
     "CloseJob",
     "Columns",
     "Damage",

@@ -4,6 +4,11 @@
     | file header (64 bytes,  | size u32, crc u32    | JSON of `Checkpoint`   |
     | kind CHECKPOINT)        | (seeded, of the JSON)| (size bytes)           |
     +-------------------------+----------------------+------------------------+
+                              | size u32, crc u32    | JSON of `ClockMark`    |
+                              | (seeded, of the JSON)| (size bytes)           |
+                              +----------------------+------------------------+
+
+The second part is there where the clock was known; versions that know nothing of it pass it over.
 
 It says up to which sequence and fact number the logs have been replayed and, for every segment that
 is not sealed, how much of its files counts. What neither it nor the seals nor its retired list
@@ -11,9 +16,9 @@ names does not exist. Written to a temporary file, fsynced, renamed, the directo
 """
 
 import struct
-import zlib
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
+from zlib import crc32
 
 import msgspec
 
@@ -84,6 +89,19 @@ class RetiredFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     since_ms: int
 
 
+class ClockMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was known of the clocks when a checkpoint was written, for the start after it."""
+
+    boot_id: str
+    """Names the boot of the machine; empty if that was not known."""
+    wall_ms: int
+    """The latest time that was trusted, ms since 1970…"""
+    boot_ms: int
+    """… when the boot clock showed this."""
+    held: bool
+    """Whether the wall clock had leapt ahead of it, and nobody had vouched for that."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest of derived state; see the module's docstring."""
 
@@ -116,6 +134,8 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retired: tuple[RetiredFile, ...] = ()
     quarantined: tuple[str, ...] = ()
     """Files with damaged batches, kept for salvage; nothing reads them."""
+    clock: ClockMark | msgspec.UnsetType = msgspec.UNSET
+    """Of the second part; not in the JSON of the first."""
 
 
 def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None:
@@ -123,14 +143,17 @@ def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None
 
     What it names must be durable before. Raises StorageFullError or FatalDiskError.
     """
-    data = msgspec.json.encode(checkpoint)
-    crc = zlib.crc32(data, log_seed(log_uuid, LogKind.CHECKPOINT))
+    parts = [msgspec.json.encode(msgspec.structs.replace(checkpoint, clock=msgspec.UNSET))]
+    if isinstance(checkpoint.clock, ClockMark):
+        parts.append(msgspec.json.encode(checkpoint.clock))
+    seed = log_seed(log_uuid, LogKind.CHECKPOINT)
+    parts = [_PREFIX.pack(len(data), crc32(data, seed)) + data for data in parts]
     header = encode_file_header(FileHeader(kind=LogKind.CHECKPOINT, log_uuid=log_uuid))
     if disk.exists(_TEMPORARY_PATH):
         disk.unlink(_TEMPORARY_PATH)
     file = disk.open(_TEMPORARY_PATH, create=True)
     try:
-        file.write_at(0, [header, _PREFIX.pack(len(data), crc), data])
+        file.write_at(0, [header, *parts])
         file.sync()
     finally:
         file.close()
@@ -160,25 +183,15 @@ def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
         return None
     data = _read(disk)
     decode_file_header(data, kind=LogKind.CHECKPOINT, log_uuid=log_uuid, path=CHECKPOINT_PATH)
-    body = FILE_HEADER_SIZE + _PREFIX.size
-    if len(data) < body:
-        raise DamagedError(path=CHECKPOINT_PATH, position=len(data), reason="the file is cut short")
-    size, crc = _PREFIX.unpack_from(data, FILE_HEADER_SIZE)
-    text = data[body : body + size]
-    if len(text) != size or zlib.crc32(text, log_seed(log_uuid, LogKind.CHECKPOINT)) != crc:
+    seed, body = log_seed(log_uuid, LogKind.CHECKPOINT), FILE_HEADER_SIZE + _PREFIX.size
+    checkpoint, end = _part(data, FILE_HEADER_SIZE, Checkpoint, seed)
+    if end < len(data):
+        clock, end = _part(data, end, ClockMark, seed)
+        checkpoint = msgspec.structs.replace(checkpoint, clock=clock)
+    if end < len(data):
         raise DamagedError(
-            path=CHECKPOINT_PATH, position=body, reason="the manifest does not match its CRC"
+            path=CHECKPOINT_PATH, position=end, reason="something follows that nobody wrote"
         )
-    try:
-        checkpoint = msgspec.json.decode(text, type=Checkpoint)
-    except msgspec.ValidationError as error:
-        raise UnsupportedFormatError(
-            path=CHECKPOINT_PATH, position=body, reason=f"the manifest has unknown parts ({error})"
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedError(
-            path=CHECKPOINT_PATH, position=body, reason=f"the manifest is not JSON: {error}"
-        ) from error
     if checkpoint.format not in {FORMAT_WITHOUT_DEAD, FORMAT_WITH_DEAD}:
         raise UnsupportedFormatError(
             path=CHECKPOINT_PATH, position=body, reason=f"manifest format {checkpoint.format}"
@@ -189,6 +202,32 @@ def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
             reason = f"the manifest has a segment of span {state.span} from {state.start} on"
             raise DamagedError(path=CHECKPOINT_PATH, position=body, reason=reason)
     return checkpoint
+
+
+_Part = TypeVar("_Part", Checkpoint, ClockMark)
+
+
+def _part(data: bytes, position: int, as_type: type[_Part], seed: int) -> tuple[_Part, int]:
+    """Return what one part of the file says, and the position behind it."""
+    body = position + _PREFIX.size
+    if len(data) < body:
+        raise DamagedError(path=CHECKPOINT_PATH, position=len(data), reason="the file is cut short")
+    size, crc = _PREFIX.unpack_from(data, position)
+    text = data[body : body + size]
+    if len(text) != size or crc32(text, seed) != crc:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=body, reason="the manifest does not match its CRC"
+        )
+    try:
+        return msgspec.json.decode(text, type=as_type), body + size
+    except msgspec.ValidationError as error:
+        raise UnsupportedFormatError(
+            path=CHECKPOINT_PATH, position=body, reason=f"the manifest has unknown parts ({error})"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=body, reason=f"the manifest is not JSON: {error}"
+        ) from error
 
 
 def _read(disk: ReadableDisk) -> bytes:

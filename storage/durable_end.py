@@ -171,8 +171,8 @@ class DurableEndReader:
         self._found: DurableEnd | None = None
         self.is_whole = False
         """Whether the file has its size and an end; otherwise the first write makes it anew."""
-        self.has_damaged_slot = False
-        """Whether `read` found a slot that is not intact, by a power cut or otherwise."""
+        self.damaged_slot: DamagedError | None = None
+        """What is wrong with a slot that `read` found not intact, by a power cut or otherwise."""
         self.doubt: DamagedError | None = None
         """What `read` found that no write of a slot can have left: so the end may be an older one
         than the last that was synced."""
@@ -194,7 +194,7 @@ class DurableEndReader:
         finally:
             file.close()
         damages = [slot for slot in slots if isinstance(slot, DamagedError)]
-        self.has_damaged_slot = bool(damages)
+        self.damaged_slot = next(iter(damages), None)
         for number, slot in enumerate(slots):
             if isinstance(slot, tuple) and slot[0] > self._counter:
                 self._counter, self._found = slot

@@ -33,6 +33,7 @@ from storage.batches import (
 )
 from storage.checkpoint import (
     CHECKPOINT_PATH,
+    ClockMark,
     checkpoint_if_whole,
     read_checkpoint,
 )
@@ -894,6 +895,11 @@ def _dump_checkpoint(place: _Place) -> Iterator[Record]:
         "days split until": _time(checkpoint.day_mark * 60_000),
         "written": _time(checkpoint.written_ms),
     }
+    if isinstance(checkpoint.clock, ClockMark):
+        yield {
+            "clock trusted until": _time(checkpoint.clock.wall_ms),
+            "clock held": checkpoint.clock.held,
+        }
     for state in checkpoint.segments:
         yield {
             "segment": state.key.name,

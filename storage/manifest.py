@@ -349,7 +349,12 @@ class _Reading:
         self._faults.append(Fault(file=file, position=position, reason=reason))
 
     def _durable_end(self, directory: str, kind: LogKind) -> DurableEnd | None:
-        """Return a durable end, None if there is none; what is wrong with it is a fault."""
+        """Return a durable end, None if there is none; what is wrong with it is a fault.
+
+        So is one slot that is not intact: a server that is writing it will have done so at one of
+        the tries. Else it may have been the newest, and what is durable behind the other is not
+        named.
+        """
         end, file = None, None
         damage: DamagedError | None = None
         for _ in range(_END_TRIES_MAX):
@@ -360,12 +365,12 @@ class _Reading:
                 end, damage = file.read(), None
             except DamagedError as error:
                 damage = error
-            damage = damage or file.doubt
-            # The slot that is not intact may be the newer one, which was just being written.
-            if damage is None and not file.has_damaged_slot:
+            damage = damage or file.doubt or file.damaged_slot
+            if damage is None:
                 break
         if damage is not None:
-            self._fault(damage.path, damage.reason, damage.position)
+            reason = f"{damage.reason}; what was in this slot may have been the newest end"
+            self._fault(damage.path, damage.reason if end is None else reason, damage.position)
         return end
 
     def _expect(self, unsealed: Sequence[UnsealedSegment], sealed: Sequence[SealedSegment]) -> None:

@@ -139,6 +139,11 @@ class MessageLog:
             file_bytes_max=file_bytes_max,
             first_sequence=first_sequence,
         )
+        if durable_end.damaged_slot is not None and durable_end.doubt is None:
+            # A power cut may have torn it. Whoever reads a manifest cannot know that, and a log at
+            # rest would not write to the slot for long.
+            log._write_durable_end()
+            log.sync_durable_end()
         return log, report
 
     @property

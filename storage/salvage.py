@@ -650,7 +650,7 @@ def _journal_has_holes(
     except StorageError:
         return True
     is_gone = end is None and list_log_files(disk, JOURNAL_DIRECTORY)
-    if is_gone or file.doubt is not None or (file.has_damaged_slot and has_gaps):
+    if is_gone or file.doubt is not None or (file.damaged_slot is not None and has_gaps):
         # There is no end to go by, or the one that counts may be an older one.
         return True
     last = max((found.stop for found in numbers), default=first)

@@ -25,6 +25,7 @@ from storage.checkpoint import (
     FORMAT_WITH_DEAD,
     FORMAT_WITHOUT_DEAD,
     Checkpoint,
+    ClockMark,
     read_checkpoint,
     write_checkpoint,
 )
@@ -322,6 +323,16 @@ class Store:
 
     # -- the checkpoint ----------------------------------------------------------------------
 
+    @property
+    def clock_known(self) -> ClockMark | None:
+        """What the last durable checkpoint says of the clock; None if there was none."""
+        last = self.checkpoint
+        if isinstance(last.clock, ClockMark):
+            return last.clock
+        if not last.written_ms:
+            return None
+        return ClockMark(boot_id="", wall_ms=last.written_ms, boot_ms=0, held=False)
+
     def needs_checkpoint(self, now_ms: int) -> bool:
         """Say whether a checkpoint would say anything new. May be called outside the lane."""
         schedule, last, next_ms = self.schedule, self.checkpoint, self.retention.next_ms
@@ -334,11 +345,15 @@ class Store:
         )
 
     def prepare_checkpoint(
-        self, now_ms: int, free_bytes_wanted: int | None = None
+        self,
+        now_ms: int,
+        free_bytes_wanted: int | None = None,
+        clock: ClockMark | None = None,
     ) -> CheckpointWork:
         """Write what waits in memory and take down what a checkpoint shall say.
 
         With less free disk than `free_bytes_wanted`, what is kept for its age only goes as well.
+        Without `clock` it says of the clock what the last one did.
         """
         schedule = self.schedule
         schedule.flush(now_ms)
@@ -364,6 +379,7 @@ class Store:
             segments=tuple(state for state in schedule.states() if state.key not in sealed),
             retired=tuple(sweep.retired),
             quarantined=tuple(schedule.quarantined),
+            clock=self.checkpoint.clock if clock is None else clock,
         )
         return CheckpointWork(
             disk=self.disk,

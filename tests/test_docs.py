@@ -132,6 +132,20 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     assert written == settings_page(main), "run `make docs`"
 
 
+def test_nothing_says_that_a_message_sent_twice_is_recognised() -> None:
+    """Each send of one id is kept and delivered (tests/delay_server/test_server.py)."""
+    claims = re.compile(
+        r"recogni[sz]ed by it|copy recogni[sz]able|recogni[sz]able as the same message"
+        r"|knows what it has|finds (its own duplicates|the copies)|knows those that are sent again"
+        r"|sent twice is still one message"
+    )
+    pages = [path for path in PAGES if "decisions" not in path.parts]
+    for folder in ("delay_client", "delay_server", "delaywheel", "storage"):
+        pages += sorted((ROOT / folder).rglob("*.py"))
+    told = [path for path in pages if claims.search(" ".join(path.read_text().split()))]
+    assert told == []
+
+
 def test_a_name_that_does_not_exist_is_found() -> None:
     assert missing_names("`storage/disk.py::Disk.open`, `storage/disk.py::DirectoryDisk`") == []
     assert missing_names("`storage/disk.py`") == []

@@ -44,6 +44,9 @@ class FixedClock:
     def boot_ms(self) -> int:
         return 0
 
+    def boot_id(self) -> str:
+        return "boot 1"
+
     def synchronised(self) -> bool:
         return True
 

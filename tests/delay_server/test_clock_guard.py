@@ -7,13 +7,17 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from delay_server.clock_guard import (
     CLOCK_MOVES,
+    FAR_MS,
     ClockGuard,
     ClockReading,
     ClockState,
+    is_news,
 )
+from storage import ClockMark
 
 NOON = 1_700_000_000_000
 MINUTE = 60_000
@@ -105,10 +109,29 @@ def test_a_step_backward_is_followed_at_once() -> None:
     assert machine.trusted_now() == NOON - HOUR
 
 
-def test_the_way_back_up_after_a_step_backward_is_a_step_forward() -> None:
-    machine = Machine().steps(-HOUR)
-    machine.observe()
-    assert not machine.steps(HOUR).observe()
+@pytest.mark.parametrize("back_ms", [2 * HOUR, FAR_MS])
+def test_coming_back_to_where_the_clock_was_is_no_gain(back_ms: int) -> None:
+    machine = Machine().steps(-back_ms)
+    assert machine.observe()
+    assert machine.passes(7 * HOUR).observe()
+    assert machine.steps(back_ms).observe()
+    assert machine.trusted_now() == machine.wall
+    assert not machine.steps(MINUTE + 1).observe()
+
+
+def test_after_a_step_back_of_more_than_a_day_what_the_clock_showed_counts_no_longer() -> None:
+    machine = Machine().steps(-FAR_MS - 1)
+    assert machine.observe()
+    assert not machine.steps(FAR_MS + 1).observe()
+
+
+def test_steps_back_and_forth_do_not_add_up_to_a_gain() -> None:
+    machine = Machine()
+    assert machine.steps(MINUTE).observe()
+    for _ in range(10):
+        assert machine.steps(-MINUTE).observe()
+        assert machine.steps(MINUTE).observe()
+    assert not machine.steps(1).observe()
 
 
 def test_small_steps_add_up() -> None:
@@ -262,10 +285,97 @@ def test_a_source_is_not_believed_for_longer_than_an_hour() -> None:
     assert not machine.passes(HOUR + 1).observe()
 
 
-def test_the_offset_of_before_a_restart_keeps_a_hold() -> None:
-    before = held_machine()
-    guard = ClockGuard(step_forward_ms_max=MINUTE, trusted_offset_ms=before.guard.trusted_offset_ms)
-    assert not guard.observe(before.wall, before.boot, no)
+class Restarted(Machine):
+    """A guard that goes by what another one has left."""
+
+    def __init__(self, before: Machine, *, off_ms: int | None = None, gain_ms: int = 0) -> None:
+        """Begin in the same boot, or in another one when the machine was off for so long."""
+        mark = before.guard.mark("one", before.boot)
+        assert mark is not None
+        self.guard = ClockGuard(step_forward_ms_max=MINUTE)
+        self.wall, self.boot = before.wall + (off_ms or 0) + gain_ms, before.boot
+        if off_ms is not None:
+            self.boot = 30_000
+        boot_id = "one" if off_ms is None else "two"
+        self.guard.recall(mark, boot_id=boot_id, wall_ms=self.wall, boot_ms=self.boot)
+
+
+def test_a_restart_in_the_same_boot_keeps_a_hold_and_ends_it_when_the_step_is_taken_back() -> None:
+    machine = Restarted(held_machine())
+    assert machine.trusted_now() == NOON
+    assert not machine.observe()
+    assert "gained 3600.0 s on the time since boot" in machine.guard.reason
+    assert machine.steps(-HOUR).observe()
+
+
+def test_a_step_while_nothing_ran_is_held_in_the_same_boot_however_long_that_was() -> None:
+    assert Restarted(Machine().passes(10 * FAR_MS)).observe()
+    assert Restarted(Machine(), gain_ms=MINUTE).observe()
+    assert not Restarted(Machine(), gain_ms=MINUTE + 1).observe()
+
+
+def test_a_clock_that_was_set_back_before_a_restart_may_come_back_after_it() -> None:
+    before = Machine().steps(-2 * HOUR)
+    assert before.observe()
+    machine = Restarted(before)
+    assert machine.observe()
+    assert machine.steps(2 * HOUR).observe()
+
+
+@pytest.mark.parametrize(("off_ms", "runs"), [(0, True), (FAR_MS, True), (FAR_MS + 1, False)])
+def test_in_another_boot_the_clock_is_believed_for_a_day(off_ms: int, runs: bool) -> None:
+    machine = Restarted(Machine(), off_ms=off_ms)
+    assert machine.observe() is runs
+    assert machine.trusted_now() == (machine.wall if runs else NOON)
+    if runs:
+        assert not machine.steps(MINUTE + 1).observe(), "from there on it is this boot's"
+    else:
+        assert "beyond the last time that was trusted before" in machine.guard.reason
+
+
+def test_a_node_that_was_off_for_a_week_goes_on_when_the_kernel_or_an_operator_says_so() -> None:
+    assert Restarted(Machine(), off_ms=7 * FAR_MS).observe(yes)
+    machine = Restarted(Machine(), off_ms=7 * FAR_MS)
+    assert not machine.observe()
+    machine.guard.accept()
+    assert machine.observe()
+    assert machine.trusted_now() == machine.wall
+    machine.guard.second_source(machine.wall, boot_ms=machine.boot)
+    week = Restarted(Machine(), off_ms=7 * FAR_MS)
+    week.guard.second_source(week.wall, boot_ms=week.boot)
+    assert week.observe()
+
+
+def test_a_clock_that_was_held_is_held_in_another_boot_too_until_it_is_taken_back() -> None:
+    machine = Restarted(held_machine(), off_ms=5 * MINUTE)
+    assert not machine.observe()
+    assert machine.steps(-HOUR - 4 * MINUTE).observe()
+
+
+def test_a_clock_that_comes_up_behind_may_come_back_to_the_last_known_time() -> None:
+    machine = Restarted(Machine(), off_ms=0, gain_ms=-FAR_MS)
+    assert machine.observe()
+    assert machine.steps(FAR_MS + MINUTE).observe()
+    assert not machine.steps(1).observe()
+
+
+@pytest.mark.parametrize("boot_id", ["", "two"])
+def test_without_a_name_of_the_boot_it_is_another_one(boot_id: str) -> None:
+    guard = ClockGuard(step_forward_ms_max=MINUTE)
+    known = ClockMark(boot_id=boot_id, wall_ms=NOON, boot_ms=BOOT, held=False)
+    guard.recall(known, boot_id="", wall_ms=NOON + HOUR, boot_ms=BOOT)
+    assert guard.observe(NOON + HOUR, BOOT, no)
+
+
+def test_only_what_a_start_would_misjudge_is_news() -> None:
+    mark = ClockMark(boot_id="one", wall_ms=NOON, boot_ms=BOOT, held=False)
+    later = replace(mark, wall_ms=NOON + HOUR, boot_ms=BOOT + HOUR)
+    assert not is_news(later, mark)
+    assert not is_news(replace(mark, wall_ms=NOON + 1000), mark)
+    assert is_news(mark, None)
+    assert is_news(replace(mark, wall_ms=NOON + 1001), mark)
+    assert is_news(replace(mark, held=True), mark)
+    assert is_news(replace(mark, boot_id="two"), mark)
 
 
 readings = st.lists(
@@ -309,8 +419,10 @@ def test_trusted_time_never_exceeds_the_wall_clock_and_gains_no_more_than_the_al
         elif was_held:
             assert before is not None
             assert offset - before <= limit
-        assert machine.guard.trusted_offset_ms == offset
+        highest = machine.guard.trusted_offset_ms
+        assert highest is not None
+        assert offset <= highest <= offset + FAR_MS
         assert machine.trusted_now() == machine.wall
-        for earlier_boot, earlier_offset in trusted:
-            assert offset - earlier_offset <= limit + (machine.boot - earlier_boot) / 10
-        trusted.append((machine.boot, offset))
+        for earlier_boot, earlier_highest in trusted:
+            assert highest - earlier_highest <= limit + (machine.boot - earlier_boot) / 10
+        trusted.append((machine.boot, highest))

@@ -3,7 +3,8 @@
 import dataclasses
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import trio.testing
 
 from delay_protocol import FLAG_DELAY, FLAG_TAGS, ItemCode
 from delay_server.config import AdmissionConfig, ListenerConfig, StorageConfig, WheelConfig
-from delay_server.server import serve
+from delay_server.server import DelayServer, serve
 from delay_transport import ListenError
 from sender import SenderConfig
 from storage import (
@@ -36,7 +37,7 @@ from tests.delay_server.server_rig import (
     until,
 )
 from tests.simulation.executor import ExecutorPlan
-from tests.simulation.faults import Action, Trap
+from tests.simulation.faults import Action, Death, Kill, PowerCut, Trap
 
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
@@ -511,6 +512,16 @@ async def test_a_failed_fsync_ends_the_server_with_a_typed_error(path: str) -> N
             await until(lambda: "m1" in world.broker.ids)
 
 
+async def test_each_send_of_one_message_id_is_kept_and_delivered() -> None:
+    world = World()
+    async with world.serving():
+        producer = await world.connect()
+        for _ in range(4):
+            assert await producer.send(make_item("m1", world.now_ms + 1000)) == {}
+        await trio.sleep(60)
+        assert world.broker.ids == ["m1"] * 4, "receivers tell copies by the message id"
+
+
 async def test_a_second_server_on_the_same_data_is_refused() -> None:
     world = World()
     async with world.serving():
@@ -595,6 +606,99 @@ async def test_a_large_step_of_the_clock_holds_delivery_and_a_word_releases_it()
         await until(lambda: len(world.broker.deliveries) > 60, seconds=5)
         assert not server.clock_held
         assert "held" in world.broker.ids
+
+
+@asynccontextmanager
+async def serving_until_killed(world: World, death: Death) -> AsyncIterator[DelayServer]:
+    """Serve during the block; then the process, or the machine, dies."""
+    with trio.CancelScope() as life:
+        async with world.serving() as server:
+            yield server
+            world.network.cut("server", death)
+            if isinstance(death, PowerCut):
+                world.disk.power_cut()
+                world.clock.reboot()
+            else:
+                world.disk.kill()
+            life.cancel()
+
+
+@pytest.mark.parametrize("death", [Kill("at once"), PowerCut("at once")])
+async def test_a_held_clock_is_held_after_a_crash_too(death: Death) -> None:
+    world = World()
+    world.clock.is_synchronised = False
+    async with serving_until_killed(world, death) as server:
+        producer = await world.connect()
+        due_ms = world.now_ms + 200 * DAY_MS
+        assert await producer.send(*(make_item(f"m{n}", due_ms) for n in range(50))) == {}
+        await trio.sleep(30)
+        world.clock.step(365 * DAY_MS)
+        await until(lambda: server.clock_held, seconds=70)
+        await trio.sleep(0.5)
+    async with world.serving() as server:
+        await trio.sleep(300)
+        assert world.broker.ids == []
+        assert server.clock_held
+        world.clock.step(-365 * DAY_MS)
+        # In another boot nobody knows that no more than this time has passed.
+        server.pacer.accept()
+        await trio.sleep(70)
+        assert server.pacer.reason == ""
+        assert world.broker.ids == []
+
+
+async def test_a_leap_that_nobody_saw_before_a_kill_is_held_by_the_next_start() -> None:
+    world = World()
+    world.clock.is_synchronised = False
+    async with serving_until_killed(world, Kill("at once")):
+        producer = await world.connect()
+        assert await producer.send(make_item("m1", world.now_ms + 20 * HOUR_MS)) == {}
+        await trio.sleep(1)
+        world.clock.step(21 * HOUR_MS)
+    async with world.serving() as server:
+        await trio.sleep(300)
+        assert world.broker.ids == []
+        assert server.clock_held
+        world.clock.step(-21 * HOUR_MS)
+        await until(lambda: not server.clock_held, seconds=70)
+
+
+async def test_a_node_that_was_off_for_a_week_waits_for_a_word_and_goes_on_with_it() -> None:
+    world = World()
+    async with world.serving():
+        producer = await world.connect()
+        assert await producer.send(make_item("m1", world.now_ms + HOUR_MS)) == {}
+    await trio.sleep(7 * DAY_MS / 1000)
+    world.clock.reboot()
+    world.clock.is_synchronised = False
+    async with world.serving() as server:
+        await trio.sleep(120)
+        assert world.broker.ids == []
+        assert server.clock_held
+        server.pacer.accept()
+        await until(lambda: world.broker.ids == ["m1"], seconds=70)
+        await trio.sleep(5)
+    async with world.serving() as server:
+        await trio.sleep(70)
+        assert not server.clock_held, "what was accepted is durable"
+
+
+async def test_a_clock_that_went_back_and_comes_right_is_not_held() -> None:
+    world = World()
+    world.clock.is_synchronised = False
+    async with serving_until_killed(world, Kill("at once")) as server:
+        producer = await world.connect()
+        due_ms = world.now_ms + 10 * MINUTE_MS
+        assert await producer.send(make_item("m1", due_ms)) == {}
+        await trio.sleep(70)
+        world.clock.step(-2 * HOUR_MS)
+        await trio.sleep(130)
+    async with world.serving() as server:
+        await trio.sleep(130)
+        assert world.broker.ids == []
+        world.clock.step(2 * HOUR_MS)
+        await until(lambda: world.broker.ids == ["m1"], seconds=700)
+        assert not server.clock_held
 
 
 async def test_a_clock_set_back_delays_and_sends_nothing_early_or_twice() -> None:

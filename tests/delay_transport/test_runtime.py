@@ -92,6 +92,7 @@ def test_the_clocks_tell_the_machines_time_in_ms() -> None:
     boot_ms = clock.boot_ms()
     assert abs(boot_ms - time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) < 1000
     assert clock.boot_ms() >= boot_ms
+    assert clock.boot_id() == SystemClock().boot_id() != ""
     assert clock.synchronised() in {True, False}
 
 

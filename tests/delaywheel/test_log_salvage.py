@@ -228,6 +228,11 @@ def test_what_is_pending_is_sent_with_its_id_its_time_and_its_attributes(
         assert message.body == {"k": "v"}
 
 
+def test_the_help_says_that_what_is_sent_twice_is_delivered_twice() -> None:
+    text = " ".join(salvage("--help").output.split())
+    assert "does not know what it gets twice" in text
+
+
 def test_refused_messages_are_counted_and_end_with_a_code(
     data: Path, tmp_path: Path, client: FakeClient
 ) -> None:

@@ -41,6 +41,9 @@ class StoppedClock:
     def boot_ms(self) -> int:
         return 0
 
+    def boot_id(self) -> str:
+        return "boot 1"
+
     def synchronised(self) -> bool:
         return True
 

@@ -78,6 +78,9 @@ class Wall:
     def boot_ms(self) -> int:
         return int(trio.current_time() * 1000)
 
+    def boot_id(self) -> str:
+        return "boot 1"
+
     def synchronised(self) -> bool:
         return True
 

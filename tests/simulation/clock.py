@@ -98,6 +98,7 @@ class SimClock:
         self._boot_rate = boot_rate
         self._based_s = 0.0
         self._booted_s = 0.0
+        self._boots = 1
         self.is_synchronised = is_synchronised
         """What `synchronised` answers."""
 
@@ -109,6 +110,10 @@ class SimClock:
         """Return ms since the machine was last switched on."""
         since_s = trio.current_time() - self._booted_s
         return math.floor(since_s * 1000.0 * self._boot_rate + _EPSILON_MS)
+
+    def boot_id(self) -> str:
+        """Return a name for the time since the machine was last switched on."""
+        return f"boot {self._boots}"
 
     def synchronised(self) -> bool:
         """Say what the test said."""
@@ -127,6 +132,7 @@ class SimClock:
 
     def reboot(self) -> None:
         """Begin the boot clock anew."""
+        self._boots += 1
         self._booted_s = trio.current_time()
 
     def _wall(self, now_s: float) -> float:

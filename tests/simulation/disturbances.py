@@ -85,6 +85,10 @@ class Disturbances:
         self._full = False
         self._full_until_s = -1.0
         self._leap_ms = 0.0
+        self._gained_ms = 0.0
+        """What the wall clock has been set forward by in all."""
+        self._believed_ms = 0.0
+        """The most of it that a server may have believed: coming back to that is no leap."""
         kinds: dict[Callable[[], Awaitable[None]], float] = {
             self._broker_outage: 4,
             self._set_clock: 2,
@@ -147,6 +151,7 @@ class Disturbances:
         """Set the clock right before the server starts: it trusts what it reads first."""
         if self._leap_ms > _HOUR_S * 1000:
             self._take_back()
+        self._believe()
         self._world.witness.unconfirmed_ms = 0
 
     @property
@@ -215,8 +220,12 @@ class Disturbances:
         server = world.server
         if server is not None and server.ready.is_set() and world.node.is_alive:
             # A server that has just begun may read the new time first, and trusts that.
-            world.witness.unconfirmed_ms = leap_ms - _GUARDED_MS
-        self._step(leap_ms, f"clock leaps, {how}")
+            behind_ms = self._believed_ms - self._gained_ms
+            world.witness.unconfirmed_ms = max(leap_ms - _GUARDED_MS - behind_ms, 0)
+            self._step(leap_ms, f"clock leaps, {how}")
+        else:
+            self._step(leap_ms, f"clock leaps, {how}")
+            self._believe()
         hold_s = chance.uniform(5, 300)
         world.witness.excuse_lateness(trio.current_time() + hold_s + _LATE_AFTER_S)
         try:
@@ -229,6 +238,7 @@ class Disturbances:
                 self._take_back()
         finally:
             self._leap_ms = 0
+            self._believe()
             world.witness.unconfirmed_ms = 0
             world.clock.is_synchronised = True
 
@@ -299,6 +309,9 @@ class Disturbances:
         self._faults[what] += 1
         world.witness.clock_set(world.clock.now_ms())
         world.clock.step(ms)
+        self._gained_ms += ms
+        if not self._leap_ms:
+            self._believe()
         for producer in world.producers:
             producer.nudge()
 
@@ -307,6 +320,11 @@ class Disturbances:
             leap_ms, self._leap_ms = self._leap_ms, 0
             self._world.witness.clock_set(self._world.clock.now_ms())
             self._world.clock.step(-leap_ms)
+            self._gained_ms -= leap_ms
+
+    def _believe(self) -> None:
+        """Note that a server may believe the clock as it is."""
+        self._believed_ms = max(self._believed_ms, self._gained_ms)
 
     def _empty_disk(self) -> None:
         if self._full:

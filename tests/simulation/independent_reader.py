@@ -343,9 +343,15 @@ def read_checkpoint(data: bytes) -> Checkpoint:
     header = read_file_header(data)
     _require(header.kind == CHECKPOINT, f"log kind {header.kind}")
     size, crc = struct.unpack_from("<II", data, FILE_HEADER_SIZE)
-    text = data[FILE_HEADER_SIZE + 8 :]
+    text, clock = data[FILE_HEADER_SIZE + 8 :][:size], data[FILE_HEADER_SIZE + 8 + size :]
     _require(len(text) == size, f"a manifest of {len(text)} bytes, not {size}")
     _require(zlib.crc32(text, header.seed) == crc, "the CRC of the manifest")
+    if clock:
+        size, crc = struct.unpack_from("<II", clock)
+        _require(len(clock) == 8 + size, f"a clock of {len(clock) - 8} bytes, not {size}")
+        _require(zlib.crc32(clock[8:], header.seed) == crc, "the CRC of the clock")
+        names = {"boot_id", "wall_ms", "boot_ms", "held"}
+        _require(json.loads(clock[8:]).keys() == names, "what is said of the clock")
     manifest: dict[str, Any] = json.loads(text)
     _require(manifest["format"] in {1, 2}, f"manifest format {manifest['format']}")
     has_dead = any(fields[1] == DEAD_SPAN for fields in manifest["segments"])

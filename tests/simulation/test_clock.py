@@ -72,7 +72,9 @@ def test_the_wall_steps_and_drifts_while_the_boot_clock_does_not() -> None:
         clock.set_drift(0)
         await trio.sleep(1)
         assert clock.now_ms() == 1_052_000
+        assert clock.boot_id() == "boot 1"
         clock.reboot()
+        assert clock.boot_id() == "boot 2"
         assert (clock.now_ms(), clock.boot_ms()) == (1_052_000, 0)
         assert clock.synchronised()
         clock.is_synchronised = False

@@ -9,6 +9,7 @@ from storage.batches import BATCH_BYTES_MAX
 from storage.checkpoint import (
     CHECKPOINT_PATH,
     Checkpoint,
+    ClockMark,
     EpochStart,
     RetiredFile,
     write_checkpoint,
@@ -131,6 +132,7 @@ def example_files() -> dict[str, bytes]:
             day_mark=KEY.start + 4320,
             segments=(segment.state(),),
             retired=(RetiredFile(path="schedule_log/20131127T0000Z.hour", since_ms=NOW_MS - 5),),
+            clock=ClockMark(boot_id="example", wall_ms=NOW_MS + 3000, boot_ms=90_000, held=False),
         ),
     )
     files = disk.contents()

@@ -5,12 +5,14 @@ import random
 import zlib
 from typing import Any
 
+import msgspec
 import pytest
 
 from storage.batches import log_seed
 from storage.checkpoint import (
     CHECKPOINT_PATH,
     Checkpoint,
+    ClockMark,
     RetiredFile,
     SegmentState,
     read_checkpoint,
@@ -27,9 +29,11 @@ from storage.file_header import LogKind
 from storage.spans import SegmentKey, Span
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, Death, Trap
-from tests.storage.small_logs import LOG_UUID, OTHER_UUID, disk_of, flipped
+from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID, disk_of, flipped
 from tests.storage.small_segments import example_files
 from tests.storage.worked_examples import worked_examples
+
+CLOCK = ClockMark(boot_id="one", wall_ms=NOW_MS, boot_ms=5000, held=True)
 
 
 def checkpoint_of(number: int) -> Checkpoint:
@@ -53,6 +57,7 @@ def checkpoint_of(number: int) -> Checkpoint:
         ),
         retired=(RetiredFile(path="a", since_ms=1),) * (number % 3),
         quarantined=("b",) * (number % 2),
+        clock=msgspec.UNSET if number % 2 else CLOCK,
     )
 
 
@@ -125,6 +130,26 @@ def test_any_flipped_bit_and_any_cut_is_found() -> None:
     for size in range(len(data)):
         with pytest.raises(DamagedError):
             read_checkpoint(disk_of({CHECKPOINT_PATH: data[:size]}), LOG_UUID)
+
+
+def test_what_is_said_of_the_clock_is_as_safe_and_older_versions_pass_it_over() -> None:
+    disk = new_disk()
+    write_checkpoint(disk, LOG_UUID, checkpoint_of(2))
+    data = disk.contents()[CHECKPOINT_PATH]
+    # As they read it: what the first size and CRC tell of.
+    end = 72 + int.from_bytes(data[64:68], "little")
+    assert zlib.crc32(data[72:end], log_seed(LOG_UUID, LogKind.CHECKPOINT)) == int.from_bytes(
+        data[68:72], "little"
+    )
+    assert "clock" not in json.loads(data[72:end])
+    older = read_checkpoint(disk_of({CHECKPOINT_PATH: data[:end]}), LOG_UUID)
+    assert older == msgspec.structs.replace(checkpoint_of(2), clock=msgspec.UNSET)
+    for bit in range(end * 8, len(data) * 8):
+        with pytest.raises(DamagedError):
+            read_checkpoint(disk_of({CHECKPOINT_PATH: flipped(data, bit)}), LOG_UUID)
+    for bad in (*(data[:size] for size in range(end + 1, len(data))), data + b"\0"):
+        with pytest.raises(DamagedError):
+            read_checkpoint(disk_of({CHECKPOINT_PATH: bad}), LOG_UUID)
 
 
 def test_the_checkpoint_of_another_log_is_refused() -> None:

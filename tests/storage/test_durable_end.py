@@ -149,7 +149,7 @@ def test_a_slot_of_zeros_was_not_torn_and_may_have_been_the_newest(slot: int, ot
     assert file.read() == end_at(other)
     assert file.doubt is not None
     assert file.doubt.position == slot
-    assert not file.has_damaged_slot
+    assert file.damaged_slot is None
 
 
 def test_a_second_slot_that_an_older_version_never_wrote_is_no_damage() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.batches import log_seed
+from storage.durable_end import SLOT_POSITIONS, DurableEndReader
 from storage.errors import (
     DataDirectoryError,
     FatalDiskError,
@@ -461,6 +462,21 @@ def test_without_its_durable_end_nothing_is_cut_off_a_log(how: str, end: str) ->
     _, report = recover(disk_of(files | {cut: files[cut][:size]}))
     assert [damage.path for damage in report.damages] == [END]
     assert [cut for cut in report.cut if cut.size] == []
+
+
+@pytest.mark.parametrize("slot", SLOT_POSITIONS)
+def test_a_torn_slot_is_written_again_by_the_next_start(slot: int) -> None:
+    files = dict(ONE_FILE.files[-1])
+    files[END] = flipped(files[END], (slot + 40) * 8)
+    disk = disk_of(files)
+    log, report = recover(disk, had_checkpoint=True)
+    log.close()
+    assert report.damages == []
+    reader = DurableEndReader(disk, "message_log", log_uuid=LOG_UUID)
+    end = reader.read()
+    assert end is not None
+    assert end.next_sequence == log.next_sequence
+    assert reader.damaged_slot is None
 
 
 def test_only_a_log_that_was_never_begun_may_be_without_a_durable_end() -> None:
