@@ -2,12 +2,14 @@
 
     drop("MessageLog._write", "file.sync()")
     swap("Committing._next_floor", "max(self._floor_minute, minute)", "minute")
+    swap("Dispatch.run", "self._pacer.trusted_ms()", "_ + 50")
     before("Ingest.run_commits", "kept = await self._commit(intake)", "self._answer(waiting)")
 
 A target is the qualified name of a function, wherever its module is; "package:name" where that is
 not enough. What is looked for is compared as a syntax tree, so layout, comments and lines say
 nothing. In it `...` stands for any expression, `f(...)` for any arguments, and as a body for any
-statements. It has to be there once: MutationError says what to do where it is not.
+statements; in the new code `_` stands for the expression that was there. It has to be there once:
+MutationError says what to do where it is not.
 """
 
 import ast
@@ -177,9 +179,19 @@ def places(function: ast.AST, edit: Edit) -> Iterator[Place]:
                 yield Place(parent, name, first, run)
 
 
+class _Filled(ast.NodeTransformer):
+    """Puts the expression that was found in the place of `_`."""
+
+    def __init__(self, found: ast.AST) -> None:
+        self._found = found
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return copy.deepcopy(self._found) if node.id == "_" else node
+
+
 def put(edit: Edit, place: Place) -> None:
     """Put what is new at a place; tracebacks show the lines that were there."""
-    _, new = _wanted(edit)
+    new = [_Filled(place.nodes[0]).visit(node) for node in _wanted(edit)[1]]
     for node in chain.from_iterable(map(ast.walk, new)):
         ast.copy_location(node, place.nodes[0])
     value = getattr(place.parent, place.field)
