@@ -37,6 +37,8 @@ from tests.simulation.world import WorldResult, run_world
 
 SEEDS = 60
 """Seeds from 1 on that are tried after the last known one."""
+UNKNOWN_SEEDS = 10
+"""The same where none is known: `--seeds 300 --record` looks for one."""
 SEED_CPU_S = 60
 """CPU seconds that a seed may take; a mutant that hangs is stopped, and counts as not caught."""
 _SEED_S = 600
@@ -133,9 +135,10 @@ def _hunt(mutant: Mutant, seeds: Sequence[int], answer: Connection) -> None:
     answer.send(replace(verdict, seconds=time.monotonic() - began))
 
 
-def seeds_of(mutant: Mutant, count: int = SEEDS) -> list[int]:
+def seeds_of(mutant: Mutant, count: int | None = None) -> list[int]:
     """Return the seeds to try in order: the last known one first."""
     known = [] if mutant.seed is None else [mutant.seed]
+    count = count or (SEEDS if known else UNKNOWN_SEEDS)
     return known + [seed for seed in range(1, count + 1) if seed != mutant.seed]
 
 
@@ -224,7 +227,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.simulation.mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="parts of names; all mutants without any")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="beside the last known one")
+    parser.add_argument("--seeds", type=int, help="how many are tried beside the last known one")
     parser.add_argument("--record", action="store_true", help="write down what caught them")
     options = parser.parse_args()
     began = time.monotonic()

@@ -73,6 +73,7 @@ def f(a, b):
         (drop("f", "g(...)"), "g(a, key=b)\n", "pass\n"),
         (drop("f", "if a < b and a:\n    ..."), None, "def f(a, b):\n    g(a, key=b)\n    pass\n"),
         (swap("f", "a < b", "a<=b"), "a < b", "a <= b"),
+        (swap("f", "a < b", "_ or g(_)"), "a < b", "if (a < b or g(a < b)) and a:"),
         (swap("f", "... and a", "b"), "if a < b and a:", "if b:"),
         (swap("f", "key", "b"), None, None),
         (swap("f", "h(a); return a", "return 1; h(b)"), "h(a)\n        return a", "return 1"),
@@ -131,6 +132,7 @@ def test_the_last_known_seed_is_tried_first() -> None:
     assert seeds_of(Mutant(seed=3), 4) == [3, 1, 2, 4]
     assert seeds_of(Mutant(seed=70), 2) == [70, 1, 2]
     assert seeds_of(Mutant(), 2) == [1, 2]
+    assert len(seeds_of(Mutant())) < len(seeds_of(Mutant(seed=1)))
 
 
 def test_a_finding_is_told_by_its_promise() -> None:
