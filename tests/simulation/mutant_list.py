@@ -23,8 +23,8 @@ class Mutant:
     """The last that is known to catch it; None if none is known, so that it may survive."""
     scenario: Scenario = PLAIN
     """The story in which it matters, where plain worlds tell it too rarely."""
-    name: str = "nothing"
-    section: str = "as it is"
+    name: str = ""
+    section: str = ""
     """Of the design: 4 the logs, 5 the wheel, 6 the sender, 8 the meta server."""
     world: str = "server"
     """Which one it is tried in: the delay "server"'s, the "meta" server's, or the "cluster"'s."""

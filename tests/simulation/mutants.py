@@ -6,9 +6,9 @@
 
 Everything is imported once. Each mutant is a forked child that edits its own functions
 (`mutation.py`) and runs seeds until one finds a broken promise: the last that is known to, then the
-first ones. The seeds that caught something run without the edit as well, and have to be clean. The
-exit code is 1 if a mutant survives for which a seed was known, if an edit does not fit the code any
-more, or if a seed finds something without any edit.
+first ones. Such a seed runs without the edit as well: if it is not clean then, it proves nothing
+and the next one is tried. The exit code is 1 if a mutant survives for which a seed was known, if an
+edit does not fit the code any more, or if a seed was not clean without the edit.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from tests.simulation import mutant_list
 from tests.simulation.cluster_world import run_cluster_world
 from tests.simulation.meta_world import MetaResult, run_meta_world
 from tests.simulation.mutant_list import MUTANTS, Mutant
-from tests.simulation.mutation import MutationError, prepared
+from tests.simulation.mutation import MutationError, in_force, prepared
 from tests.simulation.world import WorldResult, run_world
 
 SEEDS = 60
@@ -59,41 +59,40 @@ class Verdict:
     """The promise that is broken, in the words of the checkers."""
     fault: str = ""
     """Why nothing can be said: the edit does not fit the code, or the child ended."""
+    alarms: tuple[str, ...] = ()
+    """What seeds have found without the edit."""
     seconds: float = 0.0
 
     @property
     def is_bad(self) -> bool:
         """Whether somebody has to look at it."""
-        if not self.mutant.edits:
-            return bool(self.fault) or self.seed is not None
-        return bool(self.fault) or (self.seed is None and self.mutant.seed is not None)
+        has_survived = self.seed is None and self.mutant.seed is not None
+        return bool(self.fault or self.alarms) or has_survived
 
     @property
     def line(self) -> str:
-        """The verdict as a line of the table."""
+        """The verdict as a line of the table, and one for each false alarm."""
         mutant = self.mutant
-        if not mutant.edits:
-            what = "clean" if self.seed is None else f"FALSE ALARM by seed {self.seed}"
-        elif self.seed is not None:
+        what = f"NOT caught by {self.seeds} seeds"
+        if self.seed is not None:
             what = f"caught by seed {self.seed}"
-        else:
-            what = f"NOT caught by {self.seeds} seeds"
         if self.fault:
             what = "NOT TOLD"
-        return (
+        line = (
             f"{mutant.world:<8}{mutant.section:<18} {mutant.name:<38} {what:<22} "
             f"in {self.seconds:5.1f} s  {self.fault or self.finding[:90]}"
         )
+        return "\n".join([line, *(f"        without the edit {alarm}" for alarm in self.alarms)])
 
 
-def run_seed(world: str, seed: int, mutant: Mutant) -> list[str]:
+def run_seed(mutant: Mutant, seed: int) -> list[str]:
     """Return the promises that a seed finds broken in a mutant's story."""
     run_one: Mapping[str, Callable[[int], WorldResult | MetaResult]] = {
         "server": partial(run_world, scenario=mutant.scenario),
         "meta": run_meta_world,
         "cluster": run_cluster_world,
     }
-    return run_one[world](seed).violations
+    return run_one[mutant.world](seed).violations
 
 
 def broken_promise(violation: str) -> str:
@@ -115,23 +114,27 @@ def fails_by_itself(mutant: Mutant, violation: str) -> bool:
 
 
 def _hunt(mutant: Mutant, seeds: Sequence[int], answer: Connection) -> None:
-    """In a child, which is edited: run seeds until one finds something, and say so."""
+    """In a child: run seeds until one finds something, and say so."""
     began = time.monotonic()
-    for changed in prepared(mutant.edits):
-        changed.put_in_force()
     verdict = Verdict(Mutant())  # The parent knows which; not all of one can be sent.
     for seed in seeds:
         signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
         signal.alarm(_SEED_S)
-        violations = run_seed(mutant.world, seed, mutant)
+        with in_force(prepared(mutant.edits)):
+            violations = run_seed(mutant, seed)
         verdict = replace(verdict, seeds=verdict.seeds + 1)
-        if violations:
-            finding = broken_promise(violations[0])
-            fault = ""
-            if fails_by_itself(mutant, violations[0]):
-                fault = f"its new code fails by itself, write it as the code is now: {finding}"
-            verdict = replace(verdict, seed=seed, finding=finding, fault=fault)
-            break
+        if not violations:
+            continue
+        alarms = run_seed(mutant, seed)
+        if alarms:
+            alarm = f"seed {seed} finds: {broken_promise(alarms[0])}"
+            verdict = replace(verdict, alarms=(*verdict.alarms, alarm))
+            continue
+        finding, fault = broken_promise(violations[0]), ""
+        if fails_by_itself(mutant, violations[0]):
+            fault = f"its new code fails by itself, write it as the code is now: {finding}"
+        verdict = replace(verdict, seed=seed, finding=finding, fault=fault)
+        break
     answer.send(replace(verdict, seconds=time.monotonic() - began))
 
 
@@ -179,17 +182,6 @@ def try_all(tasks: Iterable[tuple[Mutant, Sequence[int]]], *, jobs: int) -> Iter
             yield verdict
 
 
-def without_edits(verdicts: Sequence[Verdict]) -> list[tuple[Mutant, list[int]]]:
-    """Return the stories in which mutants were caught: without an edit they have to be clean."""
-    stories: dict[tuple[str, str], tuple[Mutant, set[int]]] = {}
-    for verdict in verdicts:
-        if verdict.seed is not None:
-            world, scenario = verdict.mutant.world, verdict.mutant.scenario
-            whole = Mutant(name=f"nothing ({scenario.name})", scenario=scenario, world=world)
-            stories.setdefault((world, scenario.name), (whole, set()))[1].add(verdict.seed)
-    return [(whole, sorted(seeds)) for whole, seeds in stories.values()]
-
-
 def chosen(words: Sequence[str]) -> list[Mutant]:
     """Return the mutants whose world, section or name has one of these words; all for none."""
     return [
@@ -212,16 +204,6 @@ def recorded(text: str, verdicts: Sequence[Verdict]) -> str:
     return text
 
 
-def told(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Print each verdict as it comes; return them."""
-    found: list[Verdict] = []
-    for verdict in verdicts:
-        found.append(verdict)
-        sys.stdout.write(f"{verdict.line}\n")
-        sys.stdout.flush()
-    return found
-
-
 def main() -> int:
     """Try the mutants that the command line names."""
     parser = argparse.ArgumentParser(prog="tests.simulation.mutants", description=__doc__)
@@ -232,12 +214,15 @@ def main() -> int:
     options = parser.parse_args()
     began = time.monotonic()
     tasks = [(mutant, seeds_of(mutant, options.seeds)) for mutant in chosen(options.words)]
-    verdicts = told(try_all(tasks, jobs=options.jobs))
-    clean = told(try_all(without_edits(verdicts), jobs=options.jobs))
+    verdicts: list[Verdict] = []
+    for verdict in try_all(tasks, jobs=options.jobs):
+        verdicts.append(verdict)
+        sys.stdout.write(f"{verdict.line}\n")
+        sys.stdout.flush()
     if options.record:
         path = Path(str(mutant_list.__file__))
         path.write_text(recorded(path.read_text(encoding="utf-8"), verdicts), encoding="utf-8")
-    bad = [verdict.mutant.name for verdict in (*verdicts, *clean) if verdict.is_bad]
+    bad = [verdict.mutant.name for verdict in verdicts if verdict.is_bad]
     moved = [one for one in verdicts if one.seed not in {None, one.mutant.seed}]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     sys.stdout.write(

@@ -14,6 +14,7 @@ MutationError says what to do where it is not.
 
 import ast
 import builtins
+import contextlib
 import copy
 import dis
 import sys
@@ -251,16 +252,25 @@ def _check_names(function: FunctionType, code: CodeType) -> None:
                     )
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A function, and what it is to do instead."""
+class Changed(NamedTuple):
+    """A function, and what it is to do instead: whoever has imported it has the edited one."""
 
     function: FunctionType
     code: CodeType
+    whole: CodeType
+    """What it does without the edit."""
 
-    def put_in_force(self) -> None:
-        """Edit this process: whoever has imported the function has the edited one."""
-        self.function.__code__ = self.code
+
+@contextlib.contextmanager
+def in_force(changes: tuple[Changed, ...]) -> Iterator[None]:
+    """Edit this process in this block."""
+    for one in changes:
+        one.function.__code__ = one.code
+    try:
+        yield
+    finally:
+        for one in changes:
+            one.function.__code__ = one.whole
 
 
 @cache
@@ -295,5 +305,5 @@ def prepared(edits: tuple[Edit, ...]) -> tuple[Changed, ...]:
         if code.co_freevars != live.__code__.co_freevars:
             raise MutationError(f"{function.name}: its new code uses other variables of outside")
         _check_names(live, code)
-        found.append(Changed(live, code))
+        found.append(Changed(live, code, live.__code__))
     return tuple(found)
