@@ -1,6 +1,6 @@
 """The stories in which mutants are tried that plain worlds would tell too rarely.
 
-In each of them the tree without any edit has to come out clean (`mutants.py` sees to it).
+In each of them the tree without any edit has to come out clean.
 """
 
 from dataclasses import replace
