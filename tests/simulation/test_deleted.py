@@ -10,19 +10,16 @@ from tests.simulation import independent_reader as reader
 from tests.simulation.deleted import CHECKPOINT, Deleted
 from tests.simulation.determinism import run_deterministic
 from tests.simulation.disk import SimDisk
-from tests.simulation.mutant_list import MUTANTS
+from tests.simulation.mutant_scenarios import GRACE
 from tests.simulation.witness import Witness
 from tests.simulation.world import World, quiet, run_world
 
 _SEED = 1
-[SCENARIO] = {
-    mutant.scenario.name: mutant.scenario for mutant in MUTANTS if mutant.name == "no grace"
-}.values()
 
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    world = World(_SEED, scenario=SCENARIO)
+    world = World(_SEED, scenario=GRACE)
     with quiet():
         run_deterministic(_SEED, world.run, limit_s=world.length_s * 2 + 20 * 86_400)
     assert world.witness.complaints == []
@@ -41,7 +38,7 @@ class CheckpointWork:
 
 
 def test_a_world_without_ages_deletes_files_of_every_log_and_breaks_no_promise() -> None:
-    assert run_world(_SEED, scenario=SCENARIO).violations == []
+    assert run_world(_SEED, scenario=GRACE).violations == []
 
 
 def test_what_was_deleted_for_good_reason_is_put_back(world: World) -> None:
