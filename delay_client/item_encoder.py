@@ -30,6 +30,7 @@ from delay_protocol import (
     ProtocolError,
     scan_items,
     subject_fault,
+    subject_size_fault,
 )
 
 EncodedItem = tuple[bytes, str, int]
@@ -114,6 +115,8 @@ class ItemEncoder:
         fault = subject_fault(data)
         if fault is None and len(subject) > NAME_LENGTH_MAX:
             fault = f"has {len(subject)} characters, at most {NAME_LENGTH_MAX}"
+        if fault is None and (too_long := subject_size_fault(data)):
+            fault = f"is {too_long}"
         if fault is not None:
             shown = ascii(subject[:_SUBJECT_SHOWN]) + "…" * (len(subject) > _SUBJECT_SHOWN)
             raise IllegalSubject(f"subject {shown} {fault}: brokers refuse it, choose another")

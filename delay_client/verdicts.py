@@ -91,6 +91,8 @@ def _refusal_name(code: int, remark: str) -> str:
         return "subject"
     if code == ItemCode.BLOCK:
         words = remark.lower()
+        if words.startswith(("a subject", "a retry subject")):
+            return "subject"
         if words.startswith("due in") or "horizon" in words or "delay" in words:
             return "delay"
         if "large" in words or "bytes" in words or "size" in words:

@@ -115,7 +115,13 @@ from delay_protocol.send_message import (
     encode_send_request_body,
 )
 from delay_protocol.strings import STR_SIZE_MAX
-from delay_protocol.subjects import real_subject, subject_fault
+from delay_protocol.subjects import (
+    SENT_SUBJECT_BYTES_MAX,
+    SUBJECT_BYTES_MAX,
+    real_subject,
+    subject_fault,
+    subject_size_fault,
+)
 
 __all__ = [
     "ATTRIBUTES_MAX",
@@ -132,7 +138,9 @@ __all__ = [
     "NODE_BODY_BYTES_MAX",
     "REPLICAS_MAX",
     "SCAN_ITEMS_MAX",
+    "SENT_SUBJECT_BYTES_MAX",
     "STR_SIZE_MAX",
+    "SUBJECT_BYTES_MAX",
     "TAGS_MAX",
     "AcquireMeta",
     "AcquireMetaReply",
@@ -218,6 +226,7 @@ __all__ = [
     "seal",
     "session_key",
     "subject_fault",
+    "subject_size_fault",
     "tags_are_text",
     "unseal",
     "walk_attributes",

@@ -7,6 +7,10 @@ back, passed in. A shell moves what it says and hears:
                   ^                 |
                   +--- a pause <----+  refused, unanswered, doubtful, suspected
 
+Routes in doubt go first, then subjects that were not asked yet, then heartbeats, and last those
+without a route that were asked in vain, at `put_off_per_s` at the most: a meta server takes only so
+many new subjects of one address, and a flood that has to wait must not use up what others need.
+
 What is known outlives every connection: while there is no meta server, routes stay as they were. On
 a new connection every subject is asked anew, because the meta server pushes only what it was asked
 for there: at once those without a route, the others one by one over `resubscribe_s`.
@@ -16,7 +20,8 @@ do, two kinds of answers are *doubtful* where something else is known: one whose
 that of the last one believed for the subject (another meta server, behind the first), and one that
 names no groups at all, unless it is a push (QMQ's meta server answers so when its database fails,
 and never pushes). They are believed only once they have been all there was for `doubt_s`; meanwhile
-the subject is asked again and again. A timestamp of -2 (the subject is refused) changes no route.
+the subject is asked again and again. A timestamp of -2 (the subject is refused for good) changes no
+route: one without is *barred* until the meta server says otherwise.
 
 `MetaSession` speaks in requests and answers; `MetaDialogue` in frames, for shells that have
 nothing better to number their requests with.
@@ -124,6 +129,10 @@ class MetaSessionConfig:
     questions_max: int = 256
     """Unanswered questions at a time."""
 
+    put_off_per_s: float = 100.0
+    """Questions a second for subjects without a route that were asked in vain before. A meta server
+    takes 250 new subjects a second of one address by default: the rest is for those that come."""
+
     subjects_max: int = 200_000
     """Subjects at a time, about 400 bytes of memory each; further ones are not taken."""
 
@@ -185,15 +194,19 @@ class _Use(msgspec.Struct, gc=False, eq=False):
     """Refusals and time-outs in a row."""
     reason: str | None = None
     """Of the last refusal; None when it was answered since."""
+    is_barred: bool = False
+    """Whether it has no route because it is refused for good."""
     is_outstanding: bool = False
+    is_first: bool = False
+    """Whether it was put before the others that are urgent."""
 
 
 class MetaSession:
     """What one client asks of a meta server for its subjects, and what it was told.
 
     Invariants: a wanted subject of a connected session is outstanding, or in a slot, or among the
-    urgent, or still to come in the round of a new connection; at most `questions_max` subjects are
-    outstanding, and none without a connection.
+    urgent, the beats or those put off, or still to come in the round of a new connection; at most
+    `questions_max` subjects are outstanding, and none without a connection.
     """
 
     def __init__(
@@ -225,6 +238,13 @@ class MetaSession:
         self._unknown: dict[str, _Use] = {}
         """Those without an answer, in the order in which they were wanted."""
         self._urgent: deque[_Use] = deque()
+        """Those that were not asked on this connection, and are to be asked at once."""
+        self._beats: deque[_Use] = deque()
+        """Those with a route whose heartbeat is due."""
+        self._put_off: deque[_Use] = deque()
+        """Those without a route whose pause is over."""
+        self._put_off_at = -math.inf
+        """When the next of them may be asked."""
         self._slots: dict[int, list[_Use]] = {}
         self._ticks: list[int] = []
         """Heap of the keys of the slots."""
@@ -253,22 +273,33 @@ class MetaSession:
         """How many subjects are wanted."""
         return len(self._uses)
 
-    def want(self, subject: str, now: float) -> bool:
+    def want(self, subject: str, now: float, *, soon: bool = False) -> bool:
         """Keep the route of a subject; call it at each use of the subject, it is cheap.
 
-        Returns False, and does nothing, if there are `subjects_max` others already.
+        Returns False, and does nothing, if there are `subjects_max` others already. With `soon` a
+        subject that was not asked yet is asked before all others that were not.
         """
         use = self._uses.get(subject)
         if use is not None:
             use.wanted_at = now
+            if soon and use.route is None and use.connection != self._connection:
+                self._put_first(use)
             return True
         if len(self._uses) >= self.config.subjects_max:
             return False
         use = _Use(subject, now)
         self._uses[subject] = self._unknown[subject] = use
-        if self._is_connected:
+        if soon:
+            self._put_first(use)
+        elif self._is_connected:
             self._urgent.append(use)
         return True
+
+    def _put_first(self, use: _Use) -> None:
+        """Have a subject asked before the others that were not; it may be among these as well."""
+        if self._is_connected and not use.is_first:
+            use.is_first = True
+            self._urgent.appendleft(use)
 
     def drop(self, subject: str) -> None:
         """Forget a subject; nothing if it is not wanted."""
@@ -320,6 +351,11 @@ class MetaSession:
         use = self._uses.get(subject)
         return "" if use is None or use.reason is None else use.reason
 
+    def is_barred(self, subject: str) -> bool:
+        """Whether a subject has no route because the meta server refuses it for good."""
+        use = self._uses.get(subject)
+        return use is not None and use.is_barred
+
     def is_wanted(self, subject: str) -> bool:
         """Whether the route of a subject is kept."""
         return subject in self._uses
@@ -342,6 +378,7 @@ class MetaSession:
         self._is_connected = True
         self._connection += 1
         self._urgent = deque(self._unknown.values())
+        self._put_off.clear()
         self._round = list(self._uses.values())
         self._round_done = 0
         self._round_since = now
@@ -352,7 +389,11 @@ class MetaSession:
         for use in self._outstanding.values():
             use.is_outstanding = False
         self._outstanding.clear()
+        for use in self._urgent:
+            use.is_first = False
         self._urgent.clear()
+        self._beats.clear()
+        self._put_off.clear()
         self._slots.clear()
         self._ticks.clear()
         self._entries = 0
@@ -402,8 +443,10 @@ class MetaSession:
             at = oldest.asked_at + self.config.answer_timeout_s
         if len(self._outstanding) >= self.config.questions_max:
             return at
-        if self._urgent:
+        if self._urgent or self._beats:
             return -math.inf
+        if self._put_off:
+            at = min(at, self._put_off_at)
         if self._ticks:
             at = min(at, self._ticks[0] / _TICKS_PER_S)
         if self._round_done < len(self._round):
@@ -412,8 +455,26 @@ class MetaSession:
 
     def _next_use(self, now: float) -> _Use | None:
         """Take out what is to be asked next; it may turn out that it is not to be asked."""
+        use = self._next_due(now)
+        if use is not None:
+            return use
         if self._urgent:
-            return self._urgent.popleft()
+            use = self._urgent.popleft()
+            use.is_first = False
+            # One that somebody wanted soon may be there twice.
+            return _NOBODY if use.connection == self._connection else use
+        if self._beats:
+            use = self._beats.popleft()
+            return _NOBODY if use.tick >= 0 else use
+        if self._round_done < len(self._round) and now >= self._round_at(self._round_done):
+            return self._next_of_round()
+        if self._put_off and now >= self._put_off_at:
+            self._put_off_at = max(self._put_off_at, now - 1.0) + 1 / self.config.put_off_per_s
+            return self._put_off.popleft()
+        return None
+
+    def _next_due(self, now: float) -> _Use | None:
+        """Take out a subject whose time has come; only one in doubt is to be asked at once."""
         while self._ticks and now >= self._ticks[0] / _TICKS_PER_S:
             tick = self._ticks[0]
             slot = self._slots[tick]
@@ -425,18 +486,21 @@ class MetaSession:
             use = slot.pop()
             if use.tick == tick:
                 use.tick = -1
-                return use
+                if use.is_suspected and use.route is not None:
+                    return use
+                (self._put_off if use.route is None else self._beats).append(use)
             # Counts as looked at.
             return _NOBODY
-        if self._round_done < len(self._round) and now >= self._round_at(self._round_done):
-            use = self._round[self._round_done]
-            self._round_done += 1
-            if self._round_done == len(self._round):
-                self._round, self._round_done = [], 0
-            # Those without a route were urgent.
-            is_done = use.connection == self._connection or use.route is None
-            return _NOBODY if is_done else use
         return None
+
+    def _next_of_round(self) -> _Use:
+        use = self._round[self._round_done]
+        self._round_done += 1
+        if self._round_done == len(self._round):
+            self._round, self._round_done = [], 0
+        # Those without a route were urgent.
+        is_done = use.connection == self._connection or use.subject in self._unknown
+        return _NOBODY if is_done else use
 
     def _round_at(self, place: int) -> float:
         return self._round_since + self.config.resubscribe_s * place / len(self._round)
@@ -485,10 +549,7 @@ class MetaSession:
         was_asked = self._answered(use)
         self.counts.pushes += not was_asked
         if reply.timestamp_ms == REFUSED_TIMESTAMP:
-            self._note_refusal(use, "the meta server refuses the subject")
-            if was_asked:
-                self._pause(use, now)
-            return None
+            return self._bar(use, now, was_asked=was_asked)
         groups = self._usable_groups(reply.groups)
         before = use.route
         is_news = before is None or _places(before) != _places(groups)
@@ -502,11 +563,11 @@ class MetaSession:
             return None
         use.failures = 0
         use.reason = None
+        use.is_barred = False
         use.doubt_since = None
         use.not_before = -math.inf
         if was_asked:
-            span_s = self.config.heartbeat_s
-            self._schedule(use, now + span_s * (0.8 + 0.2 * self._chance.random()))
+            self._schedule_heartbeat(use, now)
         if is_news:
             use.suspicions = 0
             use.timestamp_ms = reply.timestamp_ms
@@ -563,6 +624,21 @@ class MetaSession:
             use.doubt_since = now
         return now < use.doubt_since + self.config.doubt_s
 
+    def _bar(self, use: _Use, now: float, *, was_asked: bool) -> str | None:
+        """Take it that a subject is refused for good; return it if that is news."""
+        self._note_refusal(use, "the meta server refuses the subject")
+        if use.route is not None:
+            if was_asked:
+                self._pause(use, now)
+            return None
+        if was_asked:
+            self._schedule_heartbeat(use, now)
+        if use.is_barred:
+            return None
+        use.is_barred = True
+        self._unknown.pop(use.subject, None)
+        return use.subject
+
     def _note_refusal(self, use: _Use, reason: str) -> None:
         self.counts.refusals += 1
         use.reason = reason[:REASON_LENGTH_MAX]
@@ -578,6 +654,9 @@ class MetaSession:
         return self._shared.setdefault(route, route)
 
     # Times.
+
+    def _schedule_heartbeat(self, use: _Use, now: float) -> None:
+        self._schedule(use, now + self.config.heartbeat_s * (0.8 + 0.2 * self._chance.random()))
 
     def _pause(self, use: _Use, now: float) -> None:
         """Ask again after a pause that grows with each failure."""

@@ -1,4 +1,4 @@
-"""Subjects: which ones a real-time broker takes, and which subject a retry belongs to."""
+"""Subjects: which ones are taken anywhere, and which subject a retry belongs to."""
 
 import re
 from typing import Final
@@ -8,6 +8,26 @@ from typing import Final
 _ILLEGAL: Final = re.compile(
     "[/\t\n\x0b\f\r \u0085\u1680\u2000-\u2006\u2008-\u200a\u2028\u2029\u205f\u3000]"
 )
+
+SUBJECT_BYTES_MAX: Final = 255
+"""Bytes of a real subject: a name that the tables of all databases can hold and find. QMQ's clients
+make none above 100 letters."""
+
+GROUP_BYTES_MAX: Final = 255
+"""Bytes of the consumer group in a retry subject."""
+
+SENT_SUBJECT_BYTES_MAX: Final = SUBJECT_BYTES_MAX + GROUP_BYTES_MAX + len("%DEAD_RETRY%%")
+"""Bytes of the longest subject that a client may send: that of a retry."""
+
+
+def subject_size_fault(subject: bytes) -> str | None:
+    """Say why a subject is too long for everybody, or None if it is not; a sentence for people."""
+    real = real_subject(subject)
+    if len(real) > SUBJECT_BYTES_MAX:
+        return f"a subject of {len(real)} bytes, at most {SUBJECT_BYTES_MAX}"
+    if len(subject) - len(real) > SENT_SUBJECT_BYTES_MAX - SUBJECT_BYTES_MAX:
+        return f"a retry subject whose consumer group has more than {GROUP_BYTES_MAX} bytes"
+    return None
 
 
 def subject_fault(subject: bytes) -> str | None:

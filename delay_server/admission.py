@@ -5,6 +5,7 @@
     too large, malformed, beyond the horizon, one too many,     5 BLOCK: is not sent again
     a flag of unknown meaning
     subject illegal or not allowed                              3 SUBJECT_NOT_ASSIGNED
+    subject seen for the first time, and too many of these are  6 STORE_ERROR: is sent again
 
 The CRC is looked at first, since nothing in an item with a wrong CRC can be believed. Neighbours of
 a refused item go on. An item whose delay bit is clear is due now; a due time in the past stays as
@@ -33,6 +34,7 @@ from delay_protocol import (
     FLAG_TAGS,
     FLAGS_KNOWN,
     ITEM_SIZE_MIN,
+    SENT_SUBJECT_BYTES_MAX,
     STR_SIZE_MAX,
     TAGS_MAX,
     IndivisibleBodyError,
@@ -40,6 +42,7 @@ from delay_protocol import (
     ItemScan,
     scan_items,
     subject_fault,
+    subject_size_fault,
     tags_are_text,
     walk_attributes,
 )
@@ -85,9 +88,6 @@ class AdmissionLimits:
     item_bytes_max: int = 1024 * 1024
     """An item with more bytes, its CRC and header included, is refused (code 5)."""
 
-    subject_bytes_max: int = 255
-    """A longer subject is refused (code 5). Retry subjects hold a subject and a group."""
-
     id_bytes_max: int = 255
     """An item with a longer message id is refused (code 5)."""
 
@@ -107,8 +107,6 @@ class AdmissionLimits:
     def __post_init__(self) -> None:
         if self.horizon_ms <= 0:
             raise ValueError("admission.horizon_ms must be positive")
-        if not 1 <= self.subject_bytes_max <= STR_SIZE_MAX:
-            raise ValueError(f"admission.subject_bytes_max must be 1 to {STR_SIZE_MAX}")
         if not 1 <= self.id_bytes_max <= STR_SIZE_MAX:
             raise ValueError(f"admission.id_bytes_max must be 1 to {STR_SIZE_MAX}")
         if self.request_items_max < 1:
@@ -117,7 +115,7 @@ class AdmissionLimits:
             raise ValueError("admission.attribute_bytes_max must be 0 to 65535")
         if self.attributes_max < 1:
             raise ValueError("admission.attributes_max must be positive")
-        room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - self.subject_bytes_max
+        room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - SENT_SUBJECT_BYTES_MAX
         if not ITEM_SIZE_MIN <= self.item_bytes_max <= room:
             raise ValueError(f"admission.item_bytes_max must be {ITEM_SIZE_MIN} to {room}")
 
@@ -139,6 +137,14 @@ class Admitted(NamedTuple):
     failures: list[Failure]
     """One for each message id of which an item was refused, even if another one was accepted."""
     count_refused: int = 0
+
+
+PutsOff = Callable[[bytes], str | None]
+"""Says why a legal subject has to come again later; None if it need not. That is not remembered."""
+
+
+def _puts_off_none(_subject: bytes) -> str | None:
+    return None
 
 
 def _divides(bodies: Sequence[bytes], starts: list[int]) -> bool:
@@ -167,6 +173,8 @@ class Admission:
     ) -> None:
         self._limits = limits
         self._subject_refusal = subject_refusal
+        self._puts_off: PutsOff = _puts_off_none
+        """Of the request at hand."""
         self.scan_items_max = 2 * limits.request_items_max
         """A request of more items is refused as a whole: nobody should scan further."""
         self._walk_above = min(limits.attribute_bytes_max, STR_SIZE_MAX, 4 * limits.attributes_max)
@@ -178,15 +186,23 @@ class Admission:
         self._subjects_refused: dict[bytes, str] = {}
 
     def admit(
-        self, body: bytes, now_ms: int, into: Intake, *, at_once_ms: int | None = None
+        self,
+        body: bytes,
+        now_ms: int,
+        into: Intake,
+        *,
+        at_once_ms: int | None = None,
+        puts_off: PutsOff | None = None,
     ) -> Admitted:
         """Put the acceptable items of a request's body into the intake and list the others.
 
         An item without a due time of its own is due at `at_once_ms`, or `now_ms` if not given.
+        `puts_off` is asked about subjects whose verdict is not remembered.
 
         Raise IndivisibleBodyError, and take nothing, if the body cannot be divided into items, or
         only into more than twice as many as a request may have.
         """
+        self._puts_off = puts_off or _puts_off_none
         scan = ItemScan()
         scan_items(body, scan, items_max=self.scan_items_max)
         count = len(scan.ids)
@@ -205,12 +221,20 @@ class Admission:
         )
         return Admitted(count, [])
 
-    def admit_together(self, bodies: Sequence[bytes], now_ms: int, into: Intake) -> bool:
+    def admit_together(
+        self,
+        bodies: Sequence[bytes],
+        now_ms: int,
+        into: Intake,
+        *,
+        puts_off: PutsOff | None = None,
+    ) -> bool:
         """Put all items of several requests into the intake if every one is flawless.
 
         Return False, and take nothing, if one is not, or looks as if it were not: then each request
         is to be admitted by itself. Several small requests cost little more than one.
         """
+        self._puts_off = puts_off or _puts_off_none
         joined = b"".join(bodies)
         scan = ItemScan()
         try:
@@ -362,13 +386,19 @@ class Admission:
         """Say why messages of a subject are refused, or None; remembers the verdict."""
         if subject in self._subjects_accepted:
             return None
-        if len(subject) > self._limits.subject_bytes_max:
-            limit = self._limits.subject_bytes_max
-            return _blocked(f"subject of {len(subject)} bytes, limit {limit}")
+        too_long = subject_size_fault(subject)
+        if too_long is not None:
+            return _blocked(too_long)
         refusal = self._subjects_refused.get(subject)
         if refusal is None:
             refusal = self._judge(subject)
-        return None if refusal is None else (ItemCode.SUBJECT_NOT_ASSIGNED, refusal)
+        if refusal is not None:
+            return ItemCode.SUBJECT_NOT_ASSIGNED, refusal
+        put_off = self._puts_off(subject)
+        if put_off is not None:
+            return ItemCode.STORE_ERROR, put_off
+        self._subjects_accepted.add(subject)
+        return None
 
     def _judge(self, subject: bytes) -> str | None:
         if len(self._subjects_accepted) + len(self._subjects_refused) >= _SUBJECTS_REMEMBERED:
@@ -376,7 +406,6 @@ class Admission:
         fault = subject_fault(subject)
         fault = self._subject_refusal(subject) if fault is None else f"illegal subject: {fault}"
         if fault is None:
-            self._subjects_accepted.add(subject)
             return None
         refusal = self._subjects_refused[subject] = f"message rejected: {fault}"
         return refusal

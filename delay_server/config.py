@@ -14,6 +14,7 @@ from typing import Self
 
 import msgspec
 
+from delay_protocol import SENT_SUBJECT_BYTES_MAX
 from delay_protocol.meta_session import MetaSessionConfig
 from delay_server.admission import DAY_MS, AdmissionLimits
 from delay_server.dead_letters import DeadConfig
@@ -99,10 +100,6 @@ class AdmissionConfig:
     item_bytes_max: int = 2 * MIB
     """Bytes of one message as on the wire. A larger one is refused for good."""
 
-    subject_bytes_max: int = 1024
-    """Bytes of a subject. A longer one is refused for good. Retry subjects hold a subject and the
-    name of a consumer group."""
-
     id_bytes_max: int = 1024
     """Bytes of a message id. A longer one is refused for good."""
 
@@ -137,7 +134,6 @@ class AdmissionConfig:
         return AdmissionLimits(
             horizon_ms=self.horizon_ms,
             item_bytes_max=self.item_bytes_max,
-            subject_bytes_max=self.subject_bytes_max,
             id_bytes_max=self.id_bytes_max,
             request_items_max=self.request_items_max,
         )
@@ -730,7 +726,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     @property
     def unrouted_max(self) -> int:
         """Subjects that may wait for want of a route at a time: their names stay in memory."""
-        name_bytes = self.admission.subject_bytes_max + SUBJECT_BYTES
+        name_bytes = SENT_SUBJECT_BYTES_MAX + SUBJECT_BYTES
         of_names = self.storage.subjects_bytes_max // name_bytes
         return max(min(self.routes.subjects_max // 2, of_names), 1)
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import structlog
 
 from delay_protocol.controls import Controls, SubjectRules
-from delay_server.lanes import NO_ROUTE, Lanes, Subjects
+from delay_server.lanes import BARRED, NO_ROUTE, Lanes, Subjects
 from delay_server.routes import SubjectRoutes
 from storage import Entries
 
@@ -159,7 +159,8 @@ class Gates:
             return routes
         kinds = self._kinds[rules]
         routes = np.where(kinds == _Kind.PAUSED, NO_ROUTE, routes).astype(np.int32)
-        limited = np.flatnonzero((kinds == _Kind.LIMITED) & (routes != NO_ROUTE))
+        leads = (routes != NO_ROUTE) & (routes != BARRED)
+        limited = np.flatnonzero((kinds == _Kind.LIMITED) & leads)
         if len(limited):
             keys = (rules[limited].astype(np.int64) << 32) + routes[limited]
             found, places = np.unique(keys, return_inverse=True)

@@ -25,7 +25,7 @@ from delay_server.admin_http import admin_routes
 from delay_server.dead_http import dead_routes
 from delay_server.guarding import Guard, peer_of
 from delay_server.metrics import ServerMetrics
-from delay_server.status import failing_checks, status_of
+from delay_server.status import failing_checks, status_of, warnings_of
 from delay_transport.access import Caller
 from delay_transport.http import METRICS_TYPE, json_response, make_application, serve_application
 
@@ -45,8 +45,10 @@ def application(server: "DelayServer") -> Starlette:
         return json_response({"live": True})
 
     async def readyz(_: Request) -> Response:
-        failing = failing_checks(server)
-        return json_response({"ready": not failing, "failing": failing}, 503 if failing else 200)
+        failing, warnings = failing_checks(server), warnings_of(server)
+        told = {"ready": not failing, "failing": failing}
+        told |= {"warnings": warnings} if warnings else {}
+        return json_response(told, 503 if failing else 200)
 
     async def status(_: Request, __: Caller) -> Response:
         return json_response(status_of(server))

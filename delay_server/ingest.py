@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 import trio
 
@@ -25,7 +26,7 @@ from delay_protocol import (
     encode_send_reply,
     scan_items,
 )
-from delay_server.admission import Admission, Failure
+from delay_server.admission import Admission, Failure, PutsOff
 from delay_server.intake import Intake
 from delay_transport import Clock, CloseReason, Connection, Wakeup
 
@@ -143,6 +144,8 @@ class Ingest:
         self.hello = b""
         """Set by the server when it knows who it is: what a HELLO is refused with, since whoever
         says it takes this for a broker."""
+        self.puts_off: Callable[[Connection, bytes], str | None] | None = None
+        """Set by the server where first-seen subjects may have to come again later."""
         self.counts = IngestCounts()
 
     # -- FrameHandler ------------------------------------------------------------------------
@@ -168,6 +171,9 @@ class Ingest:
     def closed(self, connection: Connection, reason: CloseReason) -> None:
         """Let held requests of the connection go when their time comes; nobody waits for them."""
 
+    def _puts_off_of(self, connection: Connection) -> PutsOff | None:
+        return None if self.puts_off is None else partial(self.puts_off, connection)
+
     @property
     def _refuses(self) -> bool:
         """Whether every append is refused with item code 4."""
@@ -183,7 +189,9 @@ class Ingest:
         size = sum(map(len, bodies))
         if size > _TOGETHER_BYTES_MAX:
             return False
-        if not self._admission.admit_together(bodies, self._clock.now_ms(), self._intake):
+        now_ms = self._clock.now_ms()
+        puts_off = self._puts_off_of(connection)
+        if not self._admission.admit_together(bodies, now_ms, self._intake, puts_off=puts_off):
             return False
         self.counts.requests += len(frames)
         connection.begin(len(frames), size)
@@ -212,7 +220,11 @@ class Ingest:
         try:
             # Due at once is due by the time that is trusted: a wall that leapt may be taken back.
             admitted = self._admission.admit(
-                frame.body, self._clock.now_ms(), self._intake, at_once_ms=self._trusted_ms()
+                frame.body,
+                self._clock.now_ms(),
+                self._intake,
+                at_once_ms=self._trusted_ms(),
+                puts_off=self._puts_off_of(connection),
             )
         except IndivisibleBodyError as error:
             self.counts.indivisible += 1

@@ -7,6 +7,7 @@ A *lane* is a number; in the sender lanes take turns. Which one a subject has:
     below base           those of gates (gates.py): what an operator has narrowed, and (base - 1)
                          what comes back from disk of subjects that belong in lane 0
     base + NO_ROUTE      while it has no route, or is paused: nothing leaves there
+    base + BARRED        while the meta server refuses it for good: dead letters are made of it
     base + route         that of all others which go to the same broker groups (routes.py)
 
 If more is to be held of a lane than its share, the messages beyond it are dropped, and their
@@ -31,8 +32,11 @@ import numpy.typing as npt
 from storage import Entries, NumberSet, each_once
 
 NO_ROUTE: Final = 0
-"""The route of subjects that have none or are paused; others are numbered from 1, and the lanes of
-gates are routes below it."""
+"""The route of subjects that have none or are paused; the lanes of gates are routes below it."""
+
+BARRED: Final = 1
+"""The route of subjects that will never have one; those that lead to broker groups are numbered
+from 2."""
 
 _NEVER: Final = 2**62
 
@@ -122,6 +126,10 @@ class Lanes:
         self._routes = routes
         self.base = limits.lanes_max + limits.gated_max + 2
         """The lane of the route 0."""
+        self.barred = self.base + BARRED
+        """The lane whose entries become dead letters."""
+        self.takes_barred = True
+        """Whether more of these are taken; else what is due of them waits on disk."""
         self.anywhere = -self.base
         """The route that leads to lane 0."""
         self.catching_up = self.base - 1
@@ -260,6 +268,16 @@ class Lanes:
             self._place(subjects[known].astype(np.uint32), coming=0)
 
     @property
+    def unrouted_max(self) -> int:
+        """How many subjects may wait for want of a route."""
+        return self._unrouted_max
+
+    @property
+    def is_full_of_unrouted(self) -> bool:
+        """Whether what is due of further subjects without a route has to be loaded anew later."""
+        return self._unrouted() >= self._unrouted_max
+
+    @property
     def has_room_for_unrouted(self) -> bool:
         """Whether half as many subjects as there may be wait for want of a route, at the most."""
         return self._unrouted() <= self._unrouted_max // 2
@@ -310,6 +328,8 @@ class Lanes:
 
     def share(self, room: int, lane: int) -> int:
         """Return how much may be held of a lane while there is room for `room` more of all."""
+        if lane == self.barred and not self.takes_barred:
+            return 0
         # Those of single subjects are few; with a least share each, routes could take all room.
         least = self._limits.lane_entries_min if lane <= self._limits.lanes_max else 1
         share = max(least, room // 2)
@@ -551,7 +571,7 @@ class Lanes:
 
     def _may_be_alone(self, routes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Say by which of these routes a subject may have a lane of its own."""
-        alone: npt.NDArray[np.bool_] = (routes > NO_ROUTE) | (routes == self.anywhere)
+        alone: npt.NDArray[np.bool_] = (routes > BARRED) | (routes == self.anywhere)
         return alone
 
     def _move(self, subject: int, lane: int) -> None:

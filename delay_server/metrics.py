@@ -245,6 +245,10 @@ class ServerMetrics:
         server, asked = self._server, routes.session.counts
         unrouted = server.lanes.unrouted(0)
         yield gauge("unrouted_subjects", "Waiting for a route.", unrouted.subjects)
+        places = server.lanes.unrouted_max
+        yield gauge("unrouted_subjects_max", "So many may at a time.", places)
+        if (new := server.new_subjects) is not None:
+            yield counter("subjects_put_off", "New subjects to come again.", new.put_off_count)
         messages = unrouted.messages + unrouted.forgotten
         yield gauge("unrouted_messages", "Due, on disk, without a route.", messages)
         now_ms = server.runtime.clock.now_ms()

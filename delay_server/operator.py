@@ -41,10 +41,12 @@ class Operator:
         executor: Executor,
         set_weights: Callable[[Mapping[str, float]], None],
         on_room: Callable[[], None],
+        on_barred: Callable[[Entries], None],
     ) -> None:
         """Have the controls that are stored hold from the start; nothing was offered yet.
 
-        on_room: there may be more room in the sender, and for what is held at all.
+        on_room: there may be more room in the sender, and for what is held at all. on_barred: for
+        what the meta server refuses for good.
         """
         self._store = store
         self._gates = gates
@@ -55,6 +57,7 @@ class Operator:
         self._executor = executor
         self._set_weights = set_weights
         self._on_room = on_room
+        self._on_barred = on_barred
         self._more = Wakeup()
         self._changing = trio.Lock()
         self._stops = False
@@ -206,7 +209,13 @@ class Operator:
     # -- metering ----------------------------------------------------------------------------
 
     def offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
-        """Give entries to the sender, or have them wait for the rate of their lane."""
+        """Give entries to the sender, or have them wait for the rate of their lane.
+
+        Those of subjects that are refused for good are given up.
+        """
+        if lane == self._lanes.barred:
+            self._on_barred(entries)
+            return
         narrow = self._gates.narrow(lane)
         if narrow is None or narrow.pattern not in self._gates.rates:
             self._sender.offer(entries, lane=lane, late=late)

@@ -24,7 +24,7 @@ import structlog
 from delay_protocol import BrokerGroupInfo
 from delay_protocol.controls import ControlsError, check_group_name
 from delay_protocol.meta_session import MetaSession, Standing
-from delay_server.lanes import NO_ROUTE, Lanes, Subjects
+from delay_server.lanes import BARRED, NO_ROUTE, Lanes, Subjects
 from delay_transport import AddressError, parse_address
 from sender import BrokerGroup
 from storage import Entries, each_once
@@ -92,9 +92,10 @@ class SubjectRoutes:
         self._numbers: dict[str, int] = {}
         self._route_of: dict[str, int] = {}
         """By name, of those that have one."""
-        self._ids: dict[tuple[str, ...], int] = {}
-        self._groups: dict[int, tuple[str, ...]] = {NO_ROUTE: ()}
-        self._subjects: dict[int, int] = {}
+        # Nobody's name is empty; the route of those that are barred stands for good.
+        self._ids: dict[tuple[str, ...], int] = {("",): BARRED}
+        self._groups: dict[int, tuple[str, ...]] = {NO_ROUTE: (), BARRED: ()}
+        self._subjects: dict[int, int] = {BARRED: 1}
         """How many names each route has."""
         self._free: list[int] = []
         self._masters: dict[str, str] = {}
@@ -120,6 +121,16 @@ class SubjectRoutes:
                 self._see(number)
             routes = self._route[subjects]
         return routes
+
+    def is_kept(self, subject: bytes) -> bool:
+        """Whether the route of a subject is known, or asked for."""
+        return self.session.is_wanted(subject.decode(errors="replace"))
+
+    def expect(self, subject: bytes) -> None:
+        """Ask for a subject of which messages arrive before those of others are asked for."""
+        name = subject.decode(errors="replace")
+        if self.session.want(name, self._now(), soon=True) and self.session.route(name) is None:
+            self._on_wanted()
 
     def _see(self, number: int) -> None:
         name = self._name_of(number).decode(errors="replace")
@@ -156,7 +167,8 @@ class SubjectRoutes:
         self._note_masters(groups)
         names = tuple(sorted({group.name for group in groups if group.name in self._masters}))
         before = self._route_of.get(name, NO_ROUTE)
-        route = self._id(names) if names else NO_ROUTE
+        nowhere = BARRED if self.session.is_barred(name) else NO_ROUTE
+        route = self._id(names) if names else nowhere
         if route != before:
             self.counts.changes += 1
             self._count(route, 1)
@@ -303,7 +315,7 @@ class SubjectRoutes:
     @property
     def routes(self) -> int:
         """How many different sets of groups there are."""
-        return len(self._ids)
+        return len(self._ids) - 1
 
 
 def _place_of(master: str) -> tuple[str, int]:

@@ -23,7 +23,7 @@ import numpy as np
 import structlog
 import trio
 
-from delay_protocol import BrokerState, ClientType, Hello, NodeRegister, encode_hello
+from delay_protocol import BrokerState, ClientType, Hello, ItemCode, NodeRegister, encode_hello
 from delay_protocol.controls import Controls
 from delay_protocol.meta_session import MetaSession
 from delay_server.admission import Admission
@@ -46,12 +46,14 @@ from delay_server.intake import Intake
 from delay_server.lanes import Lanes
 from delay_server.metering import Meters
 from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
+from delay_server.new_subjects import NewSubjects
 from delay_server.operator import CONTROLS_LANE, Operator
 from delay_server.out_of_wheel import OutOfWheel
 from delay_server.pace import Pacer, TrustedClock
 from delay_server.planned_stop import Phase, PlannedStop
 from delay_server.registration import Registration
 from delay_server.rereading import Rereading
+from delay_server.routes import SOURCE as META_SERVER
 from delay_server.routes import SubjectRoutes
 from delay_server.status import failing_checks
 from delay_server.wheel import Wheel
@@ -186,6 +188,8 @@ class DelayServer:
         """Stands, as what is below, when the data directory is open."""
         self.routes: SubjectRoutes | None = None
         """None where every message goes to any of the brokers in the settings."""
+        self.new_subjects: NewSubjects | None = None
+        """Likewise."""
         self.meta_routes: MetaRoutes | None = None
         self.listener: Server | None = None
         self.recovery: RecoverySummary | None = None
@@ -253,6 +257,8 @@ class DelayServer:
         reader = ItemReader(self.disk, self._damaged, may_try_again=self._may_try_again)
         if config.has_routes:
             self.routes = self._make_routes()
+            self.new_subjects = NewSubjects(self.routes, self.store.schedule.subjects.ids)
+            self.ingest.puts_off = self.new_subjects.refusal
         self.gates = Gates(
             name_of=self.store.schedule.subjects.names.__getitem__,
             routes=self.routes,
@@ -341,6 +347,7 @@ class DelayServer:
             executor=runtime.executor,
             set_weights=self._set_weights,
             on_room=self._room_has_grown,
+            on_barred=self._barred,
         )
         self.lanes.on_changed = self.operator.lanes_changed
         self.is_wired = True
@@ -622,6 +629,12 @@ class DelayServer:
         self.burying.give_up(entries, refusals, tries)
         self._bound_dead_letters()
 
+    def _barred(self, entries: Entries) -> None:
+        """Make dead letters of messages whose subjects the meta server refuses for good."""
+        code, at_ms = int(ItemCode.SUBJECT_NOT_ASSIGNED), self.runtime.clock.now_ms()
+        refusal = Refusal(META_SERVER, code, at_ms, 1)
+        self._given_up(entries, [refusal] * len(entries), [0] * len(entries))
+
     def _recorded(self, facts: FactBlock) -> None:
         """Take what records that were filed, and are durable, say about older messages."""
         self.crossing_off.add(facts)
@@ -637,6 +650,7 @@ class DelayServer:
     def _bound_dead_letters(self) -> None:
         count = self.dead_letters.pending + self.burying.count
         self.sender.gives_up = count < self.config.dead.pending_max
+        self.lanes.takes_barred = self.sender.gives_up
 
     async def tell_untold(self) -> None:
         """Make durable what a crash kept from becoming so, before anything is sent."""
@@ -800,11 +814,6 @@ class DelayServer:
     def connections(self) -> int:
         """Open connections of clients."""
         return self.listener.open_connections if self.listener is not None else 0
-
-    @property
-    def crowding(self) -> str:
-        """Why not every client that is connected can stay; empty if there are places."""
-        return self.listener.crowding if self.listener is not None else ""
 
     def follow_planned_stop(self) -> None:
         """Take and send messages, or not, as a planned stop has it."""

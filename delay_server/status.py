@@ -27,9 +27,13 @@ def failing_checks(server: "DelayServer") -> list[str]:
         failing.append(server.registration.reason)
     elif not server.is_open:
         failing.append("recovery has not finished")
-    failing += filter(None, [server.crowding])
-    if not server.is_wired:
-        return failing
+    if server.listener is not None and server.listener.fullness:
+        failing.append(server.listener.fullness)
+    return failing + _failing_parts(server) if server.is_wired else failing
+
+
+def _failing_parts(server: "DelayServer") -> list[str]:
+    failing = []
     if server.is_retired:
         failing.append("the group was retired: messages are refused, delivery goes on")
     if server.planned_stop.is_leaving:
@@ -38,7 +42,22 @@ def failing_checks(server: "DelayServer") -> list[str]:
         failing.append("free disk is below its floor: messages are refused, delivery goes on")
     if server.clock_held:
         failing.append(f"the clock is not trusted, delivery is held: {server.pacer.reason}")
+    if server.lanes.is_full_of_unrouted:
+        failing.append(
+            f"{server.lanes.unrouted_max} subjects wait for a route, which is the limit: further "
+            "ones without a route are late; subjects with a route are delivered"
+        )
     return failing
+
+
+def warnings_of(server: "DelayServer") -> list[str]:
+    """Return what is well enough for most producers, but not for all; empty if all is well."""
+    warnings = []
+    if server.listener is not None and server.listener.crowding:
+        warnings.append(server.listener.crowding)
+    if server.new_subjects is not None and server.new_subjects.puts_off:
+        warnings.append("new subjects are put off: a producer, or all of them, have sent too many")
+    return warnings
 
 
 def status_of(server: "DelayServer") -> dict[str, Any]:
@@ -51,6 +70,7 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "uptime_ms": now_ms - server.started_ms,
         "ready": not failing_checks(server),
         "failing": failing_checks(server),
+        "warnings": warnings_of(server),
         "listen": format_address(server.listener.address) if server.listener else None,
         "connections": server.connections,
         "accepted": taken.accepted,

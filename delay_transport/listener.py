@@ -107,18 +107,23 @@ class Server:
         return len(self._shared.crowds) + len(self._door)
 
     @property
+    def fullness(self) -> str:
+        """Say that all places are taken; empty if there are some left."""
+        most = self._limits.connections_max
+        if self.open_connections < most:
+            return ""
+        return f"all {most} connections are taken (listener.connections_max)"
+
+    @property
     def crowding(self) -> str:
-        """Why not everybody who is connected can stay; empty if there are places."""
-        limits = self._limits
-        if self.open_connections >= limits.connections_max:
-            return f"all {limits.connections_max} connections are taken (listener.connections_max)"
-        if trio.current_time() < self._crowded_at + _CROWDED_S:
-            return (
-                f"more than {limits.connections_per_address_max} connections come from one address "
-                "(listener.connections_per_address_max), or more than there are places: silent "
-                "ones are closed for new ones"
-            )
-        return ""
+        """Say that silent connections were closed for new ones of late; empty if none was."""
+        if trio.current_time() >= self._crowded_at + _CROWDED_S:
+            return ""
+        return (
+            f"more than {self._limits.connections_per_address_max} connections come from one "
+            "address (listener.connections_per_address_max), or more than there are places: silent "
+            "ones are closed for new ones"
+        )
 
     @property
     def at_door(self) -> int:

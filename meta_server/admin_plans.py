@@ -20,7 +20,15 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from delay_protocol import BrokerRole, BrokerState, Phase, real_subject, subject_fault
+from delay_protocol import (
+    SUBJECT_BYTES_MAX,
+    BrokerRole,
+    BrokerState,
+    Phase,
+    real_subject,
+    subject_fault,
+    subject_size_fault,
+)
 from delay_protocol.controls import Controls, ControlsError, GroupControl, SubjectControl
 from delay_protocol.node_controls import document_of
 from meta_server.admin_types import (
@@ -331,7 +339,7 @@ def set_read_only(desk: Desk, name: str, change: ReadOnlyChange) -> tuple[Change
         more = [UnsetReadOnly(setting)] if is_set and not change.read_only else []
         changed = replace(known, is_read_only=change.read_only)
         return _saved(desk, "broker-group.read-only", known, changed, *more)
-    check_subject(desk, "subject", change.subject)
+    check_subject("subject", change.subject)
     if is_set == change.read_only:
         return ()
     changes: list[Change] = [UnsetReadOnly(setting) if is_set else SetReadOnly(setting)]
@@ -467,16 +475,17 @@ def _check_free(registry: Registry, broker: Broker) -> None:
 # Subjects and routes
 
 
-def check_subject(desk: Desk, field: str, subject: str) -> None:
+def check_subject(field: str, subject: str) -> None:
     """Raise BadValueError unless a subject could be used, and is not a retry subject."""
-    limit = desk.registration.subject_bytes_max
     fault = subject_fault(subject.encode())
     if fault is not None:
         raise BadValueError(
             field=field, value=subject, allowed=f"no blanks and slashes: this {fault}"
         )
-    if len(subject.encode()) > limit:
-        raise BadValueError(field=field, value=subject, allowed=f"at most {limit} bytes")
+    if subject_size_fault(subject.encode()):
+        raise BadValueError(
+            field=field, value=subject, allowed=f"at most {SUBJECT_BYTES_MAX} bytes"
+        )
     real = real_subject(subject.encode()).decode()
     if real != subject:
         raise BadValueError(
@@ -497,7 +506,7 @@ def _entered_subject(desk: Desk, subject: str) -> list[Change]:
 
 def set_subject(desk: Desk, subject: str, wanted: SubjectSet) -> tuple[Change, ...]:
     """Enter a subject, or change its tag."""
-    check_subject(desk, "subject", subject)
+    check_subject("subject", subject)
     _check_printable("tag", wanted.tag)
     known = desk.registry.subjects.get(subject)
     check_version(f"the subject {subject}", wanted.version, known.version if known else 0)
@@ -553,7 +562,7 @@ def set_route(desk: Desk, name: str, wanted: RouteSet, *, is_prefix: bool) -> tu
     """Give a subject, or all subjects with a prefix, the route that an operator wants."""
     registry = desk.registry
     what = "prefix" if is_prefix else "subject"
-    check_subject(desk, what, name)
+    check_subject(what, name)
     check_groups(desk, "groups", wanted.groups)
     table = registry.prefixes if is_prefix else registry.routes
     known = table.get(name)

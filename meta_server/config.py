@@ -109,14 +109,6 @@ class ListenerConfig(ConnectionLimits):
 class RegistrationConfig:
     """What clients, brokers and nodes may register, and for how long they count as alive."""
 
-    subject_bytes_max: int = 255
-    """Bytes of a subject. One that is longer is refused. QMQ's clients make none above 100
-    letters."""
-
-    retry_subject_bytes_max: int = 1024
-    """Bytes of a subject as a client sends it: of a retry it holds the subject and the consumer
-    group."""
-
     client_text_bytes_max: int = 512
     """Bytes of a client id, a consumer group, an application or a room. A longer one is refused."""
 
@@ -200,7 +192,7 @@ class RegistrationConfig:
 
     def __post_init__(self) -> None:
         """Refuse limits under which nobody could register."""
-        require_at_least(self, 1, "subject_bytes_max", "client_text_bytes_max", "subjects_max")
+        require_at_least(self, 1, "client_text_bytes_max", "subjects_max")
         require_at_least(self, 1, "groups_max", "waiting_max", "commit_requests_max")
         require_at_least(self, 0.001, "new_subjects_per_second_max", "new_subjects_burst_seconds")
         if not 0 < self.new_subjects_address_share <= 1:
@@ -213,8 +205,6 @@ class RegistrationConfig:
         require_at_least(self, 1, "broker_answer_ms_max")
         require_at_least(self, 0, "node_end_ms")
         require_at_least(self, 10, "secret_look_ms")
-        if self.retry_subject_bytes_max < self.subject_bytes_max:
-            raise ValueError("retry_subject_bytes_max must be at least subject_bytes_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ from delay_protocol import (
 from delay_protocol.node_controls import decode_node_controls
 from delay_protocol.nodes import REASON_LENGTH_MAX
 from delay_transport import Clock, CloseReason, Connection, Dispatch
+from delay_transport.newcomers import Newcomers
 from meta_server.committing import Committing, Intent
 from meta_server.config import RegistrationConfig
 from meta_server.controls_telling import ControlsTelling
@@ -62,7 +63,6 @@ from meta_server.errors import MetaServerError, NotNowError, RefusedError, Store
 from meta_server.groups import Heard, acquire, plan_register, plan_silence
 from meta_server.liveness import Liveness
 from meta_server.model import Change, ClientKey, ClientSeen
-from meta_server.newcomers import Newcomers
 from meta_server.pushing import Pushing, Subscription, Use
 from meta_server.refusals import Refusals
 from meta_server.registry import NodeKey, Registry
@@ -129,6 +129,16 @@ class Liveliness:
     nodes: Liveness[NodeKey]
 
 
+def _newcomers(limits: RegistrationConfig) -> Newcomers:
+    """Return what admits new subjects by these limits."""
+    rate = limits.new_subjects_per_second_max
+    return Newcomers(
+        rate=rate,
+        burst=rate * limits.new_subjects_burst_seconds,
+        address=limits.new_subjects_address_share,
+    )
+
+
 class Handlers:
     """Answers requests. All methods are synchronous; what waits for the store is answered later."""
 
@@ -154,7 +164,7 @@ class Handlers:
         self._routing = routing
         self._limits = limits
         self._note_client = note_client
-        self._newcomers = Newcomers(limits)
+        self._newcomers = _newcomers(limits)
         self._credentials = credentials
         self._telling = telling
         self._speakers: dict[NodeKey, Connection] = {}
@@ -176,7 +186,7 @@ class Handlers:
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
         self._limits = limits
-        self._newcomers = Newcomers(limits)
+        self._newcomers = _newcomers(limits)
         self.refusals.remind_s = limits.remind_seconds
 
     def dispatch(self) -> Dispatch:
@@ -391,11 +401,7 @@ class Handlers:
                 raise RefusedError(
                     f"a name of {len(text.encode())} bytes, at most {limits.client_text_bytes_max}"
                 )
-        return routed_subject(
-            request.subject,
-            bytes_max=limits.subject_bytes_max,
-            retry_bytes_max=limits.retry_subject_bytes_max,
-        )
+        return routed_subject(request.subject)
 
     def _check_place(self) -> None:
         """Raise if there are too many subjects."""
@@ -407,7 +413,9 @@ class Handlers:
     def _admit_subject(self, connection: Connection) -> None:
         """Raise if there are too many subjects, or too many new ones at a time."""
         self._check_place()
-        self._newcomers.admit(connection.where, trio.current_time())
+        told = self._newcomers.refusal(trio.current_time(), address=connection.where)
+        if told is not None:
+            raise RefusedError(told)
 
     def _plan_route(self, subject: str) -> Sequence[Change]:
         return plan_route(self._registry, subject, self._routing, now_ms=self._clock.now_ms())

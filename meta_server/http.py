@@ -44,7 +44,7 @@ from meta_server.admin_types import ProblemDetail
 from meta_server.metrics import take
 from meta_server.openapi import document_json, page
 from meta_server.qmq_management import answer_management, answer_onoffline, done, failed
-from meta_server.status import failing_checks, status_of
+from meta_server.status import failing_checks, status_of, warnings_of
 
 if TYPE_CHECKING:
     from meta_server.config import HttpConfig
@@ -66,8 +66,10 @@ def application(server: "MetaServer") -> Starlette:
         return json_response({"live": True})
 
     async def readyz(_: Request) -> Response:
-        failing = failing_checks(server)
-        return json_response({"ready": not failing, "failing": failing}, 503 if failing else 200)
+        failing, warnings = failing_checks(server), warnings_of(server)
+        told = {"ready": not failing, "failing": failing}
+        told |= {"warnings": warnings} if warnings else {}
+        return json_response(told, 503 if failing else 200)
 
     async def status(request: Request) -> Response:
         try:

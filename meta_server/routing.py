@@ -34,6 +34,7 @@ from delay_protocol import (
     ClientType,
     real_subject,
     subject_fault,
+    subject_size_fault,
 )
 from meta_server.errors import RefusedError
 from meta_server.model import (
@@ -85,19 +86,17 @@ class RoutingLimits:
             raise ValueError(f"extend_after_ms must be at least 0, not {self.extend_after_ms}")
 
 
-def routed_subject(subject: str, *, bytes_max: int, retry_bytes_max: int) -> str:
-    """Return the subject that a (retry) subject is routed as; raise RefusedError if it is illegal.
+def routed_subject(subject: str) -> str:
+    """Return the subject that a (retry) subject is routed as.
 
-    `bytes_max` is for the real subject, `retry_bytes_max` for the text as it was sent.
+    Raises RefusedError if it is illegal or too long.
     """
     sent = subject.encode()
-    if len(sent) > retry_bytes_max:
-        raise RefusedError(f"a subject of {len(sent)} bytes, at most {retry_bytes_max}")
+    if too_long := subject_size_fault(sent):
+        raise RefusedError(too_long)
     real = real_subject(sent)
     if fault := subject_fault(real):
         raise RefusedError(f"an illegal subject: {fault}")
-    if len(real) > bytes_max:
-        raise RefusedError(f"a subject of {len(real)} bytes, at most {bytes_max}")
     return real.decode()
 
 

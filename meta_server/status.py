@@ -17,14 +17,20 @@ def failing_checks(server: "MetaServer") -> list[str]:
     failing = []
     if server.stopping:
         failing.append("the server is stopping")
-    if server.listener is not None and server.listener.crowding:
-        failing.append(server.listener.crowding)
+    if server.listener is not None and server.listener.fullness:
+        failing.append(server.listener.fullness)
     if not server.ready.is_set():
         failing.append("the store has not been loaded")
         return failing
     if server.committing.is_stale:
         failing.append("the store cannot be reached: known routes are served, nothing can change")
     return failing
+
+
+def warnings_of(server: "MetaServer") -> list[str]:
+    """Return what is well enough for most, but not for all; empty if all is well."""
+    crowding = "" if server.listener is None else server.listener.crowding
+    return [crowding] if crowding else []
 
 
 def status_of(server: "MetaServer") -> dict[str, Any]:

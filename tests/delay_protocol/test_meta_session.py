@@ -248,6 +248,48 @@ def test_a_refused_subject_keeps_the_route_it_had() -> None:
     assert asker.next_at() <= 62.1, "asked again after a pause"
 
 
+def test_a_subject_refused_for_good_is_barred_until_it_has_a_route() -> None:
+    asker = session()
+    asker.connected(0)
+    asker.want("a", 0)
+    assert subjects(asker.next_requests(0)) == ["a"]
+    assert asker.receive(answer("a", timestamp_ms=-2), 0) == "a"
+    assert (asker.standing("a"), asker.is_barred("a")) == (Standing.REFUSED, True)
+    assert asker.next_at() >= 48, "it is asked again at heartbeats only"
+    assert subjects(asker.next_requests(60)) == ["a"]
+    assert asker.receive(answer("a", timestamp_ms=-2), 60) is None
+    # Of a new connection it has its turn with those that have a route.
+    asker.connected(70)
+    assert asker.want("b", 70)
+    assert subjects(asker.next_requests(70)) == ["b", "a"]
+    assert asker.receive(answer("a", D1), 70) == "a"
+    assert (asker.route("a"), asker.is_barred("a")) == ((D1,), False)
+
+
+def test_who_is_new_does_not_wait_for_those_that_were_put_off() -> None:
+    asker = routed("known", config=replace(CALM, questions_max=1000, subjects_max=1000))
+    flood = [f"flood.{n}" for n in range(400)]
+    for name in flood:
+        asker.want(name, 0)
+    assert subjects(asker.next_requests(0, 1000)) == flood
+    for name in flood:
+        asker.refused(name, 0, "too many are new")
+    # A second's worth of them at the most, then as many as may be in the time.
+    assert len(asker.next_requests(2, 1000)) in {100, 101}
+    assert len(asker.next_requests(2.5, 1000)) in {50, 51}
+    asker.want("new", 2.5)
+    asker.want("sent just now", 2.5, soon=True)
+    asker.suspect("known", 2.5)
+    assert subjects(asker.next_requests(4.5, 3)) == ["known", "sent just now", "new"]
+    assert len(asker.next_requests(4.5, 1000)) in {100, 101}
+    # The same on a new connection, where all of them are new.
+    asker.connected(5)
+    asker.want("new", 5, soon=True)
+    assert subjects(asker.next_requests(5, 2)) == ["new", "flood.0"]
+    rest = subjects(asker.next_requests(5, 1000))
+    assert sorted(rest) == sorted([*flood[1:], "sent just now", "known"])
+
+
 def test_an_older_answer_does_not_replace_a_newer_one_until_it_is_all_there_is() -> None:
     asker = routed("a")
     assert asker.receive(answer("a", D2, timestamp_ms=999), 1) is None
@@ -688,7 +730,7 @@ class AnySession(RuleBasedStateMachine):
 
     @rule(name=NAMES, groups=GROUPS, timestamp_ms=st.sampled_from([-2, -1, 999, 1000, 1001, 5000]))
     def receive(self, name: str, groups: list[BrokerGroupInfo], timestamp_ms: int) -> None:
-        before = self.session.route(name)
+        before, was_barred = self.session.route(name), self.session.is_barred(name)
         changed = self.session.receive(answer(name, *groups, timestamp_ms=timestamp_ms), self.now)
         after = self.session.route(name)
         self.outstanding.pop(name, None)
@@ -698,7 +740,9 @@ class AnySession(RuleBasedStateMachine):
         if name not in self.wanted:
             assert (changed, after) == (None, None)
         elif timestamp_ms == -2:
-            assert (changed, after) == (None, before)
+            is_news = before is None and not was_barred
+            assert (changed, after) == (name if is_news else None, before)
+            assert self.session.is_barred(name) == (before is None)
         elif before is None:
             assert (changed, after) == (name, usable)
         else:

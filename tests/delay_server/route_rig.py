@@ -45,6 +45,7 @@ class ScriptedMeta:
         """Those of all other subjects; None: they are not answered."""
         self.states: dict[str, BrokerState] = {}
         self.refused: set[str] = set()
+        self.answer_after_s = 0.0
         self.asked: list[ClientRegister] = []
         self.asked_at: list[tuple[float, str]] = []
         self._told: dict[str, list[trio.abc.Stream]] = {}
@@ -108,6 +109,7 @@ class ScriptedMeta:
         told = self._told.setdefault(request.subject, [])
         if stream not in told:
             told.append(stream)
+        await trio.sleep(self.answer_after_s)
         async with self._sending:
             body = self._reply(request.subject)
             if body is not None:

@@ -39,7 +39,6 @@ VECTOR_3 = bytes.fromhex(
 LIMITS = AdmissionLimits(
     horizon_ms=10 * DAY_MS,
     item_bytes_max=200_000,
-    subject_bytes_max=40,
     id_bytes_max=30,
     request_items_max=50,
 )
@@ -105,7 +104,17 @@ REFUSED: dict[str, tuple[bytes, ItemCode, str]] = {
     "space": (raw_item(subject=b"a b"), ItemCode.SUBJECT_NOT_ASSIGNED, "' '"),
     "no subject": (raw_item(subject=b""), ItemCode.SUBJECT_NOT_ASSIGNED, "empty"),
     "subject not UTF-8": (raw_item(subject=b"\xff"), ItemCode.SUBJECT_NOT_ASSIGNED, "UTF-8"),
-    "subject too long": (raw_item(subject=b"s" * 41), ItemCode.BLOCK, "limit 40"),
+    "subject too long": (raw_item(subject=b"s" * 256), ItemCode.BLOCK, "256 bytes, at most 255"),
+    "retry subject too long": (
+        raw_item(subject=b"%RETRY%" + b"s" * 256 + b"%g"),
+        ItemCode.BLOCK,
+        "256 bytes, at most 255",
+    ),
+    "group of a retry too long": (
+        raw_item(subject=b"%RETRY%s%" + b"g" * 290),
+        ItemCode.BLOCK,
+        "more than 255 bytes",
+    ),
     "no id": (raw_item(message_id=b""), ItemCode.BLOCK, "empty"),
     "id not UTF-8": (raw_item(message_id=b"\xc3"), ItemCode.BLOCK, "UTF-8"),
     "id too long": (raw_item(message_id=b"i" * 31), ItemCode.BLOCK, "limit 30"),
@@ -161,7 +170,8 @@ ACCEPTED: dict[str, bytes] = {
     "due at the beginning of time": raw_item(create_ms=0, due_ms=0),
     "at the horizon": raw_item(due_ms=NOW + 10 * DAY_MS),
     "retry subject": raw_item(subject=b"%RETRY%a.b%group"),
-    "subject of the longest": raw_item(subject=b"s" * 40),
+    "subject of the longest": raw_item(subject=b"s" * 255),
+    "retry of the longest": raw_item(subject=b"%RETRY%" + b"s" * 255 + b"%" + b"g" * 255),
     "id of the longest": raw_item(message_id=b"i" * 30),
     "id beyond ASCII": raw_item(message_id="día".encode()),
     "low reliability": raw_item(flag=DELAY | 1),
@@ -452,15 +462,16 @@ def test_a_body_larger_than_a_batch_is_admitted_in_several() -> None:
 
 
 def test_the_largest_item_allowed_fits_into_a_batch() -> None:
-    limits = AdmissionLimits(item_bytes_max=4 * 1024 * 1024 - 1048 - 255, subject_bytes_max=255)
+    limits = AdmissionLimits(item_bytes_max=4 * 1024 * 1024 - 1048 - 523)
+    subject = b"%DEAD_RETRY%" + b"s" * 255 + b"%" + b"g" * 255
     value = attribute(b"k", b"v" * 32_000)
     body = value * 130
-    spare = limits.item_bytes_max - len(raw_item(subject=b"s" * 255, body=body)) - 4
-    item = raw_item(subject=b"s" * 255, body=body + attribute(b"", b"v" * spare))
+    spare = limits.item_bytes_max - len(raw_item(subject=subject, body=body)) - 4
+    item = raw_item(subject=subject, body=body + attribute(b"", b"v" * spare))
     assert len(item) == limits.item_bytes_max
     assert admit([item], Admission(limits))[1] == [item]
     with pytest.raises(ValueError, match="item_bytes_max"):
-        AdmissionLimits(item_bytes_max=limits.item_bytes_max + 1, subject_bytes_max=255)
+        AdmissionLimits(item_bytes_max=limits.item_bytes_max + 1)
 
 
 @pytest.mark.parametrize(
@@ -468,8 +479,6 @@ def test_the_largest_item_allowed_fits_into_a_batch() -> None:
     [
         lambda: AdmissionLimits(horizon_ms=0),
         lambda: AdmissionLimits(item_bytes_max=0),
-        lambda: AdmissionLimits(subject_bytes_max=0),
-        lambda: AdmissionLimits(subject_bytes_max=32_768),
         lambda: AdmissionLimits(id_bytes_max=40_000),
         lambda: AdmissionLimits(request_items_max=0),
         lambda: AdmissionLimits(attribute_bytes_max=70_000),

@@ -323,7 +323,7 @@ def test_what_waits_for_a_route_can_fill_neither_the_session_nor_the_names() -> 
     small = DelayServerConfig(
         node=NODE, brokers=BROKERS, storage=StorageConfig(subjects_bytes_max=2**20)
     )
-    assert small.unrouted_max == 2**20 // (1024 + 256)
+    assert small.unrouted_max == 2**20 // (523 + 256)
     few = DelayServerConfig(node=NODE, brokers=BROKERS, routes=RoutesConfig(subjects_max=1))
     assert few.unrouted_max == 1
 

@@ -22,6 +22,7 @@ from delay_server.server import DelayServer, serve
 from sender import CircuitState
 from tests.delay_server.dead_rig import bury
 from tests.delay_server.meta_stub import FakeMeta, meta_config
+from tests.delay_server.route_rig import RouteWorld
 from tests.delay_server.server_rig import (
     BROKER_PORT,
     HOST,
@@ -34,6 +35,8 @@ from tests.delay_server.server_rig import (
 VALUES = st.lists(
     st.floats(0, 200_000, allow_nan=False) | st.sampled_from(LATENESS_BUCKETS_S), max_size=50
 )
+
+ROUTED = "unrouted_subjects unrouted_subjects_max subjects_put_off_total"
 
 NAMES = """
     unreadable_files read_failures_total unread_messages
@@ -274,7 +277,13 @@ def test_every_metric_that_an_alert_names_is_there() -> None:
     assert [text.strip() for text, names in zip(expressions, named, strict=True) if not names] == [
         'up{job="delaywheel"} == 0\n  for: 1m'
     ]
-    assert {name.removesuffix("_bucket") for name in set().union(*named)} <= set(NAMES.split())
+    shown_names = {*NAMES.split(), *ROUTED.split()}
+    assert {name.removesuffix("_bucket") for name in set().union(*named)} <= shown_names
+
+
+async def test_a_node_with_routes_shows_what_alerts_about_new_subjects_ask_for() -> None:
+    async with RouteWorld().routing() as (server, _):
+        assert set(ROUTED.split()) <= set(figures_of(server))
 
 
 async def test_many_subjects_do_not_make_many_labels() -> None:

@@ -355,7 +355,6 @@ NOW_MS = 1_700_000_000_000
 _LIMITS = AdmissionLimits(
     horizon_ms=2 * DAY_MS,
     item_bytes_max=300,
-    subject_bytes_max=20,
     id_bytes_max=20,
     request_items_max=6,
     attribute_bytes_max=40,

@@ -178,7 +178,7 @@ async def test_a_huge_subject_is_refused_and_leaves_nothing_behind() -> None:
     refused = [line for line in lines if line["event"] == "refused"]
     assert {line["command"] for line in refused} == {"CLIENT_REGISTER"}
     assert [line["reason"] for line in refused] == [
-        "a subject of 30000 bytes, at most 1024",
+        "a subject of 30000 bytes, at most 255",
         "a subject of 300 bytes, at most 255",
         "a name of 5000 bytes, at most 512",
     ]

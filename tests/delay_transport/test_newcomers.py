@@ -2,32 +2,17 @@
 
 import pytest
 
-from meta_server.config import RegistrationConfig
-from meta_server.errors import RefusedError
-from meta_server.newcomers import ADDRESSES_MAX, Newcomers
+from delay_transport.newcomers import SOURCES_MAX, Newcomers
 
 
 def newcomers(*, share: float = 0.25) -> Newcomers:
     """Return what admits 40 at once and 10 a second."""
-    return Newcomers(
-        RegistrationConfig(
-            new_subjects_per_second_max=10,
-            new_subjects_burst_seconds=4,
-            new_subjects_address_share=share,
-        )
-    )
+    return Newcomers(rate=10, burst=40, address=share)
 
 
 def admitted(them: Newcomers, where: str, count: int, now: float) -> int:
     """Return how many of so many new subjects from there are admitted."""
-    found = 0
-    for _ in range(count):
-        try:
-            them.admit(where, now)
-        except RefusedError:
-            continue
-        found += 1
-    return found
+    return sum(them.refusal(now, address=where) is None for _ in range(count))
 
 
 def test_one_address_has_its_share_at_once_and_for_long() -> None:
@@ -63,12 +48,19 @@ def test_with_all_for_everybody_one_address_may_take_all() -> None:
 
 def test_addresses_are_forgotten_beyond_a_number_of_them() -> None:
     them = newcomers()
-    for number in range(3 * ADDRESSES_MAX):
+    for number in range(3 * SOURCES_MAX):
         admitted(them, f"a{number}", 1, number * 10.0)
-        assert len(them) <= ADDRESSES_MAX
+        assert len(them) <= SOURCES_MAX
 
 
-@pytest.mark.parametrize("share", [0, -1, 1.1, float("nan")])
-def test_a_share_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match="new_subjects_address_share"):
-        RegistrationConfig(new_subjects_address_share=share)
+def test_a_connection_has_a_share_of_that_of_its_address() -> None:
+    them = Newcomers(rate=10, burst=40, address=1 / 2, connection=1 / 4)
+
+    def ask(address: str, connection: str) -> str | None:
+        return them.refusal(0.0, address=address, connection=connection)
+
+    assert sum(ask("here", "one") is None for _ in range(100)) == 11
+    assert "from this connection" in str(ask("here", "one"))
+    assert sum(ask("here", f"c{number}") is None for number in range(100)) == 10
+    assert "from this address" in str(ask("here", "new"))
+    assert ask("there", "other") is None
