@@ -1,24 +1,48 @@
-"""How many subjects may be used for the first time: in all, and from one address."""
+"""Who may come into being: how many at a time, in all and from one address; and who waits.
 
-from collections import OrderedDict
+Subjects and groups that are new are admitted at a rate. Groups that an operator has to let in first
+wait: they are remembered in memory only, since brokers repeat what they say.
+"""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from typing import Final
 
 from delay_transport.leaky_bucket import LeakyBucket
-from meta_server.config import RegistrationConfig
-from meta_server.errors import RefusedError
+from meta_server.errors import NotNowError
+from meta_server.model import GroupKind
 
 ADDRESSES_MAX: Final = 1000
 """Addresses that are told apart; of more than that those that made no subject for longest begin
 anew."""
 
+NEW_GROUPS_PER_SECOND: Final = 2.0
+"""Groups a second that may come into being for long, so that one peer cannot take all places
+(`registration.groups_max`) before somebody sees it. Brokers that come too early are let in by a
+later heartbeat."""
+
+NEW_GROUPS_BURST_SECONDS: Final = 200.0
+"""Seconds' worth of them that may come at once: those of a large cluster whose store was lost."""
+
+NEW_GROUPS_ADDRESS_SHARE: Final = 0.125
+"""Part of both that one address may take: 50 groups at once, then one in 4 s."""
+
+WAITING_MAX: Final = 200
+"""Groups that wait for an operator at a time; what is beyond nobody would read."""
+
+WAITING_PER_ADDRESS_MAX: Final = 20
+"""The same of one address: so a flood from there hides nobody else."""
+
 
 class Newcomers:
-    """Admits subjects at the rate of the settings, of which one address has a share."""
+    """Admits what is new at a rate, of which one address has a share."""
 
-    def __init__(self, limits: RegistrationConfig) -> None:
-        self._rate = limits.new_subjects_per_second_max
-        self._size = self._rate * limits.new_subjects_burst_seconds
-        self._share = limits.new_subjects_address_share
+    def __init__(self, what: str, *, rate: float, burst_seconds: float, share: float) -> None:
+        """Admit `rate` a second; `what` they are goes behind `too many` in a refusal."""
+        self._what = what
+        self._rate = rate
+        self._size = rate * burst_seconds
+        self._share = share
         self._all = LeakyBucket(rate=self._rate, size=self._size)
         self._from: OrderedDict[str, LeakyBucket] = OrderedDict()
 
@@ -27,17 +51,15 @@ class Newcomers:
         return len(self._from)
 
     def admit(self, where: str, now: float) -> None:
-        """Count a new subject of a client from there; raise RefusedError if it is too early.
+        """Count a newcomer from there; raise NotNowError if it is too early.
 
         What is refused is not counted, and takes nothing from others.
         """
         own = self._from.get(where)
         if own is not None and own.seconds_until_room(now):
-            raise RefusedError(
-                "too many subjects are used for the first time from this address; try again later"
-            )
+            raise NotNowError(f"too many {self._what} from this address; try again later")
         if self._all.seconds_until_room(now):
-            raise RefusedError("too many subjects are used for the first time; try again later")
+            raise NotNowError(f"too many {self._what}; try again later")
         if own is None:
             own = self._from[where] = LeakyBucket(
                 rate=self._rate * self._share, size=self._size * self._share
@@ -47,3 +69,75 @@ class Newcomers:
         self._from.move_to_end(where)
         own.pour(now, 1)
         self._all.pour(now, 1)
+
+
+def new_groups() -> Newcomers:
+    """Return what admits groups."""
+    return Newcomers(
+        "groups are new",
+        rate=NEW_GROUPS_PER_SECOND,
+        burst_seconds=NEW_GROUPS_BURST_SECONDS,
+        share=NEW_GROUPS_ADDRESS_SHARE,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitingGroup:
+    """A group that speaks, and that an operator has to let in."""
+
+    name: str
+    kind: GroupKind
+    address: str
+    """host:port that it gives as its own."""
+    where: str
+    """The IP address from which it speaks."""
+    is_node: bool
+    """Whether it is one of our delay servers: its record says whose the group's address is."""
+    since: float
+    """When it spoke first; in seconds of a clock that is never set."""
+    heard: float
+    """When it spoke last, by the same clock."""
+
+
+class WaitingGroups:
+    """Groups that an operator has to let in; one that falls silent is forgotten."""
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._groups: dict[str, WaitingGroup] = {}
+
+    def note(self, group: WaitingGroup) -> bool:
+        """Have a group wait; say whether it is a new one.
+
+        Raises NotNowError if too many wait, or another one waits under its name.
+        """
+        self.all(group.heard)
+        known = self._groups.get(group.name)
+        if known is not None:
+            if (known.kind, known.where) != (group.kind, group.where):
+                raise NotNowError(f"{group.name} waits to be let in, from another address")
+            known.address, known.heard = group.address, group.heard
+            return False
+        froms = Counter(other.where for other in self._groups.values())
+        if len(self._groups) >= WAITING_MAX or froms[group.where] >= WAITING_PER_ADDRESS_MAX:
+            raise NotNowError(
+                "too many groups wait for an operator: have this one added by "
+                f"`delaywheel admin broker-group add {group.name}`"
+            )
+        self._groups[group.name] = group
+        return True
+
+    def get(self, name: str) -> WaitingGroup | None:
+        """Return one that waits, if it does."""
+        return self._groups.get(name)
+
+    def forget(self, name: str) -> None:
+        """Have one wait no longer."""
+        self._groups.pop(name, None)
+
+    def all(self, now: float) -> list[WaitingGroup]:
+        """Return those that wait, in the order in which they came."""
+        for name, group in list(self._groups.items()):
+            if now - group.heard >= self._timeout_s:
+                del self._groups[name]
+        return list(self._groups.values())

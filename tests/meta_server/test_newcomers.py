@@ -9,13 +9,7 @@ from meta_server.newcomers import ADDRESSES_MAX, Newcomers
 
 def newcomers(*, share: float = 0.25) -> Newcomers:
     """Return what admits 40 at once and 10 a second."""
-    return Newcomers(
-        RegistrationConfig(
-            new_subjects_per_second_max=10,
-            new_subjects_burst_seconds=4,
-            new_subjects_address_share=share,
-        )
-    )
+    return Newcomers("are new", rate=10, burst_seconds=4, share=share)
 
 
 def admitted(them: Newcomers, where: str, count: int, now: float) -> int:
