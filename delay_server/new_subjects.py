@@ -46,7 +46,11 @@ class NewSubjects:
         self._known = known
         self._put_off_at: float | None = None
         self._newcomers = Newcomers(
-            rate=RATE, burst=BURST, address=ADDRESS_SHARE, connection=CONNECTION_SHARE
+            "subjects are used for the first time",
+            rate=RATE,
+            burst=BURST,
+            address=ADDRESS_SHARE,
+            connection=CONNECTION_SHARE,
         )
 
     @property

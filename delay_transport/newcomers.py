@@ -1,4 +1,4 @@
-"""How many subjects may be used for the first time: in all, and of one address or connection."""
+"""How many subjects or groups may be new: in all, and of one address or connection."""
 
 from collections import OrderedDict
 from typing import Final
@@ -11,12 +11,14 @@ begin anew."""
 
 
 class Newcomers:
-    """Admits subjects at a rate, and so many at once after a quiet time; each source has a share.
+    """Admits what is new at a rate, and so many at once after a quiet time; sources have shares.
 
     Kinds of sources are named by `shares`: `address=0.25` leaves the rest to other addresses.
     """
 
-    def __init__(self, *, rate: float, burst: float, **shares: float) -> None:
+    def __init__(self, what: str, *, rate: float, burst: float, **shares: float) -> None:
+        """Admit `rate` a second; `what` they are goes behind `too many` in a refusal."""
+        self._what = what
         self._rate = rate
         self._burst = burst
         self._shares = shares
@@ -37,12 +39,9 @@ class Newcomers:
         for kind, source in sources.items():
             own = self._from[kind].get(source)
             if own is not None and own.seconds_until_room(now):
-                return (
-                    f"too many subjects are used for the first time from this {kind}; "
-                    "try again later"
-                )
+                return f"too many {self._what} from this {kind}; try again later"
         if self._all.seconds_until_room(now):
-            return "too many subjects are used for the first time; try again later"
+            return f"too many {self._what}; try again later"
         for kind, source in sources.items():
             known = self._from[kind]
             own = known.get(source)

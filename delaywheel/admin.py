@@ -328,6 +328,41 @@ def replace_group(session: Session, *, name: str, address: str, version: int | N
     _show(session, session.ask("PATCH", "broker-groups", name, body=body))
 
 
+@broker_group.command("approve", short_help="Let a broker group in that waits.")
+@click.argument("name")
+@click.option("--address", metavar="HOST:PORT", help="Only if this is where its master is.")
+@_json_option
+def approve_group(session: Session, *, name: str, **body: object) -> None:
+    """Let in a broker group that waits: `delaywheel topology` shows those that do.
+
+    One that is known already counts as entered from then on: it may be added to routes that are
+    there, and it is not forgotten when it is silent for long.
+
+    \b
+    Examples:
+      delaywheel admin broker-group approve broker1 --address 10.0.0.1:20881
+    """
+    _show(session, session.ask("POST", "broker-groups", name, "approve", body=body))
+
+
+@broker_group.command("remove", short_help="Remove one that is not in use.")
+@click.argument("name")
+@click.option("--lose-messages", is_flag=True, help="Although what lies in it would reach nobody.")
+@_version
+@_json_option
+def remove_group(session: Session, *, name: str, **query: object) -> None:
+    """Remove a broker group that is off-line, or retired, and silent; its name is free then.
+
+    It leaves the routes that the meta server chose. Where an operator has routed something to it,
+    entered a broker of it, or not given up its delay servers, that is to be changed first.
+
+    \b
+    Examples:
+      delaywheel admin broker-group remove broker1
+    """
+    _show(session, session.ask("DELETE", "broker-groups", name, query=query))
+
+
 @broker_group.command("retire", short_help="Have it routed to nobody any more.")
 @click.argument("name")
 @click.option("--lose-messages", is_flag=True, help="Although what lies in it would reach nobody.")

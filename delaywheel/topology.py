@@ -195,6 +195,7 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
     return Group(
         *warnings,
         _table("broker groups", list(_group_rows(found))),
+        *_waiting(found),
         _table("delay servers", list(_node_rows(found))),
         Text(""),
         counts,
@@ -234,6 +235,24 @@ def _group_rows(found: Json) -> Iterator[dict[str, str]]:
                 name.replace("_", "-") for name in ("static", "read_only", "retired") if group[name]
             ),
         }
+
+
+def _waiting(found: Json) -> Iterator[Any]:
+    """Yield what shows the groups that an operator has to let in, if there are any."""
+    if rows := found.get("waiting"):
+        yield _table(
+            "groups that wait for an operator",
+            [
+                {
+                    "name": row["name"],
+                    "kind": row["kind"],
+                    "address": row["address"],
+                    "speaks from": row["speaks_from"],
+                    "for": format_value("_seconds", math.floor(row["waits_seconds"])),
+                }
+                for row in rows
+            ],
+        )
 
 
 def _node_rows(found: Json) -> Iterator[dict[str, str]]:

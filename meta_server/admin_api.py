@@ -73,6 +73,7 @@ from meta_server.admin_plans import (
 )
 from meta_server.admin_types import (
     Answer,
+    Approval,
     AuditPage,
     AuditQuery,
     AuditShown,
@@ -118,6 +119,7 @@ from meta_server.admin_types import (
     ReadOnlyChange,
     ReadOnlys,
     ReadOnlyShown,
+    RemovalQuery,
     Request,
     Restoration,
     Retirement,
@@ -309,6 +311,24 @@ async def change_broker_group(
     """Change a broker group: the address of its master, weight, tag, further attributes, state."""
     name = call.path.name
     return await _change_group(call, name, lambda desk: change_group(desk, name, call.body))
+
+
+@_operation("POST", "/broker-groups/{name}/approve")
+async def approve_broker_group(call: Call[NamePath, NoQuery, Approval]) -> BrokerGroupShown:
+    """Let in a broker group that waits, or have one that is known count as entered."""
+    name, server = call.path.name, call.server
+    await server.administration.approve_group(call.actor, name, address=call.body.address)
+    return show_group(server, group_named(server.registry, name))
+
+
+@_operation("DELETE", "/broker-groups/{name}")
+async def remove_broker_group(call: Call[NamePath, RemovalQuery, None]) -> Done:
+    """Remove a broker group that is not in use; it leaves the routes that were chosen."""
+    name, query = call.path.name, call.query
+    await call.server.administration.remove_group(
+        call.actor, name, version=query.version, lose_messages=query.lose_messages
+    )
+    return Done(changed=True)
 
 
 @_operation("POST", "/broker-groups/{name}/retire")

@@ -48,7 +48,10 @@ from meta_server.config import AdminConfig, RegistrationConfig
 from meta_server.errors import BadValueError, NotFoundError, RefusedError, StateError
 from meta_server.groups import addresses_of, check_address, check_name, check_place
 from meta_server.model import (
+    ENTERED,
     EVERY,
+    OWN_EXT,
+    SPOKE,
     STATIC,
     Audit,
     AuditEntry,
@@ -63,6 +66,8 @@ from meta_server.model import (
     OfflineState,
     ReadOnlySetting,
     RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
     RemoveDelayNode,
     RemoveRoute,
     RemoveSubject,
@@ -83,6 +88,10 @@ from meta_server.model import (
     UnsetReadOnly,
 )
 from meta_server.registry import Registry
+from meta_server.waiting_groups import WaitingGroup
+
+ITSELF: Final = "(meta server)"
+"""What the audit calls the meta server where nobody asked it; no token has parentheses."""
 
 BROKERS_PER_GROUP_MAX: Final = 3
 """Brokers that may be entered for one group, as in QMQ."""
@@ -138,6 +147,7 @@ class Desk:
             target=target,
             before=_as_json(before),
             after=_as_json(after),
+            by_node=self.actor == ITSELF,
         )
         return (Audit(entry),)
 
@@ -195,8 +205,7 @@ def add_group(desk: Desk, new: BrokerGroupNew) -> tuple[Change, ...]:
     _check_printable("tag", new.tag)
     if new.name in registry.groups:
         raise StateError(f"there is a broker group {new.name} already: change it instead")
-    if len(registry.groups) >= desk.registration.groups_max:
-        raise StateError(f"there are {len(registry.groups)} broker groups, which is the limit")
+    _check_count(desk)
     static = bool(new.address) if new.static is None else new.static
     if static and not new.address:
         raise BadValueError(
@@ -209,7 +218,7 @@ def add_group(desk: Desk, new: BrokerGroupNew) -> tuple[Change, ...]:
         master=new.address,
         state=BrokerState.RW if new.address else BrokerState.NRW,
         tag=new.tag,
-        ext=_ext_of(new.ext, static=static),
+        ext=_ext_of(new.ext, {ENTERED: "true"}, static=static),
         weight=new.weight,
         updated_ms=desk.now_ms,
     )
@@ -218,15 +227,103 @@ def add_group(desk: Desk, new: BrokerGroupNew) -> tuple[Change, ...]:
     return desk.audited("broker-group.add", new.name, [SaveBrokerGroup(group)], after=group)
 
 
-def _ext_of(ext: Mapping[str, str], *, static: bool) -> dict[str, str]:
-    if STATIC in ext:
-        raise BadValueError(
-            field=f"ext.{STATIC}", value=ext[STATIC], allowed="give `static` as a field of its own"
+def _check_count(desk: Desk) -> None:
+    count = len(desk.registry.groups)
+    if count >= desk.registration.groups_max:
+        raise StateError(
+            f"there are {count} broker groups, which is the limit (registration.groups_max): "
+            "remove one that is not used (broker-group remove)"
         )
+
+
+def _ext_of(ext: Mapping[str, str], own: Mapping[str, str], *, static: bool) -> dict[str, str]:
+    """Return what an operator gives, with what is ours."""
     for name, value in ext.items():
+        if name in OWN_EXT:
+            raise BadValueError(
+                field=f"ext.{name}", value=value, allowed="another name: this one is the server's"
+            )
         _check_printable("ext", name)
         _check_printable(f"ext.{name}", value)
-    return {**ext, STATIC: "true"} if static else dict(ext)
+    return {**ext, **own, STATIC: "true"} if static else {**ext, **own}
+
+
+def approve_group(
+    desk: Desk, name: str, waiting: WaitingGroup | None, *, address: str | None
+) -> tuple[Change, ...]:
+    """Let in a group that waits, or count one that is known as entered.
+
+    `address` is what it must give as its own, if that matters.
+    """
+    known = desk.registry.groups.get(name)
+    if known is None and waiting is None:
+        raise NotFoundError(f"no broker group {name!a} waits to be let in, and none is known")
+    found = known.master if known is not None else waiting.address if waiting is not None else ""
+    if address not in {None, found}:
+        raise StateError(f"{name} is at {found}, not at {address}")
+    if known is not None:
+        return _saved(
+            desk, "broker-group.approve", known, replace(known, ext={**known.ext, ENTERED: "true"})
+        )
+    assert waiting is not None
+    _check_count(desk)
+    group = BrokerGroup(
+        name=name,
+        kind=waiting.kind,
+        # Which of several delay servers of ours is the master their record will say.
+        master="" if waiting.is_node else waiting.address,
+        ext={ENTERED: "true", SPOKE: waiting.where},
+        updated_ms=desk.now_ms,
+    )
+    return desk.audited("broker-group.approve", name, [SaveBrokerGroup(group)], after=group)
+
+
+def remove_group(
+    desk: Desk,
+    name: str,
+    *,
+    is_heard: bool,
+    routes: int,
+    version: int | None,
+    lose_messages: bool,
+) -> tuple[Change, ...]:
+    """Remove a broker group that is not in use; `routes` lead to it that the meta server chose."""
+    registry = desk.registry
+    known = group_named(registry, name)
+    check_version(f"the broker group {name}", version, known.version)
+    delay_group = registry.delay_groups.get(name)
+    if is_heard:
+        raise StateError(f"{name} speaks: stop it, and wait for the time-out")
+    if known.state is not BrokerState.NRW and not known.is_retired:
+        raise StateError(f"{name} takes messages: retire it first")
+    if registry.brokers_in(name):
+        raise StateError(f"brokers are entered for {name}: remove those first")
+    if delay_group is not None and (
+        registry.nodes_in(delay_group.cluster, name) or delay_group.record.in_sync
+    ):
+        raise StateError(f"{name} has delay servers: give those up first")
+    if routes and not (known.is_retired or lose_messages):
+        raise StateError(
+            f"{routes} subjects are routed to {name}, and what lies in it would reach nobody: "
+            "retire it first, or say that messages may be lost"
+        )
+    changes: list[Change] = [RemoveBrokerGroup(known)]
+    changes += [UnsetReadOnly(row) for row in registry.read_only if row.group == name]
+    if delay_group is not None:
+        changes.append(RemoveDelayGroup(delay_group))
+    return desk.audited("broker-group.remove", name, changes, before=known)
+
+
+def leave_route(desk: Desk, subject: str, group: str) -> tuple[Change, ...]:
+    """Take a group out of the route of a subject, which goes on being the meta server's."""
+    known = desk.registry.routes.get(subject)
+    if known is None or not known.is_chosen or group not in known.groups:
+        return ()
+    groups = tuple(other for other in known.groups if other != group)
+    if not groups:
+        return desk.audited("route.remove", subject, [RemoveRoute(known)], before=known)
+    route = replace(known, groups=groups, version=known.version + 1)
+    return desk.audited("route.reduce", subject, [SaveRoute(route)], before=known, after=route)
 
 
 def _check_master(registry: Registry, group: BrokerGroup) -> None:
@@ -259,11 +356,15 @@ def change_group(desk: Desk, name: str, change: BrokerGroupChange) -> tuple[Chan
     check_version(f"the broker group {name}", change.version, known.version)
     is_static = STATIC in known.ext if change.static is UNSET else change.static
     given = (
-        {key: value for key, value in known.ext.items() if key != STATIC}
+        {key: value for key, value in known.ext.items() if key not in OWN_EXT}
         if change.ext is UNSET
         else change.ext
     )
-    changed = replace(known, ext=_ext_of(given, static=is_static))
+    own = {key: value for key, value in known.ext.items() if key in {ENTERED, SPOKE}}
+    if change.address not in {UNSET, known.master}:
+        # Who spoke for the old place does not for the new one.
+        own.pop(SPOKE, None)
+    changed = replace(known, ext=_ext_of(given, own, static=is_static))
     if change.address is not UNSET:
         if not change.address:
             raise BadValueError(field="address", value="", allowed="host:port of its master")
@@ -291,10 +392,15 @@ def change_group(desk: Desk, name: str, change: BrokerGroupChange) -> tuple[Chan
 def _saved(
     desk: Desk, action: str, known: BrokerGroup, changed: BrokerGroup, *more: Change
 ) -> tuple[Change, ...]:
-    """Save a broker group if it has changed, beside `more`."""
+    """Save a broker group if it has changed, beside `more`; it counts as entered from then on."""
     changes: list[Change] = list(more)
     if changed != known:
-        changed = replace(changed, updated_ms=desk.now_ms, version=known.version + 1)
+        changed = replace(
+            changed,
+            ext={**changed.ext, ENTERED: "true"},
+            updated_ms=desk.now_ms,
+            version=known.version + 1,
+        )
         changes.append(SaveBrokerGroup(changed))
     return desk.audited(action, known.name, changes, before=known, after=changed)
 

@@ -200,6 +200,15 @@ class VersionQuery(Request, frozen=True, kw_only=True):
     """The version that it must have; without it whatever is there is removed."""
 
 
+class RemovalQuery(Request, frozen=True, kw_only=True):
+    """What is expected to be there, and what may be lost."""
+
+    version: Version | None = None
+    """The version that it must have; without it whatever is there is removed."""
+    lose_messages: bool = False
+    """Remove it although subjects are routed to it, and what lies in it would reach nobody."""
+
+
 class GiveUpQuery(Request, frozen=True, kw_only=True):
     """What may be lost."""
 
@@ -255,6 +264,9 @@ class BrokerGroupShown(Answer, frozen=True, kw_only=True):
     """Further attributes."""
     static: bool
     """It never registers: its state is what an operator said."""
+    entered: bool
+    """An operator added, approved or changed it, or entered a broker of it. Others join no route
+    that is there, and are forgotten when they are silent for long."""
     read_only: bool
     """It is taken from all producers."""
     retired: bool
@@ -326,6 +338,13 @@ class Retirement(Request, frozen=True, kw_only=True):
     """The version that it must have."""
     lose_messages: bool = False
     """Retire it although what lies in it would reach nobody."""
+
+
+class Approval(Request, frozen=True, kw_only=True):
+    """A broker group that waits is to be let in."""
+
+    address: Text | None = None
+    """host:port that it must give as its own; without it whatever it gives."""
 
 
 class Restoration(Request, frozen=True, kw_only=True):
@@ -953,6 +972,21 @@ class AuditPage(Answer, frozen=True, kw_only=True):
     """What to give as `before` for the next page; null: this is the last."""
 
 
+class WaitingGroupShown(Answer, frozen=True, kw_only=True):
+    """A broker group, or delay group, that registers and that nobody has let in."""
+
+    name: str
+    """Its name."""
+    kind: Kind
+    """normal: hands messages to consumers at once; delay: keeps them until they are due."""
+    address: str
+    """host:port that it gives as its own."""
+    speaks_from: str
+    """The IP address from which it speaks; of IPv6 the network."""
+    waits_seconds: float
+    """Seconds since it spoke first."""
+
+
 class Topology(Answer, frozen=True, kw_only=True):
     """Everything at a glance."""
 
@@ -966,6 +1000,8 @@ class Topology(Answer, frozen=True, kw_only=True):
     """What is missing, if not."""
     broker_groups: list[BrokerGroupShown]
     """All groups."""
+    waiting: list[WaitingGroupShown]
+    """Groups that no operator has let in yet; they serve nobody."""
     delay_groups: list[DelayGroupShown]
     """All groups of delay servers that register here."""
     routes: RouteSummary

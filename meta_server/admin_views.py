@@ -37,9 +37,11 @@ from meta_server.admin_types import (
     SubjectShown,
     Topology,
     UnservedShown,
+    WaitingGroupShown,
 )
 from meta_server.errors import BadValueError
 from meta_server.model import (
+    OWN_EXT,
     STATIC,
     Broker,
     BrokerGroup,
@@ -220,8 +222,9 @@ def show_group(server: "MetaServer", group: BrokerGroup) -> BrokerGroupShown:
         heard_seconds_ago=_seconds_since(server, server.heard.groups.heard_at(group.name)),
         tag=group.tag,
         weight=group.weight,
-        ext={name: value for name, value in group.ext.items() if name != STATIC},
+        ext={name: value for name, value in group.ext.items() if name not in OWN_EXT},
         static=STATIC in group.ext,
+        entered=server.registry.is_entered(group.name),
         read_only=group.is_read_only or server.registry.is_read_only("*", group.name),
         retired=group.is_retired,
         version=group.version,
@@ -510,6 +513,16 @@ async def topology_of(server: "MetaServer") -> Topology:
         ready=not failing,
         failing=failing,
         broker_groups=groups,
+        waiting=[
+            WaitingGroupShown(
+                name=group.name,
+                kind=cast("Kind", group.kind.name.lower()),
+                address=group.address,
+                speaks_from=group.where,
+                waits_seconds=round(server.now() - group.since, 3),
+            )
+            for group in server.handlers.waiting.all(server.now())
+        ],
         delay_groups=delay_groups,
         routes=await summary_of(server),
     )

@@ -5,8 +5,8 @@ Whoever changes something here goes through the same queue as registrations
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -15,10 +15,19 @@ import trio
 
 from delay_transport.access import AccessError, Gate
 from delay_transport.tokens import Tokens
-from meta_server.admin_plans import Desk, set_limits
+from meta_server.admin_plans import (
+    ITSELF,
+    Desk,
+    approve_group,
+    leave_route,
+    remove_group,
+    set_limits,
+)
 from meta_server.admin_types import RoutesChanged
+from meta_server.admin_views import slices_in_order
 from meta_server.committing import STORE_LANE, Intent
 from meta_server.errors import MetaServerError, NotFoundError, StateError, StoreUnavailableError
+from meta_server.groups import is_forgettable
 from meta_server.handlers import NEW_GROUP, NODES
 from meta_server.model import Audit, AuditAge, AuditCounts, AuditRow, Change
 from meta_server.registry import NodeKey
@@ -163,6 +172,106 @@ class Administration:
                     server.heard.groups.expect(name, trio.current_time())
 
         await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
+
+    async def approve_group(self, actor: str, name: str, *, address: str | None) -> None:
+        """Let a group in that waits; its broker has one time-out to speak again."""
+        server = self._server
+        waiting = server.handlers.waiting
+        is_new = name not in server.registry.groups
+
+        def stored() -> None:
+            waiting.forget(name)
+            if is_new:
+                server.heard.groups.expect(name, trio.current_time())
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            waits = {group.name: group for group in waiting.all(trio.current_time())}
+            return approve_group(desk, name, waits.get(name), address=address)
+
+        await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
+
+    async def remove_group(
+        self, actor: str, name: str, *, version: int | None, lose_messages: bool
+    ) -> None:
+        """Remove a broker group that is not in use, and have it leave routes that were chosen."""
+        routed = (await self._routed_to([name]))[name]
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            return self._removal(
+                desk, name, routes=len(routed), version=version, lose_messages=lose_messages
+            )
+
+        await self._remove_group(actor, name, routed, plan)
+
+    async def forget_groups(self, keep_ms: int) -> None:
+        """Remove the groups that nobody entered, and of which nothing was heard for so long."""
+        registry = self._server.registry
+        now_ms = self._server.runtime.clock.now_ms()
+        found = [
+            name
+            for name in registry.groups
+            if is_forgettable(registry, name, keep_ms=keep_ms, now_ms=now_ms)
+        ]
+        routed = await self._routed_to(found) if found else {}
+        for name, routes in routed.items():
+
+            def plan(desk: Desk, name: str = name) -> Sequence[Change]:
+                if not is_forgettable(registry, name, keep_ms=keep_ms, now_ms=desk.now_ms):
+                    return ()
+                return self._removal(desk, name, routes=0, version=None, lose_messages=True)
+
+            try:
+                await self._remove_group(ITSELF, name, routes, plan)
+            except StateError as error:
+                _log.info("a silent group is kept", group=name, reason=str(error))
+
+    def _removal(
+        self, desk: Desk, name: str, *, routes: int, version: int | None, lose_messages: bool
+    ) -> Sequence[Change]:
+        is_heard = self._server.heard.groups.is_heard(name, trio.current_time())
+        return remove_group(
+            desk,
+            name,
+            is_heard=is_heard,
+            routes=routes,
+            version=version,
+            lose_messages=lose_messages,
+        )
+
+    async def _remove_group(
+        self,
+        actor: str,
+        name: str,
+        routed: Sequence[str],
+        plan: Callable[[Desk], Sequence[Change]],
+    ) -> None:
+        registry = self._server.registry
+        if not plan(self.desk(actor)):
+            return
+        prefixes = [route for route in registry.prefixes.values() if name in route.groups]
+        own = [registry.routes[subject] for subject in routed if subject in registry.routes]
+        for route in (*prefixes, *(route for route in own if not route.is_chosen)):
+            raise StateError(f"an operator has routed {route.name} to {name}: change that first")
+        left = await self.change_routes(
+            actor, routed, lambda desk, subject: leave_route(desk, subject, name)
+        )
+        if not left.complete:
+            raise OutcomeUnknownError(
+                f"many subjects are routed to {name}, and some still are: ask again, it goes on"
+            )
+        await self.carry_out(actor, plan, ("group", name), NEW_GROUP)
+
+    async def _routed_to(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Return the subjects whose own routes lead to each of these groups."""
+        routes = self._server.registry.routes
+        found: dict[str, list[str]] = {name: [] for name in names}
+        async with aclosing(slices_in_order(routes)) as slices:
+            async for some in slices:
+                for subject in some:
+                    for group in routes[subject].groups:
+                        if group in found:
+                            found[group].append(subject)
+        return found
 
     async def change_routes(
         self,

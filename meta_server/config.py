@@ -7,10 +7,12 @@ this reads files, environment or globals.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from delay_transport import ConnectionLimits, parse_address, parse_peer_address, settings_file
+from delay_transport.http_access import is_loopback
 from delay_transport.sections import LogConfig, part_of, require_at_least
 from meta_server.databases import DatabaseSettings
 from meta_server.routing import RoutingLimits
@@ -104,6 +106,18 @@ class ListenerConfig(ConnectionLimits):
             parse_peer_address(self.advertised)
         part_of(ConnectionLimits, self)
 
+    @property
+    def reached_by_others(self) -> str:
+        """The address by which other machines reach it; "" if only this machine does."""
+        return next(
+            (
+                address
+                for address in (self.address, self.advertised)
+                if address and not is_loopback(parse_address(address)[0])
+            ),
+            "",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationConfig:
@@ -128,8 +142,19 @@ class RegistrationConfig:
     (an IPv6 network /64 counts as one): so a flood from there leaves the rest to others. 1 lets one
     address take all."""
 
+    groups: Literal["", "entered", "open"] = ""
+    """Which groups may come into being by registering. `open`: any. `entered`: those whose brokers
+    are entered, and delay servers that prove the secret; others wait until `delaywheel admin
+    broker-group approve` lets them in. Groups that are known stay. Empty: `open` where only this
+    machine reaches the listener, else `entered`."""
+
     groups_max: int = 2000
     """Broker groups there may be, delay groups among them. A further one is refused."""
+
+    group_keep_ms: int = 24 * 3_600_000
+    """Milliseconds for which a group that is silent is remembered if no operator entered, approved
+    or changed it. It leaves the routes then: what lies at its broker is read by nobody if that
+    comes back later. Delay groups with servers of ours are kept."""
 
     clients_max: int = 100_000
     """Uses of a subject by a client that are remembered for operators. Of more than that only the
@@ -200,6 +225,7 @@ class RegistrationConfig:
             raise ValueError(f"new_subjects_address_share must be above 0 and up to 1, not {share}")
         require_at_least(self, 0, "remind_seconds")
         require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
+        require_at_least(self, 60_000, "group_keep_ms")
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_lease_ms")
         require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
         require_at_least(self, 1, "broker_answer_ms_max")
@@ -376,6 +402,12 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """What the process says."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether groups that no operator knows of come into being by registering."""
+        default = "entered" if self.listener.reached_by_others else "open"
+        return (self.registration.groups or default) == "open"
 
     @property
     def exposures(self) -> dict[str, str]:

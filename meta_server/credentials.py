@@ -68,6 +68,13 @@ class Credentials:
         """Forget what was drawn for a connection that is closed."""
         self._talks.pop(connection, None)
 
+    def is_proven(self, connection: Connection) -> bool:
+        """Say whether a connection from which something was opened proves a secret.
+
+        It does from its challenge on: nothing that is not sealed is taken there any more.
+        """
+        return connection in self._talks
+
     def challenge(self, connection: Connection, body: bytes) -> bytes:
         """Return the answer to NODE_CHALLENGE; raise MalformedMetaError, UnauthenticatedError."""
         asked = decode_challenge(body)

@@ -2,8 +2,6 @@
 
 import structlog
 
-from delay_transport import parse_address
-from delay_transport.http_access import is_loopback
 from meta_server.config import MetaServerConfig
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -18,12 +16,10 @@ def warn_of_exposure(config: MetaServerConfig) -> None:
     """
     if config.registration.secret_file:
         return
-    for address in (config.listener.address, config.listener.advertised):
-        if address and not is_loopback(parse_address(address)[0]):
-            _log.warning(
-                "other machines reach the listener, and delay servers need no secret to register: "
-                "whoever gets there can take a master's place",
-                address=address,
-                remedy="set registration.secret_file here, and meta.secret_file of delay servers",
-            )
-            return
+    if address := config.listener.reached_by_others:
+        _log.warning(
+            "other machines reach the listener, and delay servers need no secret to register: "
+            "whoever gets there can take a master's place",
+            address=address,
+            remedy="set registration.secret_file here, and meta.secret_file of delay servers",
+        )

@@ -16,6 +16,12 @@ itself taken off-line, or else by its heartbeats, a time-out after the old place
 audit has each move, since it may have been an operator who said where the group is. A group
 that is unknown comes into being with its first event, also with a heartbeat: brokers go on-line
 once, at their start, and a meta server whose store was lost has to find them again.
+
+An address in a request is what somebody says; the IP address that a request came from is not. So
+while a group is heard only its speaker may take it off-line, move it or say that it takes less:
+the IP address that spoke for it before, or that of its own address. Anybody else can only say that
+it goes on. A static group is never heard: its own address is the only one that may speak for it. Of
+our delay servers the connection counts on which the master has registered (`handlers.py`).
 """
 
 from collections.abc import Mapping
@@ -34,8 +40,11 @@ from delay_protocol import (
     BrokerState,
 )
 from delay_protocol.addresses import AddressFaultError, read_address
+from delay_transport.http_access import is_loopback
 from meta_server.errors import RefusedError
 from meta_server.model import (
+    ENTERED,
+    SPOKE,
     STATIC,
     Audit,
     AuditEntry,
@@ -118,13 +127,15 @@ def plan_register(
     registry: Registry,
     request: BrokerRegister,
     *,
+    where: str,
     is_heard: bool,
     groups_max: int,
     now_ms: int,
 ) -> Heard:
     """Return what follows from a BROKER_REGISTER; raise RefusedError.
 
-    `is_heard` says whether the group's master was heard within the time-out.
+    `where` is the IP address that it came from (of IPv6 the /64; "" if there is none); `is_heard`
+    says whether the group's master was heard within the time-out.
     """
     check_name("the name of the group", request.group)
     check_address(request.address)
@@ -146,6 +157,7 @@ def plan_register(
             kind=kind,
             master=request.address,
             state=state_after(event, request.state),
+            ext=_spoken({}, where),
             updated_ms=now_ms,
         )
         return Heard(changes=(SaveBrokerGroup(group),), group=group.name)
@@ -166,12 +178,14 @@ def plan_register(
             f"{known.name} is at {known.master}, which is heard; if it was moved, its heartbeats "
             "are taken once nothing comes from there for the time-out, or enter the new place"
         )
-    changed = replace(
-        known,
-        master=request.address,
-        state=state_after(event, request.state),
-        ext={name: value for name, value in known.ext.items() if name != STATIC},
+    state = state_after(event, request.state)
+    speaker = _speaker(
+        *(registry, known, where),
+        is_heard=is_heard,
+        goes_on=not is_move and state in {known.state, BrokerState.RW},
+        is_placed=is_move and is_entered and event is GroupEvent.ONLINE,
     )
+    changed = replace(known, master=request.address, state=state, ext=_spoken(known.ext, speaker))
     saved = _saved(known, changed, now_ms)
     return Heard(
         changes=(*saved, *(_moved(known, one.group) for one in saved if is_move)),
@@ -205,6 +219,54 @@ def check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
             )
 
 
+def _speaker(
+    registry: Registry,
+    known: BrokerGroup,
+    where: str,
+    *,
+    is_heard: bool,
+    goes_on: bool,
+    is_placed: bool,
+) -> str:
+    """Return who speaks for a group after a registration, "" for nobody; raise RefusedError.
+
+    `goes_on` says that it leaves the group as it is, or well; `is_placed` that an operator wants
+    the group where this one says that it is. Both may be said by anybody.
+    """
+    if known.name in registry.delay_groups:
+        return ""
+    if _is_speaker(registry, known, where):
+        return where
+    is_static = STATIC in known.ext
+    if not (is_static or is_heard):
+        return where
+    if not is_placed and (is_static or not goes_on):
+        raise RefusedError(
+            f"{known.name} is spoken for from another IP address than this one, {where}: it may "
+            "speak once nothing comes from there for the time-out, or when an operator gives the "
+            "group another address" + (" or makes it --no-static" if is_static else "")
+        )
+    return "" if is_placed else known.ext.get(SPOKE, "")
+
+
+def _is_speaker(registry: Registry, group: BrokerGroup, where: str) -> bool:
+    """Say whether an IP address may speak for a group: it did, or it is that of its address."""
+    host = group.master.rpartition(":")[0]
+    places = {host, *(row.ip for row in registry.brokers_in(group.name) if host == row.hostname)}
+    return bool(where) and (
+        where == group.ext.get(SPOKE)
+        or where in places
+        or (is_loopback(where) and is_loopback(host))
+    )
+
+
+def _spoken(ext: Mapping[str, str], speaker: str) -> dict[str, str]:
+    """Return the attributes of a group that registers: who speaks for it, and that it does."""
+    kept = {name: value for name, value in ext.items() if name not in {STATIC, SPOKE}}
+    entered = {ENTERED: "true"} if STATIC in ext else {}
+    return kept | entered | ({SPOKE: speaker} if speaker else {})
+
+
 def _moved(known: BrokerGroup, moved: BrokerGroup) -> Audit:
     """Return who says that a group is elsewhere: an operator may have said where it is."""
     return Audit(
@@ -223,6 +285,22 @@ def _moved(known: BrokerGroup, moved: BrokerGroup) -> Audit:
 def watched(registry: Registry) -> list[str]:
     """Return the groups whose silence is to take them from routes."""
     return [name for name, group in registry.groups.items() if group.is_watched]
+
+
+def is_forgettable(registry: Registry, name: str, *, keep_ms: int, now_ms: int) -> bool:
+    """Say whether nobody entered a group, and it has been off-line for so long.
+
+    Of our delay servers it is not: the record says whose disk has the group's messages.
+    """
+    group = registry.groups.get(name)
+    return (
+        group is not None
+        and group.state is BrokerState.NRW
+        and now_ms - group.updated_ms >= keep_ms
+        and not (group.is_retired or group.is_read_only)
+        and name not in registry.delay_groups
+        and not registry.is_entered(name)
+    )
 
 
 def plan_silence(registry: Registry, name: str, *, now_ms: int) -> tuple[Change, ...]:

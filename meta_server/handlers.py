@@ -62,7 +62,7 @@ from meta_server.credentials import Credentials, UnauthenticatedError
 from meta_server.errors import MetaServerError, NotNowError, RefusedError, StoreError
 from meta_server.groups import Heard, acquire, plan_register, plan_silence
 from meta_server.liveness import Liveness
-from meta_server.model import Change, ClientKey, ClientSeen
+from meta_server.model import Change, ClientKey, ClientSeen, GroupKind, SaveBrokerGroup
 from meta_server.pushing import Pushing, Subscription, Use
 from meta_server.refusals import Refusals
 from meta_server.registry import NodeKey, Registry
@@ -76,6 +76,7 @@ from meta_server.routing import (
     routed_subject,
 )
 from meta_server.timestamps import Timestamps
+from meta_server.waiting_groups import WaitingGroup, WaitingGroups, new_groups
 
 IGNORE_STATE = -2
 """The timestamp of a refusal: QMQ's clients then keep the online state that they have."""
@@ -129,16 +130,6 @@ class Liveliness:
     nodes: Liveness[NodeKey]
 
 
-def _newcomers(limits: RegistrationConfig) -> Newcomers:
-    """Return what admits new subjects by these limits."""
-    rate = limits.new_subjects_per_second_max
-    return Newcomers(
-        rate=rate,
-        burst=rate * limits.new_subjects_burst_seconds,
-        address=limits.new_subjects_address_share,
-    )
-
-
 class Handlers:
     """Answers requests. All methods are synchronous; what waits for the store is answered later."""
 
@@ -152,10 +143,12 @@ class Handlers:
         clock: Clock,
         routing: RoutingLimits,
         limits: RegistrationConfig,
+        is_open: bool,
         note_client: Callable[[ClientSeen], None],
         credentials: Credentials,
         telling: ControlsTelling,
     ) -> None:
+        """`is_open` says whether groups come into being that no operator knows of."""
         self._registry = registry
         self._committing = committing
         self._heard = heard
@@ -164,7 +157,11 @@ class Handlers:
         self._routing = routing
         self._limits = limits
         self._note_client = note_client
-        self._newcomers = _newcomers(limits)
+        self._newcomers = _new_subjects(limits)
+        self._is_open = is_open
+        self._new_groups = new_groups()
+        self.waiting = WaitingGroups(timeout_s=limits.broker_timeout_ms / 1000)
+        """Groups that an operator has to let in."""
         self._credentials = credentials
         self._telling = telling
         self._speakers: dict[NodeKey, Connection] = {}
@@ -186,7 +183,7 @@ class Handlers:
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
         self._limits = limits
-        self._newcomers = _newcomers(limits)
+        self._newcomers = _new_subjects(limits)
         self.refusals.remind_s = limits.remind_seconds
 
     def dispatch(self) -> Dispatch:
@@ -413,9 +410,7 @@ class Handlers:
     def _admit_subject(self, connection: Connection) -> None:
         """Raise if there are too many subjects, or too many new ones at a time."""
         self._check_place()
-        told = self._newcomers.refusal(trio.current_time(), address=connection.where)
-        if told is not None:
-            raise RefusedError(told)
+        _admit(self._newcomers, connection)
 
     def _plan_route(self, subject: str) -> Sequence[Change]:
         return plan_route(self._registry, subject, self._routing, now_ms=self._clock.now_ms())
@@ -490,6 +485,7 @@ class Handlers:
             heard = plan_register(
                 self._registry,
                 request,
+                where=connection.where,
                 is_heard=self._heard.groups.is_heard(request.group, trio.current_time()),
                 groups_max=self._limits.groups_max,
                 now_ms=self._clock.now_ms(),
@@ -499,6 +495,7 @@ class Handlers:
         plan()
         known = self._registry.groups.get(request.group)
         is_new = known is None
+        self._let_in(connection, heard.changes, is_node=False)
 
         def hear() -> None:
             if heard.group is not None:
@@ -544,22 +541,70 @@ class Handlers:
             patience=patience,
         )
 
+    def _let_in(self, connection: Connection, changes: Sequence[Change], *, is_node: bool) -> None:
+        """Raise RefusedError unless the group that these changes make, if any, may come into being.
+
+        One that waits for an operator is noted. One whose broker is entered, or that proves the
+        secret, is expected.
+        """
+        group = next((row.group for row in changes if isinstance(row, SaveBrokerGroup)), None)
+        if (
+            group is None
+            or group.name in self._registry.groups
+            or self._registry.is_entered(group.name)
+            or self._committing.is_pending(("group", group.name))
+        ):
+            return
+        now = trio.current_time()
+        if group.kind is GroupKind.DELAY and self._credentials.policy != "none":
+            if not (is_node and self._credentials.is_proven(connection)):
+                raise RefusedError(
+                    f"{group.name} is a new delay group, and those have to prove the secret of "
+                    "this meta server: set meta.secret_file; one of QMQ's has to be entered"
+                )
+        elif not self._is_open:
+            waiting = WaitingGroup(
+                name=group.name,
+                kind=group.kind,
+                address=group.master,
+                where=connection.where,
+                is_node=is_node,
+                since=now,
+                heard=now,
+            )
+            remedy = f"delaywheel admin broker-group approve {group.name}"
+            if self.waiting.note(waiting):
+                _log.warning(
+                    "a group waits for an operator",
+                    group=group.name,
+                    address=group.master,
+                    peer=connection.peer,
+                    remedy=remedy,
+                )
+            raise NotNowError(f"{group.name} is not known: it waits for an operator ({remedy})")
+        _admit(self._new_groups, connection)
+
     def _check_speaker(self, connection: Connection, name: str) -> None:
-        """Refuse what is said for a group whose delay servers prove a secret, by somebody else.
+        """Refuse what is said for a group of our delay servers by anybody but its master.
 
         BROKER_REGISTER itself proves nothing, since QMQ's servers send it too; but ours send it on
-        the connection on which they have registered. QMQ's groups have no record.
+        the connection on which they have registered. Where nothing is to be proved another one of
+        the same IP address will do. QMQ's groups have no record.
         """
         group = self._registry.delay_groups.get(name)
-        if group is None or self._credentials.policy == "none":
+        if group is None:
             return
         master = group.record.master
         node_id = "" if master is None else master.node_id
-        if self._speakers.get((group.cluster, name, node_id)) is not connection:
-            raise RefusedError(
-                f"{name} is a group of delay servers that prove a secret: what is said for it has "
-                f"to come on the connection on which its master {node_id} has registered last"
-            )
+        speaker = self._speakers.get((group.cluster, name, node_id))
+        is_open = self._credentials.policy == "none"
+        if speaker is connection or (is_open and speaker and speaker.where == connection.where):
+            return
+        raise RefusedError(
+            f"{name} is a group of delay servers of ours: what is said for it has to come on the "
+            f"connection on which its master {node_id} has registered last"
+            + (", or from its IP address" if is_open else "")
+        )
 
     def group_is_silent(self, name: str, refused: Callable[[], None]) -> None:
         """Take a group from routes whose master has been silent; call `refused` if that fails."""
@@ -596,6 +641,7 @@ class Handlers:
         node = _Node(connection, frame, decode_node_register(body), seal)
         try:
             planned = self._plan_node(node)
+            self._let_in(connection, planned.changes, is_node=True)
         except RefusedError as error:
             self._refuse_node(node, error)
             return
@@ -696,3 +742,19 @@ class Handlers:
         self.refusals.note(connection, frame.code, str(error))
         body = encode_node_reply(Refused(reason=str(error)[:REASON_LENGTH_MAX]))
         connection.answer(frame, ResponseCode.SUCCESS, node.seal(body))
+
+
+def _admit(newcomers: Newcomers, connection: Connection) -> None:
+    """Count what is new and comes by a connection; raise NotNowError if it is too early."""
+    told = newcomers.refusal(trio.current_time(), address=connection.where)
+    if told is not None:
+        raise NotNowError(told)
+
+
+def _new_subjects(limits: RegistrationConfig) -> Newcomers:
+    return Newcomers(
+        "subjects are used for the first time",
+        rate=limits.new_subjects_per_second_max,
+        burst=limits.new_subjects_per_second_max * limits.new_subjects_burst_seconds,
+        address=limits.new_subjects_address_share,
+    )

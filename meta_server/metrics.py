@@ -73,6 +73,8 @@ def _known(server: "MetaServer") -> Iterator[Metric]:
     yield gauge("meta_clients", "Clients remembered.", len(registry.clients))
     yield counter("meta_clients_unkept", "Clients not remembered.", server.clients.unkept)
     yield counter("meta_group_moves", "Groups that came from elsewhere.", server.handlers.moves)
+    waiting = len(server.handlers.waiting.all(server.now()))
+    yield gauge("meta_groups_waiting", "Groups that an operator has to let in.", waiting)
     yield gauge("meta_delay_nodes", "Delay nodes.", len(registry.nodes))
     states = Counter(BrokerState(group.state).name for group in registry.groups.values())
     family = GaugeMetricFamily("delaywheel_meta_groups", "Groups, by state.", labels=["state"])

@@ -39,6 +39,15 @@ STATIC = "static"
 """In a BrokerGroup's `ext`, with any value: it never registers, so its silence says nothing. Its
 state is what an operator set. Taken out when the group registers all the same."""
 
+ENTERED = "entered"
+"""In a BrokerGroup's `ext`, with any value: an operator added, approved or changed it."""
+
+SPOKE = "spoke"
+"""In a BrokerGroup's `ext`: the IP address from which its master speaks (of IPv6 the /64)."""
+
+OWN_EXT = frozenset({STATIC, ENTERED, SPOKE})
+"""Names in `ext` that are ours: no operator gives them, and they are shown otherwise or not."""
+
 
 class GroupKind(IntEnum):
     """What a broker group does with messages."""
@@ -301,6 +310,13 @@ class SaveBrokerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveBrokerGroup:
+    """Remove a broker group, which has the version given."""
+
+    group: BrokerGroup
+
+
+@dataclass(frozen=True, slots=True)
 class SaveBroker:
     """Add or replace a broker."""
 
@@ -408,6 +424,13 @@ class SaveDelayGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveDelayGroup:
+    """Remove a delay group of which nobody is in sync; its record is as given."""
+
+    group: DelayGroup
+
+
+@dataclass(frozen=True, slots=True)
 class RaiseTimestamp:
     """Raise `Contents.timestamp_ms` to at least this; a lower one changes nothing."""
 
@@ -451,6 +474,7 @@ class SaveControls:
 
 Change = (
     SaveBrokerGroup
+    | RemoveBrokerGroup
     | SaveBroker
     | RemoveBroker
     | SaveSubject
@@ -466,6 +490,7 @@ Change = (
     | SaveDelayNode
     | RemoveDelayNode
     | SaveDelayGroup
+    | RemoveDelayGroup
     | RaiseTimestamp
     | Audit
     | ForgetAudit

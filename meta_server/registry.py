@@ -12,7 +12,9 @@ from delay_protocol import BrokerRole
 from delay_protocol.controls import Controls
 from meta_server.errors import ConflictError
 from meta_server.model import (
+    ENTERED,
     EVERY,
+    STATIC,
     Audit,
     Broker,
     BrokerGroup,
@@ -31,6 +33,8 @@ from meta_server.model import (
     RaiseTimestamp,
     ReadOnlySetting,
     RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
     RemoveDelayNode,
     RemoveRoute,
     RemoveSubject,
@@ -159,6 +163,12 @@ class Registry:
         row = self.controls.get(cluster)
         return Controls() if row is None else row.controls
 
+    def is_entered(self, name: str) -> bool:
+        """Say whether an operator said that there is a broker group of this name, or its broker."""
+        group = self.groups.get(name)
+        ext = {} if group is None else group.ext
+        return ENTERED in ext or STATIC in ext or bool(self._brokers_in.get(name))
+
     def brokers_in(self, group: str) -> tuple[Broker, ...]:
         """Return the brokers that belong to a group."""
         return tuple(self.brokers[key] for key in self._brokers_in.get(group, ()))
@@ -228,6 +238,9 @@ class Registry:
             case SaveBrokerGroup(group):
                 _check_version("broker group", group.name, self.groups, group.version)
                 yield _put(self.groups, group.name, group)
+            case RemoveBrokerGroup(group):
+                _check_version("broker group", group.name, self.groups, group.version + 1)
+                yield _take(self.groups, group.name)
             case SaveBroker(broker):
                 key = (broker.hostname, broker.serve_port)
                 _check_version("broker", key, self.brokers, broker.version)
@@ -282,6 +295,9 @@ class Registry:
             case SaveDelayGroup(delay_group, expected):
                 self._check_record(delay_group, expected)
                 yield _put(self.delay_groups, delay_group.name, delay_group)
+            case RemoveDelayGroup(delay_group):
+                self._check_pair(delay_group.name, _pair_of(delay_group))
+                yield _take(self.delay_groups, delay_group.name)
             case RaiseTimestamp(timestamp_ms):
                 before = self.timestamp_ms
                 self.timestamp_ms = max(before, timestamp_ms)
@@ -313,12 +329,7 @@ class Registry:
             yield from _take_from(self._brokers_in, before.group, key)
 
     def _check_record(self, group: DelayGroup, expected: tuple[int, int] | None) -> None:
-        found = self.delay_groups.get(group.name)
-        has = None if found is None else (found.record.epoch, found.record.version)
-        if has != expected:
-            raise ConflictError(
-                what=f"record of {group.name}", expected=str(expected), found=str(has)
-            )
+        self._check_pair(group.name, expected)
         owner = next(
             (
                 other.name
@@ -332,8 +343,18 @@ class Registry:
                 what=f"log {group.log_uuid}", expected=f"of {group.name}", found=f"of {owner}"
             )
 
+    def _check_pair(self, name: str, expected: tuple[int, int] | None) -> None:
+        found = self.delay_groups.get(name)
+        has = None if found is None else _pair_of(found)
+        if has != expected:
+            raise ConflictError(what=f"record of {name}", expected=str(expected), found=str(has))
+
     def _measure_prefixes(self) -> None:
         self._prefix_lengths = tuple(sorted({len(name) for name in self.prefixes}, reverse=True))
+
+
+def _pair_of(group: DelayGroup) -> tuple[int, int]:
+    return (group.record.epoch, group.record.version)
 
 
 def _node_key(node: DelayNode) -> NodeKey:

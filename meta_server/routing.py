@@ -9,7 +9,8 @@ the groups by weight, and a group that fails is replaced for its own subjects on
 
 *Normal groups* hold messages until consumers read them, so a subject must keep the groups that it
 ever had: its route is chosen once, by the same ranking, stored, and only ever added to by itself,
-when it has fewer groups than it should, or none of them takes messages any more.
+when it has fewer groups than it should, or none of them takes messages any more. Only a group that
+an operator entered is added: who just turns up gets no messages of subjects that have a route.
 
     state   a consumer keeps the group   a producer keeps it
     RW      yes                          yes
@@ -340,7 +341,8 @@ def _stays_away(group: BrokerGroup | None, limits: RoutingLimits, now_ms: int) -
 def _candidates(registry: Registry, tag: str, has: tuple[str, ...]) -> list[BrokerGroup]:
     """Return the groups that a subject with this tag could be routed to beside those it has.
 
-    Those of the default tag stand in where no group has the subject's own.
+    Those of the default tag stand in where no group has the subject's own. One that has some
+    gets only such as an operator entered.
     """
     takes = [
         group
@@ -350,6 +352,7 @@ def _candidates(registry: Registry, tag: str, has: tuple[str, ...]) -> list[Brok
         and not (group.is_retired or group.is_read_only)
         and group.weight > 0
         and group.name not in has
+        and (not has or registry.is_entered(group.name))
     ]
     tagged = [group for group in takes if group.tag == tag]
     return tagged or [group for group in takes if not group.tag]

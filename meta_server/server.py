@@ -49,6 +49,8 @@ from meta_server.model import (
     NoteClient,
     RaiseTimestamp,
     RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
     RemoveDelayNode,
     RemoveRoute,
     RemoveSubject,
@@ -74,7 +76,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 _LOOK_S = 0.25
 """How often silence, the bound of timestamps and gathered clients are looked at, at least."""
 _FORGET_S = 3600.0
-"""How often clients that were not seen for long are looked for."""
+"""How often clients and groups of which nothing was heard for long are looked for."""
 _FORGET_SLICE = 2000
 """Clients looked at in one turn of the loop, and forgotten by one commit."""
 _READING_LANE = "secrets"
@@ -90,6 +92,7 @@ _ROUTES_NOBODY = (
     NoteClient,
     RaiseTimestamp,
     RemoveBroker,
+    RemoveDelayGroup,
     RemoveDelayNode,
     RemoveSubject,
     SaveBroker,
@@ -190,6 +193,7 @@ class MetaServer:
             clock=runtime.clock,
             routing=config.routing,
             limits=limits,
+            is_open=config.is_open,
             note_client=self.clients.note,
             credentials=self.credentials,
             telling=self.telling,
@@ -238,6 +242,9 @@ class MetaServer:
             elif isinstance(change, SaveBrokerGroup) and change.group.is_watched:
                 # It may be an operator who made it: then it has a time-out to register.
                 self.heard.groups.start([change.group.name], trio.current_time())
+            elif isinstance(change, RemoveBrokerGroup):
+                self.heard.groups.forget(change.group.name)
+                self._silent.pop(change.group.name, None)
         routing = [change for change in changes if not isinstance(change, _ROUTES_NOBODY)]
         # New subjects have their routes stored, and old ones removed, by the hundred: only theirs
         # are looked at.
@@ -318,6 +325,7 @@ class MetaServer:
             if trio.current_time() >= forget_at:
                 forget_at = trio.current_time() + _FORGET_S
                 await self._forget_clients()
+                await self._forget_groups()
 
     async def _forget_clients(self) -> None:
         since_ms = self.runtime.clock.now_ms() - self.config.registration.client_keep_ms
@@ -327,6 +335,12 @@ class MetaServer:
             if plan() and not await self._commit("clients", plan):
                 return
             await trio.lowlevel.checkpoint()
+
+    async def _forget_groups(self) -> None:
+        try:
+            await self.administration.forget_groups(self.config.registration.group_keep_ms)
+        except MetaServerError as error:
+            _log.warning("silent groups are not forgotten yet", reason=str(error))
 
     async def keep_secret(self) -> None:
         """Look at the file of the secret until cancelled; ends at once where there is none."""

@@ -66,6 +66,8 @@ from meta_server.model import (
     RaiseTimestamp,
     ReadOnlySetting,
     RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
     RemoveDelayNode,
     RemoveRoute,
     RemoveSubject,
@@ -708,6 +710,19 @@ _ADD_DELAY_GROUP: Final = _delay_group_step(_add(DELAY_GROUP))
 _REPLACE_DELAY_GROUP: Final = _delay_group_step(
     _same(update(DELAY_GROUP).where(_named(DELAY_GROUP, "name", "epoch", "version")))
 )
+_REMOVE_DELAY_GROUP: Final = _Step(
+    table=DELAY_GROUP,
+    statements=_same(delete(DELAY_GROUP).where(_named(DELAY_GROUP, "name", "epoch", "version"))),
+    values=lambda group: {
+        "name": group.name,
+        "key_name": group.name,
+        "key_epoch": group.record.epoch,
+        "key_version": group.record.version,
+    },
+    what="delay group",
+    keys=("name",),
+    versions=("epoch", "version"),
+)
 
 _BROKER_GROUPS: Final = _versioned(
     BROKER_GROUP, "broker group", ("group_name",), _values_of_broker_group
@@ -789,6 +804,8 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
     match change:
         case SaveBrokerGroup(group):
             return _BROKER_GROUPS.saving(group)
+        case RemoveBrokerGroup(group):
+            return _BROKER_GROUPS.remove, group
         case SaveBroker(broker):
             return _BROKERS.saving(broker)
         case RemoveBroker(broker):
@@ -821,6 +838,8 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _ADD_DELAY_GROUP, change
         case SaveDelayGroup():
             return _REPLACE_DELAY_GROUP, change
+        case RemoveDelayGroup(group):
+            return _REMOVE_DELAY_GROUP, group
         case RaiseTimestamp(timestamp_ms):
             return _RAISE_TIMESTAMP, timestamp_ms
         case Audit(entry):

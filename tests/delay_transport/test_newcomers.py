@@ -7,7 +7,7 @@ from delay_transport.newcomers import SOURCES_MAX, Newcomers
 
 def newcomers(*, share: float = 0.25) -> Newcomers:
     """Return what admits 40 at once and 10 a second."""
-    return Newcomers(rate=10, burst=40, address=share)
+    return Newcomers("are new", rate=10, burst=40, address=share)
 
 
 def admitted(them: Newcomers, where: str, count: int, now: float) -> int:
@@ -54,7 +54,7 @@ def test_addresses_are_forgotten_beyond_a_number_of_them() -> None:
 
 
 def test_a_connection_has_a_share_of_that_of_its_address() -> None:
-    them = Newcomers(rate=10, burst=40, address=1 / 2, connection=1 / 4)
+    them = Newcomers("are new", rate=10, burst=40, address=1 / 2, connection=1 / 4)
 
     def ask(address: str, connection: str) -> str | None:
         return them.refusal(0.0, address=address, connection=connection)

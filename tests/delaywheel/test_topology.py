@@ -225,6 +225,23 @@ def test_who_was_not_heard_since_the_meta_server_began_is_shown_so() -> None:
     assert "silent" not in out.getvalue()
 
 
+def test_groups_that_wait_for_an_operator_are_shown_with_where_they_speak_from() -> None:
+    found = cluster()
+    found["waiting"] = [
+        {
+            "name": "g9",
+            "kind": "normal",
+            "address": "10.0.0.9:1",
+            "speaks_from": "10.6.6.6",
+            "waits_seconds": 61.5,
+        }
+    ]
+    out = io.StringIO()
+    Console(file=out, width=220).print(render(found))
+    assert "groups that wait for an operator" in out.getvalue()
+    assert all(word in out.getvalue() for word in ("g9", "10.0.0.9:1", "10.6.6.6"))
+
+
 def test_nothing_there_yet_is_said() -> None:
     found = cluster()
     found["routes"] |= {"unserved": 0, "unserved_why": []}

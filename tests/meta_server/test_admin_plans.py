@@ -137,7 +137,11 @@ def test_a_group_can_be_made_to_register_within_a_time_out() -> None:
 def test_a_group_without_an_address_is_away_until_it_registers() -> None:
     registry = registry_with()
     added = applied(registry, add_group(desk_on(registry), BrokerGroupNew(name="g1"))).groups["g1"]
-    assert (added.state, added.master, added.ext) == (BrokerState.NRW, "", {})
+    assert (added.state, added.master, added.ext) == (
+        BrokerState.NRW,
+        "",
+        {"entered": "true"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,8 @@ def test_what_is_left_out_of_a_change_stays() -> None:
     registry = registry_with(broker_groups=(before,))
     changes = change_group(desk_on(registry), "g1", BrokerGroupChange(weight=9))
     after = applied(registry, changes).groups["g1"]
-    assert after == replace(before, weight=9, version=2, updated_ms=77)
+    ext = {**before.ext, "entered": "true"}
+    assert after == replace(before, weight=9, version=2, updated_ms=77, ext=ext)
     assert change_group(desk_on(registry), "g1", BrokerGroupChange(weight=9)) == ()
 
 
@@ -787,7 +792,12 @@ class Administrators(RuleBasedStateMachine):
             role = BrokerRole.DELAY_MASTER if name == "d1" else BrokerRole.MASTER
             request = broker(name, address=address, role=role)
             heard = plan_register(
-                self.registry, request, is_heard=True, groups_max=8, now_ms=self.desk.now_ms
+                self.registry,
+                request,
+                where="",
+                is_heard=True,
+                groups_max=8,
+                now_ms=self.desk.now_ms,
             )
             self.registry.apply(heard.changes)
 

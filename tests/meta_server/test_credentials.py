@@ -27,6 +27,7 @@ from delay_protocol import (
 )
 from meta_server.config import MetaServerConfig, RegistrationConfig
 from meta_server.status import status_of
+from tests.meta_server.http_rig import Http
 from tests.meta_server.meta_rig import (
     Peer,
     World,
@@ -92,8 +93,8 @@ def secret(tmp_path: Path) -> Path:
     return write(tmp_path / "secret", OLD)
 
 
-def is_refused(answer: Frame, reason: str) -> bool:
-    return answer.code == 1001 and reason in answer.body.decode()
+def is_refused(answer: Frame, reason: str, *, code: int = 1001) -> bool:
+    return answer.code == code and reason in answer.body.decode()
 
 
 async def test_who_has_the_secret_registers_and_is_answered_with_a_proof(secret: Path) -> None:
@@ -171,8 +172,13 @@ async def test_a_secret_is_exchanged_while_everybody_goes_on(secret: Path) -> No
 async def test_until_all_have_it_those_without_may_be_let_in(secret: Path) -> None:
     world = World()
     async with world.serving(config_with(secret, needed=False)) as server:
-        assert isinstance(await (await world.connect()).node(node()), NodeRegistered)
+        other = await world.connect()
+        new = await other.node(node())
+        # Whose group is known: a new one begins with the secret.
+        assert isinstance(new, Refused)
+        assert "have to prove the secret" in new.reason
         assert (await (await Prover.on(await world.connect(), OLD)).ask(node())).code == 0
+        assert isinstance(await other.node(node()), NodeRegistered)
         wrong = await Prover.on(await world.connect(), WRONG)
         assert is_refused(await wrong.ask(node()), "the files differ")
         assert status_of(server)["node_authentication"] == "optional"
@@ -227,7 +233,7 @@ async def test_a_group_that_proved_itself_is_spoken_for_by_the_connection_that_d
                     )
                     answer = await stranger.broker(request)
                     assert answer.code == 51
-                    assert b"that prove a secret" in answer.body
+                    assert b"on which its master n1 has registered last" in answer.body
         assert state_of(server, "d1") is BrokerState.RW
         told = await producer.register("a.b", ClientType.DELAY_PRODUCER)
         assert names(told.groups) == ["d1"]
@@ -257,12 +263,16 @@ async def test_after_a_restart_the_later_connection_speaks_and_the_earlier_one_d
         assert state_of(server, "d1") is BrokerState.RW
 
 
-async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken(
+async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken_when_entered(
     secret: Path,
 ) -> None:
     world = World()
     async with world.serving(config_with(secret)) as server:
         theirs = await world.connect()
+        new = await theirs.broker(said(ONLINE, group="qmq-delay"))
+        assert is_refused(new, "have to prove the secret", code=51)
+        assert "qmq-delay" not in server.registry.groups
+        await Http(server).change("POST", "/broker-groups", {"name": "qmq-delay", "kind": "delay"})
         assert (await theirs.broker(said(ONLINE, group="qmq-delay"))).code == 0
         assert (await theirs.broker(broker("real-time"))).code == 0
         # They come back on any connection.
@@ -276,11 +286,17 @@ async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken(
             assert state_of(server, "qmq-delay") is state
 
 
-async def test_without_a_secret_any_connection_speaks_for_a_group() -> None:
+async def test_without_a_secret_the_ip_address_of_the_master_speaks_for_its_group() -> None:
     world = World()
     async with world.serving() as server:
         peer = await world.connect()
         assert isinstance(await peer.node(node()), NodeRegistered)
         assert (await peer.broker(said(ONLINE))).code == 0
+        (speaker,) = server.handlers._spoken_for
+        speaker.where = "10.0.0.5"
+        stranger = await (await world.connect()).broker(said(OFFLINE))
+        assert is_refused(stranger, "or from its IP address", code=51)
+        assert state_of(server, "d1") is BrokerState.RW
+        speaker.where = "127.0.0.1"
         assert (await (await world.connect()).broker(said(OFFLINE))).code == 0
         assert state_of(server, "d1") is BrokerState.NRW

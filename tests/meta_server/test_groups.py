@@ -27,6 +27,8 @@ from meta_server.groups import (
 )
 from meta_server.liveness import Liveness
 from meta_server.model import (
+    ENTERED,
+    SPOKE,
     STATIC,
     Broker,
     BrokerGroup,
@@ -48,14 +50,27 @@ ONLINE, HEARTBEAT, OFFLINE = (
 TIMEOUT_S = 30.0
 
 
+HOME = "10.0.0.1"
+"""Where the broker of the rig is, and speaks from."""
+
+
 def plan(
-    registry: Registry, request: BrokerRegister, *, is_heard: bool = True, now_ms: int = 5
+    registry: Registry,
+    request: BrokerRegister,
+    *,
+    where: str = HOME,
+    is_heard: bool = True,
+    now_ms: int = 5,
 ) -> Heard:
-    return plan_register(registry, request, is_heard=is_heard, groups_max=10, now_ms=now_ms)
+    return plan_register(
+        registry, request, where=where, is_heard=is_heard, groups_max=10, now_ms=now_ms
+    )
 
 
-def apply(registry: Registry, request: BrokerRegister, *, is_heard: bool = True) -> BrokerGroup:
-    registry.apply(plan(registry, request, is_heard=is_heard).changes)
+def apply(
+    registry: Registry, request: BrokerRegister, *, where: str = HOME, is_heard: bool = True
+) -> BrokerGroup:
+    registry.apply(plan(registry, request, where=where, is_heard=is_heard).changes)
     return registry.groups[request.group]
 
 
@@ -129,7 +144,8 @@ def test_no_delay_server_is_let_in_at_a_brokers_address_while_that_is_on_line() 
 def test_what_an_operator_set_stays_through_registrations() -> None:
     registry = Registry(Contents())
     group = apply(registry, broker())
-    marked = replace(group, weight=7, is_read_only=True, tag="t", ext={"a": "b"}, version=2)
+    ext = {**group.ext, "a": "b"}
+    marked = replace(group, weight=7, is_read_only=True, tag="t", ext=ext, version=2)
     registry.apply((SaveBrokerGroup(marked),))
     after = apply(registry, broker(what=OFFLINE))
     assert replace(after, state=group.state, updated_ms=group.updated_ms, version=2) == marked
@@ -170,6 +186,49 @@ def test_a_broker_that_went_off_line_before_it_was_moved_is_followed_at_once() -
     with pytest.raises(RefusedError, match="which is heard"):
         plan(registry, replace(other, request_type=HEARTBEAT))
     assert apply(registry, other).master == "10.0.0.2:20881"
+
+
+def test_nobody_takes_a_group_by_having_it_taken_off_line_first() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    with pytest.raises(RefusedError, match=r"IP address than this one, 10\.6\.6\.6"):
+        plan(registry, broker(what=OFFLINE), where="10.6.6.6")
+    for state in (BrokerState.NRW, BrokerState.R):
+        with pytest.raises(RefusedError, match="from another IP address"):
+            plan(registry, broker(what=HEARTBEAT, state=state), where="10.6.6.6")
+    # That it lives, anybody may say: it makes nobody its speaker.
+    assert plan(registry, broker(), where="10.6.6.6").changes == ()
+    apply(registry, broker(what=OFFLINE))
+    elsewhere = broker(address="10.6.6.6:1")
+    with pytest.raises(RefusedError, match="from another IP address"):
+        plan(registry, elsewhere, where="10.6.6.6")
+    # The one that spoke for it may move, and a stranger once that is silent.
+    assert plan(registry, elsewhere).moved_from == "10.0.0.1:20881"
+    assert plan(registry, elsewhere, where="10.6.6.6", is_heard=False).moved_from
+
+
+def test_a_broker_may_speak_from_another_ip_address_than_that_of_its_address() -> None:
+    registry = Registry(Contents())
+    assert apply(registry, broker(), where="172.17.0.1").ext == {SPOKE: "172.17.0.1"}
+    assert apply(registry, broker(what=OFFLINE), where="172.17.0.1").state is BrokerState.NRW
+    # After a restart in another place under the same address it is taken at once.
+    assert apply(registry, broker(), where="172.17.0.2").state is BrokerState.RW
+    # From its own one it always may, and speaks from there then.
+    assert apply(registry, broker(what=OFFLINE), where="10.0.0.1").ext == {SPOKE: "10.0.0.1"}
+
+
+def test_a_broker_that_an_operator_moved_goes_on_line_from_anywhere_and_nobody_speaks_for_it() -> (
+    None
+):
+    registry = Registry(Contents())
+    apply(registry, broker())
+    registry.apply((SaveBroker(entered(BrokerRole.MASTER, host="h2", port=20881)),))
+    moved = apply(registry, broker(address="h2:20881"), where="10.6.6.6")
+    assert (moved.master, moved.ext) == ("h2:20881", {})
+    with pytest.raises(RefusedError, match="from another IP address"):
+        plan(registry, broker(what=OFFLINE, address="h2:20881"), where="10.6.6.6")
+    # The one that is entered may: its IP address is known.
+    assert apply(registry, broker(what=OFFLINE, address="h2:20881")).ext == {SPOKE: HOME}
 
 
 def test_a_broker_that_an_operator_entered_goes_online_at_once_whoever_is_heard() -> None:
@@ -222,7 +281,17 @@ def test_a_static_group_is_never_silent_until_it_registers_after_all() -> None:
     registry = Registry(Contents(broker_groups=(group,)))
     assert watched(registry) == []
     assert plan_silence(registry, "g1", now_ms=5) == ()
-    assert apply(registry, broker(what=HEARTBEAT)).ext == {"room": "a"}
+    for what in (ONLINE, HEARTBEAT, OFFLINE):
+        # Its silence says nothing, so nobody else ever takes it over.
+        for address in ("10.0.0.1:20881", "10.6.6.6:1"):
+            request = broker(what=what, address=address)
+            with pytest.raises(RefusedError, match=r"no-static|has not gone off-line"):
+                plan(registry, request, where="10.6.6.6", is_heard=False)
+    assert apply(registry, broker(what=HEARTBEAT)).ext == {
+        "room": "a",
+        ENTERED: "true",
+        SPOKE: HOME,
+    }
     assert watched(registry) == ["g1"]
     registry.apply(plan_silence(registry, "g1", now_ms=5))
     assert registry.groups["g1"].state is BrokerState.NRW
@@ -312,6 +381,7 @@ class Groups(RuleBasedStateMachine):
             heard = plan_register(
                 self.registry,
                 request,
+                where=HOME,
                 is_heard=self.liveness.is_heard(group, self.now),
                 groups_max=2,
                 now_ms=int(self.now * 1000),

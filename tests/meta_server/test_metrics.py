@@ -1,6 +1,8 @@
 """What is counted is shown under names that stay."""
 
+from delay_protocol import BrokerState
 from meta_server.metrics import GROUPS_SHOWN_MAX, take
+from meta_server.model import BrokerGroup, GroupKind, SaveBrokerGroup
 from tests.meta_server.http_rig import Http
 from tests.meta_server.meta_rig import World, broker, node
 
@@ -16,7 +18,7 @@ NAMES = """
     meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total
     meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
     meta_admin_changes_total meta_admin_denied_total meta_admin_requests meta_group_moves_total
-    meta_audit_entries meta_audit_forgotten_total
+    meta_audit_entries meta_audit_forgotten_total meta_groups_waiting
 """
 
 
@@ -65,9 +67,16 @@ async def test_everything_is_shown_and_counted() -> None:
 async def test_many_groups_do_not_make_many_labels() -> None:
     world = World()
     async with world.serving() as server:
-        peer = await world.connect()
-        for number in range(GROUPS_SHOWN_MAX + 20):
-            await peer.broker(broker(f"g{number}"))
+        server.registry.apply(
+            [
+                SaveBrokerGroup(
+                    BrokerGroup(
+                        name=f"g{number}", kind=GroupKind.NORMAL, master="h:1", state=BrokerState.RW
+                    )
+                )
+                for number in range(GROUPS_SHOWN_MAX + 20)
+            ]
+        )
         text = take(server).render().decode()
     assert text.count("meta_group_up{") == GROUPS_SHOWN_MAX
     assert f'meta_groups{{state="rw"}} {GROUPS_SHOWN_MAX + 20}.0' in text

@@ -7,14 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay_protocol import BrokerGroupInfo, BrokerState, ClientType
+from delay_protocol import BrokerGroupInfo, BrokerRole, BrokerState, ClientType
 from meta_server.errors import RefusedError
 from meta_server.model import (
+    ENTERED,
+    Broker,
     BrokerGroup,
     Contents,
     GroupKind,
     ReadOnlySetting,
     Route,
+    SaveBroker,
     SaveBrokerGroup,
     SaveRoute,
     Subject,
@@ -221,7 +224,13 @@ def test_a_subject_without_any_group_is_made_and_gets_its_route_when_one_comes()
     assert plan_route(registry, "a.b", LIMITS, now_ms=0) == []
     registry.apply((SaveBrokerGroup(group("g1")),))
     assert routed(registry, "a.b") == ("g1",)
-    registry.apply((SaveBrokerGroup(group("g2")),))
+    # One that nobody entered gets nothing of a subject that has a route.
+    stranger = group("g2")
+    registry.apply((SaveBrokerGroup(stranger),))
+    assert told(registry, "a.b", PRODUCER) == ["g1"]
+    assert routed(registry, "a.b") == ("g1",)
+    assert set(routed(registry, "new")) == {"g1", "g2"}
+    registry.apply((SaveBrokerGroup(replace(stranger, ext={ENTERED: "true"}, version=2)),))
     assert told(registry, "a.b", PRODUCER) is None
     assert routed(registry, "a.b") == ("g1", "g2")
     assert registry.routes["a.b"].version == 2
@@ -237,7 +246,10 @@ def test_groups_that_are_away_are_left_out_but_stay_in_the_route() -> None:
 
 def test_a_route_whose_groups_all_stay_away_is_extended_and_not_before() -> None:
     registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"))
+    broker = Broker(hostname="h", serve_port=1, ip="10.0.0.3", group="g3", role=BrokerRole.MASTER)
     registry.apply((SaveRoute(Route(name="a.b", groups=("g1", "g2"))),))
+    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) == []
+    registry.apply((SaveBroker(broker),))
     assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms - 1) == []
     assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) is None
     assert routed(registry, "a.b", now_ms=LIMITS.extend_after_ms) == ("g1", "g2", "g3")

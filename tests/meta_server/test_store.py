@@ -57,6 +57,8 @@ from meta_server.model import (
     RaiseTimestamp,
     ReadOnlySetting,
     RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
     RemoveDelayNode,
     RemoveRoute,
     RemoveSubject,
@@ -352,7 +354,7 @@ VERSIONED: dict[str, Row] = {
         GROUP,
         replace(GROUP, version=2, master="", state=BrokerState.NRW, ext={}),
         SaveBrokerGroup,
-        None,
+        RemoveBrokerGroup,
         lambda contents: contents.broker_groups,
     ),
     "broker": (
@@ -438,6 +440,17 @@ def test_a_delay_group_is_replaced_by_epoch_and_version(store: SqlStore) -> None
     alone = electing(2, 2)
     store.commit([SaveDelayGroup(alone, expected=(2, 1))])
     assert store.load().delay_groups == (alone,)
+
+
+def test_a_delay_group_is_removed_by_epoch_and_version(store: SqlStore) -> None:
+    nobodys = electing(2, 1)
+    with pytest.raises(ConflictError, match="expected epoch 2 version 1, found none"):
+        store.commit([RemoveDelayGroup(nobodys)])
+    store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+    with pytest.raises(ConflictError, match="expected epoch 2 version 1, found epoch 1 version 1"):
+        store.commit([RemoveDelayGroup(nobodys)])
+    store.commit([SaveDelayGroup(nobodys, expected=(1, 1)), RemoveDelayGroup(nobodys)])
+    assert store.load().delay_groups == ()
 
 
 def test_a_delay_group_that_is_not_there_is_not_replaced(store: SqlStore) -> None:
@@ -681,6 +694,17 @@ changes = st.one_of(
         lambda name, version: SaveBrokerGroup(replace(GROUP, name=name, version=version)),
         names,
         versions,
+    ),
+    st.builds(
+        lambda name, version: RemoveBrokerGroup(replace(GROUP, name=name, version=version)),
+        names,
+        versions,
+    ),
+    st.builds(
+        lambda name, epoch, version: RemoveDelayGroup(replace(electing(epoch, version), name=name)),
+        names,
+        st.integers(1, 2),
+        st.integers(1, 2),
     ),
     hosts.map(SaveBroker),
     hosts.map(lambda broker: SaveBroker(replace(broker, version=1))),

@@ -154,7 +154,7 @@ class SimMeta:
         self.config = MetaServerConfig(
             node=NodeConfig(data_dir=Path("unused"), stop_ms_max=500),
             listener=ListenerConfig(address=format_address(META)),
-            registration=RegistrationConfig(node_lease_ms=shape.choice(_LEASES_MS)),
+            registration=RegistrationConfig(groups="open", node_lease_ms=shape.choice(_LEASES_MS)),
             routing=RoutingConfig(
                 groups_per_subject=shape.choice((1, 2)),
                 groups_per_subject_max=shape.choice((2, 8)),

@@ -43,6 +43,8 @@ from meta_server.model import (
     NoteClient,
     RaiseTimestamp,
     RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
     RemoveDelayNode,
     RemoveRoute,
     RemoveSubject,
@@ -110,6 +112,8 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
     match change:
         case SaveBrokerGroup(group):
             return _Row(GROUPS, group.name, group, group.version - 1)
+        case RemoveBrokerGroup(group):
+            return _Row(GROUPS, group.name, None, group.version)
         case SaveBroker(broker):
             return _Row(BROKERS, _broker_key(broker), broker, broker.version - 1)
         case RemoveBroker(broker):
@@ -141,6 +145,8 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(CLIENTS, client_key, None)
         case SaveDelayGroup(delay_group):
             return _Row(DELAY_GROUPS, delay_group.name, delay_group)
+        case RemoveDelayGroup(delay_group):
+            return _Row(DELAY_GROUPS, delay_group.name, None)
         case SetLimit(limit):
             return _Row(LIMITS, limit.name, limit)
         case UnsetLimit(name):

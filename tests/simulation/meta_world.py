@@ -867,7 +867,7 @@ class MetaWorld:
 def draw_settings(chance: random.Random) -> tuple[MetaServerConfig, bool]:
     """Draw settings; say whether all clients have their place, so that pushes reach them."""
     small = chance.random() < 0.4
-    registration = RegistrationConfig()
+    registration = RegistrationConfig(groups="open")
     push = PushConfig(gather_ms=chance.choice((0, 50, 50, 500)))
     listener = ListenerConfig(address=f"{META[0]}:{META[1]}")
     routing = RoutingConfig(
@@ -879,6 +879,7 @@ def draw_settings(chance: random.Random) -> tuple[MetaServerConfig, bool]:
     is_ample = True
     if small:
         registration = RegistrationConfig(
+            groups="open",
             subjects_max=chance.choice((1_000_000, 40)),
             new_subjects_per_second_max=chance.choice((1000.0, 5.0)),
             new_subjects_burst_seconds=chance.choice((20.0, 2.0)),
