@@ -886,7 +886,7 @@ META = {
             swap("_is_entered", "request.address not in addresses_of(entered)", "False"), seed=2
         ),
         # A master of another kind than its group is refused.
-        "any kind": mutant(swap("plan_register", "known.kind is not kind", "False"), seed=None),
+        "any kind": mutant(swap("plan_register", "known.kind is not kind", "False"), seed=101),
         # Names with blanks, slashes or too many bytes are refused.
         "any name": mutant(
             swap("check_name", "not name or len(name.encode()) > NAME_BYTES_MAX", "not name"),
