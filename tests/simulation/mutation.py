@@ -252,7 +252,8 @@ def _check_names(function: FunctionType, code: CodeType) -> None:
                     )
 
 
-class Changed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Changed:
     """A function, and what it is to do instead: whoever has imported it has the edited one."""
 
     function: FunctionType
