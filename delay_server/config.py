@@ -35,6 +35,7 @@ from delay_transport.meta_address import MetaAddressLimits
 from delay_transport.sections import LogConfig, part_of, require_at_least, require_name
 from sender import BrokerGroup, SenderConfig
 from storage import Provision, RetentionRules, ScheduleLimits, StoreSettings
+from storage.audit_file import AUDIT_BYTES_MAX
 from storage.entries import SUBJECT_BYTES
 
 KIB = 1024
@@ -62,6 +63,11 @@ class NodeConfig:
 
     node_id: str | None = None
     """Name of the node, fixed at the first start. Not set: as the data directory says."""
+
+    group_may_read: bool = False
+    """Whether the group of the user that this runs as may read what is in `data_dir`: modes 0750
+    and 0640. Otherwise 0700 and 0600. The umask does not matter, and what is there already keeps
+    its mode."""
 
     stop_ms_max: int = 4000
     """Milliseconds from SIGTERM in which requests are answered and deliveries confirmed. What is
@@ -391,6 +397,9 @@ class AdminConfig:
         """Refuse what nobody could be let in by, and an audit that keeps nothing."""
         require_at_least(self, 10, "token_look_ms")
         require_at_least(self, 1024, "body_bytes_max", "audit_file_bytes_max")
+        if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
+            most = f"at most {AUDIT_BYTES_MAX}, not {self.audit_file_bytes_max}"
+            raise ValueError(f"audit_file_bytes_max must be {most}")
         require_at_least(self, 1, "audit_files_max", "explain_rows_max")
         require_at_least(self, 0.1, "denials_per_second_max", "denials_burst_seconds")
         require_at_least(self, 0, "drain_seconds_max")

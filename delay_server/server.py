@@ -88,7 +88,7 @@ from storage import (
     RecoverySummary,
     StorageFullError,
     Store,
-    make_data_directory,
+    make_private_directory,
 )
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -125,6 +125,9 @@ class DelayServer:
     """How often free disk is looked at while messages come, or are refused for want of it."""
     disk_check_idle_s = 60.0
     """How often free disk is looked at while nothing is committed: others write there, too."""
+
+    place_check_s = 1.0
+    """How often it is looked whether the data directory is where it was opened."""
 
     def __init__(  # noqa: PLR0915 (a list of parts)
         self, config: DelayServerConfig, runtime: Runtime, disk: Disk
@@ -1020,6 +1023,16 @@ class DelayServer:
         )
         self.tell_state()
 
+    async def watch_place(self) -> None:
+        """End the server once its directory, lock or log is not at its path any more.
+
+        A start would not find what is acknowledged from then on. Raises FatalDiskError.
+        """
+        log = self.store.message_log
+        while True:
+            await self.runtime.executor.run(MESSAGE_LANE, log.require_in_place)
+            await trio.sleep(self.place_check_s)
+
     async def sync_durable_end(self) -> None:
         """Make the durable end durable soon after a commit, and before the log rests."""
         log = self.store.message_log
@@ -1111,6 +1124,7 @@ async def serve(
                 inner.start_soon(server.crossing_off.run_noting)
                 # Keep the books of the log and the disk.
                 await inner.start(server.watch_disk)
+                inner.start_soon(server.watch_place)
                 inner.start_soon(server.sync_durable_end)
                 # Only now is it known of every message what became of it.
                 await server.tell_untold()
@@ -1207,8 +1221,10 @@ def _keep_freed_memory() -> None:
 
 
 async def _run_process(config: DelayServerConfig) -> None:
-    make_data_directory(config.node.data_dir)
-    server = DelayServer(config, system_runtime(), DirectoryDisk(config.node.data_dir))
+    data = config.node.data_dir
+    if warning := make_private_directory(data, group_may_read=config.node.group_may_read):
+        _log.warning(warning)
+    server = DelayServer(config, system_runtime(), DirectoryDisk(data))
     server.tokens.read()
     if config.http.address:
         check_exposure({"http.address": config.http.address}, server.tokens)

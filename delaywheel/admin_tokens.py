@@ -117,16 +117,27 @@ def remove(*, name: str, file: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Keep others from changing the file; raise Failure if its directory cannot be used."""
+    """Keep others from changing the file; raise Failure if its directory cannot be used.
+
+    Not by a lock on the directory: a server holds that of its data, and the file may lie there.
+    """
+    lock = file.absolute().with_name(f".{file.name}.lock")
     try:
-        directory = os.open(file.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+        while True:
+            held = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(lock), os.fstat(held)):
+                    break
+            # Whoever had it before has deleted it.
+            os.close(held)
     except OSError as error:
         raise Failure(f"{file.absolute().parent}: {error.strerror}", ExitCode.USAGE) from error
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(directory)
+        lock.unlink(missing_ok=True)
+        os.close(held)
 
 
 def _read(file: Path, *, must_exist: bool = False) -> tuple["Token", ...]:

@@ -172,7 +172,7 @@ def _require_own(out: Path) -> None:
 def _is_in_use(root: Path) -> bool:
     """Say whether somebody holds the directory's lock, as far as this machine tells."""
     try:
-        inode = os.stat(root / "lock").st_ino
+        inode = os.stat(root).st_ino
         locks = Path("/proc/locks").read_text(encoding="ascii")
     except OSError:
         return False

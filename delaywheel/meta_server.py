@@ -1,5 +1,6 @@
 """`delaywheel meta-server`: read the configuration, set up the log, run the server."""
 
+import contextlib
 from pathlib import Path
 
 import click
@@ -43,15 +44,24 @@ def meta_server(
       delaywheel meta-server --config meta-server.toml
       curl http://127.0.0.1:8080/meta/address
     """
+    import structlog
+
     from delaywheel.log_output import set_up_log
     from meta_server.config_file import load_config
     from meta_server.server import run
-    from storage import make_data_directory
+    from storage import DirectoryDisk, make_private_directory
 
     config = load_config(config_file, [*spelled_out(_SHORT, short), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
-    make_data_directory(config.node.data_dir)
-    run(config)
+    data, group_may_read = config.node.data_dir, config.node.group_may_read
+    store = config.store.settings(data).directory
+    with contextlib.ExitStack() as locked:
+        for directory in dict.fromkeys((data, store or data)):
+            if warning := make_private_directory(directory, group_may_read=group_may_read):
+                structlog.get_logger(__name__).warning(warning)
+        if store is not None:
+            locked.enter_context(DirectoryDisk(store).lock("lock"))
+        run(config)
 
 
 _SHORT = {

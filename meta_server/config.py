@@ -26,7 +26,13 @@ class NodeConfig:
     """Where this meta server keeps what it knows."""
 
     data_dir: Path
-    """Directory of the store; made if it is missing."""
+    """Directory of the store; made if it is missing. A directory with a SQLite store is locked for
+    as long as the process lives."""
+
+    group_may_read: bool = False
+    """Whether the group of the user that this runs as may read what is in `data_dir`: modes 0750
+    and 0640. Otherwise 0700 and 0600. The umask does not matter, and what is there already keeps
+    its mode."""
 
     stop_ms_max: int = 4000
     """Milliseconds from SIGTERM in which what was asked is answered."""

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -73,6 +74,14 @@ class DatabaseSettings:
             # Written so that a NaN is refused as well.
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory that the store's file lies in; None where there is a database server."""
+        url = make_url(self.url)
+        if url.get_backend_name() != "sqlite":
+            return None
+        return Path(url.database or "").parent
 
 
 class Database(ABC):

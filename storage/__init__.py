@@ -4,7 +4,7 @@ from storage.batches import BATCH_BYTES_MAX, Damage
 from storage.checkpoint import ClockMark
 from storage.columns import Columns, RecordKind
 from storage.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch, Place
-from storage.disk import DirectoryDisk, Disk, File, make_data_directory
+from storage.disk import DirectoryDisk, Disk, File, make_private_directory
 from storage.dispatch_log import FactsJournal
 from storage.entries import ENTRY, Entries, SubjectTable
 from storage.errors import (
@@ -85,7 +85,7 @@ __all__ = [
     "UnsupportedFormatError",
     "dead_minute",
     "each_once",
-    "make_data_directory",
+    "make_private_directory",
     "not_after",
     "qmq_item_fault",
 ]

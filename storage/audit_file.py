@@ -21,6 +21,9 @@ import msgspec
 from storage.disk import Disk
 
 AUDIT_DIRECTORY: Final = "audit"
+AUDIT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A file is closed before it is longer. What somebody put behind that is not read: it counts as the
+end of a line that is none."""
 FIELDS: Final = frozenset(
     ("at_ms", "who", "peer", "action", "target", "count", "version", "before", "after")
 )
@@ -65,10 +68,13 @@ def encode_audit_line(entry: object) -> bytes:
 
 
 def read_audit_file(disk: Disk, path: str) -> bytes:
-    """Return what a file holds. Raises what `Disk.open_read` and `File.read_at` do."""
+    """Return what a file holds, but not what lies beyond AUDIT_BYTES_MAX.
+
+    Raises what `Disk.open_read` and `File.read_at` do.
+    """
     file = disk.open_read(path)
     try:
-        return file.read_at(0, file.size())
+        return file.read_at(0, min(file.size(), AUDIT_BYTES_MAX))
     finally:
         file.close()
 

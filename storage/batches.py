@@ -433,6 +433,14 @@ def contents_fault(header: BatchHeader, data: Bytes, seed: int) -> str | None:
 View = Callable[[int, int], Bytes]
 """Returns up to `size` bytes of a file from `position`; fewer only at its end."""
 
+NextData = Callable[[int], int]
+"""Returns where bytes may lie that are not zeros, from a position of a file on: no batch is in a
+hole, and a search need not read one."""
+
+
+def _no_holes(position: int) -> int:
+    return position
+
 
 def scan_batches(
     buffer: memoryview,
@@ -470,6 +478,7 @@ def walk_batches(
     verify_blobs: bool = False,
     sequence_min: int = 0,
     any_order: bool = False,
+    next_data: NextData = _no_holes,
 ) -> Iterator[ScannedBatch | Damage]:
     """Walk the batches of a file from `start` to `end`; cheap unless `verify_blobs`.
 
@@ -506,6 +515,7 @@ def walk_batches(
                 path=path,
                 sequence_min=max(sequence_min, seen),
                 any_order=any_order,
+                next_data=next_data,
             )
             yield Damage(path, position, found - position, error.reason)
             position, chain_known = found, False
@@ -538,13 +548,14 @@ def find_batch(
     path: str,
     sequence_min: int = 0,
     any_order: bool = False,
+    next_data: NextData = _no_holes,
 ) -> int:
     """Return the position of the next batch with a good header from `start` on, or `end`.
 
     What does not fit before `end`, or begins below `sequence_min`, is none.
     """
     position = start
-    while position < end:
+    while (position := next_data(position)) < end:
         chunk = bytes(view(position, min(_SEARCH_BYTES + len(MAGIC) - 1, end - position)))
         offset = chunk.find(MAGIC)
         while offset >= 0:

@@ -479,7 +479,7 @@ class _ChainedReader:
     def _search(self, start: int) -> Iterator[_Found]:
         """Yield every batch with good columns from `start` on, but none inside of a whole one."""
         position = start
-        while position < self._end:
+        while (position := self._window.next_data(position)) < self._end:
             chunk = bytes(self._window.view(position, _PIECE))
             offset = chunk.find(MAGIC)
             while offset >= 0:

@@ -23,7 +23,7 @@ from zlib import crc32
 import msgspec
 
 from storage.batches import log_seed
-from storage.disk import Disk, ListedDisk, ReadableDisk
+from storage.disk import Disk, ListedDisk, ReadableDisk, read_small
 from storage.errors import (
     DamagedError,
     NotPermittedError,
@@ -43,6 +43,9 @@ from storage.spans import SegmentKey, Span, can_begin
 CHECKPOINT_PATH = "checkpoint/checkpoint"
 _TEMPORARY_PATH = "checkpoint/checkpoint.tmp"
 _PREFIX = struct.Struct("<II")
+CHECKPOINT_BYTES_MAX = 256 * 1024 * 1024
+"""A segment has 100 bytes in it, a retired file 60: this is room for two millions of them. A larger
+file is refused, unread."""
 FORMAT_WITHOUT_DEAD = 1
 """Of a directory that never had a dead letter: older versions read it too."""
 FORMAT_WITH_DEAD = 2
@@ -234,7 +237,7 @@ def _read(disk: ReadableDisk) -> bytes:
     try:
         file = disk.open_read(CHECKPOINT_PATH)
         try:
-            return file.read_at(0, file.size())
+            return read_small(file, CHECKPOINT_BYTES_MAX)
         finally:
             file.close()
     except (NotPermittedError, NotRegularFileError):

@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from storage.batches import log_seed
-from storage.disk import Disk
+from storage.disk import Disk, read_small
 from storage.errors import DamagedError
 from storage.file_header import (
     FILE_HEADER_SIZE,
@@ -33,6 +33,8 @@ CONTROLS_PATH: Final = "controls"
 _TEMPORARY_PATH: Final = "controls.tmp"
 DRAINED_PATH: Final = "drained"
 _PREFIX: Final = struct.Struct("<II")
+CONTROLS_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Four times the largest document that a meta server tells. A larger file is refused, unread."""
 DOCUMENT_AT: Final = FILE_HEADER_SIZE + _PREFIX.size
 """Where the document begins."""
 
@@ -48,7 +50,7 @@ def read_controls_document(disk: Disk, log_uuid: UUID) -> bytes | None:
     except FileNotFoundError:
         return None
     try:
-        data = file.read_at(0, file.size())
+        data = read_small(file, CONTROLS_FILE_BYTES_MAX)
     except OSError as error:
         raise _damaged(0, f"cannot be read: {error}") from error
     finally:

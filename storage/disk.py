@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Protocol
 
 from storage.errors import (
+    DamagedError,
     DataDirectoryError,
     FatalDiskError,
     NotPermittedError,
@@ -146,7 +147,17 @@ class Disk(Protocol):
         """Return free and total bytes of the file system."""
 
     def lock(self, path: str) -> contextlib.AbstractContextManager[None]:
-        """Hold the exclusive lock file `path`; DataDirectoryError if somebody else does."""
+        """Hold the exclusive lock file `path`, and the directory itself, which nobody can delete.
+
+        Raises DataDirectoryError if somebody else holds either.
+        """
+
+    def require_in_place(self, files: Sequence[File]) -> None:
+        """Raise FatalDiskError unless what is locked, and these open files, lie at their paths.
+
+        Whoever moves a directory away, or puts a copy in its place, has later starts find other
+        files than those that are written.
+        """
 
 
 @contextlib.contextmanager
@@ -286,6 +297,33 @@ def _open_regular(name: str, flags: int, doing: str) -> int:
     return descriptor
 
 
+def read_small(file: ReadableFile, bytes_max: int) -> bytes:
+    """Return all of a file that nobody makes larger than `bytes_max`.
+
+    Raises DamagedError if it is larger, unread, and what `ReadableFile.read_at` does.
+    """
+    size = file.size()
+    if size > bytes_max:
+        reason = (
+            f"the file has {size} bytes, one that was written by delaywheel at most {bytes_max}"
+        )
+        raise DamagedError(path=file.path, position=bytes_max, reason=reason)
+    return file.read_at(0, size)
+
+
+def next_data(file: ReadableFile, position: int) -> int | None:
+    """Return where bytes may lie that are not zeros, from `position` on; None if nowhere.
+
+    A hole of a sparse file is passed over without being read, where the file system tells of it.
+    """
+    if not isinstance(file, DirectoryFile):
+        return position
+    try:
+        return os.lseek(file.descriptor, position, os.SEEK_DATA)
+    except OSError as error:
+        return None if error.errno == errno.ENXIO else position
+
+
 def size_if_opened(disk: Disk, path: str) -> int:
     """Return the size of a file in bytes; 0 if it is not there or cannot be opened."""
     try:
@@ -402,6 +440,30 @@ def make_data_directory(root: Path) -> None:
             os.close(descriptor)
 
 
+def make_private_directory(root: Path, *, group_may_read: bool) -> str:
+    """Make a data directory as `make_data_directory` does, for this user alone.
+
+    With `group_may_read` its group may read there. So it is for all that this process makes from
+    then on: its umask is set, whatever it was. A directory that is there already gets the mode if
+    it is empty. One with something in it is left as it is, and what to do about that is returned;
+    else an empty string.
+    """
+    mask = 0o027 if group_may_read else 0o077
+    os.umask(mask)
+    make_data_directory(root)
+    mode = stat.S_IMODE(root.stat().st_mode)
+    if not mode & mask:
+        return ""
+    with contextlib.suppress(OSError):
+        if not os.listdir(root):
+            os.chmod(root, mode & ~mask)
+            return ""
+    return (
+        f"others may use the data directory {root} (mode {mode:04o}); nothing was changed, "
+        f"`chmod {mode & ~mask:04o} {root}` keeps them out"
+    )
+
+
 def _make_directory(root: Path) -> None:
     what = f"the data directory {root} cannot be made"
     try:
@@ -454,6 +516,11 @@ _LOST = (
     "cannot be looked at: somebody has moved or unmounted the data directory, or its disk is "
     "gone; bring it back and start again"
 )
+_NOT_IN_PLACE = (
+    "is not what this process has opened: somebody has moved, replaced or deleted the data "
+    "directory or something in it. What was acknowledged is in what was there before: put that "
+    "back, then start again"
+)
 _SYNCFS_FROM = 16
 """From this many dirty files on, one syncfs is cheaper than an fdatasync each."""
 
@@ -464,6 +531,8 @@ class DirectoryDisk:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self._locked: dict[str, int] = {}
+        """Descriptors of what is locked, by the real path."""
 
     def _real(self, path: str) -> str:
         return f"{self.root}/{path}"
@@ -610,23 +679,47 @@ class DirectoryDisk:
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        """Hold the exclusive lock file `path` (flock: gone with the process)."""
-        descriptor = self._open_lock(path)
-        try:
+        """Hold the exclusive lock file `path` and the directory (flock: gone with the process)."""
+        with contextlib.ExitStack() as opened:
+            file = self._open_lock(path)
+            opened.callback(os.close, file)
+            with _fatal(f"open {self.root}"), permitted(str(self.root), "read"):
+                directory = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, directory)
+            held = {str(self.root): directory, self._real(path): file}
+            for descriptor in held.values():
+                self._flock(descriptor)
+            self._locked = held
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DataDirectoryError(
-                    f"{self.root} is in use by another process; one data directory serves one node"
-                ) from error
+                yield
+            finally:
+                self._locked = {}
+
+    def _flock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataDirectoryError(
+                f"{self.root} is in use by another process; one data directory serves one node"
+            ) from error
+        except OSError as error:
+            raise FatalDiskError(
+                f"{self.root} cannot be locked: {error.strerror}; its file system must know flock"
+            ) from error
+
+    def require_in_place(self, files: Sequence[File]) -> None:
+        """Raise FatalDiskError unless what is locked, and these open files, lie at their paths."""
+        held = dict(self._locked)
+        for file in files:
+            assert isinstance(file, DirectoryFile)
+            held[self._real(file.path)] = file.descriptor
+        for real, descriptor in held.items():
+            try:
+                is_there = os.path.samestat(os.stat(real), os.fstat(descriptor))
             except OSError as error:
-                raise FatalDiskError(
-                    f"{self.root} cannot be locked: {error.strerror}; its file system must know "
-                    "flock"
-                ) from error
-            yield
-        finally:
-            os.close(descriptor)
+                raise FatalDiskError(f"{real} {_NOT_IN_PLACE} ({error.strerror})") from error
+            if not is_there:
+                raise FatalDiskError(f"{real} {_NOT_IN_PLACE}")
 
     def _open_lock(self, path: str) -> int:
         """Return a descriptor of the lock file: the first thing that needs a directory to be ours.

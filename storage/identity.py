@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from storage.batches import log_seed
-from storage.disk import Disk, ReadableDisk
+from storage.disk import Disk, ReadableDisk, read_small
 from storage.errors import DamagedError, DataDirectoryError
 from storage.file_header import (
     FILE_HEADER_SIZE,
@@ -39,6 +39,8 @@ _TEMPORARY_PATH = "identity.tmp"
 _BODY = struct.Struct("<16sQHHHH")
 _CRC = struct.Struct("<I")
 _NAME_SIZE_MAX = 255
+IDENTITY_BYTES_MAX = 4096
+"""Above four times what three names of 255 bytes need. A larger file is refused, unread."""
 _DEFAULT_CLUSTER = "delaywheel"
 _DEFAULT_GROUP = "default"
 _LOGS = ("message_log", "schedule_log", "dispatch_log", "seals", "checkpoint")
@@ -100,7 +102,7 @@ def read_identity(disk: ReadableDisk) -> Identity | None:
     except FileNotFoundError:
         return None
     try:
-        data = file.read_at(0, file.size())
+        data = read_small(file, IDENTITY_BYTES_MAX)
     except OSError as error:
         reason = f"cannot be read: {error}"
         raise DamagedError(path=IDENTITY_PATH, position=0, reason=reason) from error

@@ -514,7 +514,7 @@ def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
         report.add(lost.position, f"{lost.reason}; how far the log was durable is not known")
     file = place.disk.open_read(place.path)
     try:
-        data = file.read_at(0, report.size)
+        data = file.read_at(0, 2 * SLOT_POSITIONS[1])
     finally:
         file.close()
     for position in SLOT_POSITIONS:
@@ -554,7 +554,8 @@ class _Log:
         self.place = place
         self.size = size
         self.unreadable: list[tuple[str, int]] = []
-        self.view = ReadAhead(self._file, end=size, unreadable=self.unreadable).view
+        window = ReadAhead(self._file, end=size, unreadable=self.unreadable)
+        self.view, self._next_data = window.view, window.next_data
         self.header = decode_file_header(self.view(0, HEADER_SIZE_MAX), path=place.path)
         if place.log_uuid is not None and self.header.log_uuid != place.log_uuid:
             raise DataDirectoryError(f"{place.path} belongs to another log, {self.header.log_uuid}")
@@ -571,6 +572,7 @@ class _Log:
                 path=self.place.path,
                 # The bodies in a message_log may hold images of its batches.
                 any_order=self.header.kind is not LogKind.MESSAGE_LOG,
+                next_data=self._next_data,
             )
         finally:
             self._file.close()

@@ -143,7 +143,14 @@ def _has_records(file: ReadableFile, size: int, seed: int) -> bool:
         return True
     window = ReadAhead(file, end=size, unreadable=unreadable)
     start = min(FILE_HEADER_SIZE, size)
-    found = find_batch(window.view, start=start, end=size, seed=seed, path=file.path)
+    found = find_batch(
+        window.view,
+        start=start,
+        end=size,
+        seed=seed,
+        path=file.path,
+        next_data=window.next_data,
+    )
     return found < size or bool(unreadable)
 
 
@@ -292,6 +299,7 @@ class LogWalk(Generic[T]):
             seed=self._seed,
             path=file.path,
             sequence_min=self.next_sequence,
+            next_data=window.next_data,
         ):
             if isinstance(found, ScannedBatch):
                 yield from self._place(file, found, window)
@@ -433,6 +441,7 @@ class LogWalk(Generic[T]):
                 path=file.path,
                 # One of a newer version is for the walk to refuse, where it lies in its way.
                 any_order=True,
+                next_data=window.next_data,
             )
             if position >= self.end:
                 return

@@ -378,6 +378,18 @@ class MessageLog:
             self._failure = error
             raise
 
+    def require_in_place(self) -> None:
+        """Refuse every append from now on if the directory or the open file is elsewhere now.
+
+        Raises FatalDiskError.
+        """
+        self._require_usable()
+        try:
+            self._disk.require_in_place([] if self._file is None else [self._file])
+        except BaseException as error:
+            self._failure = error
+            raise
+
     def close(self) -> None:
         """Give the descriptors back; makes nothing durable."""
         for file in (self._file, self._new_file):

@@ -1,6 +1,6 @@
 """Reading a file from front to back in large pieces, and past sectors that cannot be read."""
 
-from storage.disk import ReadableFile
+from storage.disk import ReadableFile, next_data
 from storage.errors import ReadFailedError, may_pass
 
 PIECE = 4 * 1024 * 1024
@@ -47,6 +47,11 @@ class ReadAhead:
             self._window = memoryview(self._read(position, wanted))
             self._start, offset = position, 0
         return self._window[offset : offset + size]
+
+    def next_data(self, position: int) -> int:
+        """Return where bytes may lie that are not zeros, from `position` on, or the end."""
+        found = next_data(self._file, position)
+        return self._end if found is None else min(found, self._end)
 
     def _read(self, position: int, size: int) -> bytes:
         try:

@@ -483,7 +483,7 @@ class _FileReader:
     ) -> None:
         self._salvage = salvage
         self._path = path
-        self._view = window.view
+        self._view, self._next_data = window.view, window.next_data
         self._size = size
         self._gaps = gaps
         self._header = self._file_header()
@@ -574,7 +574,7 @@ class _FileReader:
         return _Part(path, position, header, columns, blob, key)
 
     def _next_magic(self, position: int) -> int:
-        while position < self._size:
+        while (position := self._next_data(position)) < self._size:
             chunk = bytes(self._view(position, _PIECE))
             offset = chunk.find(MAGIC)
             if offset >= 0:
@@ -590,7 +590,8 @@ class _FileReader:
         self._gaps.append(Gap(self._path, begin, end - begin, reason))
         if not _holds_items(self._path) and self._header is not None:
             return
-        for start in range(begin, end, _PIECE):
+        start = begin
+        while (start := self._next_data(start)) < end:
             data = bytes(self._view(start, min(_PIECE + BATCH_BYTES_MAX, end - start)))
             for found in _ITEM_PATTERN.finditer(data, 0, min(len(data), _PIECE)):
                 size = qmq_item_size(data, found.start())
@@ -600,6 +601,7 @@ class _FileReader:
                 due_ms = int.from_bytes(item[17:25], "big")
                 if qmq_item_fault(item, due_ms) is None:
                     self._salvage.keep_loose(_Loose(self._path, start + found.start(), item))
+            start += _PIECE
 
 
 def _identity(item: bytes) -> tuple[int, bytes]:

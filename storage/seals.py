@@ -373,6 +373,7 @@ def _newest_append_ms(disk: ReadableDisk, log_uuid: UUID, file: LogFile) -> int 
             end=size,
             seed=file_seed(seals_header(log_uuid, file.first_sequence)),
             path=file.path,
+            next_data=window.next_data,
         )
         for found in batches:
             if isinstance(found, Damage):

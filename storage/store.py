@@ -30,7 +30,7 @@ from storage.checkpoint import (
     write_checkpoint,
 )
 from storage.columns import RecordKind
-from storage.disk import Disk, File
+from storage.disk import Disk, File, next_data
 from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
 from storage.durable_end import DURABLE_END_NAME
 from storage.errors import DamagedError, LogStateError, ReadFailedError, UnsupportedFormatError
@@ -41,6 +41,7 @@ from storage.loading import contained
 from storage.log_walk import list_log_files
 from storage.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.provision import Provision
+from storage.read_ahead import PIECE
 from storage.retention import Retention, RetentionRules, Sweep
 from storage.rows import Int64s
 from storage.schedule_log import ScheduleLimits, ScheduleLog
@@ -721,19 +722,20 @@ class _Recovery:
         """Keep a copy of a segment file that is about to be cut: lost records may be in it."""
         opened = self._disk.open_read(segment.path)
         try:
-            size = opened.size()
-            data = opened.read_at(0, size) if size > segment.length else b""
+            if opened.size() <= segment.length:
+                return
+            path = self._name_aside(segment.path)
+            copy = self._disk.open(path, create=True)
+            try:
+                position = next_data(opened, 0)
+                while position is not None and (data := opened.read_at(position, PIECE)):
+                    position += copy.write_at(position, [data])
+                    position = next_data(opened, position)
+                copy.sync()
+            finally:
+                copy.close()
         finally:
             opened.close()
-        if not data:
-            return
-        path = self._name_aside(segment.path)
-        copy = self._disk.open(path, create=True)
-        try:
-            copy.write_at(0, [data])
-            copy.sync()
-        finally:
-            copy.close()
         self._disk.sync_directory(QUARANTINE_DIRECTORY)
         summary.quarantined.append(path)
 

@@ -179,6 +179,9 @@ class OverlayDisk:
         """There is room."""
         return 1 << 40, 1 << 41
 
+    def require_in_place(self, files: Sequence[File]) -> None:
+        """Nothing is ever moved."""
+
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
         """Hold the lock file."""

@@ -11,6 +11,7 @@ from delay_transport.tokens import Tokens, read_tokens
 from delaywheel import admin_tokens
 from delaywheel.failures import ExitCode
 from delaywheel.main import main
+from storage import DirectoryDisk
 
 
 def run(*arguments: str) -> Result:
@@ -46,6 +47,11 @@ def test_only_its_owner_may_read_the_file_and_nothing_else_stays_behind(tmp_path
     add(file, "bob")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
+
+
+def test_the_file_may_lie_in_the_data_directory_of_a_server_that_runs(tmp_path: Path) -> None:
+    with DirectoryDisk(tmp_path).lock("lock"):
+        add(tmp_path / "tokens.json", "alice")
 
 
 def test_a_token_that_is_taken_away_is_no_token_any_more(tmp_path: Path) -> None:

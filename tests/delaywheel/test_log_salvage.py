@@ -147,7 +147,7 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def test_a_directory_in_use_is_read_with_a_warning(data: Path, tmp_path: Path) -> None:
-    held = os.open(data / "lock", os.O_RDWR)
+    held = os.open(data, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         result = salvage(data, "--out", tmp_path / "out")

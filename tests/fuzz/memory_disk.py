@@ -99,6 +99,9 @@ class MemoryDisk:
     def free_bytes(self) -> tuple[int, int]:
         return 1 << 40, 1 << 40
 
+    def require_in_place(self, files: Sequence[File]) -> None:
+        pass
+
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
         self.files.setdefault(path, bytearray())

@@ -56,6 +56,7 @@ EXEMPT: Final = {
     "meta_server.admin_plans.check_subject": "the same",
     "meta_server.admin_plans.check_version": "compares two numbers",
     "delay_transport.tokens.read_tokens": "reads the file that decode_tokens takes apart",
+    "storage.disk.read_small": "hands on the bytes that decoders with targets take apart",
     "storage.manifest.read_manifest": "puts together what decoders with targets read",
     "sender.config.check_groups": "looks at settings that were read already",
 }

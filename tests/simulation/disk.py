@@ -97,6 +97,11 @@ class SimFile:
         """The path it was opened by."""
         return self._path
 
+    @property
+    def inode(self) -> Inode:
+        """What it is a handle of."""
+        return self._inode
+
     def write_at(self, position: int, buffers: Sequence[Bytes]) -> int:
         """Write to the page cache."""
         disk = self._disk
@@ -231,7 +236,7 @@ class SimDisk:
         self._watchers: dict[str, list[Callable[[str, str, str], None]]] = {}
         self._death: Death | None = None
         self._armed: list[_Armed] = []
-        self._locks: set[str] = set()
+        self._locks: dict[str, Inode | Directory] = {}
 
     @property
     def plan(self) -> FaultPlan:
@@ -528,11 +533,22 @@ class SimDisk:
             directory.add(name, Inode())
         if path in self._locks:
             raise DataDirectoryError(f"{path} is held by another process")
-        self._locks.add(path)
+        self._locks[path] = directory.names[name]
         try:
             yield
         finally:
-            self._locks.discard(path)
+            self._locks.pop(path, None)
+
+    def require_in_place(self, files: Sequence[File]) -> None:
+        """Refuse where a lock or an open file is not what its path leads to."""
+        self._begin_to_look("require_in_place", "")
+        held = dict(self._locks)
+        for file in files:
+            assert isinstance(file, SimFile)
+            held[file.path] = file.inode
+        for path, node in held.items():
+            if self._find(path) is not node:
+                raise FatalDiskError(f"{path} is not what this process has opened")
 
     # What SimFile shares with this.
 
@@ -649,7 +665,7 @@ class SimDisk:
             return
         self._death = death
         self._armed = []
-        self._locks = set()
+        self._locks = {}
         medium = self.medium
         self.note(f"death {type(death).__name__}")
         if isinstance(death, PowerCut):

@@ -654,6 +654,7 @@ class World:
         server.pacer.sleep_ms_max = self.pacer_sleep_ms_max
         server.disk_check_s = _DISK_CHECK_S if self.is_small else server.disk_check_s
         server.disk_check_idle_s = self.pacer_sleep_ms_max / 1000
+        server.place_check_s = server.disk_check_idle_s
         self.server = server
         self._probe = Probe(server, self.witness)
         self.witness.server_started()

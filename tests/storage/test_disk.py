@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.disk import Bytes, DirectoryDisk, DirectoryFile, make_data_directory
+from storage.disk import (
+    Bytes,
+    DirectoryDisk,
+    DirectoryFile,
+    make_data_directory,
+    next_data,
+    read_small,
+)
 from storage.errors import (
+    DamagedError,
     DataDirectoryError,
     FatalDiskError,
     NotPermittedError,
@@ -269,6 +277,65 @@ def test_the_lock_is_held_by_one_and_given_back(disk: DirectoryDisk, tmp_path: P
             pass
     with other.lock("lock"):
         pass
+
+
+def test_a_lock_that_was_deleted_lets_nobody_else_in(disk: DirectoryDisk, tmp_path: Path) -> None:
+    other = DirectoryDisk(tmp_path)
+    with disk.lock("lock"):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(DataDirectoryError, match="in use"), other.lock("lock"):
+            pass
+    with other.lock("lock"):
+        pass
+
+
+def test_what_is_not_at_its_path_any_more_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    disk = DirectoryDisk(root)
+    file = made(disk, "log", b"x")
+    disk.require_in_place([file])
+    with disk.lock("lock"):
+        disk.require_in_place([file])
+        made(disk, "log.tmp", b"x").close()
+        disk.rename("log.tmp", "log")
+        with pytest.raises(FatalDiskError, match="log is not what this process has opened"):
+            disk.require_in_place([file])
+        disk.require_in_place([])
+        root.rename(tmp_path / "x")
+        with pytest.raises(FatalDiskError, match=r"data is not .* \(No such file"):
+            disk.require_in_place([])
+        root.mkdir()
+        with pytest.raises(FatalDiskError, match=r"data is not .* then start again$"):
+            disk.require_in_place([])
+        root.rmdir()
+        (tmp_path / "x").rename(root)
+        (root / "lock").unlink()
+        with pytest.raises(FatalDiskError, match="lock is not what"):
+            disk.require_in_place([])
+    file.close()
+
+
+def test_a_small_file_that_is_too_large_is_not_read(disk: DirectoryDisk) -> None:
+    file = made(disk, "identity", b"x" * 10)
+    assert read_small(file, 10) == b"x" * 10
+    with pytest.raises(DamagedError, match=r"the file has 10 bytes, .* at most 9"):
+        read_small(file, 9)
+    file.close()
+
+
+def test_holes_are_passed_over(disk: DirectoryDisk) -> None:
+    file = made(disk, "log", b"x")
+    assert next_data(file, 0) == 0
+    file.truncate(1 << 30)
+    far = next_data(file, 1 << 20)
+    assert far is None
+    file.write_at((1 << 30) - 1, [b"y"])
+    near = next_data(file, 1 << 20)
+    assert near is not None
+    assert (1 << 29) < near < 1 << 30
+    assert next_data(file, 1 << 30) is None
+    file.close()
 
 
 def test_a_lock_that_cannot_be_made_is_a_disk_error(

@@ -333,6 +333,20 @@ def test_after_a_failed_write_or_fsync_it_refuses_everything(kind: str) -> None:
     assert records_of(log) == expected_of([[b"before"]])
 
 
+def test_a_log_that_is_not_in_its_place_takes_nothing_more() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    log.require_in_place()
+    log.append([messages([b"before"])], append_ms=NOW_MS)
+    log.require_in_place()
+    (path,) = (file.path for file in log.files())
+    disk.put(path, disk.content(path))
+    with pytest.raises(FatalDiskError, match="is not what this process has opened"):
+        log.require_in_place()
+    with pytest.raises(FatalDiskError, match="a restart recovers it"):
+        log.append([messages([b"refused"])], append_ms=NOW_MS)
+
+
 def test_a_failed_sync_of_the_durable_end_stops_appends_too() -> None:
     disk = new_disk()
     log, _ = recover(disk)
