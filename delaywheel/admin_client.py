@@ -115,12 +115,12 @@ def token_of(file: Path | None) -> str | None:
     None if there is none; raises Failure for what is no token.
     """
     if file is not None:
-        return read_token(file)
+        return token_in(file)
     text = os.environ.get(TOKEN_VARIABLE, "").strip()
     return _checked(text, TOKEN_VARIABLE) if text else None
 
 
-def read_token(file: Path) -> str:
+def token_in(file: Path) -> str:
     """Return the token of a file; raise Failure if there is none in it."""
     try:
         text = file.read_text(encoding="ascii").strip()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from delaywheel.admin_client import Session, read_token
+from delaywheel.admin_client import Session, token_in
 from delaywheel.http_exchange import Json
 from delaywheel.options import of_meta_server, watching, with_node_token_file
 from delaywheel.status import format_value
@@ -88,7 +88,7 @@ def ask_nodes(
     """
     import trio
 
-    token = None if token_file is None else read_token(token_file)
+    token = None if token_file is None else token_in(token_file)
     addresses = list(dict.fromkeys(node["http_address"] for node in nodes if node["http_address"]))
     found = trio.run(_ask_all, addresses, take, token)
     found[""] = {"error": "it has no HTTP address"}

@@ -72,9 +72,9 @@ def _contents() -> Contents:
         Contents(
             broker_groups=(
                 BrokerGroup(
-                    name="g1", kind=GroupKind.NORMAL, master="h:1", state=BrokerState.RW, tag="t"
+                    name="g1", kind=GroupKind.NORMAL, master="b:1", state=BrokerState.RW, tag="t"
                 ),
-                BrokerGroup(name="g2", kind=GroupKind.NORMAL, master="h:2", state=BrokerState.RW),
+                BrokerGroup(name="g2", kind=GroupKind.NORMAL, master="b:2", state=BrokerState.RW),
             ),
             brokers=(
                 Broker(
