@@ -534,7 +534,8 @@ class Filing:
         while True:
             self._wake_load_at_ms, self._look_again = math.inf, False
             view = await self._advance()
-            self.look_at_clock()
+            if self._pacer.is_news(self._store.clock_known):
+                self._check_checkpoint.wake()
             if self._look_again:
                 continue
             now_ms = self._pacer.now_ms()
@@ -723,11 +724,10 @@ class Filing:
                 await self._hurry.wait()
             await self.checkpoint()
 
-    def look_at_clock(self) -> None:
-        """Have a checkpoint written at once if a crash would make a start misjudge the clock."""
-        if self._pacer.is_news(self._store.clock_known):
-            self._hurry.set()
-            self._check_checkpoint.wake()
+    def clock_trust_changed(self) -> None:
+        """Have a checkpoint written at once: after a crash a start goes by it."""
+        self._hurry.set()
+        self._check_checkpoint.wake()
 
     def _next_deletion_s(self) -> float:
         """Return seconds until something has to be deleted, though nothing else happens."""

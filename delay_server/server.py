@@ -225,7 +225,7 @@ class DelayServer:
 
     def _clock_trust_changed(self, trusted: bool) -> None:  # noqa: FBT001
         if self.is_wired:
-            self.filing.look_at_clock()
+            self.filing.clock_trust_changed()
         if self.is_wired and self.ended_by is None:
             (self.sender.resume if trusted and not self.is_resting else self.sender.pause)()
 

@@ -653,7 +653,7 @@ async def test_a_leap_that_nobody_saw_before_a_kill_is_held_by_the_next_start() 
     async with serving_until_killed(world, Kill("at once")):
         producer = await world.connect()
         assert await producer.send(make_item("m1", world.now_ms + 20 * HOUR_MS)) == {}
-        await trio.sleep(1)
+        await trio.sleep(5)
         world.clock.step(21 * HOUR_MS)
     async with world.serving() as server:
         await trio.sleep(300)

@@ -148,7 +148,7 @@ class Disturbances:
             broker.heal()
 
     def before_start(self) -> None:
-        """Set the clock right before the server starts: it trusts what it reads first."""
+        """Set the clock right before the server starts: it may trust what it reads first."""
         if self._leap_ms > _HOUR_S * 1000:
             self._take_back()
         self._believe()
