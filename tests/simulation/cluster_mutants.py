@@ -78,8 +78,8 @@ _FOLLOWED = (
         "a split, or a meta server that ends",
         (
             _SESSION,
-            "            is_done = use.connection == self._connection or use.route is None\n",
-            "            is_done = True\n",
+            " or use.subject in self._unknown\n",
+            " or True\n",
         ),
         seeds=40,
     ),

@@ -449,7 +449,7 @@ _BOUNDED = (
         "bounds",
         "A subject beyond its limit is refused.",
         "a client that means ill",
-        (_ROUTING, "    if len(real) > bytes_max:", "    if len(real) > retry_bytes_max:"),
+        (_ROUTING, "    if too_long := subject_size_fault(sent):", "    if too_long := None:"),
     ),
     _rule(
         "huge names of clients",
