@@ -10,6 +10,7 @@ A subject that is taken is asked for at once, before what comes from disk: so th
 it whenever its messages are due, and what producers send now has its route first after a restart.
 """
 
+import math
 from collections.abc import Container
 from typing import Final
 
@@ -32,7 +33,8 @@ CONNECTION_SHARE: Final = 1 / 4
 """… and one connection."""
 
 TOLD_S: Final = 60.0
-"""For so long after the last one it is told that new subjects are put off."""
+"""For so long after the last one it is told that new subjects are put off; the log says it once in
+this time."""
 
 
 class NewSubjects:
@@ -44,7 +46,7 @@ class NewSubjects:
         """Times that a subject was put off."""
         self._routes = routes
         self._known = known
-        self._put_off_at: float | None = None
+        self._put_off_at = self._logged_at = -math.inf
         self._newcomers = Newcomers(
             "subjects are used for the first time",
             rate=RATE,
@@ -56,7 +58,7 @@ class NewSubjects:
     @property
     def puts_off(self) -> bool:
         """Whether that happened of late."""
-        return self._put_off_at is not None and trio.current_time() < self._put_off_at + TOLD_S
+        return trio.current_time() < self._put_off_at + TOLD_S
 
     def refusal(self, source: Connection, subject: bytes) -> str | None:
         """Say why a subject has to come again later; None if it is taken, and asked for."""
@@ -66,6 +68,9 @@ class NewSubjects:
             if told is not None:
                 self.put_off_count += 1
                 self._put_off_at = now
+                if now >= self._logged_at + TOLD_S:
+                    self._logged_at = now
+                    source.warn("new subjects are put off", reason=told, address=source.where)
                 return told
         self._routes.expect(subject)
         return None

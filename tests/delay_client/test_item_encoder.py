@@ -137,6 +137,7 @@ NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 (what is to be refused)
         ({"delay": 1, "subject": ""}, IllegalSubject, "empty"),
         ({"delay": 1, "subject": "a/b"}, IllegalSubject, "choose another"),
         ({"delay": 1, "subject": "x" * 101}, IllegalSubject, "at most 100"),
+        ({"delay": 1, "subject": "\U0001f680" * 64}, IllegalSubject, "256 bytes, at most 255"),
         ({"delay": 1, "subject": 7}, InvalidMessage, "must be text"),
         ({"delay": 1, "subject": "\ud800"}, InvalidMessage, "Unicode"),
         ({"delay": 1, "message_id": ""}, InvalidMessage, "1 to 100"),

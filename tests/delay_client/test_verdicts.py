@@ -54,6 +54,7 @@ def test_an_item_is_tried_again_after_1_4_and_6_only(
         (5, "due in 800.0 days, limit 730.0", DelayTooLong),
         (5, "due beyond the horizon of 730 days", DelayTooLong),
         (5, "item of 70000 bytes, limit 65536", MessageTooLarge),
+        (5, "a subject of 258 bytes, at most 255", IllegalSubject),
         (5, "message too large", MessageTooLarge),
         (5, "malformed", Refused),
         (5, "", Refused),

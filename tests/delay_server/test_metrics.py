@@ -36,8 +36,6 @@ VALUES = st.lists(
     st.floats(0, 200_000, allow_nan=False) | st.sampled_from(LATENESS_BUCKETS_S), max_size=50
 )
 
-ROUTED = "unrouted_subjects unrouted_subjects_max subjects_put_off_total"
-
 NAMES = """
     unreadable_files read_failures_total unread_messages
     build_info messages_accepted_total accepted_bytes_total messages_refused_total requests_total
@@ -63,6 +61,14 @@ NAMES = """
     undelivered_messages paused_subjects paused_rules paused_groups limits metered_messages
     metered_total controls_version draining
 """
+
+
+ROUTES = """
+    unrouted_subjects unrouted_subjects_max unrouted_messages unrouted_oldest_seconds
+    subjects_put_off_total routes_connected routed_subjects routes route_changes_total
+    route_questions_total route_pushes_total route_refusals_total
+"""
+"""Of a node that asks a meta server where messages go."""
 
 
 def parsed(text: bytes) -> dict[str, float]:
@@ -153,6 +159,16 @@ async def test_a_member_of_a_group_shows_what_it_is_and_whether_anybody_can_be_a
         assert (values["accepts"], values["meta_connected"]) == (1, 0)
         assert 28 < values["meta_away_seconds"] < 31
         assert values["meta_failures_total"] > 5
+
+
+async def test_a_node_that_asks_for_routes_shows_how_many_wait_and_how_many_may() -> None:
+    world = RouteWorld()
+    async with world.routing() as (server, _):
+        text = ServerMetrics(server).take().render()
+        assert shown(text) == {*NAMES.split(), *MEMBERSHIP.split(), *ROUTES.split()}
+        values = figures_of(server)
+        assert values["unrouted_subjects_max"] == 100_000
+        assert (values["unrouted_subjects"], values["subjects_put_off_total"]) == (0, 0)
 
 
 async def test_a_slave_shows_that_it_accepts_nothing() -> None:
@@ -277,13 +293,8 @@ def test_every_metric_that_an_alert_names_is_there() -> None:
     assert [text.strip() for text, names in zip(expressions, named, strict=True) if not names] == [
         'up{job="delaywheel"} == 0\n  for: 1m'
     ]
-    shown_names = {*NAMES.split(), *ROUTED.split()}
-    assert {name.removesuffix("_bucket") for name in set().union(*named)} <= shown_names
-
-
-async def test_a_node_with_routes_shows_what_alerts_about_new_subjects_ask_for() -> None:
-    async with RouteWorld().routing() as (server, _):
-        assert set(ROUTED.split()) <= set(figures_of(server))
+    names = {name.removesuffix("_bucket") for name in set().union(*named)}
+    assert names <= {*NAMES.split(), *ROUTES.split()}
 
 
 async def test_many_subjects_do_not_make_many_labels() -> None:

@@ -45,6 +45,7 @@ from delay_protocol import (
     real_subject,
     scan_items,
     subject_fault,
+    subject_size_fault,
     tags_are_text,
     walk_attributes,
 )
@@ -339,6 +340,8 @@ def subjects(data: bytes) -> None:
     assert real in data
     assert real == data or data.startswith((b"%RETRY%", b"%DEAD_RETRY%", b"%RETRY", b"%DEAD_RETRY"))
     assert b"%" not in real or real == data
+    is_short = len(real) <= 255 and len(data) - len(real) <= 13 + 255
+    assert (subject_size_fault(data) is None) is is_short
 
 
 def hello(data: bytes) -> None:
@@ -543,9 +546,9 @@ WIRE_TARGETS = (
     Target(
         name="subjects",
         run=subjects,
-        decoders=(subject_fault, real_subject),
+        decoders=(subject_fault, subject_size_fault, real_subject),
         packages=PROTOCOL,
-        size_max=128,
+        size_max=600,
     ),
     Target(name="hello", run=hello, decoders=(decode_hello,), packages=PROTOCOL, size_max=4096),
     Target(

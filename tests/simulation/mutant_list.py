@@ -895,9 +895,7 @@ META = {
     },
     "8 bounds": {
         # A subject beyond its limit is refused.
-        "huge subjects": mutant(
-            swap("routed_subject", "len(real) > bytes_max", "len(real) > retry_bytes_max"), seed=2
-        ),
+        "huge subjects": mutant(swap("routed_subject", "subject_size_fault(sent)", "None"), seed=2),
         # Names of a client beyond their limit are refused.
         "huge names of clients": mutant(
             swap("Handlers._routed", "len(text.encode()) > limits.client_text_bytes_max", "False"),
