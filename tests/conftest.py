@@ -26,6 +26,15 @@ SPARK_CONF = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    """Give the process its umask back: a server that a test runs in it sets its own."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    yield
+    os.umask(mask)
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator["PrivatePostgresql"]:
     """Run a PostgreSQL; skip what needs it where there is none, or fail there if it must be."""

@@ -156,6 +156,11 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
     return None
 
 
+def _state_of(group: DelayGroup) -> tuple[int, int]:
+    """Return by what the record of a delay group is compared and set."""
+    return group.record.epoch, group.record.version
+
+
 def _broker_key(broker: Broker) -> Key:
     return (broker.hostname, broker.serve_port)
 
@@ -264,13 +269,15 @@ class Medium:
     def _make(self, change: Change, row: _Row) -> None:
         rows = self.rows[row.table]
         found = rows.get(row.key)
-        if isinstance(change, SaveDelayGroup):
-            has = None if found is None else (found.record.epoch, found.record.version)
-            if has != change.expected:
-                raise ConflictError(
-                    what=str(row.key), expected=str(change.expected), found=str(has)
-                )
-            self._check_one(rows, row, lambda group: group.log_uuid)
+        if isinstance(change, SaveDelayGroup | RemoveDelayGroup):
+            has = None if found is None else _state_of(found)
+            expected: tuple[int, int] | None = _state_of(change.group)
+            if isinstance(change, SaveDelayGroup):
+                expected = change.expected
+            if has != expected:
+                raise ConflictError(what=str(row.key), expected=str(expected), found=str(has))
+            if isinstance(change, SaveDelayGroup):
+                self._check_one(rows, row, lambda group: group.log_uuid)
         elif row.version is not None:
             version = 0 if found is None else found.version
             if version != row.version:

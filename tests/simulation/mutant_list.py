@@ -1091,7 +1091,7 @@ CLUSTER = {
         ),
         # A node that has lost its meta server looks for one again.
         "nobody registers again": mutant(
-            swap("Registration.run", "trio.sleep(...)", "trio.sleep(1e9)"), seed=1
+            swap("delay_server:Registration.run", "trio.sleep(...)", "trio.sleep(1e9)"), seed=1
         ),
     },
     "8 telling": {
