@@ -34,6 +34,8 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 _UNSEEN: Final = -1
 _SUSPECTED_AT_ONCE: Final = 1000
 """Subjects that are asked for anew when a group fails; the others hear of a change by a push."""
+_EXPECTED_PART: Final = 4
+"""This part of the session's places is for subjects of which nothing has come near."""
 _STEP: Final = 1000
 """Subjects looked at in one step of a round."""
 
@@ -90,6 +92,8 @@ class SubjectRoutes:
         self._used = np.zeros(64, np.bool_)
         """Whether a number was seen since the last round."""
         self._numbers: dict[str, int] = {}
+        self._expected: set[str] = set()
+        """Names that were asked for at admission, and of which nothing has come near."""
         self._route_of: dict[str, int] = {}
         """By name, of those that have one."""
         # Nobody's name is empty; the route of those that are barred stands for good.
@@ -127,14 +131,25 @@ class SubjectRoutes:
         return self.session.is_wanted(subject.decode(errors="replace"))
 
     def expect(self, subject: bytes) -> None:
-        """Ask for a subject of which messages arrive before those of others are asked for."""
+        """Ask for a subject of which messages arrive before those of others are asked for.
+
+        They may be due in a year: most places are left to what is due soon, which is asked for when
+        it enters the wheel.
+        """
         name = subject.decode(errors="replace")
-        if self.session.want(name, self._now(), soon=True) and self.session.route(name) is None:
-            self._on_wanted()
+        is_new = not self.session.is_wanted(name)
+        if is_new and len(self._expected) >= self.session.config.subjects_max // _EXPECTED_PART:
+            return
+        if self.session.want(name, self._now(), soon=True):
+            if is_new:
+                self._expected.add(name)
+            if self.session.route(name) is None:
+                self._on_wanted()
 
     def _see(self, number: int) -> None:
         name = self._name_of(number).decode(errors="replace")
         self._numbers[name] = number
+        self._expected.discard(name)
         self._want(name)
         self._route[number] = self._route_of.get(name, NO_ROUTE)
 
@@ -253,6 +268,7 @@ class SubjectRoutes:
             yield
 
     def _forget(self, name: str) -> None:
+        self._expected.discard(name)
         number = self._numbers.pop(name, None)
         if number is not None:
             self._route[number] = _UNSEEN

@@ -16,7 +16,7 @@ from delay_protocol import (
     ClientType,
     OnlineState,
 )
-from delay_protocol.meta_session import MetaSession
+from delay_protocol.meta_session import MetaSession, MetaSessionConfig
 from delay_server.config import RoutesConfig, StorageConfig, WheelConfig
 from delay_server.gates import Gates
 from delay_server.lanes import LaneLimits, Lanes
@@ -568,3 +568,19 @@ def test_the_lane_of_a_hot_subject_leads_where_its_route_leads_and_the_sender_he
     assert bench.routes.groups_of(lane) == ("g2",)
     # What it has queued for g1 is taken back by that.
     assert any(lane in lanes for lanes in bench.told)
+
+
+def test_subjects_of_which_nothing_is_near_leave_most_places_to_those_that_are() -> None:
+    bench = Bench()
+    bench.session.config = MetaSessionConfig(subjects_max=40)
+    bench.names += [b"far.%d" % n for n in range(100)]
+    for name in bench.names:
+        bench.routes.expect(name)
+    assert len(bench.session) == 10
+    # Those that come near need no place of this kind any more.
+    bench.routes.look(np.arange(5, dtype=np.uint32))
+    for name in bench.names:
+        bench.routes.expect(name)
+    assert len(bench.session) == 15
+    bench.routes.look(np.arange(100, dtype=np.uint32))
+    assert (len(bench.session), bench.routes.counts.untaken) == (40, 60)
