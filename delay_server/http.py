@@ -27,7 +27,13 @@ from delay_server.guarding import Guard, peer_of
 from delay_server.metrics import ServerMetrics
 from delay_server.status import failing_checks, status_of, warnings_of
 from delay_transport.access import Caller
-from delay_transport.http import METRICS_TYPE, json_response, make_application, serve_application
+from delay_transport.http import (
+    METRICS_TYPE,
+    json_response,
+    make_application,
+    readiness_response,
+    serve_application,
+)
 
 if TYPE_CHECKING:
     from delay_server.config import HttpConfig
@@ -45,10 +51,7 @@ def application(server: "DelayServer") -> Starlette:
         return json_response({"live": True})
 
     async def readyz(_: Request) -> Response:
-        failing, warnings = failing_checks(server), warnings_of(server)
-        told = {"ready": not failing, "failing": failing}
-        told |= {"warnings": warnings} if warnings else {}
-        return json_response(told, 503 if failing else 200)
+        return readiness_response(failing_checks(server), warnings_of(server))
 
     async def status(_: Request, __: Caller) -> Response:
         return json_response(status_of(server))

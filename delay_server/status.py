@@ -27,8 +27,8 @@ def failing_checks(server: "DelayServer") -> list[str]:
         failing.append(server.registration.reason)
     elif not server.is_open:
         failing.append("recovery has not finished")
-    if server.listener is not None and server.listener.fullness:
-        failing.append(server.listener.fullness)
+    if server.listener is not None and (fullness := server.listener.fullness):
+        failing.append(fullness)
     return failing + _failing_parts(server) if server.is_wired else failing
 
 
@@ -53,8 +53,8 @@ def _failing_parts(server: "DelayServer") -> list[str]:
 def warnings_of(server: "DelayServer") -> list[str]:
     """Return what is well enough for most producers, but not for all; empty if all is well."""
     warnings = []
-    if server.listener is not None and server.listener.crowding:
-        warnings.append(server.listener.crowding)
+    if server.listener is not None and (crowding := server.listener.crowding):
+        warnings.append(crowding)
     if server.new_subjects is not None and server.new_subjects.puts_off:
         warnings.append("new subjects are put off: a producer, or all of them, have sent too many")
     return warnings

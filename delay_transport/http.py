@@ -55,6 +55,14 @@ def json_response(value: object, code: int = 200) -> Response:
     return Response(msgspec.json.encode(value), code, media_type="application/json")
 
 
+def readiness_response(failing: Sequence[str], warnings: Sequence[str]) -> Response:
+    """Return the answer to `/readyz`: 503 with what is failing, or 200; both with warnings."""
+    told: dict[str, object] = {"ready": not failing, "failing": failing}
+    if warnings:
+        told["warnings"] = warnings
+    return json_response(told, 503 if failing else 200)
+
+
 def make_application(
     routes: Sequence[Route],
     exception_handlers: Mapping[Any, Callable[[Request, Exception], Response]] | None = None,

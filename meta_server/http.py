@@ -30,7 +30,13 @@ from starlette.routing import Route
 
 from delay_protocol import BrokerRole, ClientType
 from delay_transport.access import AccessError
-from delay_transport.http import METRICS_TYPE, json_response, make_application, serve_application
+from delay_transport.http import (
+    METRICS_TYPE,
+    json_response,
+    make_application,
+    readiness_response,
+    serve_application,
+)
 from meta_server.admin_api import (
     OPERATIONS,
     PREFIX,
@@ -66,10 +72,7 @@ def application(server: "MetaServer") -> Starlette:
         return json_response({"live": True})
 
     async def readyz(_: Request) -> Response:
-        failing, warnings = failing_checks(server), warnings_of(server)
-        told = {"ready": not failing, "failing": failing}
-        told |= {"warnings": warnings} if warnings else {}
-        return json_response(told, 503 if failing else 200)
+        return readiness_response(failing_checks(server), warnings_of(server))
 
     async def status(request: Request) -> Response:
         try:

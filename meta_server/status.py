@@ -17,8 +17,8 @@ def failing_checks(server: "MetaServer") -> list[str]:
     failing = []
     if server.stopping:
         failing.append("the server is stopping")
-    if server.listener is not None and server.listener.fullness:
-        failing.append(server.listener.fullness)
+    if server.listener is not None and (fullness := server.listener.fullness):
+        failing.append(fullness)
     if not server.ready.is_set():
         failing.append("the store has not been loaded")
         return failing
