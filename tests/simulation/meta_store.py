@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -176,6 +176,13 @@ class Commit:
     """Whether somebody else made it."""
 
 
+class Moment(NamedTuple):
+    """The store after so many commits, as it is known without some that were kept late."""
+
+    number: int
+    unseen: frozenset[int] = frozenset()
+
+
 class Medium:
     """What is durable, whoever comes and goes; every commit and every row as it ever was."""
 
@@ -196,6 +203,7 @@ class Medium:
         self._history: dict[tuple[str, Key], tuple[list[int], list[Any]]] = {}
         self._unseen: list[tuple[float, float, int]] = []
         self._unseen_from: tuple[float, int] | None = None
+        self._late: list[int] = []
 
     # What stores do
 
@@ -311,6 +319,13 @@ class Medium:
         elif self._unseen_from is None:
             self._unseen_from = (now, len(self.commits))
 
+    def kept_late(self) -> None:
+        """Note that the last commit is one whose server had loaded everything before it was kept.
+
+        What the server stores next may be about other rows: then it knows that, and not this.
+        """
+        self._late.append(len(self.commits))
+
     def loaded(self) -> None:
         """Note that the server has loaded everything."""
         if self._unseen_from is not None:
@@ -334,11 +349,18 @@ class Medium:
             number = min(number, self._unseen_from[1])
         return number
 
-    def row_at(self, table: str, key: Key, number: int) -> Any:  # noqa: ANN401 (a row of the table)
+    def row_at(self, table: str, key: Key, moment: int | Moment) -> Any:  # noqa: ANN401 (a row)
         """Return a row as it was after so many commits; None if it was not there."""
+        number, unseen = moment if isinstance(moment, Moment) else Moment(moment)
         numbers, rows = self._history.get((table, key), ((), ()))
         at = bisect.bisect_right(numbers, number)
+        while at and numbers[at - 1] in unseen:
+            at -= 1
         return rows[at - 1] if at else None
+
+    def late_after(self, number: int) -> frozenset[int]:
+        """Return those commits, beyond so many, that were kept late."""
+        return frozenset(one for one in self._late if one > number)
 
     def changed_in(self, table: str, key: Key, after: int, up_to: int) -> list[int]:
         """Return the numbers of the commits that changed a row, after one and up to another."""
@@ -531,6 +553,7 @@ class SimStore:
         try:
             self._medium.hide()
             self._medium.commit(changes)
+            self._medium.kept_late()
         except ConflictError:
             self._tally["store: late and void"] += 1
 

@@ -53,6 +53,7 @@ from tests.simulation.meta_store import (
     ROUTES,
     SUBJECTS,
     Medium,
+    Moment,
     record_of,
 )
 
@@ -200,7 +201,7 @@ class MetaWitness:
             self.latest_ms = max(self.latest_ms, reply.timestamp_ms)
         first, last = self.medium.known_at(since_s), len(self.medium.commits)
         candidates = list(self._moments(use.routed, first, last))
-        fitting = [number for number in candidates if self._fits(use, reply, number)]
+        fitting = [moment for moment in candidates if self._fits(use, reply, moment)]
         if not fitting:
             self.complain(
                 f"right: {use} was told {_shown(reply)}; of {len(candidates)} moments since "
@@ -209,7 +210,7 @@ class MetaWitness:
         elif use.client_type == ClientType.DELAY_PRODUCER and len(candidates) == 1:
             self._remember_rank(use.routed, reply.groups, fitting[0])
 
-    def _moments(self, subject: str, first: int, last: int) -> Iterator[int]:
+    def _moments(self, subject: str, first: int, last: int) -> Iterator[Moment]:
         """Yield the moments at which what is routed may have been another one."""
         medium = self.medium
         keys = [
@@ -219,14 +220,16 @@ class MetaWitness:
         found = {first}
         for table, key in keys:
             found.update(medium.changed_in(table, key, first, last))
-        yield from sorted(found)
+        yield from map(Moment, sorted(found))
+        if late := medium.late_after(first):
+            yield from (Moment(number, late) for number in sorted(found))
 
     def expected(self, use: Use) -> str:
         """Return what the store says now, for people."""
-        number = len(self.medium.commits)
-        state, groups = self._normal(use, number)
+        now = Moment(len(self.medium.commits))
+        state, groups = self._normal(use, now)
         if use.client_type == ClientType.DELAY_PRODUCER:
-            return f"{state.name} some of {sorted(self._pool(use.routed, number)[0])}"
+            return f"{state.name} some of {sorted(self._pool(use.routed, now)[0])}"
         return f"{state.name} {[(group.name, group.state.name) for group in groups]}"
 
     def was_right(self, use: Use, reply: ClientRegisterReply, since_s: float) -> bool:
@@ -236,8 +239,8 @@ class MetaWitness:
         """
         first, last = self.medium.number_at(since_s), len(self.medium.commits)
         return any(
-            self._fits(use, reply, number, exactly=False)
-            for number in self._moments(use.routed, first, last)
+            self._fits(use, reply, moment, exactly=False)
+            for moment in self._moments(use.routed, first, last)
         )
 
     def was_routed(self, subject: str, group: str, since_s: float, until_s: float) -> bool:
@@ -246,8 +249,8 @@ class MetaWitness:
         first, last = self.medium.known_at(since_s), self.medium.number_at(until_s)
         return any(
             group == info.name
-            for number in self._moments(use.routed, first, last)
-            for info in self._normal(use, number)[1]
+            for moment in self._moments(use.routed, first, last)
+            for info in self._normal(use, moment)[1]
         )
 
     def routed_all_along(
@@ -257,8 +260,8 @@ class MetaWitness:
         use = Use(ClientType.PRODUCER, subject, "", "")
         first, last = self.medium.known_at(since_s), self.medium.number_at(until_s)
         told = [
-            {(info.name, info.master) for info in self._normal(use, number)[1]}
-            for number in self._moments(use.routed, first, last)
+            {(info.name, info.master) for info in self._normal(use, moment)[1]}
+            for moment in self._moments(use.routed, first, last)
         ]
         return set.intersection(*told)
 
@@ -268,14 +271,14 @@ class MetaWitness:
         self._was_set_back = True
 
     def _fits(
-        self, use: Use, reply: ClientRegisterReply, number: int, *, exactly: bool = True
+        self, use: Use, reply: ClientRegisterReply, moment: Moment, *, exactly: bool = True
     ) -> bool:
-        state, groups = self._normal(use, number)
+        state, groups = self._normal(use, moment)
         if reply.online_state is not state:
             return False
         if use.client_type != ClientType.DELAY_PRODUCER:
             return _told(reply.groups, exactly=exactly) == _told(groups, exactly=exactly)
-        pool, takes = self._pool(use.routed, number)
+        pool, takes = self._pool(use.routed, moment)
         if len(reply.groups) != min(self.rules.delay_groups_per_subject, len(pool)):
             return False
         for info in reply.groups:
@@ -289,12 +292,12 @@ class MetaWitness:
         ranked = self._ranks.get((use.routed, _weighed(pool)))
         return ranked is None or ranked == tuple(info.name for info in reply.groups)
 
-    def _normal(self, use: Use, number: int) -> tuple[OnlineState, Groups]:
+    def _normal(self, use: Use, moment: Moment) -> tuple[OnlineState, Groups]:
         """Return what a client has to get that is no delay producer, and its online state."""
         medium = self.medium
         found = (
             medium.row_at(
-                OFFLINE, OfflineState(client_id=one, subject=name, consumer_group=group), number
+                OFFLINE, OfflineState(client_id=one, subject=name, consumer_group=group), moment
             )
             for one, name, group in (
                 (use.client_id, use.subject, use.consumer_group),
@@ -306,37 +309,37 @@ class MetaWitness:
         )
         state = OnlineState.OFFLINE if any(found) else OnlineState.ONLINE
         groups = []
-        for name in self._route(use.routed, number):
-            group = medium.row_at(GROUPS, name, number)
+        for name in self._route(use.routed, moment):
+            group = medium.row_at(GROUPS, name, moment)
             if group is None or group.is_retired or group.state is BrokerState.NRW:
                 continue
             if use.client_type == ClientType.PRODUCER and self._read_only(
-                use.routed, group, number
+                use.routed, group, moment
             ):
                 continue
             groups.append(_info(group, group.state))
         return state, tuple(groups)
 
-    def _route(self, subject: str, number: int) -> tuple[str, ...]:
+    def _route(self, subject: str, moment: Moment) -> tuple[str, ...]:
         medium = self.medium
-        own: Route | None = medium.row_at(ROUTES, (subject, False), number)
+        own: Route | None = medium.row_at(ROUTES, (subject, False), moment)
         if own is not None:
             return own.groups
         for length in range(len(subject), -1, -1):
-            prefix: Route | None = medium.row_at(ROUTES, (subject[:length], True), number)
+            prefix: Route | None = medium.row_at(ROUTES, (subject[:length], True), moment)
             if prefix is not None:
                 return prefix.groups
         return ()
 
-    def _read_only(self, subject: str, group: BrokerGroup, number: int) -> bool:
+    def _read_only(self, subject: str, group: BrokerGroup, moment: Moment) -> bool:
         return group.is_read_only or any(
-            self.medium.row_at(READ_ONLY, ReadOnlySetting(subject=name, group=group.name), number)
+            self.medium.row_at(READ_ONLY, ReadOnlySetting(subject=name, group=group.name), moment)
             for name in (subject, EVERY)
         )
 
-    def _pool(self, subject: str, number: int) -> tuple[dict[str, BrokerGroup], bool]:
+    def _pool(self, subject: str, moment: Moment) -> tuple[dict[str, BrokerGroup], bool]:
         """Return the delay groups of which a producer gets some, and whether they take messages."""
-        rows = (self.medium.row_at(GROUPS, key, number) for key in self.medium.keys(GROUPS))
+        rows = (self.medium.row_at(GROUPS, key, moment) for key in self.medium.keys(GROUPS))
         known = {
             group.name: group
             for group in rows
@@ -348,13 +351,13 @@ class MetaWitness:
         open_to_it = {
             name: group
             for name, group in known.items()
-            if not self._read_only(subject, group, number)
+            if not self._read_only(subject, group, moment)
         }
         taking = {name: group for name, group in open_to_it.items() if group.state in _WRITABLE}
         return taking or open_to_it or known, bool(taking)
 
-    def _remember_rank(self, subject: str, groups: Groups, number: int) -> None:
-        pool, _ = self._pool(subject, number)
+    def _remember_rank(self, subject: str, groups: Groups, moment: Moment) -> None:
+        pool, _ = self._pool(subject, moment)
         weighed = _weighed(pool)
         names = tuple(group.name for group in groups)
         self._ranks.setdefault((subject, weighed), names)

@@ -35,6 +35,7 @@ class _Following:
     taken: int = 0
     keeps: str = ""
     trouble: str = ""
+    follow: Callable[..., Awaitable[bool]] | None = None
 
 
 @dataclass
@@ -253,6 +254,32 @@ def test_a_store_that_is_set_back_is_not_followed_to_what_opens_nothing_either()
         rig.server.goes_by(paused)
         await trio.sleep(5)
         assert len(rig.said()) == 1
+
+    run(body)
+
+
+def test_what_an_operator_has_it_follow_may_be_long_on_its_way_to_the_disk() -> None:
+    """Seed 2600049 of the cluster: a follow took ten seconds, and the judge looked meanwhile."""
+
+    async def body(rig: Rig, nursery: trio.Nursery) -> None:
+        nursery.start_soon(rig.live, 1000)
+        await trio.sleep(2)
+        older = rig.pause("a")
+        rig.server.goes_by(rig.resume("a"))
+        await trio.sleep(5)
+        rig.medium.set_back(1)
+        rig.server.following.told = older
+
+        async def follow(**_: str) -> bool:
+            await trio.sleep(10)
+            rig.server.goes_by(older)
+            return True
+
+        rig.server.following.follow = follow
+        await rig.gating._follow()
+        await trio.sleep(5)
+        assert rig.said() == []
+        assert rig.gating._goes_by == older
 
     run(body)
 

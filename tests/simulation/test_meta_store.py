@@ -36,7 +36,7 @@ from meta_server.model import (
 )
 from meta_server.store import SqlStore, open_store
 from tests.meta_server.test_store import changes, empty, sorted_rows
-from tests.simulation.meta_store import GROUPS, Medium, Outcome, SimStore, StoreFaults
+from tests.simulation.meta_store import GROUPS, Medium, Moment, Outcome, SimStore, StoreFaults
 
 NOW_S = 7.0
 GROUP = BrokerGroup(name="g", kind=GroupKind.NORMAL, master="h:1")
@@ -185,6 +185,24 @@ def test_the_history_says_how_a_row_was_after_each_commit_and_what_must_be_known
     assert medium.known_at(9.5) == 2
     medium.loaded()
     assert medium.known_at(9.5) == 3
+
+
+def test_what_was_kept_late_may_be_unknown_beside_what_was_stored_after_it() -> None:
+    """Seed 950126 of the meta world: a group's move was kept after its server had loaded anew."""
+    medium = Medium(now=lambda: 1.0)
+    medium.commit([SaveBrokerGroup(GROUP)])
+    moved, other = (
+        BrokerGroup(name="g", kind=GroupKind.NORMAL, master="h:2", version=2),
+        BrokerGroup(name="other", kind=GroupKind.NORMAL, master="h:3"),
+    )
+    medium.hide()
+    medium.commit([SaveBrokerGroup(moved)])
+    medium.kept_late()
+    medium.commit([SaveBrokerGroup(other)])
+    moment = Moment(3, medium.late_after(medium.known_at(9.0)))
+    assert [medium.row_at(GROUPS, name, moment) for name in ("g", "other")] == [GROUP, other]
+    medium.loaded()
+    assert medium.row_at(GROUPS, "g", Moment(3, medium.late_after(medium.known_at(9.0)))) == moved
 
 
 def test_a_store_that_is_set_back_is_what_it_was_and_ends_the_connections_of_before() -> None:
