@@ -562,7 +562,10 @@ class Handlers:
                     f"{group.name} is a new delay group, and those have to prove the secret of "
                     "this meta server: set meta.secret_file; one of QMQ's has to be entered"
                 )
-        elif not self._is_open:
+        elif not self._is_open or (
+            # Beside delay servers of ours an unknown one of QMQ's would get producers of all.
+            group.kind is GroupKind.DELAY and not is_node and self._registry.delay_groups
+        ):
             waiting = WaitingGroup(
                 name=group.name,
                 kind=group.kind,

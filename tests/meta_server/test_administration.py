@@ -16,6 +16,7 @@ from tests.meta_server.http_rig import Http
 from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of
 
 AT_ONCE = NEW_GROUPS_PER_SECOND * NEW_GROUPS_BURST_SECONDS * NEW_GROUPS_ADDRESS_SHARE
+DELAY_PRODUCER = ClientType.DELAY_PRODUCER
 HEARTBEAT, OFFLINE = BrokerRequestType.HEARTBEAT, BrokerRequestType.OFFLINE
 DAY_S = 24 * 3600.0
 
@@ -112,7 +113,7 @@ async def test_an_unknown_delay_group_waits_and_is_let_in_of_whichever_kind() ->
         assert (await theirs.broker(broker("q1", role=role))).code == 51
         with pytest.raises(AssertionError, match="waits for an operator"):
             await ours.node(node(group="d1"))
-        assert (await client.register("a.b", ClientType.DELAY_PRODUCER)).groups == ()
+        assert (await client.register("a.b", DELAY_PRODUCER)).groups == ()
         waiting = (await http.get("/topology"))["waiting"]
         assert [(row["name"], row["kind"]) for row in waiting] == [("q1", "delay"), ("d1", "delay")]
         for name in ("q1", "d1"):
@@ -122,6 +123,27 @@ async def test_an_unknown_delay_group_waits_and_is_let_in_of_whichever_kind() ->
         other = node("n2", group="d1", address="10.0.0.6:20801", storage=7)
         assert isinstance(await ours.node(other), NodeRegistered)
         assert server.registry.groups["d1"].master == "10.0.0.6:20801"
+
+
+async def test_beside_delay_servers_of_ours_an_unknown_one_of_qmqs_waits_where_all_may_join() -> (
+    None
+):
+    world = World()
+    role = BrokerRole.DELAY_MASTER
+    async with world.serving() as server:
+        ours, client, stranger = [await world.connect() for _ in range(3)]
+        await ours.node(node())
+        await ours.broker(broker("d1", address="10.0.0.5:20801", role=role))
+        answer = await stranger.broker(broker("q1", address="10.6.6.6:1", role=role))
+        assert b"waits for an operator" in answer.body
+        for subject in ("a.b", "a.c", "a.d"):
+            assert names((await client.register(subject, DELAY_PRODUCER)).groups) == ["d1"]
+        await Http(server).change("POST", "/broker-groups/q1/approve", {})
+        assert (await stranger.broker(broker("q1", address="10.6.6.6:1", role=role))).code == 0
+    # Where there are only QMQ's, they come as its meta server has them come.
+    other = World()
+    async with other.serving():
+        assert (await (await other.connect()).broker(broker("q1", role=role))).code == 0
 
 
 async def test_who_is_entered_needs_no_approval() -> None:
