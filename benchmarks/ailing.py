@@ -23,17 +23,10 @@ from typing import Final
 
 import numpy as np
 
-from delay_protocol import (
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    ItemCode,
-    ItemScan,
-    ResponseCode,
-    encode_response,
-    encode_send_reply,
-    scan_items,
-)
+from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
+from delay_protocol.messages.items import ItemScan, scan_items
+from delay_protocol.messages.send_message import encode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 
 FAULTS: Final = ("well", "refusing", "black-hole", "slow", "rejecting", "poisoned")
 POISON: Final = b"bench.poison"

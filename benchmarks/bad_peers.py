@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from benchmarks.load import build_load
-from delay_protocol import encode_request
+from delay_protocol.wire.frames import encode_request
 
 _DEAF_PAUSE_S = 0.005
 _AGAIN_S = 0.05

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from benchmarks.load import BODY_BYTES, build_load, send_load
 from benchmarks.processes import Collector, DelayServer
-from delay_protocol import FRAME_OVERHEAD
-from sender import SenderConfig
+from delay_protocol.wire.frames import FRAME_OVERHEAD
+from sender.settings.config import SenderConfig
 
 _ITEM_BYTES_MAX: Final = BODY_BYTES + 100
 _SLACK_BYTES: Final = 8 << 20

@@ -18,15 +18,9 @@ from typing import Final
 import numpy as np
 
 from benchmarks.quantiles import quantiles
-from delay_protocol import (
-    FRAME_OVERHEAD,
-    CommandCode,
-    Frame,
-    ItemScan,
-    ResponseCode,
-    encode_response,
-    scan_items,
-)
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.messages.items import ItemScan, scan_items
+from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, encode_response
 
 _HEADER: Final = struct.Struct(">ihIhhiih")
 _RECEIVE_BYTES: Final = 1 << 20

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.written_logs import append_messages, delivered, files_of
-from storage.arrow import ArrowReader, Kind
-from storage.batches import Damage
-from storage.disk import DirectoryDisk, size_if_opened
-from storage.entries import SubjectTable
-from storage.message_log import MessageLog
-from storage.rows import RowBlock
-from storage.segment import Segment
-from storage.spans import MINUTE_MS, SegmentKey, Span
+from storage.batch.batches import Damage
+from storage.batch.entries import SubjectTable
+from storage.batch.rows import RowBlock
+from storage.disk.disk import DirectoryDisk, size_if_opened
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from storage.logs.message_log import MessageLog
+from storage.readers.arrow import ArrowReader, Kind
+from storage.schedule.segment import Segment
 from tests.storage.qmq_items import qmq_item
 
 _LOG_UUID = UUID("6a0f3c52-9d1e-4b7a-8c35-2f1e0d9c8b7a")

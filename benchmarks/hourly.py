@@ -27,12 +27,12 @@ from benchmarks.written_logs import (
     messages_of,
     seal_of,
 )
-from storage.disk import DirectoryDisk
-from storage.entries import SubjectTable
-from storage.manifest import MessageLogFile, SealedSegment, encode_manifest
-from storage.message_log import MessageLog
-from storage.segment import Segment
-from storage.spans import MINUTE_MS, SegmentKey, Span
+from storage.batch.entries import SubjectTable
+from storage.disk.disk import DirectoryDisk
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from storage.logs.message_log import MessageLog
+from storage.readers.manifest import MessageLogFile, SealedSegment, encode_manifest
+from storage.schedule.segment import Segment
 
 _START_MINUTE = 29_000_040
 """A full hour."""

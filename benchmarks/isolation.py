@@ -27,9 +27,8 @@ import numpy as np
 from benchmarks.ailing import POISON, REFUSED, TAKEN
 from benchmarks.load import build_load, send_load
 from benchmarks.processes import Ailing, DelayServer, MetaServer, Process
-from delay_protocol import BrokerState
-from meta_server.databases import DatabaseSettings
-from meta_server.model import (
+from delay_protocol.meta.requests import BrokerState
+from meta_server.known.model import (
     BrokerGroup,
     Change,
     GroupKind,
@@ -37,7 +36,8 @@ from meta_server.model import (
     SaveBrokerGroup,
     SaveRoute,
 )
-from meta_server.store import open_store
+from meta_server.sql.databases import DatabaseSettings
+from meta_server.sql.store import open_store
 
 GROUPS: Final = 4
 ILL: Final = 0

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from delay_protocol import FrameDecoder, ItemScan, encode_request, scan_items
+from delay_protocol.messages.items import ItemScan, scan_items
+from delay_protocol.wire.frames import FrameDecoder, encode_request
 
 BODY_BYTES = 100
 OF_SUBJECTS = tuple(b"bench.subject%d" % number for number in range(10))

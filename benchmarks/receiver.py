@@ -16,16 +16,15 @@ import numpy as np
 import trio
 
 from benchmarks.quantiles import quantiles
-from delay_protocol import CommandCode, Frame, ItemScan, ResponseCode, scan_items
-from delay_transport import (
-    CloseReason,
-    Connection,
-    ConnectionLimits,
-    TcpNetwork,
-    Wakeup,
-    serve_connections,
-)
-from delaywheel.log_output import set_up_log
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.messages.items import ItemScan, scan_items
+from delay_protocol.wire.frames import Frame
+from delay_transport.connections.connection import CloseReason, Connection
+from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.connections.listener import serve_connections
+from delay_transport.seams.outbox import Wakeup
+from delay_transport.seams.runtime import TcpNetwork
+from delaywheel.shared.log_output import set_up_log
 
 HOT: Final = b"bench.hot"
 """The subject that is left out of the lateness of the others."""

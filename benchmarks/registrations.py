@@ -15,19 +15,16 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.processes import MetaServer
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
     BrokerState,
     ClientRegister,
     ClientType,
-    CommandCode,
-    Frame,
-    FrameDecoder,
     decode_client_register_reply,
     encode_client_register,
-    encode_request,
 )
-from meta_server.databases import DatabaseSettings
-from meta_server.model import (
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from meta_server.known.model import (
     BrokerGroup,
     Change,
     GroupKind,
@@ -37,7 +34,8 @@ from meta_server.model import (
     SaveSubject,
     Subject,
 )
-from meta_server.store import open_store
+from meta_server.sql.databases import DatabaseSettings
+from meta_server.sql.store import open_store
 
 _NORMAL_GROUPS = 20
 _DELAY_GROUPS = 2

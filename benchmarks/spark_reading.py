@@ -17,13 +17,13 @@ from pyspark.sql import SparkSession
 
 from benchmarks.processes import memory_mib
 from benchmarks.reconciling import write_logs
-from spark_tools.join_check import check_by_join
-from spark_tools.manifests import source_of_file
-from spark_tools.plan import Request, make_plan
-from spark_tools.reconcile import Result, reconcile
-from spark_tools.session import spark_session
-from spark_tools.source import DelaywheelSource
-from spark_tools.spark_engine import spark_engine
+from spark_tools.run.join_check import check_by_join
+from spark_tools.run.plan import Request, make_plan
+from spark_tools.run.reconcile import Result, reconcile
+from spark_tools.source.manifests import source_of_file
+from spark_tools.source.source import DelaywheelSource
+from spark_tools.spark.engine import spark_engine
+from spark_tools.spark.session import spark_session
 
 _ROUNDS = 3
 _ROW = "sequence,due_ms,size,id_hash,subject"

@@ -7,14 +7,14 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from storage.columns import Array, RecordKind
-from storage.entries import SubjectTable
-from storage.facts import FactBlock
-from storage.manifest import Manifest, MessageLogFile, SealedSegment
-from storage.message_log import Append, MessageLog
-from storage.rows import RowBlock
-from storage.segment import Segment
-from storage.spans import MINUTE_MS
+from storage.batch.columns import Array, RecordKind
+from storage.batch.entries import SubjectTable
+from storage.batch.facts import FactBlock
+from storage.batch.rows import RowBlock
+from storage.disk.spans import MINUTE_MS
+from storage.logs.message_log import Append, MessageLog
+from storage.readers.manifest import Manifest, MessageLogFile, SealedSegment
+from storage.schedule.segment import Segment
 from tests.storage.qmq_items import qmq_item
 
 LOG_UUID = UUID("6a0f3c52-9d1e-4b7a-8c35-2f1e0d9c8b7a")

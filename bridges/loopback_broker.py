@@ -23,36 +23,23 @@ import trio
 from bridges.lateness import LatenessHistogram
 from bridges.recording import Delivery, Recorder, attributes_of
 from bridges.registration import Registration
-from delay_protocol import (
-    FLAG_DELAY,
-    CommandCode,
-    Frame,
-    Hello,
-    IndivisibleBodyError,
-    ItemCode,
-    ItemScan,
-    MalformedHelloError,
-    ResponseCode,
-    decode_hello,
-    encode_hello,
-    encode_response,
-    encode_send_reply,
-    printable,
-    scan_items,
-    subject_fault,
-)
-from delay_transport import (
+from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
+from delay_protocol.basics.errors import IndivisibleBodyError, MalformedHelloError
+from delay_protocol.basics.printable import printable
+from delay_protocol.basics.subjects import subject_fault
+from delay_protocol.messages.items import FLAG_DELAY, ItemScan, scan_items
+from delay_protocol.messages.send_message import encode_send_reply
+from delay_protocol.wire.frames import Frame, encode_response
+from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
+from delay_transport.connections.connection import CloseReason, Connection
+from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.connections.listener import Dispatch, Server, serve_connections
+from delay_transport.seams.runtime import (
     Address,
-    CloseReason,
-    Connection,
-    ConnectionLimits,
-    Dispatch,
     Runtime,
-    Server,
     format_address,
     parse_address,
     parse_peer_address,
-    serve_connections,
     system_runtime,
 )
 

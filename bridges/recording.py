@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from delay_protocol import MalformedItemError, decode_item
+from delay_protocol.basics.errors import MalformedItemError
+from delay_protocol.messages.items import decode_item
 
 
 class Delivery(msgspec.Struct, omit_defaults=True, gc=False):

@@ -12,17 +12,13 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from delay_protocol import (
-    BrokerRegister,
-    BrokerRequestType,
-    BrokerRole,
-    BrokerState,
-)
-from delay_transport import Address, Network, TransportError, format_address
-from delay_transport.backoff import Backoff
-from delay_transport.meta_address import MetaLocator
-from delay_transport.meta_requests import MetaRefusedError, register_broker
-from delay_transport.request_client import RequestConnection
+from delay_protocol.meta.requests import BrokerRegister, BrokerRequestType, BrokerRole, BrokerState
+from delay_transport.connections.request_client import RequestConnection
+from delay_transport.meta.address import MetaLocator
+from delay_transport.meta.requests import MetaRefusedError, register_broker
+from delay_transport.seams.backoff import Backoff
+from delay_transport.seams.errors import TransportError
+from delay_transport.seams.runtime import Address, Network, format_address
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 

@@ -4,14 +4,18 @@
         receipt = await client.send("boarding.call", "LH 400", delay=timedelta(minutes=40))
 
 `Client` runs on asyncio and on trio; `BlockingClient` is the same for everyone else.
+
+    shells     The exchange with sockets
+    exchange   Messages on their way, without I/O
+    messages   What a user hands over and gets back
+
+Each part imports only from parts below it.
 """
 
 import logging
 
-from delay_client.blocking import BlockingClient
-from delay_client.client import Client
-from delay_client.config import ClientConfig
-from delay_client.errors import (
+from delay_client.messages.config import ClientConfig
+from delay_client.messages.errors import (
     ClientClosed,
     DelayTooLong,
     DelaywheelError,
@@ -26,7 +30,9 @@ from delay_client.errors import (
     TimedOut,
     Unavailable,
 )
-from delay_client.messages import Outcome, OutgoingItem, OutgoingMessage, Receipt
+from delay_client.messages.message import Outcome, OutgoingItem, OutgoingMessage, Receipt
+from delay_client.shells.blocking import BlockingClient
+from delay_client.shells.client import Client
 
 # A library never says how its users log.
 logging.getLogger("delaywheel").addHandler(logging.NullHandler())

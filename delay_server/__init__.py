@@ -1,5 +1,19 @@
 """The delay server process: takes messages, keeps them, and delivers them when they are due.
 
-`delay_server.server` is its composition root, `delay_server.config` what can be set of it. Nothing
-is imported here, so that the pure parts (the wheel, admission) can be had without an event loop.
+`delay_server.server` puts the parts together. Nothing is imported here, so that the pure parts can
+be had without an event loop.
+
+    admin        What operators see and change
+    membership   The node in its group
+    settings     What can be set, and how a process ends
+    dead         Dead letters
+    accepting    From a request to its answer
+    sending      From a due message to its outcome
+    filing       Committed messages into the schedule_log, and back into memory
+    clock        Time that may be followed
+    controls     What an operator has paused and limited
+    holding      Messages in memory until they are due
+    lanes        Which queue of the sender a subject's messages go to
+
+Each part imports only from parts below it.
 """

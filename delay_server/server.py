@@ -23,73 +23,67 @@ import numpy as np
 import structlog
 import trio
 
-from delay_protocol import BrokerState, ClientType, Hello, ItemCode, NodeRegister, encode_hello
-from delay_protocol.controls import Controls
-from delay_protocol.meta_session import MetaSession
-from delay_server.admission import Admission
-from delay_server.burying import Burying
-from delay_server.clock_guard import ClockGuard
-from delay_server.committing import MESSAGE_LANE, Committing
-from delay_server.config import DelayServerConfig
-from delay_server.controls import Audit, AuditEntry, ControlsStore
-from delay_server.dead_letters import DeadLetters
-from delay_server.disk_budget import DiskBudget
-from delay_server.dispatch import CrossingOff, Dispatch
-from delay_server.draining import Draining
-from delay_server.errors import MembershipError
-from delay_server.filing import SCHEDULE_LANE, Filing
-from delay_server.following import Following
-from delay_server.gates import Gates
-from delay_server.http import serve_http
-from delay_server.ingest import Ingest
-from delay_server.intake import Intake
-from delay_server.lanes import Lanes
-from delay_server.metering import Meters
-from delay_server.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
-from delay_server.new_subjects import NewSubjects
-from delay_server.operator import CONTROLS_LANE, Operator
-from delay_server.out_of_wheel import OutOfWheel
-from delay_server.pace import Pacer, TrustedClock
-from delay_server.planned_stop import Phase, PlannedStop
-from delay_server.registration import Registration
-from delay_server.rereading import Rereading
-from delay_server.routes import SOURCE as META_SERVER
-from delay_server.routes import SubjectRoutes
-from delay_server.status import failing_checks
-from delay_server.wheel import Wheel
-from delay_transport import (
-    AddressError,
-    Runtime,
-    Server,
-    Wakeup,
-    format_address,
-    parse_address,
-    serve_connections,
-    system_runtime,
-)
-from delay_transport.access import check_exposure
-from delay_transport.meta_address import MetaLocator
-from delay_transport.meta_routes import MetaRoutes
-from delay_transport.metric_families import installed_version
-from delay_transport.process import allow_open_files, settle_memory, stop_on_signals
-from delay_transport.shared_secret import SharedSecret
-from delay_transport.tokens import Tokens
-from sender import CircuitState, GroupState, Refusal, Sender
-from sender import Outcome as SenderOutcome
-from storage import (
-    MINUTE_MS,
-    Damage,
-    DirectoryDisk,
-    Disk,
-    Entries,
-    FactBlock,
-    ItemReader,
-    Outcome,
-    RecoverySummary,
-    StorageFullError,
-    Store,
-    make_private_directory,
-)
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.meta.requests import BrokerState, ClientType
+from delay_protocol.meta.session import MetaSession
+from delay_protocol.nodes.controls import Controls
+from delay_protocol.nodes.registration import NodeRegister
+from delay_protocol.wire.hello import Hello, encode_hello
+from delay_server.accepting.admission import Admission
+from delay_server.accepting.commits import MESSAGE_LANE, Committing
+from delay_server.accepting.disk_budget import DiskBudget
+from delay_server.accepting.ingest import Ingest
+from delay_server.accepting.intake import Intake
+from delay_server.admin.http import serve_http
+from delay_server.admin.metrics import FSYNC_BUCKETS_S, LATENESS_BUCKETS_S, Distribution
+from delay_server.admin.status import failing_checks
+from delay_server.clock.clock_guard import ClockGuard
+from delay_server.clock.pace import Pacer, TrustedClock
+from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
+from delay_server.controls.meta_sync import Following
+from delay_server.dead.dead_letters import DeadLetters
+from delay_server.dead.recorder import Burying
+from delay_server.filing.filer import SCHEDULE_LANE, Filing
+from delay_server.holding.out_of_wheel import OutOfWheel
+from delay_server.holding.read_retries import Rereading
+from delay_server.holding.wheel import Wheel
+from delay_server.lanes.lanes import Lanes
+from delay_server.lanes.new_subjects import NewSubjects
+from delay_server.lanes.rate_limits import Meters
+from delay_server.lanes.routes import SOURCE as META_SERVER
+from delay_server.lanes.routes import SubjectRoutes
+from delay_server.lanes.subject_rules import Gates
+from delay_server.membership.planned_stop import Phase, PlannedStop
+from delay_server.membership.registration import Registration
+from delay_server.sending.backlog_reader import Draining
+from delay_server.sending.dispatch import CrossingOff, Dispatch
+from delay_server.sending.outlet import CONTROLS_LANE, Operator
+from delay_server.settings.config import DelayServerConfig
+from delay_server.settings.errors import MembershipError
+from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.http.access import check_exposure
+from delay_transport.http.metric_families import installed_version
+from delay_transport.http.shared_secret import SharedSecret
+from delay_transport.http.tokens import Tokens
+from delay_transport.meta.address import MetaLocator
+from delay_transport.meta.routes import MetaRoutes
+from delay_transport.seams.errors import AddressError
+from delay_transport.seams.outbox import Wakeup
+from delay_transport.seams.process import allow_open_files, settle_memory, stop_on_signals
+from delay_transport.seams.runtime import Runtime, format_address, parse_address, system_runtime
+from sender.groups.group_status import GroupState
+from sender.health.circuit import CircuitState
+from sender.outcomes.dead import Refusal
+from sender.outcomes.outcomes import Outcome as SenderOutcome
+from sender.sender import Sender
+from storage.batch.batches import Damage
+from storage.batch.entries import Entries
+from storage.batch.facts import FactBlock, Outcome
+from storage.disk.disk import DirectoryDisk, Disk, make_private_directory
+from storage.disk.errors import StorageFullError
+from storage.disk.spans import MINUTE_MS
+from storage.node.store import RecoverySummary, Store
+from storage.readers.item_reader import ItemReader
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 

@@ -1,75 +1,10 @@
-"""The one trio shell of the protocol, and the seams to clock, network, threads and chance."""
+"""The one trio shell of the protocol, and the seams to clock, network, threads and chance.
 
-from delay_transport.connection import (
-    CloseReason,
-    Connection,
-    ConnectionCounts,
-    FrameHandler,
-)
-from delay_transport.errors import (
-    AddressError,
-    ConfigError,
-    ConnectError,
-    ConnectionLostError,
-    ListenError,
-    NoAddressError,
-    RequestTimeoutError,
-    TooManyInFlightError,
-    TransportError,
-)
-from delay_transport.limits import ConnectionLimits, RequestLimits
-from delay_transport.listener import Dispatch, Server, serve_connections
-from delay_transport.outbox import Wakeup
-from delay_transport.request_client import RequestConnection, RequestCounts
-from delay_transport.runtime import (
-    Address,
-    Clock,
-    Executor,
-    Listener,
-    Network,
-    Runtime,
-    SystemClock,
-    TcpNetwork,
-    ThreadExecutor,
-    format_address,
-    parse_address,
-    parse_peer_address,
-    system_runtime,
-)
+    http          The HTTP port of a server
+    meta          A server's connection to its meta server
+    connections   Frames over sockets
+    settings      Settings from files and options
+    seams         The world outside the program, and what bounds its flow
 
-__all__ = [
-    "Address",
-    "AddressError",
-    "Clock",
-    "CloseReason",
-    "ConfigError",
-    "ConnectError",
-    "Connection",
-    "ConnectionCounts",
-    "ConnectionLimits",
-    "ConnectionLostError",
-    "Dispatch",
-    "Executor",
-    "FrameHandler",
-    "ListenError",
-    "Listener",
-    "Network",
-    "NoAddressError",
-    "RequestConnection",
-    "RequestCounts",
-    "RequestLimits",
-    "RequestTimeoutError",
-    "Runtime",
-    "Server",
-    "SystemClock",
-    "TcpNetwork",
-    "ThreadExecutor",
-    "TooManyInFlightError",
-    "TransportError",
-    "Wakeup",
-    "format_address",
-    "parse_address",
-    "parse_peer_address",
-    "serve_connections",
-    "system_runtime",
-]
+Each part imports only from parts below it.
+"""

@@ -4,25 +4,25 @@ from typing import Any
 
 import click
 
-from delaywheel.admin import admin
-from delaywheel.broker import broker
-from delaywheel.controls import controls
-from delaywheel.dead import dead
-from delaywheel.delay_server import delay_server
-from delaywheel.drain import drain
-from delaywheel.explain import explain
-from delaywheel.failures import failure_of
-from delaywheel.limit import limit
-from delaywheel.log import log
-from delaywheel.meta_server import meta_server
-from delaywheel.pause import pause
-from delaywheel.resume import resume
-from delaywheel.send import send
-from delaywheel.settings import settings
-from delaywheel.spark import spark
-from delaywheel.status import status
-from delaywheel.topology import topology
-from delaywheel.weight import weight
+from delaywheel.admin.commands import admin
+from delaywheel.cluster.status import status
+from delaywheel.cluster.topology import topology
+from delaywheel.log.commands import log
+from delaywheel.node.controls import controls
+from delaywheel.node.dead import dead
+from delaywheel.node.drain import drain
+from delaywheel.node.explain import explain
+from delaywheel.node.limit import limit
+from delaywheel.node.pause import pause
+from delaywheel.node.resume import resume
+from delaywheel.node.send import send
+from delaywheel.node.weight import weight
+from delaywheel.servers.broker import broker
+from delaywheel.servers.delay_server import delay_server
+from delaywheel.servers.meta_server import meta_server
+from delaywheel.servers.settings import settings
+from delaywheel.shared.failures import failure_of
+from delaywheel.spark.commands import spark
 
 
 class Commands(click.Group):

@@ -1,1 +1,13 @@
-"""Who is alive, who is master of what, and which broker groups a subject has."""
+"""Who is alive, who is master of what, and which broker groups a subject has.
+
+`meta_server.server` puts the parts together.
+
+    admin      What operators see and change
+    wire       Requests over TCP
+    settings   What can be set
+    groups     Broker groups and delay groups. Pure, but for controls_push
+    sql        Rows in a database
+    known      All rows, in memory, and how they change
+
+Each part imports only from parts below it.
+"""

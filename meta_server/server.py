@@ -14,34 +14,29 @@ import msgspec
 import structlog
 import trio
 
-from delay_transport import (
+from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.http.access import check_exposure
+from delay_transport.http.shared_secret import SharedSecret
+from delay_transport.http.tokens import Tokens
+from delay_transport.seams.process import allow_open_files, settle_memory, stop_on_signals
+from delay_transport.seams.runtime import (
     Address,
     Runtime,
-    Server,
     format_address,
     parse_address,
-    serve_connections,
     system_runtime,
 )
-from delay_transport.access import check_exposure
-from delay_transport.process import allow_open_files, settle_memory, stop_on_signals
-from delay_transport.shared_secret import SharedSecret
-from delay_transport.tokens import Tokens
-from meta_server.administration import Administration
-from meta_server.audit_keeping import AuditKeeping
-from meta_server.clients import SeenClients
-from meta_server.committing import STORE_LANE, Committing, Intent
-from meta_server.config import MetaServerConfig
-from meta_server.controls_telling import ControlsTelling
-from meta_server.credentials import Credentials
-from meta_server.errors import MetaServerError
-from meta_server.exposure import warn_of_exposure
-from meta_server.groups import watched
-from meta_server.handlers import Handlers, Liveliness
-from meta_server.http import serve_http
-from meta_server.limits import limits_in_force
-from meta_server.liveness import Liveness
-from meta_server.model import (
+from meta_server.admin.administration import Administration
+from meta_server.admin.audit import AuditKeeping
+from meta_server.admin.http import serve_http
+from meta_server.admin.limits import limits_in_force
+from meta_server.admin.openapi import document_json, page
+from meta_server.groups.broker_groups import watched
+from meta_server.groups.controls_push import ControlsTelling
+from meta_server.groups.liveness import Liveness
+from meta_server.known.commits import STORE_LANE, Committing, Intent
+from meta_server.known.errors import MetaServerError
+from meta_server.known.model import (
     Audit,
     Change,
     ForgetAudit,
@@ -65,11 +60,15 @@ from meta_server.model import (
     Store,
     UnsetLimit,
 )
-from meta_server.openapi import document_json, page
-from meta_server.pushing import Pushing
-from meta_server.registry import Registry
-from meta_server.store import open_store
-from meta_server.timestamps import Timestamps
+from meta_server.known.registry import Registry
+from meta_server.settings.config import MetaServerConfig
+from meta_server.settings.exposure import warn_of_exposure
+from meta_server.sql.store import open_store
+from meta_server.wire.clients import SeenClients
+from meta_server.wire.credentials import Credentials
+from meta_server.wire.handlers import Handlers, Liveliness
+from meta_server.wire.pushes import Pushing
+from meta_server.wire.timestamps import Timestamps
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 

@@ -3,6 +3,6 @@
 Spark imports this whenever a session first asks for a data source; the rest is in `spark_tools`.
 """
 
-from spark_tools.source import DelaywheelSource as DefaultSource
+from spark_tools.source.source import DelaywheelSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,34 +1,10 @@
-"""Delivers due messages to broker groups: batches, retries, and nobody waits for a dead broker."""
+"""Delivers due messages to broker groups: batches, retries, and nobody waits for a dead broker.
 
-from sender.circuit import CircuitState
-from sender.config import BrokerGroup, SenderConfig
-from sender.dead import OnDead, Refusal
-from sender.errors import ItemBytesError, SenderError, SettingError
-from sender.gates import GroupGate
-from sender.group_status import GroupCounts, GroupState, GroupStatus
-from sender.outcomes import Outcome
-from sender.routing import LATER, GroupView, LaneRoutes, Routing, Weighted
-from sender.sender import Sender, Unsent
+    groups     One broker group, and the choice between several
+    outcomes   What became of entries
+    health     How well a broker group does. Pure
+    queues     Entries that wait in memory
+    settings   What can be set, and what can fail
 
-__all__ = [
-    "LATER",
-    "BrokerGroup",
-    "CircuitState",
-    "GroupCounts",
-    "GroupGate",
-    "GroupState",
-    "GroupStatus",
-    "GroupView",
-    "ItemBytesError",
-    "LaneRoutes",
-    "OnDead",
-    "Outcome",
-    "Refusal",
-    "Routing",
-    "Sender",
-    "SenderConfig",
-    "SenderError",
-    "SettingError",
-    "Unsent",
-    "Weighted",
-]
+Each part imports only from parts below it.
+"""

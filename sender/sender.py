@@ -23,20 +23,20 @@ import numpy as np
 import structlog
 import trio
 
-from delay_protocol import Hello
-from delay_transport import Clock, Network
-from delay_transport.backoff import Backoff
-from sender.answers import Codes, misrouted, permanent
-from sender.bulk_turns import BulkTurns
-from sender.config import BrokerGroup, SenderConfig, check_groups
-from sender.dead import OnDead, Refusals, nobody
-from sender.doubts import Doubts
-from sender.gates import OPEN_GATE, GroupGate
-from sender.group import Group, ReadItems
-from sender.group_status import GroupStatus
-from sender.lanes import LaneQueue, both_of, lane_of, late_of
-from sender.outcomes import Outcome
-from sender.parcels import (
+from delay_protocol.wire.hello import Hello
+from delay_transport.seams.backoff import Backoff
+from delay_transport.seams.runtime import Clock, Network
+from sender.groups.gates import OPEN_GATE, GroupGate
+from sender.groups.group import Group, ReadItems
+from sender.groups.group_status import GroupStatus
+from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted
+from sender.outcomes.answers import Codes, misrouted, permanent
+from sender.outcomes.dead import OnDead, Refusals, nobody
+from sender.outcomes.in_doubt import Doubts
+from sender.outcomes.outcomes import Outcome
+from sender.queues.bulk_turns import BulkTurns
+from sender.queues.lanes import LaneQueue, both_of, lane_of, late_of
+from sender.queues.parcels import (
     NOBODY,
     Batch,
     Entries,
@@ -47,8 +47,8 @@ from sender.parcels import (
     first_try,
     gathered,
 )
-from sender.places import HeldPart, Where
-from sender.routing import LATER, LaneRoutes, LaneView, Routing, Weighted
+from sender.queues.places import HeldPart, Where
+from sender.settings.config import BrokerGroup, SenderConfig, check_groups
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 

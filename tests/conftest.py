@@ -56,7 +56,7 @@ def postgresql() -> Iterator["PrivatePostgresql"]:
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skip what needs a Java for Spark where there is none; fail there if it must be."""
-    from spark_tools.java import why_no_java  # noqa: PLC0415 (where Spark is wanted)
+    from spark_tools.files.java import why_no_java  # noqa: PLC0415 (where Spark is wanted)
 
     reason = why_no_java(os.environ)
     if reason is not None and os.environ.get("DELAYWHEEL_TESTS_NEED_SPARK"):
@@ -81,7 +81,7 @@ def spark(
     java: None,  # noqa: ARG001 (has looked for it)
     s3: "Store",  # noqa: ARG001 (is in the environment that Spark's workers are started with)
 ) -> Iterator["SparkSession"]:
-    from spark_tools.session import spark_session  # noqa: PLC0415 (where Spark is wanted)
+    from spark_tools.spark.session import spark_session  # noqa: PLC0415 (where Spark is wanted)
 
     with spark_session(master="local[2]", conf=SPARK_CONF, log=None) as session:
         yield session

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from delay_server.config_reference import reference_toml
+from delay_server.settings.config_reference import reference_toml
 from delaywheel.main import main
-from delaywheel.settings_page import settings_page
-from meta_server.config_reference import reference_toml as meta_server_toml
+from delaywheel.servers.settings_page import settings_page
+from meta_server.settings.config_reference import reference_toml as meta_server_toml
 
 ROOT = Path(__file__).parent.parent
 
@@ -147,10 +147,13 @@ def test_nothing_says_that_a_message_sent_twice_is_recognised() -> None:
 
 
 def test_a_name_that_does_not_exist_is_found() -> None:
-    assert missing_names("`storage/disk.py::Disk.open`, `storage/disk.py::DirectoryDisk`") == []
-    assert missing_names("`storage/disk.py`") == []
-    assert len(missing_names("`storage/disk.py::Floppy`")) == 1
-    assert len(missing_names("`storage/disk.py::Disk.eject`")) == 1
+    assert (
+        missing_names("`storage/disk/disk.py::Disk.open`, `storage/disk/disk.py::DirectoryDisk`")
+        == []
+    )
+    assert missing_names("`storage/disk/disk.py`") == []
+    assert len(missing_names("`storage/disk/disk.py::Floppy`")) == 1
+    assert len(missing_names("`storage/disk/disk.py::Disk.eject`")) == 1
     assert len(missing_names("`storage/floppy.py::Disk` and `storage/floppy.py`")) == 2
 
 

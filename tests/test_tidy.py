@@ -36,7 +36,7 @@ SCENARIOS = {
 SILENT = ".addHandler(logging.NullHandler())"
 """What the library that services install does so that its log is theirs to configure."""
 
-OPENS_FILES = {"storage/disk.py"}
+OPENS_FILES = {"storage/disk/disk.py"}
 """The modules of the server that may open files themselves; others get a Disk."""
 
 OUTSIDE_THE_SERVER = {"delaywheel", "tests", "benchmarks", "examples"}

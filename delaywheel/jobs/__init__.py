@@ -1,1 +1,8 @@
-"""Commands of `delaywheel spark` as plain files, for spark-submit."""
+"""The Spark commands as plain files, for spark-submit.
+
+    hours       `delaywheel spark hours`
+    reconcile   `delaywheel spark reconcile`
+    repair      `delaywheel spark repair`
+
+Imported by nobody.
+"""

@@ -3,7 +3,7 @@
 With the same options and exit codes; it works where its option `--engine` says.
 """
 
-from delaywheel.spark_hours import hours
+from delaywheel.spark.hours import hours
 
 if __name__ == "__main__":
     hours(prog_name="hours.py")

@@ -4,7 +4,7 @@ With the same options and exit codes. It reads and sends from the driver: no exe
 one process keeps the audit, and the rate.
 """
 
-from delaywheel.spark_repair import repair
+from delaywheel.spark.repair import repair
 
 if __name__ == "__main__":
     repair(prog_name="repair.py")

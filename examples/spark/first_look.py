@@ -21,7 +21,7 @@ except ModuleNotFoundError:
 
 from examples.departures.demo import NotReadyError
 from examples.spark.day import make_day
-from spark_tools.java import why_no_java
+from spark_tools.files.java import why_no_java
 
 MESSAGE = ["cluster", "group", "sequence"]
 """What names a message."""

@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.reconciling import write_logs
-from spark_tools.local import local_engine
-from spark_tools.manifests import source_of_file
-from spark_tools.plan import Request, make_plan
-from spark_tools.reconcile import Verdict, reconcile
+from spark_tools.run.local import local_engine
+from spark_tools.run.plan import Request, make_plan
+from spark_tools.run.reconcile import Verdict, reconcile
+from spark_tools.source.manifests import source_of_file
 
 
 def test_all_that_was_written_reconciles(tmp_path: Path) -> None:

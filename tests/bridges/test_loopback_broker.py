@@ -19,18 +19,12 @@ import trio
 import trio.testing
 
 from bridges import LoopbackBroker, LoopbackBrokerConfig, run_broker
-from delay_protocol import (
-    Frame,
-    FrameDecoder,
-    Hello,
-    Item,
-    decode_hello,
-    decode_send_reply,
-    encode_hello,
-    encode_item,
-    encode_request,
-)
-from delay_transport import ListenError, Runtime, TcpNetwork, ThreadExecutor
+from delay_protocol.messages.items import Item, encode_item
+from delay_protocol.messages.send_message import decode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
+from delay_transport.seams.errors import ListenError
+from delay_transport.seams.runtime import Runtime, TcpNetwork, ThreadExecutor
 
 NOW_MS = 1_700_000_000_000
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from bridges.recording import Delivery, Recorder, attributes_of
-from delay_protocol import Item, encode_item
+from delay_protocol.messages.items import Item, encode_item
 
 
 def test_lines_can_be_read_while_the_recorder_is_open(tmp_path: Path) -> None:

@@ -7,16 +7,18 @@ from functools import partial, wraps
 import trio
 
 from bridges.registration import Registration
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
     BrokerRegister,
     BrokerRequestType,
     BrokerRole,
     BrokerState,
-    CommandCode,
-    Frame,
     decode_broker_register,
 )
-from delay_transport import Connection, ConnectionLimits, Dispatch, serve_connections
+from delay_protocol.wire.frames import Frame
+from delay_transport.connections.connection import Connection
+from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.connections.listener import Dispatch, serve_connections
 from tests.simulation.clock import EventClock
 from tests.simulation.network import NetworkPlan, SimNetwork
 

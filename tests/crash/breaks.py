@@ -6,11 +6,11 @@ from typing import Final
 
 import trio
 
-from delay_server.committing import Committing
-from delay_server.intake import Intake
-from storage.disk import DirectoryDisk, DirectoryFile, File
-from storage.dispatch_log import FactsJournal
-from storage.facts import FactBlock, join_facts
+from delay_server.accepting.commits import Committing
+from delay_server.accepting.intake import Intake
+from storage.batch.facts import FactBlock, join_facts
+from storage.disk.disk import DirectoryDisk, DirectoryFile, File
+from storage.logs.dispatch_log import FactsJournal
 from tests.crash.patching import put_in
 
 _LATER_S: Final = 0.05

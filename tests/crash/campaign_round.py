@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from delaywheel.failures import ExitCode
+from delaywheel.shared.failures import ExitCode
 from tests.crash.disk_layer import Counts, DiskLayer
 from tests.crash.launcher import Orders
 from tests.crash.ledger import Death, Ledger

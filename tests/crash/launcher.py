@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 import trio
 
-from delay_server.config import DelayServerConfig
-from delay_transport.runtime import SystemClock
+from delay_server.settings.config import DelayServerConfig
+from delay_transport.seams.runtime import SystemClock
 from delaywheel.main import main
-from storage import StoreSettings
+from storage.node.store import StoreSettings
 from tests.crash.breaks import BREAKS
 from tests.crash.life_clock import FastTrioClock, LifeClock
 from tests.crash.patching import put_in

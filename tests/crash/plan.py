@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from storage.spans import MINUTE_MS
+from storage.disk.spans import MINUTE_MS
 from tests.crash.points import POINTS, STAGES
 
 CYCLES_PER_ROUND: Final = 20

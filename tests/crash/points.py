@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from storage.disk import DirectoryDisk, DirectoryFile
+from storage.disk.disk import DirectoryDisk, DirectoryFile
 
 DISK_OPERATIONS: Final[Mapping[type, tuple[str, ...]]] = MappingProxyType(
     {
@@ -55,44 +55,48 @@ class Point:
 
 POINTS: Final[Mapping[str, Point]] = MappingProxyType(
     {
-        "recovery": Point(("storage.store:Store.open",), 200),
-        "commit": Point(("storage.message_log:MessageLog.append",), 400),
+        "recovery": Point(("storage.node.store:Store.open",), 200),
+        "commit": Point(("storage.logs.message_log:MessageLog.append",), 400),
         "file roll": Point(
             (
-                "storage.message_log:MessageLog._make_file",
-                "storage.dispatch_log:FactsJournal._open_file",
+                "storage.logs.message_log:MessageLog._make_file",
+                "storage.logs.dispatch_log:FactsJournal._open_file",
             ),
             12,
             ("open", "sync_directory", "unlink", "write_at"),
         ),
         "durable end": Point(
             (
-                "storage.durable_end:DurableEndFile.write",
-                "storage.durable_end:DurableEndFile.sync",
+                "storage.state.durable_end:DurableEndFile.write",
+                "storage.state.durable_end:DurableEndFile.sync",
             ),
             300,
         ),
-        "facts": Point(("storage.dispatch_log:FactsJournal.append",), 200),
+        "facts": Point(("storage.logs.dispatch_log:FactsJournal.append",), 200),
         "filing": Point(
-            ("storage.schedule_log:ScheduleLog.file", "storage.schedule_log:ScheduleLog.flush"), 300
+            (
+                "storage.schedule.schedule_log:ScheduleLog.file",
+                "storage.schedule.schedule_log:ScheduleLog.flush",
+            ),
+            300,
         ),
         "loading": Point(
             (
-                "storage.schedule_log:ScheduleLog.begin_load",
-                "storage.loading:Job.step",
+                "storage.schedule.schedule_log:ScheduleLog.begin_load",
+                "storage.schedule.loading:Job.step",
             ),
             12,
         ),
         "checkpoint": Point(
             (
-                "storage.store:Store.prepare_checkpoint",
-                "storage.store:CheckpointWork.write",
-                "storage.store:Store.finish_checkpoint",
+                "storage.node.store:Store.prepare_checkpoint",
+                "storage.node.store:CheckpointWork.write",
+                "storage.node.store:Store.finish_checkpoint",
             ),
             60,
         ),
-        "seal": Point(("storage.seals:SealsLog.append",), 6),
-        "split": Point(("storage.schedule_log:SplitJob.step",), 40),
+        "seal": Point(("storage.schedule.seals:SealsLog.append",), 6),
+        "split": Point(("storage.schedule.schedule_log:SplitJob.step",), 40),
         # Whoever removes files once the server runs (its dispatch has begun).
         "retention": Point(
             ("delay_server.server:DelayServer.run_dispatch",),

@@ -7,7 +7,7 @@ import time
 import zlib
 from typing import Final
 
-from storage.spans import MINUTE_MS
+from storage.disk.spans import MINUTE_MS
 from tests.crash.ledger import Ledger, Sent
 from tests.crash.life_clock import LifeClock
 from tests.processes.real_processes import Producer, make_item

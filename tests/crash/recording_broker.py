@@ -14,14 +14,9 @@ import time
 import zlib
 from pathlib import Path
 
-from delay_protocol import (
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    ItemScan,
-    encode_response,
-    scan_items,
-)
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.messages.items import ItemScan, scan_items
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from tests.crash.life_clock import LifeClock
 
 _FRAME_BYTES_MAX = 1 << 26

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from uuid import UUID
 
-from delay_protocol.controls import Controls, SubjectControl
-from delay_server.controls import Audit, AuditEntry, ControlsStore
-from storage.batches import Damage
-from storage.disk import Disk
-from storage.schedule_log import ScheduleLimits
-from storage.spans import MINUTE_MS
-from storage.store import StoreSettings
+from delay_protocol.nodes.controls import Controls, SubjectControl
+from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
+from storage.batch.batches import Damage
+from storage.disk.disk import Disk
+from storage.disk.spans import MINUTE_MS
+from storage.node.store import StoreSettings
+from storage.schedule.schedule_log import ScheduleLimits
 from tests.simulation.disk import SimDisk
 from tests.storage.dead_rig import Dead, DeadRig
 from tests.storage.store_rig import GRACE_MS

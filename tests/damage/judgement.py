@@ -11,24 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from delay_protocol.controls import Controls
-from delay_server.controls import AuditEntry, read_controls
-from storage.audit_file import AUDIT_DIRECTORY
-from storage.batches import Damage, ScannedBatch, check_columns, file_seed, scan_batches
-from storage.checkpoint import CHECKPOINT_PATH, checkpoint_if_whole
-from storage.columns import RecordKind
-from storage.controls_file import CONTROLS_PATH
-from storage.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch
-from storage.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
-from storage.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
-from storage.entries import Entries
-from storage.errors import DamagedError, StorageError
-from storage.file_header import FILE_HEADER_SIZE, decode_file_header
-from storage.inspect import Record, read_vouchers, verify_disk, verify_path
-from storage.item_reader import ItemReader
-from storage.salvage import DEAD_LETTER, IN_DOUBT, PENDING, Salvage, SalvagedItem
-from storage.seals import SEALS_DIRECTORY
-from storage.store import Store
+from delay_protocol.nodes.controls import Controls
+from delay_server.controls.controls_store import AuditEntry, read_controls
+from storage.batch.batches import Damage, ScannedBatch, check_columns, file_seed, scan_batches
+from storage.batch.columns import RecordKind
+from storage.batch.entries import Entries
+from storage.batch.file_header import FILE_HEADER_SIZE, decode_file_header
+from storage.disk.errors import DamagedError, StorageError
+from storage.logs.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
+from storage.node.store import Store
+from storage.readers.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch
+from storage.readers.item_reader import ItemReader
+from storage.schedule.seals import SEALS_DIRECTORY
+from storage.state.audit_file import AUDIT_DIRECTORY
+from storage.state.checkpoint import CHECKPOINT_PATH, checkpoint_if_whole
+from storage.state.controls_file import CONTROLS_PATH
+from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
+from storage.tools.inspect import Record, read_vouchers, verify_disk, verify_path
+from storage.tools.salvage import DEAD_LETTER, IN_DOUBT, PENDING, Salvage, SalvagedItem
 from tests.damage.directory import Populated, controls_on
 from tests.damage.injections import Injection
 from tests.damage.overlay import OverlayDisk

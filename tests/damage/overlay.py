@@ -9,8 +9,8 @@ import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from storage.disk import Bytes, Disk, File
-from storage.errors import FatalDiskError
+from storage.disk.disk import Bytes, Disk, File
+from storage.disk.errors import FatalDiskError
 
 Image = Mapping[str, bytes]
 """Files by path."""

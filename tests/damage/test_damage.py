@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from storage import chained_file, dead_reader, item_reader, salvage
-from storage.batches import BatchHeader
-from storage.dead_reader import DeadSearch
-from storage.inspect import verify_disk
-from storage.item_formats import Int64s
-from storage.salvage import Salvage
-from storage.schedule_log import ScheduleLog
+from storage.batch import chained_file
+from storage.batch.batches import BatchHeader
+from storage.batch.item_formats import Int64s
+from storage.readers import dead_reader, item_reader
+from storage.readers.dead_reader import DeadSearch
+from storage.schedule.schedule_log import ScheduleLog
+from storage.tools import salvage
+from storage.tools.inspect import verify_disk
+from storage.tools.salvage import Salvage
 from tests.damage.directory import populated
 from tests.damage.injections import Injection, Kind, draw
 from tests.damage.judgement import Judge, Verdict, ViolationError

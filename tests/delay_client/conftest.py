@@ -10,17 +10,10 @@ from typing import Final
 import pytest
 
 from delay_client import ClientConfig
-from delay_protocol import (
-    Frame,
-    FrameDecoder,
-    Item,
-    ItemScan,
-    RemoteProtocolError,
-    decode_item,
-    encode_response,
-    encode_send_reply,
-    scan_items,
-)
+from delay_protocol.basics.errors import RemoteProtocolError
+from delay_protocol.messages.items import Item, ItemScan, decode_item, scan_items
+from delay_protocol.messages.send_message import encode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 
 FAST: Final = ClientConfig(backoff_min_s=0.001, backoff_max_s=0.004, timeout_s=10.0)
 """A client that does not make a test wait."""

@@ -8,20 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
     BrokerGroupInfo,
     BrokerState,
     ClientRegister,
     ClientRegisterReply,
-    CommandCode,
-    Frame,
-    FrameDecoder,
     OnlineState,
     decode_client_register,
     encode_client_register_reply,
-    encode_frame,
-    encode_response,
 )
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame, encode_response
 
 SILENCE = b""
 

@@ -11,31 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from delay_client import ClientConfig, Outcome
-from delay_client.batches import Batch, Collection, Waiter, cut_batches
-from delay_client.exchange import Exchange
-from delay_client.item_encoder import ItemEncoder
-from delay_client.links import Link, LinkState
-from delay_client.message_ids import MessageIdMaker
-from delay_client.messages import OutgoingMessage
-from delay_client.meta_link import MetaLink
-from delay_client.routing import Line
-from delay_protocol import (
+from delay_client.exchange.batches import Batch, Collection, Waiter, cut_batches
+from delay_client.exchange.exchange import Exchange
+from delay_client.exchange.links import Link, LinkState
+from delay_client.exchange.meta_link import MetaLink
+from delay_client.exchange.routing import Line
+from delay_client.messages.item_encoder import ItemEncoder
+from delay_client.messages.message import OutgoingMessage
+from delay_client.messages.message_ids import MessageIdMaker
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.messages.items import ItemScan, decode_item, scan_items
+from delay_protocol.messages.send_message import encode_send_reply
+from delay_protocol.meta.requests import (
     BrokerGroupInfo,
     BrokerState,
     ClientRegisterReply,
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    ItemScan,
     OnlineState,
     decode_client_register,
-    decode_item,
     encode_client_register_reply,
-    encode_frame,
-    encode_response,
-    encode_send_reply,
-    scan_items,
 )
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame, encode_response
 
 META = "meta:8080"
 LISTENER = "meta:20880"

@@ -23,6 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         is_async = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
-        if item.path.parent == here and is_async:
+        if here in item.path.parents and is_async:
             # The first marker decides; pytest-trio itself puts one that runs in real time.
             item.add_marker(pytest.mark.trio(run=run_in_virtual_time), append=False)

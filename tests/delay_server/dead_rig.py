@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from delay_protocol import ItemCode
-from delay_server.config import AdminConfig
-from delay_server.http import application
+from delay_protocol.basics.codes import ItemCode
+from delay_server.admin.http import application
 from delay_server.server import DelayServer
-from delay_transport.tokens import Role, Token, digest_of, encode_tokens
+from delay_server.settings.config import AdminConfig
+from delay_transport.http.tokens import Role, Token, digest_of, encode_tokens
+from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.server_rig import World, make_item, until
-from tests.delay_server.test_admin_http import Caller
 
 
 def refuse_all(world: World) -> None:

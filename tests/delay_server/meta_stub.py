@@ -9,11 +9,10 @@ from pathlib import Path
 import msgspec
 import trio
 
-from delay_protocol import (
-    BrokerRegister,
-    CommandCode,
-    Frame,
-    FrameDecoder,
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import BrokerRegister, decode_broker_register
+from delay_protocol.nodes.auth import SEAL_SIZE
+from delay_protocol.nodes.registration import (
     GroupRecord,
     Master,
     NodeRegister,
@@ -21,18 +20,16 @@ from delay_protocol import (
     NodeRole,
     Phase,
     Refused,
-    decode_broker_register,
     decode_node_register,
     encode_node_reply,
-    encode_response,
 )
-from delay_protocol.node_auth import SEAL_SIZE
-from delay_server.config import DelayServerConfig, MetaConfig
-from delay_transport import Runtime
-from meta_server.config import MetaServerConfig
-from meta_server.config import NodeConfig as MetaNodeConfig
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from delay_server.settings.config import DelayServerConfig, MetaConfig
+from delay_transport.seams.runtime import Runtime
 from meta_server.server import MetaServer
 from meta_server.server import serve as serve_meta
+from meta_server.settings.config import MetaServerConfig
+from meta_server.settings.config import NodeConfig as MetaNodeConfig
 from tests.delay_server.server_rig import HOST, World, make_config
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.simulation.executor import SimExecutor

@@ -5,22 +5,20 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
     BrokerGroupInfo,
     BrokerState,
     ClientRegister,
     ClientRegisterReply,
     ClientType,
-    CommandCode,
-    Frame,
-    FrameDecoder,
     OnlineState,
     decode_client_register,
     encode_client_register_reply,
-    encode_response,
 )
-from delay_server.config import DelayServerConfig, MetaConfig, RoutesConfig
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_server.server import DelayServer
+from delay_server.settings.config import DelayServerConfig, MetaConfig, RoutesConfig
 from tests.delay_server.meta_stub import FakeMeta
 from tests.delay_server.server_rig import HOST, Broker, World, make_config
 

@@ -12,24 +12,20 @@ from pathlib import Path
 
 import trio
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.messages.items import (
     FLAG_DELAY,
-    CommandCode,
-    Frame,
-    FrameDecoder,
     Item,
     ItemScan,
     decode_item,
-    decode_send_reply,
-    encode_frame,
     encode_item,
-    encode_response,
-    encode_send_reply,
     scan_items,
 )
-from delay_server.config import DelayServerConfig, NodeConfig, StorageConfig
+from delay_protocol.messages.send_message import decode_send_reply, encode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame, encode_response
 from delay_server.server import DelayServer, serve
-from delay_transport import Runtime
+from delay_server.settings.config import DelayServerConfig, NodeConfig, StorageConfig
+from delay_transport.seams.runtime import Runtime
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor

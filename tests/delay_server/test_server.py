@@ -12,19 +12,16 @@ import pytest
 import trio
 import trio.testing
 
-from delay_protocol import FLAG_DELAY, FLAG_TAGS, ItemCode
-from delay_server.config import AdmissionConfig, ListenerConfig, StorageConfig, WheelConfig
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS
 from delay_server.server import DelayServer, serve
-from delay_transport import ListenError
-from sender import SenderConfig
-from storage import (
-    ENTRY,
-    DataDirectoryError,
-    FatalDiskError,
-    UnsupportedFormatError,
-)
-from storage.file_header import FILE_HEADER_SIZE
-from storage.spans import Span
+from delay_server.settings.config import AdmissionConfig, ListenerConfig, StorageConfig, WheelConfig
+from delay_transport.seams.errors import ListenError
+from sender.settings.config import SenderConfig
+from storage.batch.entries import ENTRY
+from storage.batch.file_header import FILE_HEADER_SIZE
+from storage.disk.errors import DataDirectoryError, FatalDiskError, UnsupportedFormatError
+from storage.disk.spans import Span
 from tests.delay_server.server_rig import (
     HOST,
     MINUTE_MS,

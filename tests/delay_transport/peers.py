@@ -8,17 +8,11 @@ from typing import ParamSpec
 import trio
 import trio.testing
 
-from delay_protocol import Frame, FrameDecoder, encode_request
-from delay_transport import (
-    Address,
-    CloseReason,
-    Connection,
-    ConnectionLimits,
-    FrameHandler,
-    Listener,
-    Server,
-    serve_connections,
-)
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from delay_transport.connections.connection import CloseReason, Connection, FrameHandler
+from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.seams.runtime import Address, Listener
 
 ADDRESS: Address = ("server.test", 20801)
 SEND = 10

@@ -6,8 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from delaywheel.failures import ExitCode
 from delaywheel.main import main
+from delaywheel.shared.failures import ExitCode
 
 
 def leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:

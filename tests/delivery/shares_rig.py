@@ -15,8 +15,9 @@ import numpy.typing as npt
 import trio
 from trio.testing import MockClock
 
-from delay_protocol import ItemCode, ResponseCode
-from sender import GroupStatus, SenderConfig
+from delay_protocol.basics.codes import ItemCode, ResponseCode
+from sender.groups.group_status import GroupStatus
+from sender.settings.config import SenderConfig
 from tests.sender.broker_rig import EPOCH_MS, FakeBroker, Received, Reply, Rig, refuse, rig_of
 
 STEP_S = 0.1

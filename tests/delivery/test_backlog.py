@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import trio
 
-from delay_protocol import ItemCode
-from sender import GroupGate, SenderConfig
+from delay_protocol.basics.codes import ItemCode
+from sender.groups.gates import GroupGate
+from sender.settings.config import SenderConfig
 from tests.sender.broker_rig import (
     Received,
     Reply,

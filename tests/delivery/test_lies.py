@@ -11,9 +11,11 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from delay_protocol import ItemCode, ResponseCode
-from sender import CircuitState, GroupStatus, SenderConfig
-from sender.connection import End
+from delay_protocol.basics.codes import ItemCode, ResponseCode
+from sender.groups.connection import End
+from sender.groups.group_status import GroupStatus
+from sender.health.circuit import CircuitState
+from sender.settings.config import SenderConfig
 from tests.sender.broker_rig import (
     QUICK,
     FakeBroker,

@@ -10,9 +10,11 @@ import numpy.typing as npt
 import pytest
 import trio
 
-from delay_protocol import ItemCode, ResponseCode
-from sender import CircuitState, Outcome, SenderConfig
-from sender.parcels import Entries
+from delay_protocol.basics.codes import ItemCode, ResponseCode
+from sender.health.circuit import CircuitState
+from sender.outcomes.outcomes import Outcome
+from sender.queues.parcels import Entries
+from sender.settings.config import SenderConfig
 from tests.sender.broker_rig import (
     EPOCH_MS,
     QUICK,

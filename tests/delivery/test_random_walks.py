@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import trio
 
-from sender import GroupGate, SenderConfig
+from sender.groups.gates import GroupGate
+from sender.settings.config import SenderConfig
 from tests.sender.broker_rig import Received, Reply, Rig, TableRoutes, refuse, rig_of, take_all
 
 LANES = 6

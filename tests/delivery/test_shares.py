@@ -9,7 +9,7 @@ import functools
 import numpy as np
 import pytest
 
-from sender import CircuitState
+from sender.health.circuit import CircuitState
 from tests.delivery.shares_rig import (
     FAULTS,
     STEP_S,

@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from delay_protocol import ItemCode, ResponseCode
-from sender import SenderConfig
-from sender.gates import GroupGate
+from delay_protocol.basics.codes import ItemCode, ResponseCode
+from sender.groups.gates import GroupGate
+from sender.settings.config import SenderConfig
 from tests.sender.broker_rig import (
     Reply,
     Rig,

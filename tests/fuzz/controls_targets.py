@@ -3,7 +3,8 @@
 import zlib
 from typing import Final
 
-from delay_protocol.controls import (
+from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.nodes.controls import (
     Controls,
     ControlsError,
     GroupControl,
@@ -17,8 +18,7 @@ from delay_protocol.controls import (
     encode_controls,
     opened_by,
 )
-from delay_protocol.errors import MalformedMetaError
-from delay_protocol.node_controls import (
+from delay_protocol.nodes.controls_exchange import (
     decode_node_controls,
     decode_node_controls_reply,
     document_of,
@@ -26,12 +26,12 @@ from delay_protocol.node_controls import (
     encode_node_controls_reply,
     id_of,
 )
-from delay_server.controls import read_controls, write_controls
-from delay_server.following import why_kept
-from storage.batches import log_seed
-from storage.controls_file import CONTROLS_PATH, read_controls_document
-from storage.errors import DamagedError, UnsupportedFormatError
-from storage.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
+from delay_server.controls.controls_store import read_controls, write_controls
+from delay_server.controls.meta_sync import why_kept
+from storage.batch.batches import log_seed
+from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
+from storage.disk.errors import DamagedError, UnsupportedFormatError
+from storage.state.controls_file import CONTROLS_PATH, read_controls_document
 from tests.fuzz.memory_disk import MemoryDisk
 from tests.fuzz.target import Target, attempt, byte_at, fault_of
 from tests.storage.small_logs import LOG_UUID
@@ -124,21 +124,25 @@ CONTROLS_TARGETS = (
         name="controls",
         run=controls,
         decoders=(decode_controls, decode_rule, check_controls, check_pattern, check_group_name),
-        packages=("delay_protocol.controls",),
+        packages=("delay_protocol.nodes.controls",),
         size_max=1024,
     ),
     Target(
         name="controls_file",
         run=controls_file,
         decoders=(read_controls, read_controls_document, decode_controls),
-        packages=("delay_server.controls", "storage.controls_file", "delay_protocol.controls"),
+        packages=(
+            "delay_server.controls.controls_store",
+            "storage.state.controls_file",
+            "delay_protocol.nodes.controls",
+        ),
         size_max=1024,
     ),
     Target(
         name="node_controls",
         run=node_controls,
         decoders=(decode_node_controls, decode_node_controls_reply, decode_controls),
-        packages=("delay_protocol.node_controls", "delay_protocol.controls"),
+        packages=("delay_protocol.nodes.controls_exchange", "delay_protocol.nodes.controls"),
         size_max=1024,
     ),
 )

@@ -5,18 +5,18 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from delay_server.controls import AuditEntry
-from delay_server.dead_letters import Wanted
-from delay_server.dead_reason import code_name, code_of, decode_reason
-from storage.audit_file import audit_lines, audit_path, encode_audit_line, read_audit_file
-from storage.batches import Damage, file_seed
-from storage.columns import RecordKind
-from storage.dead_log import DeadExtent
-from storage.dead_reader import DeadItems, DeadRow, DeadSearch, Place
-from storage.errors import DamagedError, UnsupportedFormatError
-from storage.file_header import FileHeader, LogKind, encode_file_header
-from storage.item_formats import qmq_item_fault
-from storage.spans import MINUTE_MS, SegmentKey, Span
+from delay_server.controls.controls_store import AuditEntry
+from delay_server.dead.dead_letters import Wanted
+from delay_server.dead.reason import code_name, code_of, decode_reason
+from storage.batch.batches import Damage, file_seed
+from storage.batch.columns import RecordKind
+from storage.batch.file_header import FileHeader, LogKind, encode_file_header
+from storage.batch.item_formats import qmq_item_fault
+from storage.disk.errors import DamagedError, UnsupportedFormatError
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from storage.readers.dead_reader import DeadItems, DeadRow, DeadSearch, Place
+from storage.schedule.dead_log import DeadExtent
+from storage.state.audit_file import audit_lines, audit_path, encode_audit_line, read_audit_file
 from tests.fuzz.memory_disk import MemoryDisk
 from tests.fuzz.mending import log_image
 from tests.fuzz.target import Target, attempt, byte_at
@@ -122,7 +122,7 @@ DEAD_TARGETS = (
         name="dead_letters",
         run=dead_letters,
         decoders=(DeadSearch.step, DeadItems.read, decode_reason),
-        packages=("storage", "delay_server.dead_reason", "delay_server.dead_letters"),
+        packages=("storage", "delay_server.dead.reason", "delay_server.dead.dead_letters"),
         # What is read ahead, and the facts of a segment.
         memory_base=4 * 1024 * 1024,
         size_max=2048,
@@ -132,12 +132,12 @@ DEAD_TARGETS = (
         name="dead_reason",
         run=dead_reason,
         decoders=(decode_reason,),
-        packages=("delay_server.dead_reason",),
+        packages=("delay_server.dead.reason",),
     ),
     Target(
         name="audit_file",
         run=audit_file,
         decoders=(read_audit_file, audit_lines),
-        packages=("storage.audit_file",),
+        packages=("storage.state.audit_file",),
     ),
 )

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.ma
 import pyarrow.compute
 
-from storage.arrow import ArrowReader, Kind
-from storage.batches import (
+from storage.batch.batches import (
     BATCH_BYTES_MAX,
     HEADER_SIZE,
     BatchHeader,
@@ -36,47 +35,33 @@ from storage.batches import (
     scan_batches,
     walk_batches,
 )
-from storage.chained_file import read_batches, read_blob, read_columns
-from storage.checkpoint import (
-    CHECKPOINT_PATH,
-    read_checkpoint,
-    write_checkpoint,
-)
-from storage.columns import ColumnsError, RecordKind, decode_columns, encode_columns
-from storage.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
-from storage.durable_end import (
-    DURABLE_END_NAME,
-    SLOT_POSITIONS,
-    SLOT_SIZE,
-    DurableEnd,
-    DurableEndFile,
-    decode_slot,
-    encode_slot,
-)
-from storage.entries import ENTRY, SubjectTable
-from storage.errors import (
-    DamagedError,
-    DataDirectoryError,
-    LogStateError,
-    StorageError,
-    UnsupportedFormatError,
-)
-from storage.facts import facts_of_columns
-from storage.file_header import (
+from storage.batch.chained_file import read_batches, read_blob, read_columns
+from storage.batch.columns import ColumnsError, RecordKind, decode_columns, encode_columns
+from storage.batch.entries import ENTRY, SubjectTable
+from storage.batch.facts import facts_of_columns
+from storage.batch.file_header import (
     FILE_HEADER_SIZE,
     FileHeader,
     LogKind,
     decode_file_header,
     encode_file_header,
 )
-from storage.identity import IDENTITY_PATH, decode_identity, encode_identity, read_identity
-from storage.inspect import dump_records, read_vouchers, verify_disk, verify_files, verify_path
-from storage.item_formats import QMQ_ITEM_SIZE_MIN, join_qmq_items, qmq_item_fault
-from storage.item_reader import ItemReader
-from storage.log_walk import list_log_files
-from storage.message_log import MESSAGE_LOG_DIRECTORY, Append, MessageLog
-from storage.rows import effective_due_ms
-from storage.seals import (
+from storage.batch.item_formats import QMQ_ITEM_SIZE_MIN, join_qmq_items, qmq_item_fault
+from storage.batch.rows import effective_due_ms
+from storage.disk.errors import (
+    DamagedError,
+    DataDirectoryError,
+    LogStateError,
+    StorageError,
+    UnsupportedFormatError,
+)
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute, key_of_name
+from storage.logs.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
+from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, Append, MessageLog
+from storage.logs.numbered_log import list_log_files
+from storage.readers.arrow import ArrowReader, Kind
+from storage.readers.item_reader import ItemReader
+from storage.schedule.seals import (
     Seal,
     SealsEnd,
     codes_of,
@@ -87,8 +72,25 @@ from storage.seals import (
     seals_header,
     seals_of_columns,
 )
-from storage.segment import Segment, SegmentBatch
-from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute, key_of_name
+from storage.schedule.segment import Segment, SegmentBatch
+from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
+from storage.state.durable_end import (
+    DURABLE_END_NAME,
+    SLOT_POSITIONS,
+    SLOT_SIZE,
+    DurableEnd,
+    DurableEndFile,
+    decode_slot,
+    encode_slot,
+)
+from storage.state.identity import IDENTITY_PATH, decode_identity, encode_identity, read_identity
+from storage.tools.inspect import (
+    dump_records,
+    read_vouchers,
+    verify_disk,
+    verify_files,
+    verify_path,
+)
 from tests.fuzz.memory_disk import MemoryDisk
 from tests.fuzz.mending import (
     LEVELS,

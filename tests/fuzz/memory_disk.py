@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from storage.disk import Bytes, File
+from storage.disk.disk import Bytes, File
 
 
 class MemoryFile:

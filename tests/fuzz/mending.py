@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storage.batches import BATCH_BYTES_MAX, HEADER_SIZE, MAGIC, Codec, encode_batch
-from storage.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, row_size
-from storage.disk import Bytes
-from storage.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX
+from storage.batch.batches import BATCH_BYTES_MAX, HEADER_SIZE, MAGIC, Codec, encode_batch
+from storage.batch.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, row_size
+from storage.batch.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX
+from storage.disk.disk import Bytes
 
 # Wire.
 

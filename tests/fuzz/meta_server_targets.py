@@ -18,35 +18,25 @@ import msgspec
 import structlog
 import trio
 
-from delay_client.config import parse_server
-from delay_client.discovery import ANSWER_BYTES_MAX, AddressAnswer, DiscoveryError
-from delay_protocol import (
-    BrokerRole,
-    BrokerState,
-    CommandCode,
-    Frame,
-    decode_challenge,
-    decode_client_register_reply,
-    decode_node_reply,
-)
-from delay_protocol.node_controls import HOLD_S, decode_node_controls_reply
-from delay_transport import Address, ConfigError, Listener
-from delay_transport.http_access import PlaceError, check_local, check_same_site, is_loopback
-from delay_transport.meta_address import MetaAddressError, find_meta_server
-from delay_transport.tokens import Token, decode_tokens, encode_tokens
-from meta_server.admin_api import OPERATIONS, PREFIX, convert_request, single_values
-from meta_server.groups import check_address, check_name
-from meta_server.model import (
-    Broker,
-    BrokerGroup,
-    Contents,
-    GroupKind,
-    Route,
-    Subject,
-)
-from meta_server.qmq_management import answer_management
-from meta_server.registry import Registry
-from meta_server.roles import plan_node
+from delay_client.exchange.discovery import ANSWER_BYTES_MAX, AddressAnswer, DiscoveryError
+from delay_client.messages.config import parse_server
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import BrokerRole, BrokerState, decode_client_register_reply
+from delay_protocol.nodes.auth import decode_challenge
+from delay_protocol.nodes.controls_exchange import HOLD_S, decode_node_controls_reply
+from delay_protocol.nodes.registration import decode_node_reply
+from delay_protocol.wire.frames import Frame
+from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
+from delay_transport.http.tokens import Token, decode_tokens, encode_tokens
+from delay_transport.meta.address import MetaAddressError, find_meta_server
+from delay_transport.seams.errors import ConfigError
+from delay_transport.seams.runtime import Address, Listener
+from meta_server.admin.api import OPERATIONS, PREFIX, convert_request, single_values
+from meta_server.admin.qmq_management import answer_management
+from meta_server.groups.broker_groups import check_address, check_name
+from meta_server.groups.roles import plan_node
+from meta_server.known.model import Broker, BrokerGroup, Contents, GroupKind, Route, Subject
+from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from tests.asgi import JSON, Answer
 from tests.fuzz.meta_targets import node_register
@@ -444,14 +434,14 @@ META_SERVER_TARGETS = (
         name="discovery",
         run=discovery,
         decoders=(parse_server,),
-        packages=("delay_client.discovery", "delay_client.config"),
+        packages=("delay_client.exchange.discovery", "delay_client.messages.config"),
         size_max=1024,
     ),
     Target(
         name="meta_address",
         run=meta_address,
         decoders=(find_meta_server,),
-        packages=("delay_transport.meta_address", "delay_client.discovery", "h11"),
+        packages=("delay_transport.meta.address", "delay_client.exchange.discovery", "h11"),
         size_max=1024,
         memory_base=4 * 1024 * 1024,
     ),
@@ -459,14 +449,14 @@ META_SERVER_TARGETS = (
         name="http_access",
         run=http_access,
         decoders=(check_local, check_same_site),
-        packages=("delay_transport.http_access",),
+        packages=("delay_transport.http.addresses",),
         size_max=512,
     ),
     Target(
         name="tokens",
         run=tokens,
         decoders=(decode_tokens,),
-        packages=("delay_transport.tokens",),
+        packages=("delay_transport.http.tokens",),
         size_max=1024,
     ),
 )

@@ -4,44 +4,43 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from uuid import UUID
 
-from delay_protocol import (
+from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+from delay_protocol.basics.strings import decode_str, decode_str_bytes
+from delay_protocol.meta.requests import (
     CLIENT_REGISTER_ENTRIES_MAX,
     META_BODY_BYTES_MAX,
-    NODE_BODY_BYTES_MAX,
-    REPLICAS_MAX,
     BrokerRequestType,
     BrokerRole,
     BrokerState,
     ClientRegister,
+    OnlineState,
+    decode_acquire_meta,
+    decode_acquire_meta_reply,
+    decode_broker_register,
+    decode_client_register,
+    decode_client_register_reply,
+    encode_acquire_meta,
+    encode_acquire_meta_reply,
+    encode_broker_register,
+    encode_client_register,
+    encode_client_register_reply,
+)
+from delay_protocol.nodes.auth import NONCE_SIZE, decode_challenge, encode_challenge
+from delay_protocol.nodes.registration import (
+    NODE_BODY_BYTES_MAX,
+    REPLICAS_MAX,
     GroupRecord,
-    LocalProtocolError,
-    MalformedMetaError,
     Master,
     NodeRegister,
     NodeRegistered,
     NodeRole,
-    OnlineState,
     Phase,
     Refused,
-    decode_acquire_meta,
-    decode_acquire_meta_reply,
-    decode_broker_register,
-    decode_challenge,
-    decode_client_register,
-    decode_client_register_reply,
     decode_node_register,
     decode_node_reply,
-    encode_acquire_meta,
-    encode_acquire_meta_reply,
-    encode_broker_register,
-    encode_challenge,
-    encode_client_register,
-    encode_client_register_reply,
     encode_node_register,
     encode_node_reply,
 )
-from delay_protocol.node_auth import NONCE_SIZE
-from delay_protocol.strings import decode_str, decode_str_bytes
 from tests.fuzz.reference import (
     CutOffError,
     TooManyError,

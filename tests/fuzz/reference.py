@@ -7,13 +7,13 @@ the two differ, one of them is wrong.
 import zlib
 from dataclasses import dataclass
 
-from delay_protocol import (
+from delay_protocol.basics.errors import (
     BadHeaderSizeError,
     BadMagicError,
-    Frame,
     FrameSizeError,
     RemoteProtocolError,
 )
+from delay_protocol.wire.frames import Frame
 
 
 class CutOffError(Exception):

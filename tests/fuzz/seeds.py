@@ -8,54 +8,49 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from delay_protocol import (
+from delay_protocol.messages.items import Item, encode_attributes, encode_item
+from delay_protocol.messages.send_message import encode_send_reply
+from delay_protocol.meta.requests import (
     AcquireMeta,
     BrokerRegister,
     BrokerRequestType,
     BrokerRole,
     BrokerState,
-    Challenge,
     ClientRegister,
-    GroupRecord,
-    Hello,
-    Item,
-    Master,
-    NodeRegister,
-    NodeRegistered,
-    Refused,
     encode_acquire_meta,
-    encode_attributes,
     encode_broker_register,
-    encode_challenge,
     encode_client_register,
-    encode_hello,
-    encode_item,
-    encode_node_register,
-    encode_request,
-    encode_response,
-    encode_send_reply,
 )
-from delay_protocol.frames import Frame
-from delay_protocol.node_auth import NONCE_SIZE
-from delay_protocol.node_controls import (
+from delay_protocol.nodes.auth import NONCE_SIZE, Challenge, encode_challenge
+from delay_protocol.nodes.controls_exchange import (
     ControlsId,
     NodeControls,
     encode_node_controls,
     encode_node_controls_reply,
 )
-from delay_server.config import sections
-from meta_server.admin_api import OPERATIONS
-from meta_server.qmq_management import ACTIONS
-from storage.audit_file import encode_audit_line
-from storage.batches import Codec, encode_batch, file_seed
-from storage.checkpoint import Checkpoint, RetiredFile, SegmentState
-from storage.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
-from storage.durable_end import DurableEnd, encode_slot
-from storage.file_header import FileHeader, LogKind, encode_file_header
-from storage.identity import Identity, encode_identity
-from storage.manifest import encode_manifest, read_manifest
-from storage.spans import SegmentKey, Span
-from tests.delay_protocol.test_frames import VECTORS
+from delay_protocol.nodes.registration import (
+    GroupRecord,
+    Master,
+    NodeRegister,
+    NodeRegistered,
+    Refused,
+    encode_node_register,
+)
+from delay_protocol.wire.frames import Frame, encode_request, encode_response
+from delay_protocol.wire.hello import Hello, encode_hello
+from delay_server.settings.config import sections
+from meta_server.admin.api import OPERATIONS
+from meta_server.admin.qmq_management import ACTIONS
+from storage.batch.batches import Codec, encode_batch, file_seed
+from storage.batch.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
+from storage.batch.file_header import FileHeader, LogKind, encode_file_header
+from storage.disk.spans import SegmentKey, Span
+from storage.readers.manifest import encode_manifest, read_manifest
+from storage.state.audit_file import encode_audit_line
+from storage.state.checkpoint import Checkpoint, RetiredFile, SegmentState
+from storage.state.durable_end import DurableEnd, encode_slot
+from storage.state.identity import Identity, encode_identity
+from tests.delay_protocol.wire.test_frames import VECTORS
 from tests.fuzz.dead_targets import DEAD_HEADER
 from tests.fuzz.disk_targets import MINUTE, SEED
 from tests.fuzz.meta_targets import node_register, node_replies

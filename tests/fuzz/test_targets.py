@@ -12,20 +12,17 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from delay_protocol import (
-    BrokerRegister,
-    BrokerRole,
-    FrameDecoder,
-    ItemScan,
-    decode_broker_register,
-    decode_send_reply,
-    meta,
-    scan_items,
-)
-from storage import batches, columns, item_reader, segment
-from storage.columns import RecordKind
-from storage.facts import FactBlock, facts_of_columns
-from storage.identity import decode_identity
+from delay_protocol.messages.items import ItemScan, scan_items
+from delay_protocol.messages.send_message import decode_send_reply
+from delay_protocol.meta import requests
+from delay_protocol.meta.requests import BrokerRegister, BrokerRole, decode_broker_register
+from delay_protocol.wire.frames import FrameDecoder
+from storage.batch import batches, columns
+from storage.batch.columns import RecordKind
+from storage.batch.facts import FactBlock, facts_of_columns
+from storage.readers import item_reader
+from storage.schedule import segment
+from storage.state.identity import decode_identity
 from tests.fuzz import disk_targets, meta_targets, text_targets, wire_targets
 from tests.fuzz.all_targets import TARGETS
 from tests.fuzz.corpus import read_corpus
@@ -48,18 +45,18 @@ DECODES: Final = re.compile(
 """Names of functions that take apart what came from outside."""
 
 EXEMPT: Final = {
-    "delay_client.batches.cut_batches": "cuts what the caller sends",
-    "delay_transport.shared_secret.read_secrets": "divides a file of the operator into lines",
-    "delay_transport.access.check_exposure": "looks at settings that were read already",
-    "meta_server.admin_plans.check_cluster": "looks up a name that a struct of the API has",
-    "meta_server.admin_plans.check_groups": "looks at names that a struct of the API has",
-    "meta_server.admin_plans.check_subject": "the same",
-    "meta_server.admin_plans.check_version": "compares two numbers",
-    "meta_server.groups.check_place": "compares addresses that check_address has seen",
-    "delay_transport.tokens.read_tokens": "reads the file that decode_tokens takes apart",
-    "storage.disk.read_small": "hands on the bytes that decoders with targets take apart",
-    "storage.manifest.read_manifest": "puts together what decoders with targets read",
-    "sender.config.check_groups": "looks at settings that were read already",
+    "delay_client.exchange.batches.cut_batches": "cuts what the caller sends",
+    "delay_transport.http.shared_secret.read_secrets": "divides a file of the operator into lines",
+    "delay_transport.http.access.check_exposure": "looks at settings that were read already",
+    "meta_server.admin.plans.check_cluster": "looks up a name that a struct of the API has",
+    "meta_server.admin.plans.check_groups": "looks at names that a struct of the API has",
+    "meta_server.admin.plans.check_subject": "the same",
+    "meta_server.admin.plans.check_version": "compares two numbers",
+    "meta_server.groups.broker_groups.check_place": "compares addresses that are checked",
+    "delay_transport.http.tokens.read_tokens": "reads the file that decode_tokens takes apart",
+    "storage.disk.disk.read_small": "hands on the bytes that decoders with targets take apart",
+    "storage.readers.manifest.read_manifest": "puts together what decoders with targets read",
+    "sender.settings.config.check_groups": "looks at settings that were read already",
 }
 """Functions with such a name that need no target, and why."""
 
@@ -67,13 +64,14 @@ EXEMPT: Final = {
 def public_decoders() -> Iterator[str]:
     """Yield module and name of every public function whose name says that it decodes."""
     for package in PACKAGES:
-        for path in sorted((ROOT / package).glob("*.py")):
+        for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.parse(path.read_bytes()).body:
                 if not isinstance(node, ast.FunctionDef) or not DECODES.fullmatch(node.name):
                     continue
                 is_command = package == "delaywheel" and node.decorator_list
                 if not is_command:
-                    yield f"{package}.{path.stem}.{node.name}"
+                    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                    yield f"{module}.{node.name}"
 
 
 def test_every_public_decoder_has_a_target_or_a_reason() -> None:
@@ -156,9 +154,14 @@ def _facts_without_the_last(found: columns.Columns) -> FactBlock:
         ("send_reply", wire_targets, "decode_send_reply", _short_remarks),
         ("subjects", wire_targets, "subject_fault", _no_fault),
         ("hello", wire_targets, "decode_hello", _hello_of_msgspec),
-        ("meta_client", meta, "_I8_MAX", 2**31),
-        ("meta_client", meta, "_JAVA_INT", re.compile(r"(?P<sign>-?)0*(?P<digits>[0-9]{1,10})")),
-        ("meta_client", meta, "_CLIENT_REGISTER_KEYS", {b"subject"}),
+        ("meta_client", requests, "_I8_MAX", 2**31),
+        (
+            "meta_client",
+            requests,
+            "_JAVA_INT",
+            re.compile(r"(?P<sign>-?)0*(?P<digits>[0-9]{1,10})"),
+        ),
+        ("meta_client", requests, "_CLIENT_REGISTER_KEYS", {b"subject"}),
         ("meta_broker", meta_targets, "decode_broker_register", _registered_as_master),
         ("nodes", meta_targets, "decode_node_register", _hello_of_msgspec),
         ("batch", batches, "_part_fault", _no_fault),

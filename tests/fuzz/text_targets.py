@@ -8,20 +8,15 @@ from typing import Final
 
 import click
 
-from delay_client.config import parse_server
-from delay_protocol.addresses import host_fault, read_address
-from delay_server.config_file import load_config
-from delay_transport import (
-    AddressError,
-    ConfigError,
-    format_address,
-    parse_address,
-    parse_peer_address,
-)
-from delaywheel.parameters import DELAY, MOMENT, PAIR
-from meta_server.config_file import load_config as load_meta_config
-from storage.errors import DamagedError, UnsupportedFormatError
-from storage.manifest import decode_manifest, encode_manifest
+from delay_client.messages.config import parse_server
+from delay_protocol.basics.addresses import host_fault, read_address
+from delay_server.settings.config_file import load_config
+from delay_transport.seams.errors import AddressError, ConfigError
+from delay_transport.seams.runtime import format_address, parse_address, parse_peer_address
+from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
+from meta_server.settings.config_file import load_config as load_meta_config
+from storage.disk.errors import DamagedError, UnsupportedFormatError
+from storage.readers.manifest import decode_manifest, encode_manifest
 from tests.fuzz.target import Target, attempt, byte_at, fault_of
 
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - for speed only
@@ -116,7 +111,11 @@ TEXT_TARGETS = (
         run=config_file,
         decoders=(load_config, load_meta_config),
         packages=(
-            *("delay_transport.settings_file", "delay_server.config", "meta_server.config"),
+            *(
+                "delay_transport.settings.settings_file",
+                "delay_server.settings.config",
+                "meta_server.settings.config",
+            ),
             "tomllib",
         ),
         memory_per_byte=2000,
@@ -126,7 +125,11 @@ TEXT_TARGETS = (
         name="overrides",
         run=overrides,
         decoders=(load_config,),
-        packages=("delay_transport.settings_file", "delay_server.config", "tomllib"),
+        packages=(
+            "delay_transport.settings.settings_file",
+            "delay_server.settings.config",
+            "tomllib",
+        ),
         size_max=512,
         memory_per_byte=2000,
         memory_base=_SETTINGS_MEMORY,
@@ -135,21 +138,21 @@ TEXT_TARGETS = (
         name="addresses",
         run=addresses,
         decoders=(parse_address, parse_peer_address, parse_server, read_address, host_fault),
-        packages=("delay_protocol.addresses", "ipaddress"),
+        packages=("delay_protocol.basics.addresses", "ipaddress"),
         size_max=128,
     ),
     Target(
         name="parameters",
         run=parameters,
         decoders=(DELAY.convert, MOMENT.convert, PAIR.convert),
-        packages=("delaywheel.parameters",),
+        packages=("delaywheel.shared.parameters",),
         size_max=128,
     ),
     Target(
         name="manifest",
         run=manifest,
         decoders=(decode_manifest,),
-        packages=("storage.manifest",),
+        packages=("storage.readers.manifest",),
         memory_per_byte=200,
     ),
 )

@@ -8,19 +8,12 @@ from functools import cache, partial
 import numpy as np
 
 from delay_client import ClientConfig, DelaywheelError, Outcome, Receipt
-from delay_client.batches import Batch
-from delay_client.exchange import Exchange
-from delay_protocol import (
-    FLAG_DELAY,
-    FRAME_OVERHEAD,
-    STR_SIZE_MAX,
-    Frame,
-    FrameDecoder,
+from delay_client.exchange.batches import Batch
+from delay_client.exchange.exchange import Exchange
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.basics.errors import (
     IndivisibleBodyError,
-    Item,
-    ItemCode,
     ItemCrcError,
-    ItemScan,
     LocalProtocolError,
     MalformedHelloError,
     MalformedItemError,
@@ -28,31 +21,33 @@ from delay_protocol import (
     RemoteProtocolError,
     TooManyItemsError,
     TruncatedFrameError,
+)
+from delay_protocol.basics.strings import STR_SIZE_MAX
+from delay_protocol.basics.subjects import real_subject, subject_fault, subject_size_fault
+from delay_protocol.messages.items import (
+    FLAG_DELAY,
+    Item,
+    ItemScan,
     attributes_fit,
     decode_attributes,
-    decode_hello,
     decode_item,
-    decode_send_reply,
     encode_attributes,
-    encode_frame,
-    encode_hello,
     encode_item,
-    encode_send_reply,
     item_crc_ok,
     item_message_id,
     item_message_ids,
     item_subject,
-    real_subject,
     scan_items,
-    subject_fault,
-    subject_size_fault,
     tags_are_text,
     walk_attributes,
 )
-from delay_server.admission import DAY_MS, Admission, AdmissionLimits
-from delay_server.intake import Intake
-from sender.answers import is_broker_sick, item_codes, permanent
-from storage.item_formats import qmq_item_fault, qmq_message_id
+from delay_protocol.messages.send_message import decode_send_reply, encode_send_reply
+from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, encode_frame
+from delay_protocol.wire.hello import decode_hello, encode_hello
+from delay_server.accepting.admission import DAY_MS, Admission, AdmissionLimits
+from delay_server.accepting.intake import Intake
+from sender.outcomes.answers import is_broker_sick, item_codes, permanent
+from storage.batch.item_formats import qmq_item_fault, qmq_message_id
 from tests.fuzz.mending import whole_frames, whole_items
 from tests.fuzz.reference import (
     CutOffError,
@@ -528,7 +523,7 @@ WIRE_TARGETS = (
             qmq_item_fault,
             qmq_message_id,
         ),
-        packages=(*PROTOCOL, "storage.item_formats"),
+        packages=(*PROTOCOL, "storage.batch.item_formats"),
         size_max=512,
     ),
     Target(
@@ -541,7 +536,7 @@ WIRE_TARGETS = (
         name="send_reply",
         run=send_reply,
         decoders=(decode_send_reply, item_codes),
-        packages=(*PROTOCOL, "sender.answers"),
+        packages=(*PROTOCOL, "sender.outcomes.answers"),
     ),
     Target(
         name="subjects",
@@ -555,7 +550,7 @@ WIRE_TARGETS = (
         name="admission",
         run=admission,
         decoders=(Admission.admit, Admission.admit_together),
-        packages=(*PROTOCOL, "delay_server.admission", "delay_server.intake"),
+        packages=(*PROTOCOL, "delay_server.accepting.admission", "delay_server.accepting.intake"),
         size_max=1024,
     ),
     Target(

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from storage.durable_end import SLOT_POSITIONS, SLOT_SIZE
-from storage.inspect import dump_records
-from storage.spans import MINUTE_MS
+from storage.disk.spans import MINUTE_MS
+from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE
+from storage.tools.inspect import dump_records
 from tests.storage.dead_rig import DeadRig
 from tests.storage.store_rig import StoreRig
 

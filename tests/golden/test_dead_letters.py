@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.batches import Damage
-from storage.dead_reader import DeadFilter, DeadItems, DeadSearch
-from storage.disk import DirectoryDisk
-from storage.inspect import dump_records, verify_files
-from storage.item_formats import qmq_item_fault
-from storage.store import Store
+from storage.batch.batches import Damage
+from storage.batch.item_formats import qmq_item_fault
+from storage.disk.disk import DirectoryDisk
+from storage.node.store import Store
+from storage.readers.dead_reader import DeadFilter, DeadItems, DeadSearch
+from storage.tools.inspect import dump_records, verify_files
 from tests.golden.directory import GOLDEN, dead_directory, decoded, ends_by_newest_slot, written
 from tests.storage.store_rig import SETTINGS, START_MS
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.batches import Damage
-from storage.disk import DirectoryDisk
-from storage.inspect import dump_records, verify_files
-from storage.item_reader import ItemReader
-from storage.spans import MINUTE_MS
-from storage.store import Store
+from storage.batch.batches import Damage
+from storage.disk.disk import DirectoryDisk
+from storage.disk.spans import MINUTE_MS
+from storage.node.store import Store
+from storage.readers.item_reader import ItemReader
+from storage.tools.inspect import dump_records, verify_files
 from tests.golden.directory import GOLDEN, decoded, ends_by_newest_slot, golden_directory, written
 from tests.storage.store_rig import SETTINGS, START_MS
 

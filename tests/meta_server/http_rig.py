@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from meta_server.http import application
+from meta_server.admin.http import application
 from meta_server.server import MetaServer
 from tests.asgi import Caller
 

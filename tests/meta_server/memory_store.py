@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from enum import Enum
 from uuid import UUID
 
-from meta_server.errors import StoreRefusedError, StoreUnavailableError
-from meta_server.model import (
+from meta_server.known.errors import StoreRefusedError, StoreUnavailableError
+from meta_server.known.model import (
     Audit,
     AuditAge,
     AuditCounts,
@@ -18,7 +18,7 @@ from meta_server.model import (
     ForgetAudit,
     Store,
 )
-from meta_server.registry import Registry
+from meta_server.known.registry import Registry
 
 
 class Fault(Enum):

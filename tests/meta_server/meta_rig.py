@@ -8,7 +8,8 @@ from uuid import UUID
 
 import trio
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
     AcquireMeta,
     BrokerGroupInfo,
     BrokerRegister,
@@ -18,24 +19,23 @@ from delay_protocol import (
     ClientRegister,
     ClientRegisterReply,
     ClientType,
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    NodeRegister,
-    NodeRegistered,
-    Refused,
     RegisterType,
     decode_client_register_reply,
-    decode_node_reply,
     encode_acquire_meta,
     encode_broker_register,
     encode_client_register,
-    encode_node_register,
-    encode_request,
 )
-from delay_transport import Runtime
-from meta_server.config import MetaServerConfig, NodeConfig
+from delay_protocol.nodes.registration import (
+    NodeRegister,
+    NodeRegistered,
+    Refused,
+    decode_node_reply,
+    encode_node_register,
+)
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from delay_transport.seams.runtime import Runtime
 from meta_server.server import MetaServer, serve
+from meta_server.settings.config import MetaServerConfig, NodeConfig
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.simulation.clock import SimClock
 from tests.simulation.executor import ExecutorPlan, SimExecutor

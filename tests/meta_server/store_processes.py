@@ -4,10 +4,9 @@ import random
 import sys
 from uuid import UUID
 
-from delay_protocol import GroupRecord, Master, Phase
-from meta_server.databases import DatabaseSettings
-from meta_server.errors import ConflictError
-from meta_server.model import (
+from delay_protocol.nodes.registration import GroupRecord, Master, Phase
+from meta_server.known.errors import ConflictError
+from meta_server.known.model import (
     Audit,
     AuditEntry,
     DelayGroup,
@@ -17,7 +16,8 @@ from meta_server.model import (
     SaveSubject,
     Subject,
 )
-from meta_server.store import SqlStore, open_store
+from meta_server.sql.databases import DatabaseSettings
+from meta_server.sql.store import SqlStore, open_store
 
 
 def _open(url: str) -> SqlStore:

@@ -6,17 +6,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from delay_protocol import (
-    BrokerRequestType,
-    BrokerRole,
-    BrokerState,
-    ClientType,
-)
-from delay_transport import Runtime, TcpNetwork, ThreadExecutor
-from meta_server.committing import Intent
-from meta_server.config import ListenerConfig
-from meta_server.errors import StoreUnavailableError
-from meta_server.model import (
+from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, BrokerState, ClientType
+from delay_transport.seams.runtime import Runtime, TcpNetwork, ThreadExecutor
+from meta_server.known.commits import Intent
+from meta_server.known.errors import StoreUnavailableError
+from meta_server.known.model import (
     STATIC,
     Broker,
     BrokerGroup,
@@ -25,6 +19,7 @@ from meta_server.model import (
     SaveBrokerGroup,
 )
 from meta_server.server import MetaServer, serve
+from meta_server.settings.config import ListenerConfig
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.meta_server.meta_rig import World, broker, make_config, names, state_of, until
 from tests.simulation.clock import event_clock

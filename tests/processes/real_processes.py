@@ -21,21 +21,10 @@ from typing import Any, Self
 
 import msgspec
 
-from delay_protocol import (
-    FLAG_DELAY,
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    Item,
-    ItemCode,
-    ItemScan,
-    decode_send_reply,
-    encode_item,
-    encode_request,
-    encode_response,
-    encode_send_reply,
-    scan_items,
-)
+from delay_protocol.basics.codes import CommandCode, ItemCode
+from delay_protocol.messages.items import FLAG_DELAY, Item, ItemScan, encode_item, scan_items
+from delay_protocol.messages.send_message import decode_send_reply, encode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request, encode_response
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(r"ready listen=(\S+):(\d+) http=(\S+)\n")

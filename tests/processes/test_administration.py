@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
     ClientRegister,
     ClientRegisterReply,
     ClientType,
-    CommandCode,
-    NodeRegistered,
     decode_client_register_reply,
-    decode_node_reply,
     encode_client_register,
+)
+from delay_protocol.nodes.registration import (
+    NodeRegistered,
+    decode_node_reply,
     encode_node_register,
 )
-from delaywheel.admin_client import TOKEN_VARIABLE
-from delaywheel.failures import ExitCode
 from delaywheel.main import main
+from delaywheel.shared.admin_client import TOKEN_VARIABLE
+from delaywheel.shared.failures import ExitCode
 from tests.meta_server.meta_rig import node
 from tests.processes.real_processes import Asker, ServerProcess, meta_server
 

@@ -26,15 +26,15 @@ from delay_client import (
     Receipt,
     RetryableError,
 )
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
     BrokerRegister,
     BrokerRequestType,
     BrokerRole,
     BrokerState,
-    CommandCode,
     encode_broker_register,
 )
-from delaywheel.failures import ExitCode
+from delaywheel.shared.failures import ExitCode
 from tests.processes.real_processes import (
     ROOT,
     Asker,

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from delaywheel.failures import ExitCode
+from delaywheel.shared.failures import ExitCode
 from tests.processes.real_processes import (
     STOP_S,
     Producer,

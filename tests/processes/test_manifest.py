@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from storage.arrow import ArrowReader, Kind
-from storage.batches import Damage
-from storage.disk import DirectoryDisk
-from storage.manifest import Manifest, SealedSegment, UnsealedSegment, read_manifest
-from storage.spans import key_of_name
+from storage.batch.batches import Damage
+from storage.disk.disk import DirectoryDisk
+from storage.disk.spans import key_of_name
+from storage.readers.arrow import ArrowReader, Kind
+from storage.readers.manifest import Manifest, SealedSegment, UnsealedSegment, read_manifest
 from tests.processes.real_processes import (
     Producer,
     RecordingBroker,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from delaywheel.failures import ExitCode
+from delaywheel.shared.failures import ExitCode
 from tests.processes.real_processes import (
     Producer,
     RecordingBroker,

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
     BrokerRegister,
     BrokerRequestType,
     BrokerRole,
@@ -20,18 +21,19 @@ from delay_protocol import (
     ClientRegister,
     ClientRegisterReply,
     ClientType,
-    CommandCode,
+    decode_client_register_reply,
+    encode_broker_register,
+    encode_client_register,
+)
+from delay_protocol.nodes.registration import (
     NodeRegister,
     NodeRegistered,
     NodeRole,
     Refused,
-    decode_client_register_reply,
     decode_node_reply,
-    encode_broker_register,
-    encode_client_register,
     encode_node_register,
 )
-from delaywheel.failures import ExitCode
+from delaywheel.shared.failures import ExitCode
 from tests.meta_server.meta_rig import names, node
 from tests.meta_server.private_postgresql import PrivatePostgresql
 from tests.processes.real_processes import STOP_S, Asker, meta_server, until
@@ -39,7 +41,7 @@ from tests.processes.real_processes import STOP_S, Asker, meta_server, until
 pytestmark = pytest.mark.process
 
 AWAY_S = 10.0
-"""How long a store is away; tests/meta_server/test_handlers.py has a minute of it."""
+"""How long a store is away; tests/meta_server/wire/test_handlers.py has a minute of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from delaywheel.failures import ExitCode
+from delaywheel.shared.failures import ExitCode
 from tests.processes.real_processes import (
     ROOT,
     STOP_S,

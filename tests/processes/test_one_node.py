@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from delaywheel.failures import ExitCode
-from storage.file_header import FILE_HEADER_SIZE
+from delaywheel.shared.failures import ExitCode
+from storage.batch.file_header import FILE_HEADER_SIZE
 from tests.processes.real_processes import (
     STOP_S,
     Producer,

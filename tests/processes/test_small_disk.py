@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from delay_protocol import ItemCode
+from delay_protocol.basics.codes import ItemCode
 from tests.processes.real_processes import (
     Producer,
     RecordingBroker,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.manifest import encode_manifest
+from storage.readers.manifest import encode_manifest
 from tests.processes.real_processes import ROOT
 from tests.spark_tools.growing_worlds import FAULTS, Life
 

@@ -10,8 +10,8 @@ from typing import Final, Self
 
 import msgspec
 
-from storage.disk import DirectoryDisk
-from storage.manifest import Manifest, read_manifest
+from storage.disk.disk import DirectoryDisk
+from storage.readers.manifest import Manifest, read_manifest
 from tests.crash.campaign_round import Life, settings_of
 from tests.crash.launcher import Orders
 from tests.crash.life_clock import LifeClock

@@ -27,11 +27,11 @@ import anyio.to_thread
 import pyarrow.parquet as pq
 
 from delay_client import Client, ClientConfig, OutgoingMessage, Receipt
-from spark_tools.repair_audit import Answer, Intent, read_audit
-from storage.arrow import ArrowReader, Kind
-from storage.batches import Damage
-from storage.disk import DirectoryDisk
-from storage.manifest import Manifest
+from spark_tools.repaired.repair_audit import Answer, Intent, read_audit
+from storage.batch.batches import Damage
+from storage.disk.disk import DirectoryDisk
+from storage.readers.arrow import ArrowReader, Kind
+from storage.readers.manifest import Manifest
 from tests.processes.real_processes import ROOT
 from tests.proof.departures import Call
 from tests.proof.node import Node

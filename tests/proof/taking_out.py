@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from storage.batches import Damage
-from storage.checkpoint import read_checkpoint, write_checkpoint
-from storage.disk import DirectoryDisk
-from storage.entries import SubjectTable
-from storage.facts import FactBlock, Outcome, join_facts
-from storage.identity import read_identity
-from storage.rows import RowBlock, join_blocks
-from storage.seals import Seal, SealsLog, columns_of_seals, read_seals, seals_end
-from storage.segment import Segment, SegmentBatch
+from storage.batch.batches import Damage
+from storage.batch.entries import SubjectTable
+from storage.batch.facts import FactBlock, Outcome, join_facts
+from storage.batch.rows import RowBlock, join_blocks
+from storage.disk.disk import DirectoryDisk
+from storage.schedule.seals import Seal, SealsLog, columns_of_seals, read_seals, seals_end
+from storage.schedule.segment import Segment, SegmentBatch
+from storage.state.checkpoint import read_checkpoint, write_checkpoint
+from storage.state.identity import read_identity
 
 
 def take_out(root: Path, *, facts: Collection[int], messages: Collection[int]) -> None:

@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from delay_protocol import Frame, FrameDecoder
+from delay_protocol.wire.frames import Frame, FrameDecoder
 
 
 class RecordingProxy:

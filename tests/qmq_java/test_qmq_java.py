@@ -15,22 +15,21 @@ from typing import Any
 
 import pytest
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.messages.items import Item, encode_item
+from delay_protocol.meta.requests import (
     BrokerRole,
     ClientType,
-    CommandCode,
-    Item,
     decode_acquire_meta,
     decode_broker_register,
     decode_client_register,
     encode_acquire_meta,
     encode_broker_register,
     encode_client_register,
-    encode_item,
 )
-from meta_server.databases import DatabaseSettings
-from meta_server.model import Broker, Change, SaveBroker
-from meta_server.store import open_store
+from meta_server.known.model import Broker, Change, SaveBroker
+from meta_server.sql.databases import DatabaseSettings
+from meta_server.sql.store import open_store
 from tests.processes.real_processes import (
     Producer,
     ServerProcess,

@@ -15,33 +15,19 @@ import numpy.typing as npt
 import trio
 from trio.testing import memory_stream_pair
 
-from delay_protocol import (
-    FLAG_DELAY,
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    Hello,
-    Item,
-    ItemCode,
-    ItemScan,
-    ResponseCode,
-    decode_hello,
-    encode_item,
-    encode_response,
-    encode_send_reply,
-    scan_items,
-)
-from delay_transport import Listener
-from sender import (
-    BrokerGroup,
-    GroupState,
-    LaneRoutes,
-    Outcome,
-    Refusal,
-    Sender,
-    SenderConfig,
-)
-from sender.parcels import Entries, Mask
+from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
+from delay_protocol.messages.items import FLAG_DELAY, Item, ItemScan, encode_item, scan_items
+from delay_protocol.messages.send_message import encode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from delay_protocol.wire.hello import Hello, decode_hello
+from delay_transport.seams.runtime import Listener
+from sender.groups.group_status import GroupState
+from sender.groups.routing import LaneRoutes
+from sender.outcomes.dead import Refusal
+from sender.outcomes.outcomes import Outcome
+from sender.queues.parcels import Entries, Mask
+from sender.sender import Sender
+from sender.settings.config import BrokerGroup, SenderConfig
 
 EPOCH_MS = 1_700_000_000_000
 """The wall clock when trio's is 0."""

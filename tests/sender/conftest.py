@@ -21,6 +21,6 @@ def run_in_virtual_time(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.parent == here and iscoroutinefunction(getattr(item, "obj", None)):
+        if here in item.path.parents and iscoroutinefunction(getattr(item, "obj", None)):
             # The first marker decides; pytest-trio itself puts one that runs in real time.
             item.add_marker(pytest.mark.trio(run=run_in_virtual_time), append=False)

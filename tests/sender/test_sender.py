@@ -21,10 +21,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from delay_protocol import ItemCode, ResponseCode
-from sender import CircuitState, GroupGate, GroupState, Outcome, SenderConfig
-from sender.connection import End
-from sender.parcels import Entries
+from delay_protocol.basics.codes import ItemCode, ResponseCode
+from sender.groups.connection import End
+from sender.groups.gates import GroupGate
+from sender.groups.group_status import GroupState
+from sender.health.circuit import CircuitState
+from sender.outcomes.outcomes import Outcome
+from sender.queues.parcels import Entries
+from sender.settings.config import SenderConfig
 from tests.sender.broker_rig import (
     ENTRY,
     EPOCH_MS,

@@ -16,18 +16,11 @@ from typing import Protocol
 import msgspec
 import trio
 
-from delay_protocol import (
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    ItemCode,
-    ItemScan,
-    ResponseCode,
-    encode_response,
-    encode_send_reply,
-    scan_items,
-)
-from delay_transport import Address
+from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
+from delay_protocol.messages.items import ItemScan, scan_items
+from delay_protocol.messages.send_message import encode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from delay_transport.seams.runtime import Address
 from tests.simulation.network import SimNetwork, SimStream
 from tests.simulation.witness import Receipt, Witness
 

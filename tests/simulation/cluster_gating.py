@@ -23,10 +23,10 @@ from uuid import UUID
 import msgspec
 import trio
 
-from delay_protocol.controls import Controls
+from delay_protocol.nodes.controls import Controls
 from delay_server.server import DelayServer
-from sender import GroupState
-from storage import StorageFullError
+from sender.groups.group_status import GroupState
+from storage.disk.errors import StorageFullError
 from tests.simulation.cluster_judge import CONVERGED_S, Wellness
 from tests.simulation.cluster_meta import SimMeta
 from tests.simulation.gating import GateJudge, Standing

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import trio
 
-from delay_protocol import BrokerState, ClientType
+from delay_protocol.meta.requests import BrokerState, ClientType
 from tests.simulation import independent_reader as reader
 from tests.simulation.gating import GateJudge, subjects_of
 from tests.simulation.meta_peers import SimClient

@@ -9,19 +9,12 @@ from uuid import UUID
 
 import trio
 
-from delay_protocol import BrokerState
-from delay_transport import Address, format_address, parse_address
-from meta_server.admin_plans import Desk, set_route
-from meta_server.admin_types import RouteSet
-from meta_server.config import (
-    ListenerConfig,
-    MetaServerConfig,
-    NodeConfig,
-    RegistrationConfig,
-    RoutingConfig,
-)
-from meta_server.errors import StoreError
-from meta_server.model import (
+from delay_protocol.meta.requests import BrokerState
+from delay_transport.seams.runtime import Address, format_address, parse_address
+from meta_server.admin.admin_types import RouteSet
+from meta_server.admin.plans import Desk, set_route
+from meta_server.known.errors import StoreError
+from meta_server.known.model import (
     STATIC,
     BrokerGroup,
     Change,
@@ -32,9 +25,16 @@ from meta_server.model import (
     SaveBrokerGroup,
     SaveRoute,
 )
-from meta_server.registry import Registry
+from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from meta_server.server import serve as serve_meta
+from meta_server.settings.config import (
+    ListenerConfig,
+    MetaServerConfig,
+    NodeConfig,
+    RegistrationConfig,
+    RoutingConfig,
+)
 from tests.simulation.broker import SimBroker
 from tests.simulation.clock import SimClock, event_clock
 from tests.simulation.cluster_judge import Wellness

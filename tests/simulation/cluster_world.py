@@ -55,30 +55,28 @@ from uuid import UUID
 import msgspec
 import trio
 
-from delay_protocol import (
-    BrokerRole,
-    ClientType,
-    CommandCode,
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.meta.requests import BrokerRole, ClientType
+from delay_protocol.nodes.registration import (
     NodeRegister,
     NodeRegistered,
-    ResponseCode,
     decode_node_reply,
     encode_node_register,
 )
-from delay_server.config import MetaConfig, RoutesConfig
-from delay_server.errors import MembershipError
-from delay_transport import format_address, parse_address
-from meta_server.admin_plans import (
+from delay_server.settings.config import MetaConfig, RoutesConfig
+from delay_server.settings.errors import MembershipError
+from delay_transport.seams.runtime import format_address, parse_address
+from meta_server.admin.admin_types import BrokerGroupChange, BrokerGroupNew, ReadOnlyChange
+from meta_server.admin.plans import (
     add_group,
     change_group,
     restore_group,
     retire_group,
     set_read_only,
 )
-from meta_server.admin_types import BrokerGroupChange, BrokerGroupNew, ReadOnlyChange
-from meta_server.model import EVERY
-from meta_server.routing import route_of
-from storage import StorageError
+from meta_server.groups.routing import route_of
+from meta_server.known.model import EVERY
+from storage.disk.errors import StorageError
 from tests.simulation import independent_reader as reader
 from tests.simulation.broker import AWAY, SimBroker
 from tests.simulation.cluster_gating import MetaGating

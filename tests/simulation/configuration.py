@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from delay_server.config import (
+from delay_server.accepting.ingest import IngestLimits
+from delay_server.filing.filer import FilingLimits
+from delay_server.settings.config import (
     AdmissionConfig,
     ClockConfig,
     DelayServerConfig,
@@ -24,11 +26,10 @@ from delay_server.config import (
     StorageConfig,
     WheelConfig,
 )
-from delay_server.filing import FilingLimits
-from delay_server.ingest import IngestLimits
-from delay_transport import Address, format_address
-from sender import SenderConfig
-from storage import Provision, StoreSettings
+from delay_transport.seams.runtime import Address, format_address
+from sender.settings.config import SenderConfig
+from storage.node.store import StoreSettings
+from storage.schedule.provision import Provision
 
 SERVER_ADDRESS = ("10.0.0.1", 20801)
 BROKER_ADDRESSES = {

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import trio
 
-from delay_transport import Runtime
+from delay_transport.seams.runtime import Runtime
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor

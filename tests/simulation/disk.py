@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NoReturn
 
-from storage.disk import Bytes, Disk, File
-from storage.errors import (
+from storage.disk.disk import Bytes, Disk, File
+from storage.disk.errors import (
     DataDirectoryError,
     FatalDiskError,
     NotRegularFileError,

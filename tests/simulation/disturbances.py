@@ -14,7 +14,8 @@ from typing import Protocol
 import trio
 
 from delay_server.server import DelayServer
-from storage import DataDirectoryError, StorageFullError, Store
+from storage.disk.errors import DataDirectoryError, StorageFullError
+from storage.node.store import Store
 from tests.simulation.broker import AWAY, Outage, SimBroker
 from tests.simulation.clock import SimClock
 from tests.simulation.crash import SimNode

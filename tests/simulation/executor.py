@@ -41,7 +41,9 @@ class ExecutorPlan:
 
 
 def name_of(fn: Callable[..., object]) -> str:
-    """Return module and qualified name of what will run: `storage.checkpoint.Checkpoint.write`."""
+    """Return module and qualified name of what will run:
+    `storage.state.checkpoint.Checkpoint.write`.
+    """
     inner = getattr(fn, "func", fn)  # functools.partial
     name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
     module = getattr(inner, "__module__", None) or type(inner).__module__

@@ -21,11 +21,11 @@ from functools import cached_property
 
 import trio
 
-from delay_protocol import decode_item
-from delay_protocol.controls import Controls, GroupControl, SubjectControl, SubjectRules
-from delay_server.controls import AuditEntry
+from delay_protocol.messages.items import decode_item
+from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl, SubjectRules
+from delay_server.controls.controls_store import AuditEntry
 from delay_server.server import DelayServer
-from storage import StorageFullError
+from storage.disk.errors import StorageFullError
 from tests.simulation.witness import Witness
 
 _PATTERNS = ("orders", "orders*", "*", "flights", "%*", "g*", "orders.paid", "hot*")

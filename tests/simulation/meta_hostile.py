@@ -14,7 +14,8 @@ from uuid import UUID
 
 import trio
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.meta.requests import (
     AcquireMeta,
     BrokerRegister,
     BrokerRequestType,
@@ -22,21 +23,20 @@ from delay_protocol import (
     BrokerState,
     ClientRegister,
     ClientType,
-    CommandCode,
-    Frame,
-    NodeRegister,
     OnlineState,
-    Refused,
-    ResponseCode,
     decode_client_register_reply,
-    decode_node_reply,
     encode_acquire_meta,
     encode_broker_register,
     encode_client_register,
-    encode_node_register,
-    encode_request,
 )
-from delay_protocol.node_controls import NodeControls, encode_node_controls
+from delay_protocol.nodes.controls_exchange import NodeControls, encode_node_controls
+from delay_protocol.nodes.registration import (
+    NodeRegister,
+    Refused,
+    decode_node_reply,
+    encode_node_register,
+)
+from delay_protocol.wire.frames import Frame, encode_request
 from tests.simulation.meta_peers import ENDS, META, Call, Process, SimDelayNode, changed
 from tests.simulation.meta_store import DELAY_GROUPS, GROUPS, NODES
 from tests.simulation.meta_witness import MetaWitness

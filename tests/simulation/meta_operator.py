@@ -11,18 +11,18 @@ from functools import partial
 import msgspec
 import trio
 
-from delay_protocol.controls import Controls
-from meta_server.admin_plans import (
+from delay_protocol.nodes.controls import Controls
+from meta_server.admin.admin_types import GroupRuleChange, SubjectRuleChange
+from meta_server.admin.plans import (
     Desk,
     change_group_control,
     change_subject_control,
     remove_group_control,
     remove_subject_control,
 )
-from meta_server.admin_types import GroupRuleChange, SubjectRuleChange
-from meta_server.committing import Intent
-from meta_server.errors import MetaServerError, RefusedError
-from meta_server.model import Change
+from meta_server.known.commits import Intent
+from meta_server.known.errors import MetaServerError, RefusedError
+from meta_server.known.model import Change
 from meta_server.server import MetaServer
 
 Plan = Callable[[Desk], Sequence[Change]]

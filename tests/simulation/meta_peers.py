@@ -16,7 +16,8 @@ from uuid import UUID
 import msgspec
 import trio
 
-from delay_protocol import (
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.meta.requests import (
     AcquireMeta,
     BrokerRegister,
     BrokerRequestType,
@@ -25,33 +26,31 @@ from delay_protocol import (
     ClientRegister,
     ClientRegisterReply,
     ClientType,
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    NodeRegister,
-    NodeRegistered,
-    NodeRole,
-    Refused,
     RegisterType,
-    ResponseCode,
     decode_acquire_meta_reply,
     decode_client_register_reply,
-    decode_node_reply,
     encode_acquire_meta,
     encode_broker_register,
     encode_client_register,
-    encode_node_register,
-    encode_request,
 )
-from delay_protocol.controls import Controls
-from delay_protocol.node_controls import (
+from delay_protocol.nodes.controls import Controls
+from delay_protocol.nodes.controls_exchange import (
     HOLD_S,
     NodeControls,
     decode_node_controls_reply,
     encode_node_controls,
     id_of,
 )
-from delay_transport import Address
+from delay_protocol.nodes.registration import (
+    NodeRegister,
+    NodeRegistered,
+    NodeRole,
+    Refused,
+    decode_node_reply,
+    encode_node_register,
+)
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from delay_transport.seams.runtime import Address
 from tests.simulation.faults import Death, Kill
 from tests.simulation.meta_witness import CLUSTER, MetaWitness, Use
 from tests.simulation.network import NodeNetwork, SimNetwork, SimStream

@@ -1,10 +1,10 @@
 """The store of a simulated meta server: a model of its own, and everything that a database may do.
 
 `Medium` is the database: tables that outlive every process, changed by whole commits, with the
-history of every row, which is what checkers go by. It is written from what `meta_server/model.py`
-says of a store and shares no code with the meta server's registry, so a fault there cannot hide by
-being made twice; a property test holds it against the real store. `SimStore` is one process's way
-to it, and fails as it is told to (`StoreFaults`).
+history of every row, which is what checkers go by. It is written from what
+`meta_server/known/model.py` says of a store and shares no code with the meta server's registry, so
+a fault there cannot hide by being made twice; a property test holds it against the real store.
+`SimStore` is one process's way to it, and fails as it is told to (`StoreFaults`).
 
 SQLite itself would do too (a commit takes effect in one instant of virtual time), but it fsyncs,
 which takes more time than the rest of a seed, and keeps no history.
@@ -22,14 +22,14 @@ from uuid import UUID
 import msgspec
 import trio
 
-from delay_protocol.controls import Controls, SubjectControl
-from meta_server.errors import (
+from delay_protocol.nodes.controls import Controls, SubjectControl
+from meta_server.known.errors import (
     ConflictError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnusableError,
 )
-from meta_server.model import (
+from meta_server.known.model import (
     Audit,
     AuditAge,
     AuditCounts,

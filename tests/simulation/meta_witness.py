@@ -18,19 +18,17 @@ from uuid import UUID
 
 import trio
 
-from delay_protocol import (
+from delay_protocol.meta.requests import (
     BrokerGroupInfo,
     BrokerRequestType,
     BrokerState,
     ClientRegisterReply,
     ClientType,
-    NodeRegister,
-    NodeRegistered,
-    NodeRole,
     OnlineState,
 )
-from delay_protocol.controls import Controls
-from meta_server.model import (
+from delay_protocol.nodes.controls import Controls
+from delay_protocol.nodes.registration import NodeRegister, NodeRegistered, NodeRole
+from meta_server.known.model import (
     EVERY,
     Audit,
     BrokerGroup,

@@ -18,18 +18,11 @@ from pathlib import Path
 
 import trio
 
-from delay_protocol import BrokerRole, BrokerState, ClientType, CommandCode
-from meta_server.admin_plans import Desk
-from meta_server.config import (
-    ListenerConfig,
-    MetaServerConfig,
-    NodeConfig,
-    PushConfig,
-    RegistrationConfig,
-    RoutingConfig,
-)
-from meta_server.errors import StoreError
-from meta_server.model import (
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import BrokerRole, BrokerState, ClientType
+from meta_server.admin.plans import Desk
+from meta_server.known.errors import StoreError
+from meta_server.known.model import (
     EVERY,
     Broker,
     BrokerGroup,
@@ -46,6 +39,14 @@ from meta_server.model import (
     UnsetReadOnly,
 )
 from meta_server.server import MetaServer, serve
+from meta_server.settings.config import (
+    ListenerConfig,
+    MetaServerConfig,
+    NodeConfig,
+    PushConfig,
+    RegistrationConfig,
+    RoutingConfig,
+)
 from tests.fuzz.corpus import read_corpus
 from tests.simulation.clock import SimClock, event_clock
 from tests.simulation.crash import Life, SimNode

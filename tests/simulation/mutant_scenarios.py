@@ -6,7 +6,7 @@ In each of them the tree without any edit has to come out clean.
 from dataclasses import replace
 from typing import Any
 
-from sender import SenderConfig
+from sender.settings.config import SenderConfig
 from tests.simulation.faults import Action, Kill, PowerCut, Trap, running
 from tests.simulation.scenario import Scenario
 

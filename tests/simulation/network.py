@@ -20,8 +20,14 @@ from dataclasses import dataclass
 
 import trio
 
-from delay_transport import Address, Listener, ListenError, Network, format_address
-from delay_transport.runtime import unreachable_if_no_address
+from delay_transport.seams.errors import ListenError
+from delay_transport.seams.runtime import (
+    Address,
+    Listener,
+    Network,
+    format_address,
+    unreachable_if_no_address,
+)
 from tests.simulation.clock import event_clock
 from tests.simulation.faults import Death, PowerCut
 from tests.simulation.trace import Trace

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from delay_protocol import ItemCode, item_message_id
-from delay_server.dead_letters import Letter, Wanted
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.messages.items import item_message_id
+from delay_server.dead.dead_letters import Letter, Wanted
 from delay_server.server import DelayServer
-from storage import Place
+from storage.readers.dead_reader import Place
 
 _EVERYTHING = 10_000
 _PATIENCE_S = 30.0

@@ -16,21 +16,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from delay_protocol import (
-    FLAG_DELAY,
-    FLAG_TAGS,
-    CommandCode,
-    Frame,
-    FrameDecoder,
-    Item,
-    ItemCode,
-    ResponseCode,
-    decode_send_reply,
-    encode_item,
-    encode_request,
-    encode_send_request_body,
-)
-from delay_transport import Address
+from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
+from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, Item, encode_item
+from delay_protocol.messages.send_message import decode_send_reply, encode_send_request_body
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from delay_transport.seams.runtime import Address
 from tests.simulation.network import SimNetwork, SimStream
 from tests.simulation.witness import Witness
 

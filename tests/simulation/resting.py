@@ -1,7 +1,7 @@
 """An operator who drains the node now and then, and what has to be true while it rests.
 
-The server is drained in its life (delay_server/planned_stop.py), and may be killed, cut off power
-or stopped in order meanwhile. What he was answered is what counts:
+The server is drained in its life (delay_server/membership/planned_stop.py), and may be killed, cut
+off power or stopped in order meanwhile. What he was answered is what counts:
 
     rest        from a drain that came to its end until it is undone, or an orderly stop, no message
                 arrives that was not under way, and none is acknowledged; crashes and starts or not
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from delay_server.controls import AuditEntry
+from delay_server.controls.controls_store import AuditEntry
 from delay_server.server import DelayServer
-from storage import StorageFullError
+from storage.disk.errors import StorageFullError
 from tests.simulation.witness import Witness
 
 _LOOK_S = 3.1

@@ -15,7 +15,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from storage import DamagedError, DataDirectoryError, LogStateError, UnsupportedFormatError
+from storage.disk.errors import (
+    DamagedError,
+    DataDirectoryError,
+    LogStateError,
+    UnsupportedFormatError,
+)
 from tests.simulation import independent_reader as reader
 from tests.simulation.disk import SimDisk
 from tests.simulation.witness import Witness

@@ -1,8 +1,8 @@
 """Has the server state why messages were not delivered, and judges that by what peers saw.
 
 At some moments of each life the server gives its full account: how many messages wait, by reason
-(`delay_server.explaining.counts`), and of some of them which one is theirs (`find`). Nothing else
-of the server is looked at. What a reason has to fit:
+(`delay_server.admin.explain.counts`), and of some of them which one is theirs (`find`). Nothing
+else of the server is looked at. What a reason has to fit:
 
     said of a message       fits if
     waiting                 it is not due by the wall clock, nor is there a minute to wait for
@@ -39,9 +39,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from delay_protocol import decode_item
-from delay_server.explaining import Explained, counts, find
-from delay_server.reasons import Reason
+from delay_protocol.messages.items import decode_item
+from delay_server.admin.explain import Explained, counts, find
+from delay_server.admin.reasons import Reason
 from delay_server.server import DelayServer
 from tests.simulation.gating import GateJudge, Standing
 from tests.simulation.witness import Witness

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from delay_protocol import Item, encode_item
+from delay_protocol.messages.items import Item, encode_item
 from tests.simulation import independent_reader as reader
 from tests.simulation.checkers import (
     check,

@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from delay_protocol import FLAG_DELAY, Item, encode_item
-from delay_protocol.controls import Controls, GroupControl, SubjectControl, encode_controls
+from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
+from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl, encode_controls
 from delay_server.server import DelayServer
-from meta_server.model import ClusterControls, SaveControls
+from meta_server.known.model import ClusterControls, SaveControls
 from tests.simulation.clock import SimClock
 from tests.simulation.cluster_gating import MetaGating
 from tests.simulation.cluster_judge import CONVERGED_S, Wellness

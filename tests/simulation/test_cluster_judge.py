@@ -7,17 +7,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from delay_protocol import (
-    FLAG_DELAY,
+from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
+from delay_protocol.meta.requests import (
     BrokerGroupInfo,
     BrokerState,
     ClientRegisterReply,
     ClientType,
-    Item,
     OnlineState,
-    encode_item,
 )
-from meta_server.model import BrokerGroup, GroupKind, Route, SaveBrokerGroup, SaveRoute
+from meta_server.known.model import BrokerGroup, GroupKind, Route, SaveBrokerGroup, SaveRoute
 from tests.simulation.clock import SimClock
 from tests.simulation.cluster_judge import (
     CONVERGED_S,

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from storage.checkpoint import Checkpoint, RetiredFile, write_checkpoint
+from storage.state.checkpoint import Checkpoint, RetiredFile, write_checkpoint
 from tests.simulation import independent_reader as reader
 from tests.simulation.deleted import CHECKPOINT, Deleted
 from tests.simulation.determinism import run_deterministic

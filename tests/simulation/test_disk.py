@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.errors import DataDirectoryError, FatalDiskError, StorageFullError
+from storage.disk.errors import DataDirectoryError, FatalDiskError, StorageFullError
 from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk, SimFile
 from tests.simulation.faults import (

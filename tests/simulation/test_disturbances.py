@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import trio
 
-from delay_protocol import ItemCode
+from delay_protocol.basics.codes import ItemCode
 from tests.delay_server.server_rig import Producer, make_item
 from tests.simulation.broker import AWAY, Outage
 from tests.simulation.clock import EPOCH_MS

@@ -15,15 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from delay_protocol.controls import Controls, SubjectControl
-from meta_server.databases import DatabaseSettings
-from meta_server.errors import (
+from delay_protocol.nodes.controls import Controls, SubjectControl
+from meta_server.known.errors import (
     ConflictError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnusableError,
 )
-from meta_server.model import (
+from meta_server.known.model import (
     Audit,
     AuditEntry,
     BrokerGroup,
@@ -34,8 +33,9 @@ from meta_server.model import (
     SaveBrokerGroup,
     SaveControls,
 )
-from meta_server.store import SqlStore, open_store
-from tests.meta_server.test_store import changes, empty, sorted_rows
+from meta_server.sql.databases import DatabaseSettings
+from meta_server.sql.store import SqlStore, open_store
+from tests.meta_server.sql.test_store import changes, empty, sorted_rows
 from tests.simulation.meta_store import GROUPS, Medium, Moment, Outcome, SimStore, StoreFaults
 
 NOW_S = 7.0

@@ -7,22 +7,24 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from delay_protocol import (
+from delay_protocol.meta.requests import (
     BrokerGroupInfo,
     BrokerRequestType,
     BrokerState,
     ClientRegisterReply,
     ClientType,
+    OnlineState,
+)
+from delay_protocol.nodes.controls import Controls, SubjectControl
+from delay_protocol.nodes.registration import (
     GroupRecord,
     Master,
     NodeRegister,
     NodeRegistered,
     NodeRole,
-    OnlineState,
     Phase,
 )
-from delay_protocol.controls import Controls, SubjectControl
-from meta_server.model import (
+from meta_server.known.model import (
     Audit,
     AuditEntry,
     BrokerGroup,

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from storage.batches import log_seed
-from storage.file_header import LogKind
+from storage.batch.batches import log_seed
+from storage.batch.file_header import LogKind
 from tests.simulation import mutant_list, mutants
 from tests.simulation.mutant_list import MUTANTS, Mutant
 from tests.simulation.mutants import (

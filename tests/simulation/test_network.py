@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from delay_transport import ListenError
+from delay_transport.seams.errors import ListenError
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.faults import Kill, PowerCut
 from tests.simulation.network import NetworkPlan, NodeNetwork, SimNetwork, SimStream

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from delay_server.controls import ControlsStore
-from delay_server.planned_stop import PlannedStop
-from sender import Sender
+from delay_server.controls.controls_store import ControlsStore
+from delay_server.membership.planned_stop import PlannedStop
+from sender.sender import Sender
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import World, judge
 

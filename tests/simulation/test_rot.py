@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from storage import DamagedError, FatalDiskError
+from storage.disk.errors import DamagedError, FatalDiskError
 from tests.simulation import independent_reader as reader
 from tests.simulation.clock import SimClock
 from tests.simulation.crash import Ending

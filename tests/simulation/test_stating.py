@@ -6,12 +6,13 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from delay_server import explaining
-from delay_server.explaining import Explained, counts, find
-from delay_server.reasons import Reason, Surroundings
+from delay_server.admin import explain
+from delay_server.admin.explain import Explained, counts, find
+from delay_server.admin.reasons import Reason, Surroundings
 from delay_server.server import DelayServer
-from sender import CircuitState, GroupState
-from storage.find_row import FindRow
+from sender.groups.group_status import GroupState
+from sender.health.circuit import CircuitState
+from storage.readers.find_row import FindRow
 from tests.simulation import stating
 from tests.simulation.broker import Outage, SimBroker
 from tests.simulation.clock import SimClock
@@ -96,10 +97,10 @@ def test_what_waits_behind_probes_that_nobody_answers_is_not_said_to_be_queued(
         broker._outages = 0
         begin(broker, Outage.MUTE)
 
-    explaining_surroundings = explaining.surroundings
+    explaining_surroundings = explain.surroundings
     monkeypatch.setattr(SimBroker, "fail", fall_mute)
     assert not judge(World(4, scenario=_MUTE)).violations
-    monkeypatch.setattr(explaining, "surroundings", look)
+    monkeypatch.setattr(explain, "surroundings", look)
     violations = judge(World(4, scenario=_MUTE)).violations
     assert violations
     assert all("counted are ['queued'], without cause" in text for text in violations)

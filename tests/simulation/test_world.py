@@ -4,10 +4,11 @@ import random
 
 import numpy as np
 
-from storage import MINUTE_MS, FactBlock, Outcome, Store, StoreSettings
-from storage.checkpoint import CHECKPOINT_PATH
-from storage.columns import Columns
-from storage.spans import SegmentKey, Span
+from storage.batch.columns import Columns
+from storage.batch.facts import FactBlock, Outcome
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from storage.node.store import Store, StoreSettings
+from storage.state.checkpoint import CHECKPOINT_PATH
 from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH

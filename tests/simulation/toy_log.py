@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
-from storage.errors import FatalDiskError
+from storage.disk.errors import FatalDiskError
 from tests.simulation.crash import Ending, Life, SimNode
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disk import SimDisk, SimFile

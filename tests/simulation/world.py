@@ -25,7 +25,7 @@ import structlog
 import trio
 
 from delay_server.server import DelayServer, serve
-from storage import StorageError
+from storage.disk.errors import StorageError
 from tests.simulation.broker import SimBroker
 from tests.simulation.checkers import check, check_clean_stop, check_end_of_life, whole_files
 from tests.simulation.clock import EPOCH_MS, SimClock

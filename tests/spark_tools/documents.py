@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from spark_tools.account import FACT_CLASSES, STATES
-from spark_tools.reconcile import FINDING_CLASSES
+from spark_tools.judge.account import FACT_CLASSES, STATES
+from spark_tools.run.reconcile import FINDING_CLASSES
 
 BASE = 27_999_360
 """A midnight, minutes since 1970."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from storage.columns import RecordKind
-from storage.facts import Outcome
-from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
+from storage.batch.columns import RecordKind
+from storage.batch.facts import Outcome
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
 from tests.spark_tools.worlds import SUBJECTS, T0, TARGETS, Builder, Fact, Message, World
 
 HOURS = 5

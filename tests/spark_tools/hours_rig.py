@@ -8,11 +8,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_tools.by_hour import HoursRequest, Outcome, run_hours
-from spark_tools.local import local_engine
-from spark_tools.plan import Request, Source
-from spark_tools.repairs import Repairs
-from spark_tools.state import HOURS, HourEntry, StateDirectory, result_name
+from spark_tools.hours.by_hour import HoursRequest, Outcome, run_hours
+from spark_tools.hours.state import HOURS, HourEntry, StateDirectory, result_name
+from spark_tools.repaired.repairs import Repairs
+from spark_tools.run.local import local_engine
+from spark_tools.run.plan import Request, Source
 from tests.simulation.disk import SimDisk
 
 HOURLY = HoursRequest(request=Request(max_late_ms=1000, examples=3), open_hours=1, retry_hours=2)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from storage.manifest import Manifest, SealedSegment, UnsealedSegment
+from storage.readers.manifest import Manifest, SealedSegment, UnsealedSegment
 from tests.storage.plain_logs import Row, plain_rows
 
 MINUTES = {"minute": 1, "hour": 60, "day": 1440}

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import xxhash
 
-from spark_tools.local import local_engine
-from spark_tools.plan import Request, Source, make_plan
-from spark_tools.reconcile import Result, reconcile
-from spark_tools.repairs import Repairs
-from spark_tools.report import Details
-from storage.facts import Outcome
-from storage.spans import MINUTE_MS, SegmentKey, Span
+from spark_tools.repaired.repairs import Repairs
+from spark_tools.run.local import local_engine
+from spark_tools.run.plan import Request, Source, make_plan
+from spark_tools.run.reconcile import Result, reconcile
+from spark_tools.run.report import Details
+from storage.batch.facts import Outcome
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from tests.spark_tools.worlds import T0, Builder, Fact
 
 BEFORE = T0 - 2

@@ -12,22 +12,22 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from spark_tools.account import FACT_CLASSES, STATES
-from spark_tools.plan import Source
-from storage.columns import RecordKind
-from storage.entries import SubjectTable
-from storage.facts import FactBlock, Outcome
-from storage.manifest import (
+from spark_tools.judge.account import FACT_CLASSES, STATES
+from spark_tools.run.plan import Source
+from storage.batch.columns import RecordKind
+from storage.batch.entries import SubjectTable
+from storage.batch.facts import FactBlock, Outcome
+from storage.batch.rows import RowBlock
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
+from storage.logs.message_log import Append
+from storage.readers.manifest import (
     JournalFile,
     Manifest,
     MessageLogFile,
     SealedSegment,
     UnsealedSegment,
 )
-from storage.message_log import Append
-from storage.rows import RowBlock
-from storage.segment import Segment
-from storage.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
+from storage.schedule.segment import Segment
 from tests.simulation.disk import SimDisk
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import LOG_UUID, NOW_MS, recover

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from storage.batches import DecodedBatch
-from storage.columns import Array, Columns, RecordKind
-from storage.dead_log import dead_segment_of
-from storage.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch, Place
-from storage.entries import ENTRY, Entries
-from storage.errors import StorageFullError
-from storage.message_log import Append
-from storage.spans import MINUTE_MS, SegmentKey, dead_minute
+from storage.batch.batches import DecodedBatch
+from storage.batch.columns import Array, Columns, RecordKind
+from storage.batch.entries import ENTRY, Entries
+from storage.disk.errors import StorageFullError
+from storage.disk.spans import MINUTE_MS, SegmentKey, dead_minute
+from storage.logs.message_log import Append
+from storage.readers.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch, Place
+from storage.schedule.dead_log import dead_segment_of
 from tests.storage.store_rig import Message, StoreRig
 
 

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import numpy as np
 
-from storage.batches import Damage
-from storage.columns import RecordKind
-from storage.disk import Disk
-from storage.message_log import Append, MessageLog, RecoveryReport
+from storage.batch.batches import Damage
+from storage.batch.columns import RecordKind
+from storage.disk.disk import Disk
+from storage.logs.message_log import Append, MessageLog, RecoveryReport
 from tests.simulation.disk import SimDisk
 
 LOG_UUID = UUID("6a0f3c52-9d1e-4b7a-8c35-2f1e0d9c8b7a")

@@ -5,8 +5,15 @@ It is the message of message_log.md's example: sequence 2, due at NOW_MS, on sub
 
 import numpy as np
 
-from storage.batches import BATCH_BYTES_MAX
-from storage.checkpoint import (
+from storage.batch.batches import BATCH_BYTES_MAX
+from storage.batch.entries import SubjectTable
+from storage.batch.facts import FactBlock, Outcome
+from storage.batch.rows import RowBlock
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from storage.logs.dispatch_log import FactsJournal
+from storage.schedule.seals import SEALS_DIRECTORY, Seal, SealsEnd, SealsLog, columns_of_seals
+from storage.schedule.segment import Segment
+from storage.state.checkpoint import (
     CHECKPOINT_PATH,
     Checkpoint,
     ClockMark,
@@ -14,13 +21,6 @@ from storage.checkpoint import (
     RetiredFile,
     write_checkpoint,
 )
-from storage.dispatch_log import FactsJournal
-from storage.entries import SubjectTable
-from storage.facts import FactBlock, Outcome
-from storage.rows import RowBlock
-from storage.seals import SEALS_DIRECTORY, Seal, SealsEnd, SealsLog, columns_of_seals
-from storage.segment import Segment
-from storage.spans import MINUTE_MS, SegmentKey, Span
 from tests.simulation.disk import SimDisk
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import LOG_UUID, NOW_MS, new_disk

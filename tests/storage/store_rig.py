@@ -13,22 +13,22 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from storage.batches import Damage, DecodedBatch
-from storage.checkpoint import Checkpoint, EpochStart, read_checkpoint
-from storage.columns import Columns, RecordKind
-from storage.entries import ENTRY, Entries
-from storage.errors import FatalDiskError, StorageFullError
-from storage.facts import FactBlock, Outcome
-from storage.file_header import decode_file_header
-from storage.item_reader import ItemReader
-from storage.loading import LoadJob
-from storage.message_log import Append
-from storage.retention import RetentionRules
-from storage.schedule_log import ScheduleLimits
-from storage.seals import Seal, SealsEnd, read_seals, seals_end
-from storage.segment import Segment
-from storage.spans import MINUTE_MS, Span, key_of_minute, key_of_name
-from storage.store import CheckpointWork, RecoverySummary, Store, StoreSettings
+from storage.batch.batches import Damage, DecodedBatch
+from storage.batch.columns import Columns, RecordKind
+from storage.batch.entries import ENTRY, Entries
+from storage.batch.facts import FactBlock, Outcome
+from storage.batch.file_header import decode_file_header
+from storage.disk.errors import FatalDiskError, StorageFullError
+from storage.disk.spans import MINUTE_MS, Span, key_of_minute, key_of_name
+from storage.logs.message_log import Append
+from storage.node.retention import RetentionRules
+from storage.node.store import CheckpointWork, RecoverySummary, Store, StoreSettings
+from storage.readers.item_reader import ItemReader
+from storage.schedule.loading import LoadJob
+from storage.schedule.schedule_log import ScheduleLimits
+from storage.schedule.seals import Seal, SealsEnd, read_seals, seals_end
+from storage.schedule.segment import Segment
+from storage.state.checkpoint import Checkpoint, EpochStart, read_checkpoint
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Death, FaultPlan
 from tests.storage.qmq_items import qmq_item

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from delaywheel.jobs import hours, reconcile, repair
-from tests.delaywheel.test_spark import directory
-from tests.delaywheel.test_spark_repair import lost
+from tests.delaywheel.spark.test_commands import directory
+from tests.delaywheel.spark.test_repair import lost
 
 ROOT = Path(__file__).parents[3]
 SECONDS_MAX = 240

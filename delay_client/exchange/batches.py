@@ -1,0 +1,435 @@
+"""Batches: the items of one request, and whom to tell what became of them.
+
+A batch is the unit of sending and of trying again, so nothing but lists of bytes is kept for a
+single message of a send_many(). What became of an item goes to the batch's `Receiver` under the
+item's position there:
+
+    send_many()   Collection   one list of outcomes for the whole call
+    send()        Gathering    one Waiter for each of the calls that share the request
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from delay_client.messages.config import ClientConfig
+from delay_client.messages.errors import DelaywheelError, FatalError, RetryableError
+from delay_client.messages.item_encoder import EncodedItem
+from delay_client.messages.message import Outcome, OutgoingItem, OutgoingMessage, Receipt
+
+if TYPE_CHECKING:
+    from delay_client.exchange.links import Link
+
+
+class Receiver(Protocol):
+    """Whom a batch's outcomes go to."""
+
+    def settle(self, positions: Sequence[int], outcomes: Iterable[Outcome]) -> None:
+        """Take the outcomes of these positions, in order. Called once for each position."""
+
+    def wanted(self, positions: Sequence[int]) -> Sequence[int]:
+        """Return those of the positions that somebody still waits for."""
+
+
+class Collection:
+    """The outcomes of one send_many(), in the order of its messages.
+
+    Invariant: `unsettled` counts the messages that were handed over and have no outcome yet.
+    """
+
+    def __init__(self, on_progress: Callable[[], None]) -> None:
+        """`on_progress` is called whenever outcomes have come in."""
+        self._outcomes: list[Outcome | None] = []
+        self._on_progress = on_progress
+        self._was_answered = True
+        self._answered_at = 0.0
+        self.unsettled = 0
+        self.abandoned = False
+        """Set when the caller has gone: what was not sent yet need not be."""
+
+    def expect(self, positions: list[int]) -> Sequence[int]:
+        """Note that messages at these positions, in ascending order, are handed over now.
+
+        Returns the positions in the form that settles fastest.
+        """
+        first, last = positions[0], positions[-1]
+        self._make_room(last + 1)
+        self.unsettled += len(positions)
+        is_one_run = last - first + 1 == len(positions)
+        return range(first, last + 1) if is_one_run else positions
+
+    def refuse(self, position: int, error: FatalError) -> None:
+        """Take the error of a message that cannot be sent at all."""
+        self._make_room(position + 1)
+        self._outcomes[position] = error
+
+    def deadline(self, now: float, timeout_s: float) -> float:
+        """Return the deadline of a batch that is sent now.
+
+        Each message may take `timeout_s`, but not the call as many times of it as it has batches:
+        when no server has answered for so long, what follows is not waited for.
+        """
+        if self._was_answered:
+            self._was_answered = False
+            self._answered_at = now
+        return now + timeout_s if now < self._answered_at + timeout_s else now
+
+    def settle(self, positions: Sequence[int], outcomes: Iterable[Outcome]) -> None:
+        """Take the outcomes of these positions."""
+        if isinstance(positions, range):
+            self._outcomes[positions.start : positions.stop] = outcomes
+        else:
+            for position, outcome in zip(positions, outcomes, strict=True):
+                self._outcomes[position] = outcome
+        self.unsettled -= len(positions)
+        if not isinstance(self._outcomes[positions[0]], RetryableError):
+            self._was_answered = True
+        self._on_progress()
+
+    def wanted(self, positions: Sequence[int]) -> Sequence[int]:
+        """All of them, unless the caller has gone."""
+        return () if self.abandoned else positions
+
+    def _make_room(self, count: int) -> None:
+        missing = count - len(self._outcomes)
+        if missing > 0:
+            self._outcomes += [None] * missing
+
+    def outcomes(self) -> list[Outcome]:
+        """Return what became of every message."""
+        settled = [outcome for outcome in self._outcomes if outcome is not None]
+        assert self.unsettled == 0
+        assert len(settled) == len(self._outcomes)
+        return settled
+
+
+class Waiter:
+    """One send() that waits for its outcome."""
+
+    __slots__ = ("_on_settled", "abandoned", "outcome")
+
+    def __init__(self, on_settled: Callable[[], None]) -> None:
+        self._on_settled = on_settled
+        self.outcome: Outcome | None = None
+        self.abandoned = False
+        """Set when the caller was cancelled."""
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take the outcome and wake the caller."""
+        self.outcome = outcome
+        self._on_settled()
+
+    def receipt(self) -> Receipt:
+        """Return the outcome, or raise it."""
+        assert self.outcome is not None
+        if isinstance(self.outcome, DelaywheelError):
+            raise self.outcome
+        return self.outcome
+
+
+class Gathering:
+    """The send() calls that share a request."""
+
+    def __init__(self) -> None:
+        self._waiters: list[Waiter] = []
+
+    def add(self, waiter: Waiter) -> None:
+        """Let one more call in, at the next position."""
+        self._waiters.append(waiter)
+
+    def settle(self, positions: Sequence[int], outcomes: Iterable[Outcome]) -> None:
+        """Pass the outcomes on."""
+        for position, outcome in zip(positions, outcomes, strict=True):
+            self._waiters[position].settle(outcome)
+
+    def wanted(self, positions: Sequence[int]) -> Sequence[int]:
+        """Return the positions of the calls that were not cancelled."""
+        waiters = self._waiters
+        return [position for position in positions if not waiters[position].abandoned]
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Why a try failed, if trying again makes sense."""
+
+    kind: type[RetryableError]
+    text: str
+    server: str | None
+    word: str = ""
+    """Which server said last that it takes no messages, and why; "" if none did."""
+
+
+class Lane:
+    """Messages that may go to the same servers, in the order in which they are to be sent."""
+
+    __slots__ = ("links", "open", "ready", "subject", "waiting")
+
+    def __init__(self, links: "Sequence[Link]" = (), *, subject: str | None = None) -> None:
+        self.links = links
+        """Those servers, the preferred one first; none while there is no route."""
+        self.subject = subject
+        """Of a lane without servers: the subject that has no route."""
+        self.open: dict[float, tuple[Batch, float]] = {}
+        """Batches that still gather send() calls, by time-out, and when each began to."""
+        self.ready: deque[Batch] = deque()
+        self.waiting = 0
+        """Batches that pause after a setback."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is anything to be sent."""
+        return bool(self.ready or self.open or self.waiting)
+
+
+class Batch:
+    """Items that travel together, from their first try to their last.
+
+    Invariant: `positions`, `items`, `ids` and `due_ms` are of one length, and never empty while
+    the batch is on its way.
+    """
+
+    __slots__ = (
+        "attempts",
+        "avoid",
+        "deadline",
+        "due_ms",
+        "held_for",
+        "ids",
+        "items",
+        "lane",
+        "maybe_kept",
+        "positions",
+        "receiver",
+        "retry_at",
+        "setback",
+        "size",
+        "version",
+    )
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        *,
+        deadline: float,
+        lane: "Lane | None" = None,
+        version: int = 0,
+    ) -> None:
+        self.receiver = receiver
+        self.deadline = deadline
+        """Loop time in seconds after which nobody tries any more."""
+        self.positions: Sequence[int] = ()
+        self.items: list[bytes] = []
+        self.ids: list[str] = []
+        self.due_ms: list[int] = []
+        self.size = 0
+        """Bytes of all items."""
+        self.attempts = 0
+        """Tries that were put on the wire."""
+        self.maybe_kept = False
+        """Whether a try ended without an answer, so that a server may have kept the items."""
+        self.setback: Setback | None = None
+        """Why the last try failed."""
+        self.avoid: str | None = None
+        """The server that failed last; another one is asked first."""
+        self.held_for: str | None = None
+        """The group that may have kept it: until `retry_at` only that one gets it."""
+        self.retry_at = 0.0
+        self.lane = lane
+        """Which servers may have it; None until the exchange has filed it."""
+        self.version = version
+        """Of the routes by which it came into its lane."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def add(self, item: bytes, message_id: str, due_ms: int) -> None:
+        """Put one more item in; its position is the caller's to add."""
+        self.items.append(item)
+        self.ids.append(message_id)
+        self.due_ms.append(due_ms)
+        self.size += len(item)
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Forget all items but those at these indices."""
+        self.positions = [self.positions[index] for index in indices]
+        self.items = [self.items[index] for index in indices]
+        self.ids = [self.ids[index] for index in indices]
+        self.due_ms = [self.due_ms[index] for index in indices]
+        self.size = sum(map(len, self.items))
+
+    def part(self, indices: Sequence[int]) -> "Batch":
+        """Return a batch of the items at these indices, as far on their way as this one."""
+        part = Batch(self.receiver, deadline=self.deadline)
+        part.positions, part.items, part.ids = self.positions, self.items, self.ids
+        part.due_ms = self.due_ms
+        part.keep(indices)
+        part.attempts = self.attempts
+        part.maybe_kept = self.maybe_kept
+        part.setback = self.setback
+        part.avoid = self.avoid
+        return part
+
+    def absorb(self, other: "Batch") -> None:
+        """Take in the items of another one of the same receiver, of as many attempts."""
+        self.positions = [*self.positions, *other.positions]
+        self.items += other.items
+        self.ids += other.ids
+        self.due_ms += other.due_ms
+        self.size += other.size
+        self.deadline = min(self.deadline, other.deadline)
+
+    def drop_unwanted(self) -> bool:
+        """Forget what nobody waits for any more; return whether anything is left."""
+        wanted = self.receiver.wanted(self.positions)
+        if len(wanted) < len(self.positions):
+            still = frozenset(wanted)
+            self.keep([i for i, position in enumerate(self.positions) if position in still])
+        return bool(self.items)
+
+
+class Lanes(Protocol):
+    """Which messages may go to the same servers."""
+
+    @property
+    def version(self) -> int:
+        """Counts the changes of routes."""
+
+    @property
+    def lane_of(self) -> Callable[[str], Lane]:
+        """Return the lane of a subject's messages."""
+
+
+_Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
+_Encoded_contra = TypeVar("_Encoded_contra", bound=tuple[object, ...], contravariant=True)
+
+
+class Encoder(Protocol[_Encoded_contra]):
+    """Makes items of messages."""
+
+    def encode(self, message: _Encoded_contra, now_ms: int, /) -> EncodedItem:
+        """Return the item of a message; raise FatalError if there can be none."""
+
+
+def cut_batches(
+    messages: Iterable[_Message],
+    collection: Collection,
+    *,
+    encoder: Encoder[_Message],
+    config: ClientConfig,
+    wall_ms: Callable[[], int],
+    lanes: Lanes,
+) -> Iterator[Batch]:
+    """Yield the batches of a send_many(), encoding each just before; the caller sets deadlines.
+
+    A batch holds messages of one lane. A message that cannot be sent gets its error as its outcome,
+    and the others go on.
+    """
+    encode = encoder.encode
+    items_max = config.request_items_max
+    bytes_max = config.request_bytes_max
+    unfinished = _Unfinished(collection, config)
+    lane_of = lanes.lane_of
+    find = unfinished.by_lane.get
+    subject: str | None = None
+    lane: Lane | None = None
+    batch: Batch | None = None
+    # Of the batch, in local variables: most of what follows runs once for each message.
+    size = 0
+    items: list[bytes] = []
+    ids: list[str] = []
+    due_times: list[int] = []
+    positions: list[int] = []
+    for position, message in enumerate(messages):
+        try:
+            item, message_id, due_ms = encode(message, wall_ms())
+        except FatalError as error:
+            collection.refuse(position, error)
+            continue
+        if message[0] != subject:
+            subject = message[0]
+            found = lane_of(subject)
+            if found is not lane:
+                if batch is not None:
+                    batch.size = size
+                lane = found
+                part = find(lane)
+                if part is not None:
+                    batch, items, ids, due_times, positions = part
+                    size = batch.size
+                else:
+                    batch = None
+        size += len(item)
+        if batch is None or len(items) == items_max or (size > bytes_max and items):
+            if batch is not None:
+                batch.size = size - len(item)
+                assert lane is not None
+                yield unfinished.take(lane)
+            # The route may have changed meanwhile.
+            lane = lane_of(message[0])
+            yield from unfinished.make_room(lane, position)
+            batch, items, ids, due_times, positions = unfinished.begin(lane, lanes.version)
+            size = len(item)
+        # Batch.add() spelled out.
+        items.append(item)
+        ids.append(message_id)
+        due_times.append(due_ms)
+        positions.append(position)
+    if batch is not None:
+        batch.size = size
+    yield from unfinished.take_all()
+
+
+_Part = tuple[Batch, list[bytes], list[str], list[int], list[int]]
+"""A batch, its lists, and where its messages stand among those of the call."""
+
+
+class _Unfinished:
+    """Batches of one send_many() that take more messages, each of another lane."""
+
+    def __init__(self, collection: Collection, config: ClientConfig) -> None:
+        self._collection = collection
+        self._config = config
+        self.by_lane: dict[Lane, _Part] = {}
+        """All of them."""
+        self._emptied_at = 0
+
+    def begin(self, lane: Lane, version: int) -> _Part:
+        """Return a new batch for a lane that has none."""
+        batch = Batch(self._collection, deadline=0.0, lane=lane, version=version)
+        part = self.by_lane[lane] = (batch, batch.items, batch.ids, batch.due_ms, [])
+        return part
+
+    def take(self, lane: Lane) -> Batch:
+        """Take out the batch of a lane, which is to be sent now."""
+        batch, _, _, _, positions = self.by_lane.pop(lane)
+        batch.positions = self._collection.expect(positions)
+        return batch
+
+    def take_all(self) -> Iterator[Batch]:
+        """Take out all of them."""
+        for lane in list(self.by_lane):
+            yield self.take(lane)
+
+    def make_room(self, lane: Lane, position: int) -> Iterator[Batch]:
+        """Take out what has to go before a lane gets a new batch at this position.
+
+        That is what the lane has, and all batches if they are too many, too large or too old.
+        """
+        if lane in self.by_lane:
+            yield self.take(lane)
+        config = self._config
+        if (
+            len(self.by_lane) >= _UNFINISHED_MAX
+            or position - self._emptied_at > _UNFINISHED_REQUESTS * config.request_items_max
+            or sum(part[0].size for part in self.by_lane.values())
+            > _UNFINISHED_REQUESTS * config.request_bytes_max
+        ):
+            self._emptied_at = position
+            yield from self.take_all()
+
+
+_UNFINISHED_MAX = 256
+"""Batches that may be unfinished…"""
+_UNFINISHED_REQUESTS = 16
+"""… and as many full ones as they may be large, or may go by before they are sent as they are."""

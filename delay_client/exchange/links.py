@@ -1,0 +1,212 @@
+"""Links: what the client knows about its connection to one server, without the socket.
+
+IDLE --connect()--> CONNECTING --connected()--> UP
+  ^                     |                       |
+  +--------lost()-------+---------lost()--------+
+"""
+
+import random
+from collections.abc import Iterator
+from enum import Enum
+
+from delay_client.exchange.batches import Batch
+from delay_client.exchange.circuits import Circuit, pause_s
+from delay_client.messages.config import ClientConfig, parse_server
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.messages.send_message import encode_send_request_body
+from delay_protocol.wire.frames import FrameDecoder, encode_request
+
+_OPAQUE_MASK = 0x7FFF_FFFF
+
+
+class LinkState(Enum):
+    """Whether requests can go out."""
+
+    IDLE = "idle"
+    CONNECTING = "connecting"
+    UP = "up"
+
+
+class IllegalLinkMoveError(AssertionError):
+    """The shell reported what cannot have happened; a bug of the client."""
+
+
+class Link:
+    """One server: its connection, the requests that it has not answered, and its health.
+
+    Invariants: requests are in flight only in state UP. Every request in flight was put into the
+    outgoing bytes of this connection, once and whole.
+    """
+
+    def __init__(self, server: str, config: ClientConfig, *, group: str | None = None) -> None:
+        self.server = server
+        """The address as the user or the meta server wrote it, for receipts and texts."""
+        self.group = server if group is None else group
+        """The broker group whose master it is; a server that the user named is its own group."""
+        self.is_retired = False
+        """Whether no route names it any more: it is not connected to again."""
+        self.host, self.port = parse_server(server)
+        self._config = config
+        self.state = LinkState.IDLE
+        self.retry_at = 0.0
+        """Not connected again before this."""
+        self.circuit = Circuit(config)
+        """Whether it gets more than probes."""
+        self.condemned: str | None = None
+        """Why the shell must close the connection now and report it lost."""
+        self.trouble: str | None = None
+        """Why it was lost, or not reached, the last time; None once it has answered."""
+        self.strays = 0
+        """Answers to no request of ours, or too late."""
+        self._failures = 0
+        self._in_flight: dict[int, tuple[Batch, float]] = {}
+        self.bytes_in_flight = 0
+        self._outgoing: list[bytes] = []
+        self._decoder = self._new_decoder()
+        self._opaque = 0
+        self.heard_at = 0.0
+        self.used_at = 0.0
+
+    @property
+    def requests_in_flight(self) -> int:
+        """How many requests wait for their answer."""
+        return len(self._in_flight)
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether take_outgoing() would return anything."""
+        return bool(self._outgoing)
+
+    def has_room(self) -> bool:
+        """Whether a request may be put on the wire, as far as the connection is concerned."""
+        return (
+            self.state is LinkState.UP
+            and self.condemned is None
+            and len(self._in_flight) < self._config.requests_in_flight_max
+            and self.bytes_in_flight < self._config.bytes_in_flight_max
+        )
+
+    def takes_probe(self) -> bool:
+        """Whether a single request may be put on the wire."""
+        return self.state is LinkState.UP and self.condemned is None and not self._in_flight
+
+    def connect(self) -> None:
+        """Note that the shell is connecting."""
+        self._move(LinkState.IDLE, LinkState.CONNECTING)
+
+    def connected(self, now: float) -> None:
+        """Note that the connection stands."""
+        self._move(LinkState.CONNECTING, LinkState.UP)
+        self.heard_at = self.used_at = now
+
+    def lost(self, reason: str, now: float, chance: random.Random) -> list[Batch]:
+        """Note that there is no connection; return what was in flight."""
+        unused = self.state is LinkState.UP and not self._in_flight
+        lost = [batch for batch, _ in self._in_flight.values()]
+        self.state = LinkState.IDLE
+        self.condemned = None
+        self._in_flight.clear()
+        self._outgoing.clear()
+        self.bytes_in_flight = 0
+        self._decoder = self._new_decoder()
+        if unused:
+            # It closed a connection that nobody used: no reason to doubt or to spare it.
+            self.retry_at = now
+        else:
+            self.trouble = reason
+            self.retry_at = now + pause_s(self._failures, self._config, chance)
+            self._failures += 1
+        return lost
+
+    def abandon(self) -> list[Batch]:
+        """Forget what is in flight, and return it: the client ends."""
+        batches = [batch for batch, _ in self._in_flight.values()]
+        self._in_flight.clear()
+        self._outgoing.clear()
+        self.bytes_in_flight = 0
+        return batches
+
+    def send(self, batch: Batch, now: float) -> None:
+        """Put a request with this batch on the wire."""
+        assert self.has_room()
+        self._opaque = self._opaque + 1 & _OPAQUE_MASK
+        batch.attempts += 1
+        self._in_flight[self._opaque] = (batch, now)
+        self.bytes_in_flight += batch.size
+        self.used_at = now
+        # Built anew for each try, from the same items.
+        self._outgoing.append(
+            encode_request(
+                code=CommandCode.SEND_MESSAGE,
+                opaque=self._opaque,
+                body=encode_send_request_body(batch.items),
+            )
+        )
+
+    def take_outgoing(self) -> bytes:
+        """Return the bytes to write next, b"" if there are none."""
+        outgoing = self._outgoing
+        if len(outgoing) == 1:
+            return outgoing.pop()
+        data = b"".join(outgoing)
+        outgoing.clear()
+        return data
+
+    def answers(self, data: bytes, now: float) -> Iterator[tuple[Batch, int, bytes]]:
+        """Yield (batch, code, body) of each answer that became complete.
+
+        Raises RemoteProtocolError, after the good answers before it, where the server does not
+        speak the protocol.
+        """
+        self.heard_at = self.used_at = now
+        self._decoder.feed(data)
+        for frame in self._decoder.frames():
+            found = self._in_flight.pop(frame.opaque, None) if frame.is_response else None
+            if found is None:
+                self.strays += 1
+                continue
+            batch, _ = found
+            self.bytes_in_flight -= batch.size
+            self._failures = 0
+            self.trouble = None
+            yield batch, frame.code, frame.body
+        if self._decoder.fault is not None:
+            raise self._decoder.fault
+
+    def overdue(self, now: float) -> list[Batch]:
+        """Give up waiting for what was not answered in time, and return it.
+
+        A server that was silent all that time is presumed dead and the connection condemned; from
+        one that answered other requests, a late answer is a stray.
+        """
+        overdue: list[Batch] = []
+        for opaque, (batch, sent_at) in list(self._in_flight.items()):
+            if now >= min(sent_at + self._config.try_timeout_s, batch.deadline):
+                del self._in_flight[opaque]
+                self.bytes_in_flight -= batch.size
+                overdue.append(batch)
+                if self.heard_at <= sent_at and now >= sent_at + self._config.try_timeout_s:
+                    self.condemned = f"silent for {now - sent_at:.3g} s"
+        if not self._in_flight and (self.is_retired or now >= self.used_at + self._config.idle_s):
+            self.condemned = "unused"
+        return overdue
+
+    def next_event(self) -> float:
+        """Return when overdue() has something to do, unless more happens before."""
+        if self.is_retired and not self._in_flight:
+            return self.used_at
+        return min(
+            (
+                min(sent_at + self._config.try_timeout_s, batch.deadline)
+                for batch, sent_at in self._in_flight.values()
+            ),
+            default=self.used_at + self._config.idle_s,
+        )
+
+    def _new_decoder(self) -> FrameDecoder:
+        return FrameDecoder(frame_bytes_max=self._config.answer_bytes_max)
+
+    def _move(self, before: LinkState, after: LinkState) -> None:
+        if self.state is not before:
+            raise IllegalLinkMoveError(f"{self.server}: {self.state} to {after}")
+        self.state = after

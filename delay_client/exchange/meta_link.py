@@ -1,0 +1,226 @@
+"""The line to the meta server: discovery, then the connection on which routes are told. No socket.
+
+    discover (HTTP) --> the listener's address --> talk --> lost
+        ^                                                     |
+        +------ a pause, then the next meta server <----------+
+
+To a shell it is one more link: it connects to host and port, moves bytes, and reports the end.
+Routes outlive it: while there is no meta server everything goes on as it was told last.
+"""
+
+import logging
+import math
+import random
+from collections.abc import Sequence
+
+from delay_client.exchange.discovery import AddressAnswer, DiscoveryError, address_request
+from delay_client.exchange.links import IllegalLinkMoveError, LinkState
+from delay_client.messages.config import ClientConfig, parse_server
+from delay_protocol.basics.errors import RemoteProtocolError
+from delay_protocol.meta.session import MetaDialogue, MetaSession
+from delay_protocol.wire.frames import FrameDecoder
+
+logger = logging.getLogger("delaywheel.client")
+
+_FRAME_BYTES_MAX = 256 * 1024
+"""An answer has some hundred bytes, some kB with many groups."""
+
+
+class MetaLink:
+    """One connection at a time, to one meta server of several."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        session: MetaSession,
+        *,
+        config: ClientConfig,
+        chance: random.Random,
+    ) -> None:
+        """Take the HTTP addresses of meta servers as `host:port`; begin with any of them."""
+        self._addresses = [(address, *parse_server(address)) for address in addresses]
+        self._at = chance.randrange(len(self._addresses))
+        self._session = session
+        self._dialogue = MetaDialogue(session)
+        self._config = config
+        self._chance = chance
+        self.state = LinkState.IDLE
+        self.retry_at = 0.0
+        """Not connected again before this."""
+        self.condemned: str | None = None
+        """Why the shell must close the connection now and report it lost."""
+        self.trouble: str | None = None
+        """Why there was no talk the last time; None once there was one."""
+        self.garbage = 0
+        """Connections that were closed because what came was no protocol of ours."""
+        self._failures = 0
+        self._listener: tuple[str, int] | None = None
+        """Where discovery said that the meta server listens; None: it is to be asked."""
+        self._answer = AddressAnswer()
+        self._give_up_at = math.inf
+        self._decoder = self._new_decoder()
+        self._outgoing = b""
+
+    @property
+    def server(self) -> str:
+        """The address as the user wrote it."""
+        return self._addresses[self._at][0]
+
+    @property
+    def host(self) -> str:
+        """What the shell is to connect to."""
+        return self._addresses[self._at][1] if self._listener is None else self._listener[0]
+
+    @property
+    def port(self) -> int:
+        """The port there."""
+        return self._addresses[self._at][2] if self._listener is None else self._listener[1]
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether take_outgoing() would return anything."""
+        return bool(self._outgoing)
+
+    def take_outgoing(self) -> bytes:
+        """Return the bytes to write next, b"" if there are none."""
+        data, self._outgoing = self._outgoing, b""
+        return data
+
+    def wants_connection(self, now: float) -> bool:
+        """Whether the shell should connect now."""
+        return self.state is LinkState.IDLE and now >= self.retry_at and len(self._session) > 0
+
+    def connect(self) -> None:
+        """Note that the shell is connecting."""
+        self._move(LinkState.IDLE, LinkState.CONNECTING)
+
+    def connected(self, now: float) -> None:
+        """Note that the connection stands."""
+        self._move(LinkState.CONNECTING, LinkState.UP)
+        if self._listener is None:
+            self._answer = AddressAnswer()
+            self._give_up_at = now + self._config.meta_answer_timeout_s
+            self._outgoing = address_request(self.host, self.port)
+        else:
+            self._decoder = self._new_decoder()
+            self._dialogue.connected(now)
+            self._ask(now)
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that there is no connection."""
+        was_up = self.state is LinkState.UP
+        self.state = LinkState.IDLE
+        condemned, self.condemned = self.condemned, None
+        self._outgoing = b""
+        self._give_up_at = math.inf
+        if condemned == _DISCOVERED:
+            self.retry_at = now
+            return
+        if self._listener is not None:
+            self._listener = None
+            self._dialogue.disconnected(now)
+        elif was_up and condemned is None:
+            # A server may end its answer by closing.
+            try:
+                self._listener = self._answer.finish()
+            except DiscoveryError as error:
+                reason = str(error)
+            else:
+                self.retry_at = now
+                return
+        if condemned == _UNUSED:
+            self.retry_at = now
+            return
+        self._fail(reason, now)
+
+    def received(self, data: bytes, now: float) -> list[str]:
+        """Take bytes that came in; return the subjects whose route has changed by them."""
+        if self.condemned is not None:
+            return []
+        if self._listener is None:
+            self._discover(data)
+            return []
+        changed: list[str] = []
+        answers = self._session.counts.answers
+        self._decoder.feed(data)
+        try:
+            for frame in self._decoder.frames():
+                subject = self._dialogue.take(frame, now)
+                if subject is not None:
+                    changed.append(subject)
+            if self._decoder.fault is not None:
+                raise self._decoder.fault
+        except RemoteProtocolError as error:
+            self.garbage += 1
+            self.condemned = f"does not speak the protocol: {error}"
+        if self._session.counts.answers > answers:
+            self._failures = 0
+            self.trouble = None
+        self._ask(now)
+        return changed
+
+    def poll(self, now: float) -> None:
+        """Do what has become due."""
+        if self.state is not LinkState.UP or self.condemned is not None:
+            return
+        if now >= self._give_up_at:
+            self.condemned = f"no answer within {self._config.meta_answer_timeout_s:g} s"
+        elif self._listener is not None:
+            if not len(self._session):
+                self.condemned = _UNUSED
+            elif now >= self._session.stalls_at():
+                self.condemned = f"silent for {self._config.meta_answer_timeout_s:g} s"
+            else:
+                self._ask(now)
+
+    def next_event(self) -> float:
+        """Return when poll(), or the shell, has something to do unless more happens before."""
+        if self.state is LinkState.IDLE:
+            return self.retry_at if len(self._session) else math.inf
+        if self.state is LinkState.CONNECTING or self.condemned is not None:
+            return math.inf
+        asks_at = math.inf if self._outgoing else self._session.next_at()
+        return min(self._give_up_at, self._session.stalls_at(), asks_at)
+
+    def _ask(self, now: float) -> None:
+        # What the socket has not taken waits in the session, which knows how much there may be.
+        if not self._outgoing:
+            self._outgoing = self._dialogue.outgoing(now)
+
+    def _discover(self, data: bytes) -> None:
+        try:
+            self._listener = self._answer.feed(data)
+        except DiscoveryError as error:
+            self.condemned = str(error)
+        else:
+            if self._listener is not None:
+                self._give_up_at = math.inf
+                self.condemned = _DISCOVERED
+
+    def _fail(self, reason: str, now: float) -> None:
+        """Let some time pass, then try the next meta server."""
+        level = logging.DEBUG if self._failures else logging.WARNING
+        logger.log(level, "meta server %s: %s", self.server, reason)
+        self.trouble = f"{self.server}: {reason}"
+        rounds = self._failures // len(self._addresses)
+        span_s = min(
+            self._config.meta_backoff_max_s,
+            self._config.meta_backoff_min_s * 2.0 ** min(rounds, 60),
+        )
+        # All clients of a meta server lose it at once: drawn from the whole of the span.
+        self.retry_at = now + span_s * self._chance.random()
+        self._failures += 1
+        self._at = (self._at + 1) % len(self._addresses)
+
+    def _new_decoder(self) -> FrameDecoder:
+        return FrameDecoder(frame_bytes_max=_FRAME_BYTES_MAX)
+
+    def _move(self, before: LinkState, after: LinkState) -> None:
+        if self.state is not before:
+            raise IllegalLinkMoveError(f"meta server {self.server}: {self.state} to {after}")
+        self.state = after
+
+
+_DISCOVERED = "discovered"
+"""The HTTP connection has done its work."""
+_UNUSED = "unused"

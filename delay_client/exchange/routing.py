@@ -1,0 +1,234 @@
+"""Routing: which servers a subject's messages may go to. Pure.
+
+    FixedRouting   all servers that the user named, for every subject
+    MetaRouting    the masters of the groups that the meta server routes the subject to
+
+Subjects with the same route share a lane, and lanes share the links to their servers. A subject
+without a route has a lane of its own, without servers, in which its messages wait.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from delay_client.exchange.batches import Lane
+from delay_client.exchange.links import Link, LinkState
+from delay_client.exchange.meta_link import MetaLink
+from delay_client.messages.config import ClientConfig
+from delay_protocol.meta.session import MetaSession, Route, Standing
+
+_GENERATION_S = 60.0
+"""A subject that was not used for one to two of these is looked up anew."""
+
+_FORGET_S = 5.0
+"""How often subjects are looked for that may be forgotten."""
+
+Line = Link | MetaLink
+"""What a shell connects: to a shell they are alike."""
+
+_Place = tuple[str, str]
+"""A group's name and its master."""
+
+
+class FixedRouting:
+    """One lane for everything."""
+
+    def __init__(self, servers: Sequence[str], config: ClientConfig) -> None:
+        if isinstance(servers, str) or not servers:
+            raise ValueError(f"{servers!r} are no servers: give a list of one or more host:port")
+        for server in servers:
+            if servers.count(server) > 1:
+                raise ValueError(f"{server!r} is named twice: give each server once")
+        self.links = [Link(server, config) for server in servers]
+        """All there are."""
+        self.lines: Sequence[Line] = list(self.links)
+        """The same, for the shell."""
+        self.version = 0
+        """Never changes."""
+        self._lane = Lane(self.links)
+
+    def lane_of(self, subject: str) -> Lane:  # noqa: ARG002 (as MetaRouting)
+        """Return the only lane."""
+        return self._lane
+
+
+class _FoundLanes(dict[str, Lane]):
+    """Lanes by subject, each looked up when it is first asked for.
+
+    A dict whose own `[]` does it, because a send_many() asks for each change of subject.
+    """
+
+    def __init__(self, find: Callable[[str], Lane]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, subject: str) -> Lane:
+        lane = self[subject] = self._find(subject)
+        return lane
+
+
+class MetaRouting:
+    """Lanes by the routes that a meta server tells.
+
+    Invariants: a lane is found by its places, or by its subject if it has none; links of lanes that
+    are found are in `links`.
+    """
+
+    def __init__(self, session: MetaSession, meta: MetaLink, config: ClientConfig) -> None:
+        self.meta = meta
+        """The line to the meta server."""
+        self.links: Sequence[Link] = ()
+        """Servers of the lanes there are."""
+        self.lines: Sequence[Line] = (meta,)
+        """These, and the line to the meta server; another object when there are others."""
+        self.version = 0
+        """Counts the changes of routes."""
+        self._session = session
+        self._config = config
+        self._lanes: dict[tuple[_Place, ...], Lane] = {}
+        self._routeless: dict[str, Lane] = {}
+        self._by_place: dict[_Place, Link] = {}
+        # Two generations: what is used is found in one lookup, what is not falls out of both.
+        self._young = _FoundLanes(self._find)
+        self._old: dict[str, Lane] = {}
+        self.lane_of: Callable[[str], Lane] = self._young.__getitem__
+        """Return the lane of a subject's messages, and have its route kept from now on."""
+        self._generation_ends = 0.0
+        self._forget_at = 0.0
+        self._now = 0.0
+        self._looked_up: list[str] = []
+        self._untaken: set[str] = set()
+        """Subjects that wait, and that the session had no room for."""
+
+    def changed(self, subjects: Iterable[str]) -> list[Lane]:
+        """Take changed routes; return the lanes whose subject has got a route by it."""
+        served: list[Lane] = []
+        for subject in subjects:
+            was_old = self._old.pop(subject, None) is not None
+            is_used = self._young.pop(subject, None) is not None or was_old
+            lane = self._routeless.pop(subject, None)
+            if lane is None:
+                self.version += 1
+            else:
+                served.append(lane)
+            if is_used:
+                # At once, or its servers would seem to be of no use to anybody.
+                self.lane_of(subject)
+        return served
+
+    def poll(self, now: float, in_use: Iterable[Lane]) -> None:
+        """Forget what is not used; `in_use` are the lanes that have messages."""
+        self._now = now
+        # Whoever asked for a lane did not say when; it was after the last time here.
+        for subject in self._looked_up:
+            self._session.want(subject, now)
+        self._looked_up.clear()
+        if now >= self._forget_at:
+            self._forget_at = now + _FORGET_S
+            for lane in in_use:
+                if lane.subject is not None:
+                    self._session.want(lane.subject, now)
+            for subject in self._session.forget_unused(now):
+                self._young.pop(subject, None)
+                self._old.pop(subject, None)
+        if now >= self._generation_ends:
+            self._generation_ends = now + _GENERATION_S
+            self._old = dict(self._young)
+            self._young.clear()
+            self.prune(in_use)
+        while self._untaken and len(self._session) < self._config.subjects_max:
+            self._session.want(self._untaken.pop(), now)
+
+    def prune(self, in_use: Iterable[Lane]) -> None:
+        """Let go of lanes and links that no subject uses any more."""
+        used = {id(lane) for lane in (*self._young.values(), *self._old.values(), *in_use)}
+        self._lanes = {key: lane for key, lane in self._lanes.items() if id(lane) in used}
+        self._routeless = {name: lane for name, lane in self._routeless.items() if id(lane) in used}
+        self._untaken &= self._routeless.keys()
+        places = {place for key in self._lanes for place in key}
+        for place, link in list(self._by_place.items()):
+            if place not in places:
+                link.is_retired = True
+                del self._by_place[place]
+        left = [
+            link for link in self.links if not link.is_retired or link.state is not LinkState.IDLE
+        ]
+        if len(left) < len(self.links):
+            self._set_links(left)
+
+    def suspect(self, subject: str, now: float) -> None:
+        """Have the meta server asked soon whether a route is still right."""
+        self._session.suspect(subject, now)
+
+    def why_no_route(self, subject: str) -> tuple[str, str]:
+        """Return why a subject has no route, and what to do."""
+        standing = self._session.standing(subject)
+        if len(self._session) >= self._config.subjects_max and not self._session.is_wanted(subject):
+            return (
+                f"this client uses {self._config.subjects_max} subjects, which is its limit",
+                "use fewer subjects, or raise subjects_max",
+            )
+        if standing is Standing.REFUSED:
+            return (
+                f"the meta server gives it no route ({self._session.reason(subject)!r})",
+                "if the reason does not pass, choose another subject or ask who runs it",
+            )
+        if standing in {Standing.NONE, Standing.ROUTED}:
+            return (
+                "the meta server knows no delay group that takes it",
+                "check that a delay server is registered there and takes messages",
+            )
+        if self.meta.trouble is not None:
+            return (
+                f"no meta server could be asked ({self.meta.trouble})",
+                "check the address and that a meta server runs there, then send it again",
+            )
+        return (
+            f"the meta server {self.meta.server} did not answer in time",
+            "check that it runs and is not overloaded, then send it again",
+        )
+
+    def _find(self, subject: str) -> Lane:
+        # At each new generation too: that is how the session knows what is used.
+        if not self._session.want(subject, self._now):
+            self._untaken.add(subject)
+        self._looked_up.append(subject)
+        if len(self._young) >= self._config.subjects_max:
+            # More than are kept: the next generation begins early.
+            self._generation_ends = self._now
+        lane = self._old.pop(subject, None)
+        if lane is not None:
+            return lane
+        route = self._session.route(subject)
+        links = self._links(route) if route else []
+        if not links:
+            lane = self._routeless.get(subject)
+            if lane is None:
+                lane = self._routeless[subject] = Lane(subject=subject)
+            return lane
+        key = tuple((link.group, link.server) for link in links)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(links)
+        return lane
+
+    def _set_links(self, links: Sequence[Link]) -> None:
+        self.links = links
+        self.lines = (self.meta, *links)
+
+    def _links(self, route: Route) -> list[Link]:
+        """Return the links to the groups of a route; those with an impossible address are none."""
+        links: list[Link] = []
+        for group in route:
+            place = (group.name, group.master)
+            link = self._by_place.get(place)
+            if link is None:
+                if len(self.links) >= self._config.servers_max:
+                    continue
+                try:
+                    link = Link(group.master, self._config, group=group.name)
+                except ValueError:
+                    continue
+                self._by_place[place] = link
+                self._set_links([*self.links, link])
+            if link not in links:
+                links.append(link)
+        return links

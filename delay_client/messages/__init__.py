@@ -1,0 +1,13 @@
+"""What a user hands over and gets back.
+
+    clock          the wall clock
+    config         settings of a client
+    errors         why a message was not accepted
+    identity       the client's id
+    item_encoder   messages to items
+    message        messages, receipts, outcomes
+    message_ids    ULIDs
+    verdicts       item codes to errors
+
+Imported by exchange and shells.
+"""

@@ -1,0 +1,241 @@
+"""Messages to items: what a user wrote becomes the bytes that every try sends.
+
+The layout is that of delay_protocol/messages/items.py, and a test holds the two together. It is
+written out here once more because a client that sends a million messages spends most of its time on
+it: this takes half as long as making an Item for delay_protocol.encode_item().
+"""
+
+import math
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from delay_client.messages.errors import (
+    DelayTooLong,
+    FatalError,
+    IllegalSubject,
+    InvalidMessage,
+    MessageTooLarge,
+)
+from delay_client.messages.message import BODY_ATTRIBUTE, Body, Delay, OutgoingItem, OutgoingMessage
+from delay_client.messages.message_ids import MessageIdMaker
+from delay_protocol.basics.errors import ProtocolError
+from delay_protocol.basics.strings import STR_SIZE_MAX
+from delay_protocol.basics.subjects import subject_fault, subject_size_fault
+from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, TAGS_MAX, ItemScan, scan_items
+
+EncodedItem = tuple[bytes, str, int]
+"""An item's bytes, its message id, its due time in ms."""
+
+NAME_LENGTH_MAX: Final = 100
+"""Characters of a subject or a message id; QMQ's own clients refuse more."""
+
+_DUE_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: the last moment a datetime can tell."""
+
+_DELAY_S_MAX: Final = 100 * 366 * 86_400
+"""Seconds: a delay below this needs no look at the calendar."""
+
+_HAIR_MS: Final = 1e-3
+"""4.03 * 1000 is a little more than 4,030: that must not become 4,031."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+_CREATE_KEY: Final = "qmq_createTime"
+_DUE_KEY: Final = "qmq_scheduleReceiveTime"
+_SUBJECTS_KEPT: Final = 10_000
+_SUBJECT_SHOWN: Final = 60
+"""Characters of a subject that an error repeats."""
+
+_CRC = struct.Struct(">Q")
+_TIMES = struct.Struct(">Bqq")
+_SIZE = struct.Struct(">h")
+_BODY_SIZE = struct.Struct(">i")
+
+
+class ItemEncoder:
+    """Turns messages into items. Keeps the bytes of the subjects it has seen."""
+
+    def __init__(self, *, ids: MessageIdMaker, item_bytes_max: int) -> None:
+        self._ids = ids
+        self._item_bytes_max = item_bytes_max
+        self._subjects: dict[str, bytes] = {}
+        self._create_ms = -1
+        self._create_attribute = b""
+
+    def encode(self, message: OutgoingMessage, now_ms: int) -> EncodedItem:
+        """Return the item of a message created now; raise FatalError if there can be none."""
+        try:
+            subject, body, delay, at, message_id, tags = message
+            due_ms = _due_ms(delay, at, now_ms)
+            subject_part = self._subjects.get(subject) or self._subject_part(subject)
+            if message_id is None:
+                message_id = self._ids.make(now_ms)
+                id_part = b"\x00\x1a" + message_id.encode()
+            else:
+                id_part = _id_part(message_id)
+            if now_ms != self._create_ms:
+                self._create_ms = now_ms
+                self._create_attribute = _attribute(_CREATE_KEY, str(now_ms))
+            if 10**12 <= due_ms < 10**13:
+                due_attribute = b"\x00\x17qmq_scheduleReceiveTime\x00\x0d%d" % due_ms
+            else:
+                due_attribute = _attribute(_DUE_KEY, str(due_ms))
+            attributes = b"".join((self._create_attribute, due_attribute, _attributes(body)))
+            if tags:
+                head = _TIMES.pack(FLAG_DELAY | FLAG_TAGS, now_ms, due_ms)
+                id_part += _tags_part(tags)
+            else:
+                head = _TIMES.pack(FLAG_DELAY, now_ms, due_ms)
+            covered = b"".join(
+                (head, subject_part, id_part, _BODY_SIZE.pack(len(attributes)), attributes)
+            )
+            size = len(covered) + 8
+            if size > self._item_bytes_max:
+                raise MessageTooLarge(
+                    f"the message takes {size} bytes, the limit is {self._item_bytes_max}: "
+                    "send less, or raise item_bytes_max here and the server's limit"
+                )
+            return _CRC.pack(zlib.crc32(covered)) + covered, message_id, due_ms
+        except FatalError as error:
+            error.message_id = message.message_id
+            raise
+
+    def _subject_part(self, subject: str) -> bytes:
+        data = _utf8(subject, "the subject")
+        fault = subject_fault(data)
+        if fault is None and len(subject) > NAME_LENGTH_MAX:
+            fault = f"has {len(subject)} characters, at most {NAME_LENGTH_MAX}"
+        if fault is None and (too_long := subject_size_fault(data)):
+            fault = f"is {too_long}"
+        if fault is not None:
+            shown = ascii(subject[:_SUBJECT_SHOWN]) + "…" * (len(subject) > _SUBJECT_SHOWN)
+            raise IllegalSubject(f"subject {shown} {fault}: brokers refuse it, choose another")
+        if len(self._subjects) >= _SUBJECTS_KEPT:
+            self._subjects.clear()
+        part = self._subjects[subject] = _SIZE.pack(len(data)) + data
+        return part
+
+
+class ItemChecker:
+    """Lets items through as they are, if they are whole."""
+
+    def encode(self, message: OutgoingItem, _now_ms: int) -> EncodedItem:
+        """Return the item; raise InvalidMessage if it is none, or of another subject."""
+        subject, data = message
+        scan = ItemScan()
+        try:
+            # What a server would find: bytes too many would spoil the items behind it.
+            scan_items(data, scan, items_max=1)
+            is_its_subject = scan.subjects == [_utf8(subject, "the subject")]
+            [message_id] = [name.decode() for name in scan.ids]
+        except (ProtocolError, ValueError) as error:
+            raise InvalidMessage(f"these bytes are not one item: {error}") from error
+        if not all(scan.crc_ok):
+            raise InvalidMessage("the item's CRC does not match its bytes", message_id=message_id)
+        if not is_its_subject:
+            raise InvalidMessage(
+                f"the item is not of subject {subject!a}: give the subject that it has",
+                message_id=message_id,
+            )
+        return data, message_id, scan.due_ms[0]
+
+
+def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:
+    """Return when a message is due; a part of a ms is rounded up, as early is worse than late."""
+    if type(delay) is float and at is None and 0.0 <= delay < _DELAY_S_MAX:
+        return now_ms + math.ceil(delay * 1000 - _HAIR_MS)
+    if (delay is None) == (at is None):
+        raise InvalidMessage("give either delay= or at= (delay=0 means at once)")
+    due_ms = now_ms + _delay_ms(delay) if delay is not None else _at_ms(at)
+    if due_ms > _DUE_MS_MAX:
+        raise DelayTooLong(f"a delay of {delay} ends after the year 9999: shorten it")
+    return due_ms
+
+
+def _at_ms(at: datetime | None) -> int:
+    if not isinstance(at, datetime):
+        raise InvalidMessage(f"at={at!r} is not a datetime")
+    if at.utcoffset() is None:
+        raise InvalidMessage(
+            f"at={at.isoformat()} has no time zone: use datetime.now(tz) or .astimezone()"
+        )
+    if at < _EPOCH:
+        raise InvalidMessage(f"{at.isoformat()} is before 1970: give the moment of delivery")
+    return -((_EPOCH - at) // _MS)
+
+
+def _delay_ms(delay: Delay) -> int:
+    try:
+        if isinstance(delay, timedelta):
+            delay_ms = -(-delay // _MS)
+        else:
+            delay_ms = math.ceil(delay * 1000 - _HAIR_MS)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidMessage(
+            f"delay={delay!r} is neither a timedelta nor a number of seconds"
+        ) from error
+    if delay_ms < 0:
+        raise InvalidMessage(f"delay={delay!r} is negative: use delay=0 for at once")
+    return delay_ms
+
+
+def _id_part(message_id: str) -> bytes:
+    part = _text(message_id, "message_id")
+    if not 0 < len(message_id) <= NAME_LENGTH_MAX:
+        raise InvalidMessage(
+            f"message_id has {len(message_id)} characters: use 1 to {NAME_LENGTH_MAX}"
+        )
+    return part
+
+
+def _tags_part(tags: Sequence[str]) -> bytes:
+    if isinstance(tags, str) or len(tags) > TAGS_MAX:
+        raise InvalidMessage(f"tags={tags!r}: give a tuple of at most {TAGS_MAX}")
+    return b"%c" % len(tags) + b"".join([_text(tag, "a tag") for tag in tags])
+
+
+def _attributes(body: Body) -> bytes:
+    """Return the bytes of the attributes that a body stands for."""
+    if isinstance(body, str):
+        data = _utf8(body, "the body")
+        if len(data) <= STR_SIZE_MAX:
+            return b"\x00\x04body" + _SIZE.pack(len(data)) + data
+        return _text(body, "the body")
+    if isinstance(body, bytes):
+        try:
+            return _attribute(BODY_ATTRIBUTE, body.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidMessage(
+                "the body is not UTF-8 text, which is all that QMQ carries: encode it, as base64"
+            ) from error
+    if not isinstance(body, Mapping):
+        raise InvalidMessage(f"a body is text or a mapping of text to text, not {type(body)!r}")
+    if _CREATE_KEY in body or _DUE_KEY in body:
+        raise InvalidMessage(f"attributes {_CREATE_KEY} and {_DUE_KEY} are set by the client")
+    return b"".join([_attribute(key, value) for key, value in body.items()])
+
+
+def _attribute(key: str, value: str) -> bytes:
+    return _text(key, "an attribute's name") + _text(value, "an attribute's value")
+
+
+def _text(text: str, what: str) -> bytes:
+    data = _utf8(text, what)
+    if len(data) > STR_SIZE_MAX:
+        raise MessageTooLarge(
+            f"{what} takes {len(data)} bytes, the limit is {STR_SIZE_MAX}: divide it into several "
+            "attributes, or keep it elsewhere and send where it is"
+        )
+    return _SIZE.pack(len(data)) + data
+
+
+def _utf8(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"{what} {text!a} is not Unicode text: correct it") from error
+    except AttributeError as error:
+        raise InvalidMessage(f"{what} must be text, not {type(text).__name__}") from error

@@ -1,0 +1,72 @@
+"""What a user hands over and gets back: messages, receipts, outcomes.
+
+Messages and receipts are named tuples, not dataclasses: a load generator makes a million of each,
+and a frozen dataclass takes three times as long to make.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from delay_client.messages.errors import DelaywheelError
+
+BODY_ATTRIBUTE: Final = "body"
+"""The attribute under which consumers find a body that was given as text."""
+
+Body = str | bytes | Mapping[str, str]
+"""Text (or its UTF-8 bytes), which travels as the attribute `body`; or a mapping of attributes."""
+
+Delay = timedelta | float
+"""How long to wait before delivery: a timedelta, or seconds."""
+
+
+class OutgoingMessage(NamedTuple):
+    """One message for send_many(); the fields are those of send()."""
+
+    subject: str
+    """What consumers subscribe to."""
+    body: Body = ""
+    """What they get: text, or a mapping of attributes."""
+    delay: Delay | None = None
+    """Deliver this long after now. Exactly one of `delay` and `at` is given."""
+    at: datetime | None = None
+    """Deliver at this moment, a datetime with a time zone; one in the past means at once."""
+    message_id: str | None = None
+    """At most 100 characters; one is made if you give none. Give your own so that consumers know
+    the same message by it when a second send_many(), after a crash, sends it again: both come."""
+    tags: Sequence[str] = ()
+    """At most 10; consumers can filter by them."""
+
+
+class OutgoingItem(NamedTuple):
+    """One message for send_items(), as the bytes that it travels as: of a log, say."""
+
+    subject: str
+    data: bytes
+    """The whole item, as `delay_protocol.encode_item()` makes them; it goes out byte for byte."""
+
+
+class Receipt(NamedTuple):
+    """The proof that a server keeps a message: it is on its disk."""
+
+    message_id: str
+    due_ms: int
+    """When it is due, in ms since 1970 UTC."""
+    server: str
+    """Address of the server that accepted it."""
+    attempts: int
+    """How many times it was put on the wire; 1 unless something went wrong."""
+    duplicate: bool = False
+    """Whether the server said that it had the message already. That is a success too. Delaywheel's
+    servers never say so today: they keep and deliver each copy."""
+
+    @property
+    def due_at(self) -> datetime:
+        """When it is due, in UTC."""
+        return datetime.fromtimestamp(self.due_ms // 1000, UTC).replace(
+            microsecond=self.due_ms % 1000 * 1000
+        )
+
+
+Outcome = Receipt | DelaywheelError
+"""What became of one message: `isinstance(outcome, Receipt)` tells."""

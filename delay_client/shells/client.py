@@ -1,0 +1,417 @@
+"""The client for asyncio and trio: an anyio shell around the exchange.
+
+It runs one task for time and, for each server and for the meta server, one that keeps the
+connection, with a writer below it. A message costs no task: a send() waits for one event, a
+send_many() for one per answer.
+"""
+
+import math
+import os
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from delay_client.exchange.batches import Batch, Collection, Encoder, Waiter, cut_batches
+from delay_client.exchange.exchange import Exchange
+from delay_client.exchange.links import LinkState
+from delay_client.exchange.routing import Line
+from delay_client.messages.clock import wall_ms
+from delay_client.messages.config import ClientConfig
+from delay_client.messages.errors import ClientClosed
+from delay_client.messages.identity import client_id
+from delay_client.messages.item_encoder import ItemChecker, ItemEncoder
+from delay_client.messages.message import (
+    Body,
+    Delay,
+    Outcome,
+    OutgoingItem,
+    OutgoingMessage,
+    Receipt,
+)
+from delay_client.messages.message_ids import MessageIdMaker
+
+_RECEIVE_SIZE: Final = 65536
+
+_Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
+
+_Broken = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+class Client:
+    """Sends messages that are delivered later. Use it as `async with Client(...) as client`.
+
+    Any number of tasks may use one client at the same time; their messages share connections and
+    requests. Of several servers each takes messages; when one fails, the others do its work. Which
+    servers there are is told by a meta server, `meta=`, or by you, `servers`. Leaving the block
+    waits until every call has its outcome; leaving it by an exception does not.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        meta: str | Sequence[str] | None = None,
+        app_code: str = "",
+        config: ClientConfig | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        """Name the meta server's HTTP port as `host:port`, or those of several, any of which do.
+
+        Or name delay servers, which then take all subjects; neither means one on this machine.
+        `app_code` is what operators see of who asks the meta server. `chance` is for tests: it
+        draws ids and pauses.
+        """
+        self._config = config or ClientConfig()
+        chance = chance or random.SystemRandom()
+        self._exchange = Exchange(
+            servers,
+            meta=meta,
+            client_id=client_id(),
+            app_code=app_code,
+            config=self._config,
+            chance=chance,
+        )
+        self._encoder = ItemEncoder(
+            ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
+        )
+        self._lines: dict[Line, _Line] = {}
+        self._followed: Sequence[Line] | None = None
+        """The lines of which `_lines` is made."""
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._lifetime = self._run()
+        self._is_open = False
+        self._leaves_at_once = False
+        self._calls = 0
+        """Calls that have no outcome yet."""
+        self._time_bell = _Bell()
+        self._sleeps_until = math.inf
+        self._paused: list[tuple[Batch, anyio.Event]] = []
+        """What send_many() calls submitted that wait for room, and what wakes them."""
+        self._all_done = anyio.Event()
+        """Set, and replaced, whenever no call is left."""
+
+    async def send(
+        self,
+        subject: str,
+        body: Body = "",
+        *,
+        delay: Delay | None = None,
+        at: datetime | None = None,
+        message_id: str | None = None,
+        tags: Sequence[str] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 (bounds the tries, tells why they failed)
+    ) -> Receipt:
+        """Have one message delivered after `delay` (timedelta or seconds), or `at` a datetime.
+
+        Returns when a server has it on disk. Raises a DelaywheelError: a FatalError at once, a
+        RetryableError when trying again for `timeout` seconds was in vain. Cancelled, it may or may
+        not have been sent.
+        """
+        message = OutgoingMessage(subject, body, delay, at, message_id, tags)
+        timeout_s = self._config.timeout(timeout)
+        self._check_open()
+        encoded = self._encoder.encode(message, wall_ms())
+        settled = anyio.Event()
+        waiter = Waiter(settled.set)
+        now = anyio.current_time()
+        self._exchange.offer(encoded, waiter, subject=subject, timeout_s=timeout_s, now=now)
+        # Nothing goes out before the exchange is polled, which it asks for.
+        self._watch_time()
+        self._calls += 1
+        try:
+            await settled.wait()
+        finally:
+            waiter.abandoned = True
+            self._end_call()
+        return waiter.receipt()
+
+    async def send_many(
+        self,
+        messages: Iterable[OutgoingMessage],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (as send(): per message, not for the call)
+    ) -> list[Outcome]:
+        """Send many messages, many in one request and several requests at a time.
+
+        Returns one outcome for each message, in order: its Receipt, or the DelaywheelError that
+        send() would have raised. `timeout` is for each message, from the moment it is taken from
+        `messages`; but once no server has answered for so long, the rest is given up as well.
+        """
+        return await self._send_all(messages, self._encoder, timeout)
+
+    async def send_items(
+        self,
+        items: Iterable[OutgoingItem],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (as send_many())
+    ) -> list[Outcome]:
+        """Send items again that were sent before, byte for byte: create time, attributes and all.
+
+        As send_many() in all else; what is due is what the item says, so one in the past means at
+        once.
+        """
+        return await self._send_all(items, ItemChecker(), timeout)
+
+    async def _send_all(
+        self,
+        messages: Iterable[_Message],
+        encoder: Encoder[_Message],
+        timeout: float | None,  # noqa: ASYNC109 (as send_many())
+    ) -> list[Outcome]:
+        timeout_s = self._config.timeout(timeout)
+        self._check_open()
+        progress = _Bell()
+        collection = Collection(progress.ring)
+        self._calls += 1
+        try:
+            for batch in cut_batches(
+                messages,
+                collection,
+                encoder=encoder,
+                config=self._config,
+                wall_ms=wall_ms,
+                lanes=self._exchange.lanes,
+            ):
+                now = anyio.current_time()
+                batch.deadline = collection.deadline(now, timeout_s)
+                self._exchange.submit(batch, now)
+                self._look_round(now)
+                await anyio.lowlevel.checkpoint()
+                if self._exchange.is_congested(batch):
+                    room = anyio.Event()
+                    self._paused.append((batch, room))
+                    await room.wait()
+            while collection.unsettled:
+                await progress.wait()
+        finally:
+            collection.abandoned = True
+            self._end_call()
+        return collection.outcomes()
+
+    async def __aenter__(self) -> Self:
+        """Begin; a client can be entered once. Servers are connected to when there is work."""
+        await self._lifetime.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Wait for the outcomes of all calls, then disconnect; after an error only disconnect."""
+        self._leaves_at_once = error is not None
+        try:
+            if isinstance(error, Exception):
+                # That we use a task group is nobody's business: the error does not pass through it.
+                await self._lifetime.__aexit__(None, None, None)
+                return False
+            return await self._lifetime.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
+
+    # Tasks.
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            self._is_open = True
+            self._tasks = tasks
+            tasks.start_soon(self._keep_time)
+            try:
+                yield
+                while self._calls and not self._leaves_at_once:
+                    await self._all_done.wait()
+            finally:
+                self._is_open = False
+                self._exchange.close()
+                for _, room in self._paused:
+                    room.set()
+                self._paused.clear()
+                self._tasks = None
+                tasks.cancel_scope.cancel()
+
+    async def _keep_time(self) -> None:
+        """Wake the exchange at the times it asks for."""
+        while True:
+            now = anyio.current_time()
+            self._exchange.poll(now)
+            self._look_round(now)
+            self._sleeps_until = self._exchange.wake_at
+            with anyio.CancelScope(deadline=self._sleeps_until):
+                await self._time_bell.wait()
+
+    async def _keep_line(self, line: "_Line") -> None:
+        """Connect to one server whenever there is work, again and again, while it is named."""
+        link = line.link
+        while True:
+            while not self._exchange.wants_connection(link, anyio.current_time()):
+                if line.is_gone:
+                    return
+                await line.bell.wait()
+            self._exchange.connecting(link)
+            reason = await self._connect_and_converse(line)
+            now = anyio.current_time()
+            self._exchange.lost(link, reason, now)
+            self._look_round(now)
+
+    async def _connect_and_converse(self, line: "_Line") -> str:
+        """Return why there is no connection any more."""
+        link = line.link
+        limit_s = self._config.connect_timeout_s
+        try:
+            with anyio.fail_after(limit_s):
+                stream = await anyio.connect_tcp(link.host, link.port)
+        except TimeoutError:
+            return f"no connection within {limit_s:g} s"
+        except (OSError, UnicodeError) as error:
+            return _describe(error)
+        try:
+            now = anyio.current_time()
+            self._exchange.connected(link, now)
+            self._look_round(now)
+            return await self._converse(line, stream)
+        finally:
+            await anyio.aclose_forcefully(stream)
+
+    async def _converse(self, line: "_Line", stream: anyio.abc.SocketStream) -> str:
+        """Read and write until the connection ends; return why it did."""
+        reason = "closed by the server"
+        async with anyio.create_task_group() as tasks:
+            line.scope = tasks.cancel_scope
+            tasks.start_soon(self._write, line, stream)
+            try:
+                while True:
+                    data = await stream.receive(_RECEIVE_SIZE)
+                    now = anyio.current_time()
+                    self._exchange.received(line.link, data, now)
+                    self._look_round(now)
+            except anyio.EndOfStream:
+                pass
+            except _Broken as error:
+                reason = _describe(error)
+            tasks.cancel_scope.cancel()
+        line.scope = None
+        return line.link.condemned or reason
+
+    async def _write(self, line: "_Line", stream: anyio.abc.SocketStream) -> None:
+        """Write what the link puts out. Only this task writes, so no cancelled call cuts a frame.
+
+        A connection that cannot be written to is left to the reader: it may still find answers,
+        and it will find the end.
+        """
+        try:
+            while True:
+                data = line.link.take_outgoing()
+                if data:
+                    await stream.send(data)
+                else:
+                    await line.bell.wait()
+        except _Broken:
+            pass
+
+    # What the tasks have to tell each other.
+
+    def _look_round(self, now: float) -> None:
+        """Wake whoever has something to do after the exchange has changed."""
+        exchange = self._exchange
+        if exchange.lines is not self._followed:
+            self._follow_lines()
+        for line in self._lines.values():
+            link = line.link
+            if link.condemned is not None and line.scope is not None:
+                line.scope.cancel()
+            elif link.has_outgoing or (
+                # Asked here too, since mostly it is another.
+                link.state is LinkState.IDLE and exchange.wants_connection(link, now)
+            ):
+                line.bell.ring()
+        self._watch_time()
+        if self._paused:
+            self._resume()
+
+    def _watch_time(self) -> None:
+        """Wake the task that keeps time if it would sleep too long."""
+        if self._exchange.wake_at < self._sleeps_until:
+            # Once is enough; the task sets it again.
+            self._sleeps_until = -math.inf
+            self._time_bell.ring()
+
+    def _follow_lines(self) -> None:
+        """Have a task for each line that there is, and let go those of lines that are gone."""
+        if self._tasks is None:
+            return
+        lines = self._followed = self._exchange.lines
+        for link in lines:
+            if link not in self._lines:
+                line = self._lines[link] = _Line(link)
+                self._tasks.start_soon(self._keep_line, line)
+        for link in self._lines.keys() - set(lines):
+            line = self._lines.pop(link)
+            line.is_gone = True
+            line.bell.ring()
+
+    def _resume(self) -> None:
+        """Wake the calls for whose next batch there is room by now."""
+        paused: list[tuple[Batch, anyio.Event]] = []
+        for batch, room in self._paused:
+            if self._exchange.is_congested(batch):
+                paused.append((batch, room))
+            else:
+                room.set()
+        self._paused = paused
+
+    def _end_call(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._all_done.set()
+            self._all_done = anyio.Event()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ClientClosed("the client is not open: use it inside `async with Client(...)`")
+
+
+class _Bell:
+    """Wakes one task, now or when it next waits."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = anyio.Event()
+
+
+class _Line:
+    """What the shell keeps for a link."""
+
+    def __init__(self, link: Line) -> None:
+        self.link = link
+        self.is_gone = False
+        """Whether there is nothing to connect to any more."""
+        self.bell = _Bell()
+        self.scope: anyio.CancelScope | None = None
+        """Ends the conversation, while there is one."""
+
+
+def _describe(error: BaseException) -> str:
+    """Return the reason in few words; anyio and asyncio hide it in causes and groups."""
+    inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    if inner is not None:
+        return _describe(inner)
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__

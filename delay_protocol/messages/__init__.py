@@ -1,0 +1,7 @@
+"""What producers send and brokers get.
+
+    items          codec of one message item, and the scan of many
+    send_message   SEND_MESSAGE and its answer
+
+Imported by delay_client, delay_server, sender.
+"""

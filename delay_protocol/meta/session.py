@@ -1,0 +1,800 @@
+"""A client's side of its talk with a meta server: what to ask when, and what is known. Pure.
+
+It knows no clock, task, socket or chance of its own: times are seconds of any clock that never goes
+back, passed in. A shell moves what it says and hears:
+
+    want() --> asked at once --> answered --> asked again every heartbeat, for as long as wanted
+                  ^                 |
+                  +--- a pause <----+  refused, unanswered, doubtful, suspected
+
+Routes in doubt go first, then subjects that were not asked yet, then heartbeats, and last those
+without a route that were asked in vain, at `put_off_per_s` at the most: a meta server takes only so
+many new subjects of one address, and a flood that has to wait must not use up what others need.
+
+What is known outlives every connection: while there is no meta server, routes stay as they were. On
+a new connection every subject is asked anew, because the meta server pushes only what it was asked
+for there: at once those without a route, the others one by one over `resubscribe_s`.
+
+Which answers are believed. A push is an answer that nobody asked for. On top of what QMQ's clients
+do, two kinds of answers are *doubtful* where something else is known: one whose timestamp is below
+that of the last one believed for the subject (another meta server, behind the first), and one that
+names no groups at all, unless it is a push (QMQ's meta server answers so when its database fails,
+and never pushes). They are believed only once they have been all there was for `doubt_s`; meanwhile
+the subject is asked again and again. A timestamp of -2 (the subject is refused for good) changes no
+route: one without is *barred* until the meta server says otherwise.
+
+`MetaSession` speaks in requests and answers; `MetaDialogue` in frames, for shells that have
+nothing better to number their requests with.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import Enum
+from heapq import heappop, heappush
+from typing import Final
+
+import msgspec
+
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.meta.requests import (
+    BrokerGroupInfo,
+    BrokerState,
+    ClientRegister,
+    ClientRegisterReply,
+    ClientType,
+    RegisterType,
+    decode_client_register_reply,
+    encode_client_register,
+)
+from delay_protocol.wire.frames import Frame, encode_request
+
+REFUSED_TIMESTAMP: Final = -2
+"""The timestamp of an answer that says nothing of groups: the subject is refused."""
+
+REASON_LENGTH_MAX: Final = 200
+"""Characters kept of the reason of a refusal."""
+
+_TICKS_PER_S: Final = 10
+"""Times to ask again are kept in slots of this width; asking up to 0.1 s late does no harm."""
+
+_STALE_ENTRIES_MIN: Final = 1024
+"""Entries of slots that may be out of date before any are thrown out."""
+
+_LOOKED_AT_MAX: Final = 2000
+"""Entries looked at in one call, so that no call takes long; 0.2 us each."""
+
+_ROUTES_SHARED_MAX: Final = 10_000
+"""Different routes of which subjects share one object; beyond it they are gathered anew."""
+
+_DOUBLINGS_MAX: Final = 32
+"""More would reach any ceiling anyway, and overflow one day."""
+
+_PRODUCER_STATES: Final = frozenset({BrokerState.RW, BrokerState.W})
+_CONSUMER_STATES: Final = frozenset({BrokerState.RW, BrokerState.R})
+
+Route = tuple[BrokerGroupInfo, ...]
+"""Groups that a client of the session's type may use, in the meta server's order."""
+
+
+class Standing(Enum):
+    """What is known of a subject's route."""
+
+    UNKNOWN = "unknown"
+    """No answer yet."""
+    REFUSED = "refused"
+    """The meta server refuses to route it, and never said otherwise; `reason()` may say why."""
+    NONE = "none"
+    """There is no group that it could use."""
+    ROUTED = "routed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaSessionConfig:
+    """How often, how many and how patiently. All times are seconds."""
+
+    heartbeat_s: float = 60.0
+    """Longest time between two questions for a subject; each time drawn between 80 % and all of
+    it, so that many clients do not ask in step. Changes come by push, long before."""
+
+    answer_timeout_s: float = 5.0
+    """A question not answered for so long is asked again, after a pause."""
+
+    retry_min_s: float = 0.5
+    """Pause before a subject is asked again whose question was refused or not answered, drawn
+    between half of it and all of it; it doubles with each failure."""
+
+    retry_max_s: float = 30.0
+    """The longest such pause."""
+
+    suspect_pause_s: float = 2.0
+    """Pause before a subject is asked again whose route is in doubt or suspected, drawn at each
+    time: when a group fails all its clients see it at once. It doubles, up to `retry_max_s`, as
+    long as the route stays what it was."""
+
+    resubscribe_s: float = 5.0
+    """Over so long the subjects with a route are asked anew on a new connection: a meta server that
+    comes back must not get all of them from everybody at once."""
+
+    doubt_s: float = 10.0
+    """How long an answer without groups, or one older than what is known, must have been all there
+    was before it is believed. 0 believes at once."""
+
+    unused_s: float = 600.0
+    """A subject that nobody wanted for so long may be forgotten."""
+
+    questions_max: int = 256
+    """Unanswered questions at a time."""
+
+    put_off_per_s: float = 100.0
+    """Questions a second for subjects without a route that were asked in vain before. A meta server
+    takes 250 new subjects a second of one address by default: the rest is for those that come."""
+
+    subjects_max: int = 200_000
+    """Subjects at a time, about 400 bytes of memory each; further ones are not taken."""
+
+    groups_max: int = 64
+    """Groups of one route; those beyond it are left out."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming the setting."""
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            is_zero_meant = setting.name in {"resubscribe_s", "doubt_s", "suspect_pause_s"}
+            # Not `value <= 0`: that lets a NaN through.
+            if not (value >= 0 if is_zero_meant else value > 0):
+                raise ValueError(f"{setting.name} must be positive, not {value!r}")
+        if self.retry_max_s < self.retry_min_s:
+            raise ValueError("retry_max_s must not be less than retry_min_s")
+
+
+@dataclass(slots=True)
+class MetaSessionCounts:
+    """What happened so far; numbers only grow."""
+
+    questions: int = 0
+    answers: int = 0
+    """Those that were asked for, refusals included."""
+    pushes: int = 0
+    refusals: int = 0
+    timeouts: int = 0
+    """Questions that were not answered in time."""
+    doubted: int = 0
+    """Answers and pushes that were not believed, or not yet."""
+    strays: int = 0
+    """Answers and pushes for nothing that we want."""
+    unreadable: int = 0
+    """Frames whose body could not be read (MetaDialogue)."""
+
+
+class _Use(msgspec.Struct, gc=False, eq=False):
+    """One subject. A Struct that the garbage collector does not look at: there are many."""
+
+    subject: str
+    wanted_at: float
+    route: Route | None = None
+    timestamp_ms: int = 0
+    """Of the answer that the route is from."""
+    tick: int = -1
+    """The slot in which it is to be asked next; in others it is out of date."""
+    connection: int = 0
+    """The connection on which it was asked last."""
+    asked_at: float = -math.inf
+    not_before: float = -math.inf
+    """The meta server wanted to be spared until then."""
+    doubt_since: float | None = None
+    is_suspected: bool = False
+    """Whether it is to be asked before its time."""
+    suspicions: int = 0
+    """How often it was, since its route changed."""
+    failures: int = 0
+    """Refusals and time-outs in a row."""
+    reason: str | None = None
+    """Of the last refusal; None when it was answered since."""
+    is_barred: bool = False
+    """Whether it has no route because it is refused for good."""
+    is_outstanding: bool = False
+    is_first: bool = False
+    """Whether it was put before the others that are urgent."""
+
+
+class MetaSession:
+    """What one client asks of a meta server for its subjects, and what it was told.
+
+    Invariants: a wanted subject of a connected session is outstanding, or in a slot, or among the
+    urgent, the beats or those put off, or still to come in the round of a new connection; at most
+    `questions_max` subjects are outstanding, and none without a connection.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_type: ClientType,
+        client_id: str,
+        app_code: str = "",
+        room: str = "",
+        config: MetaSessionConfig | None = None,
+        chance: random.Random,
+    ) -> None:
+        """Ask as a client of this type. Only `chance` draws pauses.
+
+        `client_id` is `host@@something`, `room` the logical room where that is known.
+        """
+        self.client_type = client_type
+        self.counts = MetaSessionCounts()
+        """What happened so far."""
+        self._client_id = client_id
+        self._app_code = app_code
+        self._room = room
+        self.config = config or MetaSessionConfig()
+        """How often, how many, how patiently."""
+        self._chance = chance
+        is_producer = client_type in {ClientType.PRODUCER, ClientType.DELAY_PRODUCER}
+        self._usable = _PRODUCER_STATES if is_producer else _CONSUMER_STATES
+        self._uses: dict[str, _Use] = {}
+        self._unknown: dict[str, _Use] = {}
+        """Those without an answer, in the order in which they were wanted."""
+        self._urgent: deque[_Use] = deque()
+        """Those that were not asked on this connection, and are to be asked at once."""
+        self._beats: deque[_Use] = deque()
+        """Those with a route whose heartbeat is due."""
+        self._put_off: deque[_Use] = deque()
+        """Those without a route whose pause is over."""
+        self._put_off_at = -math.inf
+        """When the next of them may be asked."""
+        self._slots: dict[int, list[_Use]] = {}
+        self._ticks: list[int] = []
+        """Heap of the keys of the slots."""
+        self._entries = 0
+        """In all slots, those that are out of date too."""
+        self._outstanding: dict[str, _Use] = {}
+        """Oldest question first."""
+        self._connection = 0
+        self._is_connected = False
+        self._round: list[_Use] = []
+        """Those that had a route when the connection began…"""
+        self._round_done = 0
+        """… how many of them had their turn…"""
+        self._round_since = 0.0
+        """… and when the connection began."""
+        self._unheard_since: float | None = None
+        self._shared: dict[Route, Route] = {}
+        self._to_walk: list[str] = []
+        """Subjects that forget_unused() has still to look at."""
+        self._to_sweep: list[int] = []
+        """Slots from which entries that are out of date have still to be thrown out."""
+
+    # What is wanted.
+
+    def __len__(self) -> int:
+        """How many subjects are wanted."""
+        return len(self._uses)
+
+    def want(self, subject: str, now: float, *, soon: bool = False) -> bool:
+        """Keep the route of a subject; call it at each use of the subject, it is cheap.
+
+        Returns False, and does nothing, if there are `subjects_max` others already. With `soon` a
+        subject that was not asked yet is asked before all others that were not.
+        """
+        use = self._uses.get(subject)
+        if use is not None:
+            use.wanted_at = now
+            if soon and use.route is None and use.connection != self._connection:
+                self._put_first(use)
+            return True
+        if len(self._uses) >= self.config.subjects_max:
+            return False
+        use = _Use(subject, now)
+        self._uses[subject] = self._unknown[subject] = use
+        if soon:
+            self._put_first(use)
+        elif self._is_connected:
+            self._urgent.append(use)
+        return True
+
+    def _put_first(self, use: _Use) -> None:
+        """Have a subject asked before the others that were not; it may be among these as well."""
+        if self._is_connected and not use.is_first:
+            use.is_first = True
+            self._urgent.appendleft(use)
+
+    def drop(self, subject: str) -> None:
+        """Forget a subject; nothing if it is not wanted."""
+        use = self._uses.pop(subject, None)
+        if use is not None:
+            self._unknown.pop(subject, None)
+            self._outstanding.pop(subject, None)
+            # Of its entries those in slots are out of date by this, others by not being wanted.
+            use.tick = -1
+
+    def forget_unused(self, now: float, *, at_most: int = 1000) -> list[str]:
+        """Drop what nobody wanted for `unused_s`, and return it.
+
+        Looks at `at_most` subjects, at others the next time: call it every now and then.
+        """
+        if not self._to_walk:
+            self._to_walk = list(self._uses)
+        since = now - self.config.unused_s
+        unused: list[str] = []
+        for _ in range(min(at_most, len(self._to_walk))):
+            use = self._uses.get(self._to_walk.pop())
+            if use is not None and use.wanted_at <= since:
+                unused.append(use.subject)
+        for subject in unused:
+            self.drop(subject)
+        return unused
+
+    # What is known.
+
+    def route(self, subject: str) -> Route | None:
+        """Return the groups of a subject; () if there are none; None if that is not known.
+
+        Also None for what is not wanted. Equal routes are one object as a rule.
+        """
+        use = self._uses.get(subject)
+        return None if use is None else use.route
+
+    def standing(self, subject: str) -> Standing:
+        """Return what is known of a subject's route, for those who want to say it."""
+        use = self._uses.get(subject)
+        if use is None:
+            return Standing.UNKNOWN
+        if use.route is None:
+            return Standing.UNKNOWN if use.reason is None else Standing.REFUSED
+        return Standing.ROUTED if use.route else Standing.NONE
+
+    def reason(self, subject: str) -> str:
+        """Return why the meta server refused a subject the last time; "" if it did not."""
+        use = self._uses.get(subject)
+        return "" if use is None or use.reason is None else use.reason
+
+    def is_barred(self, subject: str) -> bool:
+        """Whether a subject has no route because the meta server refuses it for good."""
+        use = self._uses.get(subject)
+        return use is not None and use.is_barred
+
+    def is_wanted(self, subject: str) -> bool:
+        """Whether the route of a subject is kept."""
+        return subject in self._uses
+
+    def is_asked(self, subject: str) -> bool:
+        """Whether a question for this subject waits for its answer."""
+        return subject in self._outstanding
+
+    # The connection.
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the shell said so."""
+        return self._is_connected
+
+    def connected(self, now: float) -> None:
+        """Note that there is a new connection to a meta server."""
+        if self._is_connected:
+            self.disconnected(now)
+        self._is_connected = True
+        self._connection += 1
+        self._urgent = deque(self._unknown.values())
+        self._put_off.clear()
+        self._round = list(self._uses.values())
+        self._round_done = 0
+        self._round_since = now
+
+    def disconnected(self, now: float) -> None:  # noqa: ARG002 (as connected())
+        """Note that there is none any more: what was asked will not be answered."""
+        self._is_connected = False
+        for use in self._outstanding.values():
+            use.is_outstanding = False
+        self._outstanding.clear()
+        for use in self._urgent:
+            use.is_first = False
+        self._urgent.clear()
+        self._beats.clear()
+        self._put_off.clear()
+        self._slots.clear()
+        self._ticks.clear()
+        self._entries = 0
+        self._round = []
+        self._unheard_since = None
+
+    def stalls_at(self) -> float:
+        """Return when to give up the connection unless anything is heard on it before.
+
+        That is `answer_timeout_s` after the first question since the last word; math.inf if there
+        was none. The shell closes the connection then, and tries another meta server.
+        """
+        if self._unheard_since is None:
+            return math.inf
+        return self._unheard_since + self.config.answer_timeout_s
+
+    # Asking.
+
+    def next_requests(self, now: float, at_most: int = 64) -> list[ClientRegister]:
+        """Return what is to be sent now, which counts as asked; nothing without a connection."""
+        self._time_out(now)
+        found: list[ClientRegister] = []
+        if not self._is_connected:
+            return found
+        for _ in range(_LOOKED_AT_MAX):
+            if len(found) >= at_most or len(self._outstanding) >= self.config.questions_max:
+                break
+            use = self._next_use(now)
+            if use is None:
+                break
+            if use.is_outstanding or self._uses.get(use.subject) is not use:
+                continue
+            # What was said on another connection says nothing about this one.
+            if now < use.not_before and use.connection == self._connection:
+                self._schedule(use, use.not_before)
+                continue
+            found.append(self._ask(use, now))
+        return found
+
+    def next_at(self) -> float:
+        """Return when next_requests() may have something again, math.inf if only after news."""
+        if not self._is_connected:
+            return math.inf
+        at = math.inf
+        if self._outstanding:
+            oldest = next(iter(self._outstanding.values()))
+            at = oldest.asked_at + self.config.answer_timeout_s
+        if len(self._outstanding) >= self.config.questions_max:
+            return at
+        if self._urgent or self._beats:
+            return -math.inf
+        if self._put_off:
+            at = min(at, self._put_off_at)
+        if self._ticks:
+            at = min(at, self._ticks[0] / _TICKS_PER_S)
+        if self._round_done < len(self._round):
+            at = min(at, self._round_at(self._round_done))
+        return at
+
+    def _next_use(self, now: float) -> _Use | None:
+        """Take out what is to be asked next; it may turn out that it is not to be asked."""
+        use = self._next_due(now)
+        if use is not None:
+            return use
+        if self._urgent:
+            use = self._urgent.popleft()
+            use.is_first = False
+            # One that somebody wanted soon may be there twice.
+            return _NOBODY if use.connection == self._connection else use
+        if self._beats:
+            use = self._beats.popleft()
+            return _NOBODY if use.tick >= 0 else use
+        if self._round_done < len(self._round) and now >= self._round_at(self._round_done):
+            return self._next_of_round()
+        if self._put_off and now >= self._put_off_at:
+            self._put_off_at = max(self._put_off_at, now - 1.0) + 1 / self.config.put_off_per_s
+            return self._put_off.popleft()
+        return None
+
+    def _next_due(self, now: float) -> _Use | None:
+        """Take out a subject whose time has come; only one in doubt is to be asked at once."""
+        while self._ticks and now >= self._ticks[0] / _TICKS_PER_S:
+            tick = self._ticks[0]
+            slot = self._slots[tick]
+            if not slot:
+                heappop(self._ticks)
+                del self._slots[tick]
+                continue
+            self._entries -= 1
+            use = slot.pop()
+            if use.tick == tick:
+                use.tick = -1
+                if use.is_suspected and use.route is not None:
+                    return use
+                (self._put_off if use.route is None else self._beats).append(use)
+            # Counts as looked at.
+            return _NOBODY
+        return None
+
+    def _next_of_round(self) -> _Use:
+        use = self._round[self._round_done]
+        self._round_done += 1
+        if self._round_done == len(self._round):
+            self._round, self._round_done = [], 0
+        # Those without a route were urgent.
+        is_done = use.connection == self._connection or use.subject in self._unknown
+        return _NOBODY if is_done else use
+
+    def _round_at(self, place: int) -> float:
+        return self._round_since + self.config.resubscribe_s * place / len(self._round)
+
+    def _ask(self, use: _Use, now: float) -> ClientRegister:
+        use.connection = self._connection
+        use.asked_at = now
+        use.tick = -1
+        use.is_suspected = False
+        use.is_outstanding = True
+        self._outstanding[use.subject] = use
+        self.counts.questions += 1
+        if self._unheard_since is None:
+            self._unheard_since = now
+        is_new = use.route is None
+        return ClientRegister(
+            subject=use.subject,
+            client_type=self.client_type,
+            client_id=self._client_id,
+            app_code=self._app_code,
+            register_type=RegisterType.ONLINE if is_new else RegisterType.HEARTBEAT,
+            ldc=self._room,
+        )
+
+    def _time_out(self, now: float) -> None:
+        """Give up questions that were not answered in time; they are asked again."""
+        late = now - self.config.answer_timeout_s
+        while self._outstanding:
+            subject, use = next(iter(self._outstanding.items()))
+            if use.asked_at > late:
+                break
+            del self._outstanding[subject]
+            use.is_outstanding = False
+            self.counts.timeouts += 1
+            self._pause(use, now)
+
+    # Answers.
+
+    def receive(self, reply: ClientRegisterReply, now: float) -> str | None:
+        """Take an answer or a push; return the subject if its route has changed by it."""
+        self._unheard_since = None
+        use = self._uses.get(reply.subject)
+        if use is None or reply.client_type != self.client_type or reply.consumer_group:
+            self.counts.strays += 1
+            return None
+        was_asked = self._answered(use)
+        self.counts.pushes += not was_asked
+        if reply.timestamp_ms == REFUSED_TIMESTAMP:
+            return self._bar(use, now, was_asked=was_asked)
+        groups = self._usable_groups(reply.groups)
+        before = use.route
+        is_news = before is None or _places(before) != _places(groups)
+        if (
+            is_news
+            and before is not None
+            and self._is_doubtful(use, reply, now, was_asked=was_asked)
+        ):
+            self.counts.doubted += 1
+            self._ask_again_soon(use, now)
+            return None
+        use.failures = 0
+        use.reason = None
+        use.is_barred = False
+        use.doubt_since = None
+        use.not_before = -math.inf
+        if was_asked:
+            self._schedule_heartbeat(use, now)
+        if is_news:
+            use.suspicions = 0
+            use.timestamp_ms = reply.timestamp_ms
+            self._unknown.pop(use.subject, None)
+        else:
+            use.timestamp_ms = max(use.timestamp_ms, reply.timestamp_ms)
+        use.route = self._share(groups)
+        return use.subject if is_news else None
+
+    def refused(self, subject: str, now: float, reason: str = "") -> None:
+        """Note that a question was answered with an error (51): it is asked again after a pause.
+
+        `reason` is the text that came with it.
+        """
+        self._unheard_since = None
+        use = self._uses.get(subject)
+        if use is None or not self._answered(use):
+            self.counts.strays += 1
+            return
+        self._note_refusal(use, reason or "the meta server cannot answer at present")
+        self._pause(use, now)
+
+    def heard(self) -> None:
+        """Note that the meta server sent something, so that the connection lives."""
+        self._unheard_since = None
+
+    def suspect(self, subject: str, now: float) -> None:
+        """Note that a group of a subject refused or failed: ask soon whether its route is right.
+
+        Asks ever less often while the answer stays the same, so it may be called for every failure.
+        """
+        use = self._uses.get(subject)
+        if use is not None and self._is_connected:
+            self._ask_again_soon(use, now)
+
+    def _answered(self, use: _Use) -> bool:
+        """Take a subject from the questions; return whether it was among them."""
+        if not use.is_outstanding:
+            return False
+        del self._outstanding[use.subject]
+        use.is_outstanding = False
+        self.counts.answers += 1
+        return True
+
+    def _is_doubtful(
+        self, use: _Use, reply: ClientRegisterReply, now: float, *, was_asked: bool
+    ) -> bool:
+        """Say whether news is not believed for now."""
+        # An answer that names groups, though none to be used, is no failure of a database; and
+        # nobody tells unasked that there is no group any more but a meta server that knows it.
+        if reply.timestamp_ms >= use.timestamp_ms and (reply.groups or not was_asked):
+            return False
+        if use.doubt_since is None:
+            use.doubt_since = now
+        return now < use.doubt_since + self.config.doubt_s
+
+    def _bar(self, use: _Use, now: float, *, was_asked: bool) -> str | None:
+        """Take it that a subject is refused for good; return it if that is news."""
+        self._note_refusal(use, "the meta server refuses the subject")
+        if use.route is not None:
+            if was_asked:
+                self._pause(use, now)
+            return None
+        if was_asked:
+            self._schedule_heartbeat(use, now)
+        if use.is_barred:
+            return None
+        use.is_barred = True
+        self._unknown.pop(use.subject, None)
+        return use.subject
+
+    def _note_refusal(self, use: _Use, reason: str) -> None:
+        self.counts.refusals += 1
+        use.reason = reason[:REASON_LENGTH_MAX]
+
+    def _usable_groups(self, groups: Iterable[BrokerGroupInfo]) -> Route:
+        usable = [g for g in groups if g.name and g.master and g.state in self._usable]
+        return tuple(usable[: self.config.groups_max])
+
+    def _share(self, route: Route) -> Route:
+        """Return an equal route that others have too."""
+        if len(self._shared) >= _ROUTES_SHARED_MAX:
+            self._shared.clear()
+        return self._shared.setdefault(route, route)
+
+    # Times.
+
+    def _schedule_heartbeat(self, use: _Use, now: float) -> None:
+        self._schedule(use, now + self.config.heartbeat_s * (0.8 + 0.2 * self._chance.random()))
+
+    def _pause(self, use: _Use, now: float) -> None:
+        """Ask again after a pause that grows with each failure."""
+        config = self.config
+        doublings = min(use.failures, _DOUBLINGS_MAX)
+        span_s = min(config.retry_max_s, config.retry_min_s * 2.0**doublings)
+        use.failures += 1
+        use.not_before = now + span_s * (0.5 + 0.5 * self._chance.random())
+        self._schedule(use, use.not_before)
+
+    def _ask_again_soon(self, use: _Use, now: float) -> None:
+        """Ask before the next heartbeat, unless that is to happen anyway."""
+        if use.is_outstanding or use.is_suspected or use.connection != self._connection:
+            return
+        config = self.config
+        doublings = min(use.suspicions, _DOUBLINGS_MAX)
+        span_s = min(
+            max(config.retry_max_s, config.suspect_pause_s), config.suspect_pause_s * 2.0**doublings
+        )
+        drawn = self._chance.random()
+        at = max(
+            now + config.suspect_pause_s * drawn,
+            use.asked_at + span_s * (0.5 + 0.5 * drawn),
+            use.not_before,
+        )
+        if use.tick < 0 or at < (use.tick - 1) / _TICKS_PER_S:
+            use.is_suspected = True
+            use.suspicions += 1
+            self._schedule(use, at)
+
+    def _schedule(self, use: _Use, at: float) -> None:
+        """Have a subject asked at a time, instead of when it was to be asked."""
+        if not self._is_connected:
+            return
+        tick = math.ceil(at * _TICKS_PER_S)
+        use.tick = tick
+        slot = self._slots.get(tick)
+        if slot is None:
+            slot = self._slots[tick] = []
+            heappush(self._ticks, tick)
+        slot.append(use)
+        self._entries += 1
+        if self._entries > 2 * len(self._uses) + _STALE_ENTRIES_MIN:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Throw the entries that are out of date out of one slot: they would fill the memory.
+
+        Called for each new entry as long as more than half are: so more go than come.
+        """
+        if not self._to_sweep:
+            self._to_sweep = list(self._slots)
+        tick = self._to_sweep.pop()
+        slot = self._slots.get(tick)
+        if slot:
+            self._entries -= len(slot)
+            slot[:] = [use for use in slot if use.tick == tick]
+            self._entries += len(slot)
+
+
+_NOBODY: Final = _Use("", 0.0)
+"""Stands for an entry that is out of date."""
+
+
+class MetaDialogue:
+    """The frames of a session, for a shell that only moves bytes.
+
+    Requests are numbered by their opaque, so that a refusal, which names no subject, is known to
+    belong to one.
+    """
+
+    def __init__(self, session: MetaSession) -> None:
+        self.session = session
+        """Whose frames these are."""
+        self._asked: dict[int, str] = {}
+        self._opaque = 0
+
+    def connected(self, now: float) -> None:
+        """Note that there is a new connection."""
+        self._asked.clear()
+        self.session.connected(now)
+
+    def disconnected(self, now: float) -> None:
+        """Note that there is none any more."""
+        self._asked.clear()
+        self.session.disconnected(now)
+
+    def outgoing(self, now: float, at_most: int = 64) -> bytes:
+        """Return the frames to be sent now, b"" if there are none."""
+        frames: list[bytes] = []
+        for request in self.session.next_requests(now, at_most):
+            # 0 is what pushes carry.
+            self._opaque = self._opaque % 0x7FFF_FFFF + 1
+            self._asked[self._opaque] = request.subject
+            frames.append(
+                encode_request(
+                    code=CommandCode.CLIENT_REGISTER,
+                    opaque=self._opaque,
+                    body=encode_client_register(request),
+                )
+            )
+        self._forget_given_up()
+        return b"".join(frames)
+
+    def take(self, frame: Frame, now: float) -> str | None:
+        """Take a frame; return the subject if its route has changed by it.
+
+        What cannot be read is counted and otherwise ignored; what it was to answer is asked again.
+        """
+        subject = self._asked.pop(frame.opaque, None)
+        if frame.code != ResponseCode.SUCCESS:
+            if subject is not None:
+                self.session.refused(subject, now, frame.body.decode(errors="replace"))
+            else:
+                self.session.heard()
+                self.session.counts.strays += 1
+            return None
+        try:
+            reply = decode_client_register_reply(frame.body)
+        except MalformedMetaError as error:
+            self.session.counts.unreadable += 1
+            if subject is not None:
+                self.session.refused(subject, now, f"an answer that cannot be read: {error}")
+            else:
+                self.session.heard()
+            return None
+        return self.session.receive(reply, now)
+
+    def _forget_given_up(self) -> None:
+        """Forget the numbers of questions that were given up, lest they gather."""
+        if len(self._asked) > 2 * self.session.config.questions_max:
+            self._asked = {
+                opaque: subject
+                for opaque, subject in self._asked.items()
+                if self.session.is_asked(subject)
+            }
+
+
+def _places(route: Route) -> list[tuple[str, str, BrokerState]]:
+    """Return what of a route matters to who uses it."""
+    return [(group.name, group.master, group.state) for group in route]

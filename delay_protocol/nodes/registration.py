@@ -1,0 +1,179 @@
+"""NODE_REGISTER (1010): a delay server says which data it is, and learns its role. Ours, not QMQ's.
+
+The body of the request is one msgpack map (NodeRegister); the answer is another, whose key `type`
+tells NodeRegistered from Refused. Keys that a reader does not know are skipped, so keys may be
+added.
+
+A group's record is what replication depends on: who is master of which epoch, and which disks hold
+every acknowledged message. It is changed by compare-and-set on (epoch, version) only, so what a
+node was told is true until it is told a higher pair.
+"""
+
+from enum import Enum
+from typing import Annotated, Final, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+
+NODE_BODY_BYTES_MAX: Final = 32 * 1024
+"""Bytes of a body: a larger one is refused unread. The largest record there can be has less."""
+NAME_LENGTH_MAX: Final = 255
+"""Characters of a name or an address."""
+REPLICAS_MAX: Final = 16
+"""Members that an in-sync set may have; three are the recommended group."""
+REASON_LENGTH_MAX: Final = 1000
+"""Characters of a refusal's reason."""
+
+T = TypeVar("T")
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+Address = Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
+"""host:port, or empty where there is none."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+COUNTED_MAX: Final = 2**62
+"""What a node may say of its starts and epochs, so that whoever counts on from there has room."""
+
+
+class NodeRole(Enum):
+    """What a node is in its group, as long as the record stays as it is."""
+
+    MASTER = "master"
+    """Accepts messages and sends them when they are due."""
+    SLAVE = "slave"
+    """Copies the master; accepts nothing."""
+    BACKUP = "backup"
+    """Copies a slave; is never a master."""
+
+
+class Phase(Enum):
+    """Whether a group has a master."""
+
+    ELECTING = "electing"
+    """The epoch was counted up; nobody accepts before it has a master."""
+    ACTIVE = "active"
+
+
+class Master(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The one node that may accept messages in an epoch, as the process it was when chosen."""
+
+    node_id: Name
+    incarnation: Count
+    """A restarted node is not the master any more, until the record says so anew."""
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is agreed of a delay group; changed by compare-and-set on (epoch, version) only."""
+
+    epoch: Count
+    """Counted up by every election, also of the same node."""
+    version: Count
+    """Counted up by every change, also by a refused one."""
+    master: Master | None
+    """None while electing."""
+    in_sync: Annotated[dict[Name, UUID], msgspec.Meta(max_length=REPLICAS_MAX)]
+    """Storage uuid by node id: the disks that hold every acknowledged message. A node with another
+    disk is another replica."""
+    min_isr: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
+    """The in-sync set never gets smaller than this; with fewer nothing is accepted."""
+    phase: Phase
+
+
+class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A delay server says who it is and what its disk holds."""
+
+    cluster: Name
+    group: Name
+    node_id: Name
+    log_uuid: UUID
+    """Of the group's logs, alike on all replicas. A node with another one is refused if it has
+    records."""
+    storage_uuid: UUID
+    """Of this data directory alone: a wiped disk is a new replica."""
+    incarnation: Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
+    """Number of this start of the node, fsynced before it speaks."""
+    boot_id: UUID
+    """Of this start alone, drawn at random: starts on two copies of one data directory have the
+    same incarnation."""
+    last_sequence: Count
+    """Of its log, durable; 0: it is empty."""
+    last_epoch: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] = 0
+    """The newest epoch in its log; 0: it is empty. A group that the meta server does not know, or
+    has forgotten, begins above it."""
+    address: Address
+    """host:port for producers."""
+    sync_address: Address
+    """host:port for replicas; empty while it serves none."""
+    http_address: Address
+    """host:port for people and metrics; empty if it has none."""
+    version: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
+    """Of delaywheel."""
+    told_in_sync: Annotated[dict[Name, UUID], msgspec.Meta(max_length=REPLICAS_MAX)] = {}
+    """The in-sync set of the newest record that this start was told; empty: it was told none. A
+    meta server that has lost the record learns by it whom to wait for."""
+
+
+class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"):
+    """The node belongs to its group, in this role."""
+
+    role: NodeRole
+    record: GroupRecord
+    lease_ms: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    """ms from the sending of the request in which the role holds without another answer."""
+    is_retired: bool = False
+    """Whether an operator took the group out of service: it accepts no more messages, for good, and
+    goes on delivering what it has."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):
+    """The node does not belong here; it must not serve."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
+    """For people: what is wrong, and what would mend it."""
+
+
+_REGISTER_DECODER = msgspec.msgpack.Decoder(NodeRegister)
+_REPLY_DECODER: msgspec.msgpack.Decoder[NodeRegistered | Refused] = msgspec.msgpack.Decoder(
+    NodeRegistered | Refused
+)
+
+
+def encode_node_register(request: NodeRegister) -> bytes:
+    """Return the body of a NODE_REGISTER; raise LocalProtocolError for what does not fit."""
+    return _encode(_REGISTER_DECODER, request)
+
+
+def decode_node_register(body: bytes) -> NodeRegister:
+    """Return what a NODE_REGISTER says; raise MalformedMetaError."""
+    return _decode(_REGISTER_DECODER, body)
+
+
+def encode_node_reply(reply: NodeRegistered | Refused) -> bytes:
+    """Return the body of an answer to NODE_REGISTER; raise LocalProtocolError."""
+    return _encode(_REPLY_DECODER, reply)
+
+
+def decode_node_reply(body: bytes) -> NodeRegistered | Refused:
+    """Return what an answer to NODE_REGISTER says; raise MalformedMetaError."""
+    return _decode(_REPLY_DECODER, body)
+
+
+def _encode(decoder: msgspec.msgpack.Decoder[T], said: T) -> bytes:
+    try:
+        body = msgspec.msgpack.encode(said)
+        # Reading it back is what finds a name that is too long, or a count below zero.
+        _decode(decoder, body)
+    except (MalformedMetaError, UnicodeEncodeError, OverflowError) as error:
+        raise LocalProtocolError(f"{said} is not encodable: {error}") from error
+    return body
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
+    if len(body) > NODE_BODY_BYTES_MAX:
+        raise MalformedMetaError(f"a body of {len(body)} bytes, at most {NODE_BODY_BYTES_MAX}")
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # The last of keys that would be skipped, but are nested too deeply for that.
+        raise MalformedMetaError(str(error)) from error

@@ -1,0 +1,10 @@
+"""From a request to its answer.
+
+    admission     checks the items of a request
+    commits       append, fsync, then file
+    disk_budget   free disk that accepted messages need
+    ingest        holds, admits and answers requests
+    intake        accepted items until their commit
+
+Imported by dead, settings and the server.
+"""

@@ -1,0 +1,440 @@
+"""Admission: which items of a SEND_MESSAGE are accepted, and the code each refused one gets.
+
+    what is wrong with an item                                  item code
+    its CRC                                                     6 STORE_ERROR: is sent again
+    too large, malformed, beyond the horizon, one too many,     5 BLOCK: is not sent again
+    a flag of unknown meaning
+    subject illegal or not allowed                              3 SUBJECT_NOT_ASSIGNED
+    subject seen for the first time, and too many of these are  6 STORE_ERROR: is sent again
+
+The CRC is looked at first, since nothing in an item with a wrong CRC can be believed. Neighbours of
+a refused item go on. An item whose delay bit is clear is due now; a due time in the past stays as
+it was asked for.
+
+What one request can cost is bounded by its items, tags and attributes, whatever its bytes: one with
+more than twice the items allowed is refused as a whole, before it is read to its end, and where its
+large items have more attributes in all than are looked at, the last of them are to be sent again.
+
+Nearly all requests are flawless, so a request is first examined as a whole, by a few operations on
+the columns of its scan. Only when one of them finds a flaw are its items looked at one by one.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.basics.errors import IndivisibleBodyError
+from delay_protocol.basics.strings import STR_SIZE_MAX
+from delay_protocol.basics.subjects import SENT_SUBJECT_BYTES_MAX, subject_fault, subject_size_fault
+from delay_protocol.messages.items import (
+    ATTRIBUTES_MAX,
+    FLAG_DELAY,
+    FLAG_LOW_RELIABILITY,
+    FLAG_TAGS,
+    FLAGS_KNOWN,
+    ITEM_SIZE_MIN,
+    TAGS_MAX,
+    ItemScan,
+    scan_items,
+    tags_are_text,
+    walk_attributes,
+)
+from delay_server.accepting.intake import BATCH_BYTES_MAX, ITEM_OVERHEAD_MAX, Intake
+
+DAY_MS: Final = 24 * 60 * 60 * 1000
+
+_CREATE_MS_AT: Final = 9
+"""Where an item's creation time begins."""
+
+_NEGATIVE: Final = 0x80
+"""A time whose first byte is this or more is negative."""
+
+_PLAIN: Final = {FLAG_DELAY}
+"""The flags of a request that has delayed items without tags only: nearly every one."""
+
+_UNTAGGED: Final = {FLAG_DELAY, FLAG_DELAY | FLAG_LOW_RELIABILITY}
+_DELAYED: Final = _UNTAGGED | {flag | FLAG_TAGS for flag in _UNTAGGED}
+"""Every flag that a delayed item may have."""
+
+_WALKED_MAX: Final = 16 * ATTRIBUTES_MAX
+"""After so many attributes of one request no further map is looked at: they take about 20 ms."""
+
+_SUBJECTS_REMEMBERED: Final = 16_384
+"""How many subjects' verdicts are kept; when there are more, all are forgotten and found again."""
+
+_URGENCY: Final = (
+    ItemCode.BLOCK,
+    ItemCode.SUBJECT_NOT_ASSIGNED,
+    ItemCode.STORE_ERROR,
+)
+"""Of one message id refused more than once, the last of these codes is answered: the one that makes
+a producer try again, since another try may save one of the items."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionLimits:
+    """What one item, and one request, may be. A node may choose its own and change them."""
+
+    horizon_ms: int = 730 * DAY_MS
+    """An item due later than this from now is refused (code 5)."""
+
+    item_bytes_max: int = 1024 * 1024
+    """An item with more bytes, its CRC and header included, is refused (code 5)."""
+
+    id_bytes_max: int = 255
+    """An item with a longer message id is refused (code 5)."""
+
+    request_items_max: int = 2048
+    """Items of one request beyond this many are refused (code 5); a request of more than twice as
+    many is refused as a whole. A request of so many takes the loop about 3 ms, and 10 ms if all
+    are refused."""
+
+    attribute_bytes_max: int = STR_SIZE_MAX
+    """An item with an attribute value longer than this is refused (code 5); Java consumers cannot
+    read values beyond 32,767 bytes."""
+
+    attributes_max: int = ATTRIBUTES_MAX
+    """An item with more attributes than this is refused (code 5): each is looked at in a map large
+    enough to have so many. An item of so many takes the loop about 1 ms."""
+
+    def __post_init__(self) -> None:
+        if self.horizon_ms <= 0:
+            raise ValueError("admission.horizon_ms must be positive")
+        if not 1 <= self.id_bytes_max <= STR_SIZE_MAX:
+            raise ValueError(f"admission.id_bytes_max must be 1 to {STR_SIZE_MAX}")
+        if self.request_items_max < 1:
+            raise ValueError("admission.request_items_max must be positive")
+        if not 0 <= self.attribute_bytes_max <= 2 * STR_SIZE_MAX + 1:
+            raise ValueError("admission.attribute_bytes_max must be 0 to 65535")
+        if self.attributes_max < 1:
+            raise ValueError("admission.attributes_max must be positive")
+        room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - SENT_SUBJECT_BYTES_MAX
+        if not ITEM_SIZE_MIN <= self.item_bytes_max <= room:
+            raise ValueError(f"admission.item_bytes_max must be {ITEM_SIZE_MIN} to {room}")
+
+
+class Failure(NamedTuple):
+    """An item that was refused, as encode_send_reply() takes it."""
+
+    message_id: bytes
+    """As it arrived, which may be empty or no UTF-8."""
+    code: ItemCode
+    remark: str
+    """For people; says the limit where there is one."""
+
+
+class Admitted(NamedTuple):
+    """What became of one request."""
+
+    count_accepted: int
+    failures: list[Failure]
+    """One for each message id of which an item was refused, even if another one was accepted."""
+    count_refused: int = 0
+
+
+PutsOff = Callable[[bytes], str | None]
+"""Says why a legal subject has to come again later; None if it need not. That is not remembered."""
+
+
+def _puts_off_none(_subject: bytes) -> str | None:
+    return None
+
+
+def _divides(bodies: Sequence[bytes], starts: list[int]) -> bool:
+    """Say whether an item begins wherever a body does, so that none reaches into the next one."""
+    end = 0
+    for body in bodies[:-1]:
+        end += len(body)
+        place = bisect_left(starts, end)
+        if place == len(starts) or starts[place] != end:
+            return False
+    return True
+
+
+class Admission:
+    """Decides, item by item, what goes into the log.
+
+    `subject_refusal` says why a legal subject is not allowed here, or None if it is; its verdicts
+    are remembered until forget_subjects().
+    """
+
+    def __init__(
+        self,
+        limits: AdmissionLimits,
+        *,
+        subject_refusal: Callable[[bytes], str | None] = lambda _: None,
+    ) -> None:
+        self._limits = limits
+        self._subject_refusal = subject_refusal
+        self._puts_off: PutsOff = _puts_off_none
+        """Of the request at hand."""
+        self.scan_items_max = 2 * limits.request_items_max
+        """A request of more items is refused as a whole: nobody should scan further."""
+        self._walk_above = min(limits.attribute_bytes_max, STR_SIZE_MAX, 4 * limits.attributes_max)
+        """Attribute maps of at most this many bytes cannot hold a value that is too long, nor too
+        many attributes."""
+        self._walks_left = 0
+        """Attributes that may yet be looked at in the request at hand."""
+        self._subjects_accepted: set[bytes] = set()
+        self._subjects_refused: dict[bytes, str] = {}
+
+    def admit(
+        self,
+        body: bytes,
+        now_ms: int,
+        into: Intake,
+        *,
+        at_once_ms: int | None = None,
+        puts_off: PutsOff | None = None,
+    ) -> Admitted:
+        """Put the acceptable items of a request's body into the intake and list the others.
+
+        An item without a due time of its own is due at `at_once_ms`, or `now_ms` if not given.
+        `puts_off` is asked about subjects whose verdict is not remembered.
+
+        Raise IndivisibleBodyError, and take nothing, if the body cannot be divided into items, or
+        only into more than twice as many as a request may have.
+        """
+        self._puts_off = puts_off or _puts_off_none
+        scan = ItemScan()
+        scan_items(body, scan, items_max=self.scan_items_max)
+        count = len(scan.ids)
+        if not count:
+            return Admitted(0, [])
+        if not self._is_flawless(scan, body, now_ms):
+            at_once_ms = now_ms if at_once_ms is None else at_once_ms
+            return self._admit_one_by_one(scan, body, now_ms, into, at_once_ms)
+        into.add_request(
+            body,
+            starts=scan.starts,
+            sizes=scan.sizes,
+            due_ms=scan.due_ms,
+            id_hash=list(map(xxh3_64_intdigest, scan.ids)),
+            subjects=scan.subjects,
+        )
+        return Admitted(count, [])
+
+    def admit_together(
+        self,
+        bodies: Sequence[bytes],
+        now_ms: int,
+        into: Intake,
+        *,
+        puts_off: PutsOff | None = None,
+    ) -> bool:
+        """Put all items of several requests into the intake if every one is flawless.
+
+        Return False, and take nothing, if one is not, or looks as if it were not: then each request
+        is to be admitted by itself. Several small requests cost little more than one.
+        """
+        self._puts_off = puts_off or _puts_off_none
+        joined = b"".join(bodies)
+        scan = ItemScan()
+        try:
+            # One that has more would be found to have a flaw, all its work done.
+            scan_items(joined, scan, items_max=self._limits.request_items_max)
+        except IndivisibleBodyError:
+            return False
+        if not scan.ids or not _divides(bodies, scan.starts):
+            return False
+        if not self._is_flawless(scan, joined, now_ms):
+            return False
+        into.add_request(
+            joined,
+            starts=scan.starts,
+            sizes=scan.sizes,
+            due_ms=scan.due_ms,
+            id_hash=list(map(xxh3_64_intdigest, scan.ids)),
+            subjects=scan.subjects,
+        )
+        return True
+
+    def forget_subjects(self) -> None:
+        """Ask `subject_refusal` anew for every subject."""
+        self._subjects_accepted.clear()
+        self._subjects_refused.clear()
+
+    def _is_flawless(self, scan: ItemScan, body: bytes, now_ms: int) -> bool:
+        """Say whether all items are acceptable, and delayed; False may also mean "look closer".
+
+        This is what every request pays: each line is a pass in C over a column, or none.
+        """
+        limits = self._limits
+        flags = set(scan.flags)
+        # The first byte of each creation time; of the first item twice, so that one makes a tuple.
+        create_bytes = itemgetter(0, *scan.starts)(body[_CREATE_MS_AT:])
+        return (
+            False not in scan.crc_ok
+            and (
+                flags == _PLAIN
+                or flags <= _UNTAGGED
+                or (flags <= _DELAYED and _tags_fit(scan, body))
+            )
+            and min(scan.due_ms) >= 0
+            and max(scan.due_ms) <= now_ms + limits.horizon_ms
+            and max(create_bytes) < _NEGATIVE
+            and all(scan.ids)
+            and max(map(len, scan.ids)) <= limits.id_bytes_max
+            and b"".join(scan.ids).isascii()
+            and (len(body) <= limits.item_bytes_max or max(scan.sizes) <= limits.item_bytes_max)
+            and (len(body) <= self._walk_above or max(scan.body_sizes) <= self._walk_above)
+            and len(scan.ids) <= limits.request_items_max
+            and (
+                self._subjects_accepted.issuperset(scan.subjects)
+                or all(self._subject_flaw(name) is None for name in dict.fromkeys(scan.subjects))
+            )
+        )
+
+    def _admit_one_by_one(
+        self, scan: ItemScan, body: bytes, now_ms: int, into: Intake, at_once_ms: int
+    ) -> Admitted:
+        self._walks_left = _WALKED_MAX
+        failures: dict[bytes, Failure] = {}
+        accepted: list[int] = []
+        for index, message_id in enumerate(scan.ids):
+            flaw = self._flaw(scan, index, body, now_ms)
+            if flaw is None:
+                accepted.append(index)
+            elif message_id not in failures or _is_more_urgent(flaw[0], failures[message_id].code):
+                failures[message_id] = Failure(message_id, *flaw)
+        add = into.add_request if len(accepted) == len(scan) else into.add_items
+        add(
+            body,
+            starts=[scan.starts[index] for index in accepted],
+            sizes=[scan.sizes[index] for index in accepted],
+            due_ms=[
+                scan.due_ms[index] if scan.flags[index] & FLAG_DELAY else at_once_ms
+                for index in accepted
+            ],
+            id_hash=[xxh3_64_intdigest(scan.ids[index]) for index in accepted],
+            subjects=[scan.subjects[index] for index in accepted],
+        )
+        return Admitted(len(accepted), list(failures.values()), len(scan) - len(accepted))
+
+    def _flaw(
+        self, scan: ItemScan, index: int, body: bytes, now_ms: int
+    ) -> tuple[ItemCode, str] | None:
+        """Say why an item is refused, or None if it is not."""
+        limits = self._limits
+        if not scan.crc_ok[index]:
+            return ItemCode.STORE_ERROR, "crc does not match the item"
+        if index >= limits.request_items_max:
+            return _blocked(f"more than {limits.request_items_max} items in a request")
+        if scan.sizes[index] > limits.item_bytes_max:
+            return _blocked(f"item of {scan.sizes[index]} bytes, limit {limits.item_bytes_max}")
+        return (
+            self._id_flaw(scan.ids[index])
+            or self._subject_flaw(scan.subjects[index])
+            or _flag_flaw(scan.flags[index])
+            or self._time_flaw(scan, index, body, now_ms)
+            or self._content_flaw(scan, index, body)
+        )
+
+    def _id_flaw(self, message_id: bytes) -> tuple[ItemCode, str] | None:
+        if not message_id:
+            return _blocked("malformed: the message id is empty")
+        if len(message_id) > self._limits.id_bytes_max:
+            limit = self._limits.id_bytes_max
+            return _blocked(f"message id of {len(message_id)} bytes, limit {limit}")
+        try:
+            message_id.decode()
+        except UnicodeDecodeError:
+            return _blocked("malformed: the message id is not UTF-8")
+        return None
+
+    def _time_flaw(
+        self, scan: ItemScan, index: int, body: bytes, now_ms: int
+    ) -> tuple[ItemCode, str] | None:
+        due_ms = scan.due_ms[index]
+        if due_ms < 0 or body[scan.starts[index] + _CREATE_MS_AT] >= _NEGATIVE:
+            return _blocked("malformed: a time is negative")
+        horizon_ms = self._limits.horizon_ms
+        if scan.flags[index] & FLAG_DELAY and due_ms > now_ms + horizon_ms:
+            return _blocked(
+                f"due in {(due_ms - now_ms) / DAY_MS:.1f} days, limit {horizon_ms / DAY_MS:.1f}"
+            )
+        return None
+
+    def _content_flaw(self, scan: ItemScan, index: int, body: bytes) -> tuple[ItemCode, str] | None:
+        if scan.tag_counts[index] > TAGS_MAX:
+            return _blocked(f"{scan.tag_counts[index]} tags, limit {TAGS_MAX}")
+        if scan.tag_counts[index] and not tags_are_text(_tags_of(scan, index, body)):
+            return _blocked("malformed: a tag is not UTF-8")
+        end = scan.starts[index] + scan.sizes[index]
+        body_size = scan.body_sizes[index]
+        if body_size <= self._walk_above:
+            return None
+        if self._walks_left <= 0:
+            # The next try finds those refused gone from the request.
+            return ItemCode.STORE_ERROR, f"more than {_WALKED_MAX} attributes in large items"
+        walked, fault = walk_attributes(
+            memoryview(body)[end - body_size : end],
+            value_size_max=self._limits.attribute_bytes_max,
+            count_max=self._limits.attributes_max,
+        )
+        self._walks_left -= walked
+        return None if fault is None else _blocked(fault)
+
+    def _subject_flaw(self, subject: bytes) -> tuple[ItemCode, str] | None:
+        """Say why messages of a subject are refused, or None; remembers the verdict."""
+        if subject in self._subjects_accepted:
+            return None
+        too_long = subject_size_fault(subject)
+        if too_long is not None:
+            return _blocked(too_long)
+        refusal = self._subjects_refused.get(subject)
+        if refusal is None:
+            refusal = self._judge(subject)
+        if refusal is not None:
+            return ItemCode.SUBJECT_NOT_ASSIGNED, refusal
+        put_off = self._puts_off(subject)
+        if put_off is not None:
+            return ItemCode.STORE_ERROR, put_off
+        self._subjects_accepted.add(subject)
+        return None
+
+    def _judge(self, subject: bytes) -> str | None:
+        if len(self._subjects_accepted) + len(self._subjects_refused) >= _SUBJECTS_REMEMBERED:
+            self.forget_subjects()
+        fault = subject_fault(subject)
+        fault = self._subject_refusal(subject) if fault is None else f"illegal subject: {fault}"
+        if fault is None:
+            return None
+        refusal = self._subjects_refused[subject] = f"message rejected: {fault}"
+        return refusal
+
+
+def _tags_of(scan: ItemScan, index: int, body: bytes) -> bytes:
+    """Return the bytes of an item's tags, from their count on; to be called for tagged items."""
+    start = scan.starts[index]
+    head_size = ITEM_SIZE_MIN - 4 + len(scan.subjects[index]) + len(scan.ids[index])
+    end = start + scan.sizes[index] - scan.body_sizes[index] - 4
+    return body[start + head_size : end]
+
+
+def _tags_fit(scan: ItemScan, body: bytes) -> bool:
+    """Say whether no item has too many tags and all are ASCII; False may mean "look closer"."""
+    return max(scan.tag_counts) <= TAGS_MAX and all(
+        _tags_of(scan, index, body).isascii()
+        for index, count in enumerate(scan.tag_counts)
+        if count
+    )
+
+
+def _flag_flaw(flag: int) -> tuple[ItemCode, str] | None:
+    if flag & ~FLAGS_KNOWN:
+        return _blocked(f"malformed: flag {flag:#04x}, known are the bits of {FLAGS_KNOWN:#04x}")
+    return None
+
+
+def _blocked(remark: str) -> tuple[ItemCode, str]:
+    return ItemCode.BLOCK, remark
+
+
+def _is_more_urgent(code: ItemCode, than: ItemCode) -> bool:
+    return _URGENCY.index(code) > _URGENCY.index(than)

@@ -1,0 +1,84 @@
+"""How much free disk may still be given away, and when messages are refused for want of it.
+
+    free disk  =  floor  +  owed  +  available
+
+The *floor* is a setting. *Owed* is what is still to be written for messages that were accepted
+(storage/schedule/provision.py). Only what is *available* may be given to new ones: each commit asks
+before it writes, so the server never goes below the floor by its own doing, however fast messages
+come and however far filing is behind. Once messages are refused they are so until an eighth of the
+floor is available, and room for the commit that was refused: so that it does not flap.
+"""
+
+from collections.abc import Callable
+
+from storage.disk.disk import Disk
+from storage.disk.errors import StorageFullError
+from storage.schedule.provision import Provision
+
+_CLEAR_SHARE = 1 / 8
+"""Of the floor: so much has to be available before messages are taken again."""
+
+
+class DiskBudget:
+    """Looks at the disk, and says whether there is room for more.
+
+    `look` and `require` block, and may run in different threads: each reads first what is owed and
+    then what is free, so that what is written in between counts twice and not never.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        provision: Provision,
+        floor_bytes: Callable[[int], int],
+        owed_bytes: Callable[[], int],
+    ) -> None:
+        """Take over a disk; floor_bytes: of a file system of so many bytes."""
+        self._disk = disk
+        self._provision = provision
+        self._floor_bytes = floor_bytes
+        self._owed_bytes = owed_bytes
+        self.refused_bytes = 0
+        """While messages are refused: what the largest commit would have taken."""
+        self.free = 0
+        """Bytes; this and the following as last looked at."""
+        self.total = 0
+        self.owed = 0
+        self.floor = 0
+        self.full = False
+        """Whether messages are refused."""
+
+    @property
+    def available(self) -> int:
+        """Bytes that may be given away; negative when the floor is reached into."""
+        return self.free - self.owed - self.floor
+
+    def look(self) -> None:
+        """See how the disk is now."""
+        self._measure()
+        wanted = max(int(self.floor * _CLEAR_SHARE), self.refused_bytes) if self.full else 0
+        self.full = self.available < wanted
+        if not self.full:
+            self.refused_bytes = 0
+
+    def require(self, rows: int, blob_bytes: int) -> None:
+        """Raise StorageFullError where there is no room for a commit of so many messages."""
+        self._measure()
+        provision = self._provision
+        # With them a file of each kind may begin that is not there yet: `filing` counts it.
+        needed = provision.appending(rows, blob_bytes) + provision.filing(rows, blob_bytes)
+        needed += provision.crossing_off(rows)
+        if self.full or self.available < needed:
+            self.refused_bytes = max(needed, self.refused_bytes)
+            self.full = True
+            raise StorageFullError(
+                f"{self.free} bytes are free: {self.owed} of them are needed for what was accepted "
+                f"before, and {self.floor} are to stay free"
+            )
+
+    def _measure(self) -> None:
+        owed = self._owed_bytes()
+        self.free, self.total = self._disk.free_bytes()
+        self.floor = self._floor_bytes(self.total)
+        self.owed = owed

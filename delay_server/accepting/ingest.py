@@ -1,0 +1,377 @@
+"""From frames to the message_log: admission, group commit, answers.
+
+Requests are admitted the moment they arrive, into an `Intake` of columns. While one commit is being
+written and fsynced the next intake gathers; one write and one fsync serve all of it, and all
+answers of a commit go to a connection in one piece. What cannot be taken now (the server starts,
+the log lags, the disk stalls) is held as it came, up to a time, and then answered 51, since a QMQ
+client that gets a quick refusal burns its retries at once.
+"""
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+
+import trio
+
+from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
+from delay_protocol.basics.errors import IndivisibleBodyError
+from delay_protocol.messages.items import ItemScan, scan_items
+from delay_protocol.messages.send_message import encode_send_reply
+from delay_protocol.wire.frames import Frame, encode_response
+from delay_server.accepting.admission import Admission, Failure, PutsOff
+from delay_server.accepting.intake import Intake
+from delay_transport.connections.connection import CloseReason, Connection
+from delay_transport.seams.outbox import Wakeup
+from delay_transport.seams.runtime import Clock
+
+_TOGETHER_BYTES_MAX = 256 * 1024
+"""Requests with more bytes than this in one receive gain nothing from being looked at together."""
+
+DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
+RETIRED_REMARK = "BROKER_READ_ONLY: the group was retired"
+LEAVING_REMARK = "BROKER_READ_ONLY: the node is about to be stopped"
+
+_WHY_LENGTH_MAX = 500
+"""Letters of the reason that goes with code 51."""
+
+
+class IngestState(Enum):
+    """What happens to a request that arrives."""
+
+    HOLDING = "holding"
+    """It waits: the server starts or stops, or is not the master of its group."""
+    SERVING = "serving"
+    """It is admitted."""
+    FENCED = "fenced"
+    """It waits in vain: another node may have taken over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestLimits:
+    """Bounds of what waits before the message_log."""
+
+    hold_ms: int = 4000
+    """How long a request that cannot be taken now is held before it is answered 51. QMQ clients
+    give up after 5 s."""
+
+    intake_bytes_max: int = 16 * 1024 * 1024
+    """Bytes of items gathered for the next commit; requests beyond it are held."""
+
+    def __post_init__(self) -> None:
+        """Refuse nonsense."""
+        if self.hold_ms < 0 or self.intake_bytes_max < 1:
+            raise ValueError("hold_ms must not be negative, intake_bytes_max at least 1")
+
+
+@dataclass(slots=True)
+class IngestCounts:
+    """What became of requests and items since the start."""
+
+    requests: int = 0
+    accepted: int = 0
+    accepted_bytes: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """Items refused, by the name of their item code."""
+    indivisible: int = 0
+    unknown_commands: int = 0
+    expired: int = 0
+    """Requests held in vain."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request whose accepted items are in an intake."""
+
+    connection: Connection
+    frame: Frame
+    failures: list[Failure]
+
+
+@dataclass(slots=True)
+class _Held:
+    until: float
+    connection: Connection
+    frame: Frame
+
+
+class Ingest:
+    """The handler of producers' connections, and the group commit behind it.
+
+    `commit` makes the items of an intake durable or raises StorageFullError (as `disk_full`); it is
+    given by the server, so that this module knows no log. `trusted_ms` is the time at which items
+    without a due time are due: the wall's, unless that has leapt and is not believed. `why_not`
+    says why the server does not take messages, for those who were held in vain; QMQ's producers do
+    not look at the text.
+    """
+
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        limits: IngestLimits,
+        clock: Clock,
+        trusted_ms: Callable[[], int],
+        commit: Callable[[Intake], Awaitable[bool]],
+        why_not: Callable[[], str],
+    ) -> None:
+        self._admission = admission
+        self.limits = limits
+        """The server lowers them when it knows how small the disk is."""
+        self._clock = clock
+        self._trusted_ms = trusted_ms
+        self._commit = commit
+        self._why_not = why_not
+        self._state = IngestState.HOLDING
+        self._intake = Intake()
+        self._waiting: list[_Waiting] = []
+        self._held: deque[_Held] = deque()
+        self._more = Wakeup()
+        self._aged = Wakeup()
+        self._committing = False
+        self._idle = trio.Event()
+        self.disk_full = False
+        """Set by the server: appends are refused with item code 4 while it is."""
+        self.retired = False
+        """Set by the server, likewise: clients are told of other groups."""
+        self.is_leaving = False
+        """The same, for a node whose clients were told to go elsewhere."""
+        self.hello = b""
+        """Set by the server when it knows who it is: what a HELLO is refused with, since whoever
+        says it takes this for a broker."""
+        self.puts_off: Callable[[Connection, bytes], str | None] | None = None
+        """Set by the server where first-seen subjects may have to come again later."""
+        self.counts = IngestCounts()
+
+    # -- FrameHandler ------------------------------------------------------------------------
+
+    def frames(self, connection: Connection, frames: list[Frame]) -> None:
+        """Take the requests of one receive."""
+        if len(frames) > 1 and self._admit_together(connection, frames):
+            return
+        for frame in frames:
+            if frame.code == CommandCode.HELLO:
+                connection.fault()
+                code = ResponseCode.BROKER_REJECT if self.hello else ResponseCode.BROKER_ERROR
+                connection.answer(frame, code, self.hello)
+            elif frame.code != CommandCode.SEND_MESSAGE:
+                self.counts.unknown_commands += 1
+                connection.fault()
+                connection.answer(frame, ResponseCode.UNKNOWN_CODE)
+            elif self._must_hold():
+                self._hold(connection, frame)
+            else:
+                self._admit(connection, frame)
+
+    def closed(self, connection: Connection, reason: CloseReason) -> None:
+        """Let held requests of the connection go when their time comes; nobody waits for them."""
+
+    def _puts_off_of(self, connection: Connection) -> PutsOff | None:
+        return None if self.puts_off is None else partial(self.puts_off, connection)
+
+    @property
+    def _refuses(self) -> bool:
+        """Whether every append is refused with item code 4."""
+        return self.disk_full or self.retired or self.is_leaving
+
+    def _admit_together(self, connection: Connection, frames: list[Frame]) -> bool:
+        """Admit all requests at once where nothing is wrong with any of them."""
+        if self._refuses or self._must_hold():
+            return False
+        if any(frame.code != CommandCode.SEND_MESSAGE for frame in frames):
+            return False
+        bodies = [frame.body for frame in frames]
+        size = sum(map(len, bodies))
+        if size > _TOGETHER_BYTES_MAX:
+            return False
+        now_ms = self._clock.now_ms()
+        puts_off = self._puts_off_of(connection)
+        if not self._admission.admit_together(bodies, now_ms, self._intake, puts_off=puts_off):
+            return False
+        self.counts.requests += len(frames)
+        connection.begin(len(frames), size)
+        self._waiting += [_Waiting(connection, frame, []) for frame in frames]
+        self._more.wake()
+        return True
+
+    def _must_hold(self) -> bool:
+        return (
+            self._state is not IngestState.SERVING
+            or bool(self._held)
+            or self._intake.blob_bytes >= self.limits.intake_bytes_max
+        )
+
+    def _hold(self, connection: Connection, frame: Frame) -> None:
+        connection.begin(1, len(frame.body))
+        until = trio.current_time() + self.limits.hold_ms / 1000
+        self._held.append(_Held(until, connection, frame))
+        self._aged.wake()
+
+    def _admit(self, connection: Connection, frame: Frame) -> None:
+        self.counts.requests += 1
+        if self._refuses:
+            self._refuse_all(connection, frame)
+            return
+        try:
+            # Due at once is due by the time that is trusted: a wall that leapt may be taken back.
+            admitted = self._admission.admit(
+                frame.body,
+                self._clock.now_ms(),
+                self._intake,
+                at_once_ms=self._trusted_ms(),
+                puts_off=self._puts_off_of(connection),
+            )
+        except IndivisibleBodyError as error:
+            self.counts.indivisible += 1
+            connection.fault()
+            connection.warn("request refused", reason=str(error))
+            connection.answer(frame, ResponseCode.BROKER_ERROR)
+            return
+        for _message_id, code, _remark in admitted.failures:
+            self.counts.refused[ItemCode(code).name] += 1
+        if admitted.count_refused:
+            connection.fault(admitted.count_refused)
+        if not admitted.count_accepted:
+            connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(admitted.failures))
+            return
+        connection.begin(1, len(frame.body))
+        self._waiting.append(_Waiting(connection, frame, admitted.failures))
+        self._more.wake()
+
+    def _refuse_all(self, connection: Connection, frame: Frame) -> None:
+        try:
+            scan = ItemScan()
+            scan_items(frame.body, scan, items_max=self._admission.scan_items_max)
+        except IndivisibleBodyError:
+            self.counts.indivisible += 1
+            connection.answer(frame, ResponseCode.BROKER_ERROR)
+            return
+        code = ItemCode.BROKER_READ_ONLY
+        self.counts.refused[code.name] += len(scan.ids)
+        remark = DISK_FULL_REMARK
+        if self.retired:
+            remark = RETIRED_REMARK
+        elif self.is_leaving:
+            remark = LEAVING_REMARK
+        failures = [(message_id, int(code), remark) for message_id in dict.fromkeys(scan.ids)]
+        connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(failures))
+
+    # -- group commit ------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Begin to admit, held requests first; once fenced never again."""
+        if self._state is not IngestState.FENCED:
+            self._state = IngestState.SERVING
+            self._admit_held()
+
+    def hold(self) -> None:
+        """Admit no more until `serve`; what was admitted is committed and answered."""
+        if self._state is not IngestState.FENCED:
+            self._state = IngestState.HOLDING
+
+    def fence(self) -> None:
+        """Admit and acknowledge nothing more, whatever has become durable meanwhile.
+
+        What was admitted and has no answer yet is answered 51: the producer sends it again.
+        """
+        self._state = IngestState.FENCED
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are admitted."""
+        return self._state is IngestState.SERVING
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was admitted is not answered yet."""
+        return bool(self._waiting or self._committing)
+
+    async def stop(self) -> None:
+        """Admit no more and wait until everything admitted is committed and answered."""
+        self.hold()
+        while self._waiting or self._committing:
+            self._idle = trio.Event()
+            self._more.wake()
+            await self._idle.wait()
+
+    async def run_commits(self) -> None:
+        """Commit intake after intake; ends only by an error of the log or cancellation."""
+        while True:
+            if not self._waiting:
+                self._idle.set()
+                await self._more.sleep()
+                continue
+            intake, self._intake = self._intake, Intake()
+            waiting, self._waiting = self._waiting, []
+            # What was held for lack of room is admitted while this is being written.
+            self._admit_held()
+            self._committing = True
+            kept = await self._commit(intake)
+            self._committing = False
+            if self._state is IngestState.FENCED:
+                self._answer_unknown(waiting)
+            elif kept:
+                self.counts.accepted += len(intake)
+                self.counts.accepted_bytes += intake.blob_bytes
+                self._answer(waiting)
+            else:
+                self._refuse_waiting(waiting)
+            self._admit_held()
+
+    def _answer(self, waiting: list[_Waiting]) -> None:
+        answers: dict[Connection, list[bytes]] = {}
+        sizes: Counter[Connection] = Counter()
+        success = int(ResponseCode.SUCCESS)
+        for one in waiting:
+            frame = one.frame
+            body = encode_send_reply(one.failures) if one.failures else b""
+            parts = answers.setdefault(one.connection, [])
+            sizes[one.connection] += len(frame.body)
+            # A one-way request gets none, but is counted as done.
+            parts.append(
+                b"" if frame.is_one_way else encode_response(frame, code=success, body=body)
+            )
+        for connection, parts in answers.items():
+            connection.reply(b"".join(parts))
+            connection.done(len(parts), sizes[connection])
+
+    def _answer_unknown(self, waiting: list[_Waiting]) -> None:
+        """Have what is perhaps kept sent again, here or elsewhere."""
+        for one in waiting:
+            one.connection.answer(one.frame, ResponseCode.BROKER_ERROR)
+            one.connection.done(1, len(one.frame.body))
+
+    def _refuse_waiting(self, waiting: list[_Waiting]) -> None:
+        for one in waiting:
+            self._refuse_all(one.connection, one.frame)
+            one.connection.done(1, len(one.frame.body))
+
+    def _admit_held(self) -> None:
+        if self._state is not IngestState.SERVING:
+            return
+        while self._held and self._intake.blob_bytes < self.limits.intake_bytes_max:
+            held = self._held.popleft()
+            if not held.connection.is_closed:
+                self._admit(held.connection, held.frame)
+            held.connection.done(1, len(held.frame.body))
+
+    async def run_expiry(self) -> None:
+        """Answer 51 to requests that were held too long."""
+        while True:
+            if not self._held:
+                await self._aged.sleep()
+                continue
+            head = self._held[0]
+            await trio.sleep_until(head.until)
+            if self._held and self._held[0] is head:
+                self._held.popleft()
+                self.counts.expired += 1
+                why = "" if self.is_serving else self._why_not()[:_WHY_LENGTH_MAX]
+                head.connection.answer(head.frame, ResponseCode.BROKER_ERROR, why.encode())
+                head.connection.done(1, len(head.frame.body))
+
+    @property
+    def held_requests(self) -> int:
+        """Requests that wait to be admitted."""
+        return len(self._held)

@@ -1,0 +1,130 @@
+"""What stands before every endpoint that shows messages or changes anything: one rule for the port.
+
+Who may ask is decided by `delay_transport/http/access.py` from the headers alone, before a body is
+read. Refusals have the form {"error": {"code": word, "message": sentence}}.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+import trio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from delay_protocol.nodes.controls import ControlsError
+from delay_server.admin.status import failing_checks
+from delay_transport.http.access import AccessError, Caller, Gate
+from delay_transport.http.server import problem
+from delay_transport.http.tokens import Role
+from storage.disk.errors import StorageError
+
+if TYPE_CHECKING:
+    from delay_server.server import DelayServer
+
+_BODY_S: Final = 5.0
+"""Seconds in which a body has to arrive."""
+
+Endpoint = Callable[[Request, Caller], Awaitable[Response]]
+
+
+class RequestError(Exception):
+    """A request that cannot be done as it is; `code` is HTTP's, `kind` a word for programs."""
+
+    def __init__(self, code: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+
+
+class Guard:
+    """Makes routes whose endpoints are called with a caller who may do that."""
+
+    def __init__(self, server: "DelayServer") -> None:
+        self._server = server
+        self._gate = Gate(
+            server.config.admin, server.tokens, own_address=server.config.http.address
+        )
+
+    def route(
+        self,
+        path: str,
+        endpoints: Mapping[str, Endpoint],
+        *,
+        needs_json: bool = True,
+        needs_wiring: bool = True,
+    ) -> Route:
+        """Return the route of a path, with an endpoint for each method.
+
+        needs_json: a POST is refused unless it says that its body is JSON; needs_wiring: all are
+        refused until the node has recovered.
+        """
+
+        async def answer(request: Request) -> Response:
+            # A HEAD is a GET whose body HTTP leaves out.
+            method = "GET" if request.method == "HEAD" else request.method
+            try:
+                caller = self._admit(request, is_change=method != "GET")
+                if needs_json and method == "POST":
+                    _check_media_type(request)
+                if needs_wiring and not self._server.is_wired:
+                    why = "; ".join(failing_checks(self._server))
+                    return problem(503, "starting", f"the node has not begun yet: {why}")
+                return await endpoints[method](request, caller)
+            except AccessError as error:
+                response = problem(error.code, error.kind, str(error))
+                if error.retry_after_s:
+                    response.headers["Retry-After"] = str(error.retry_after_s)
+                return response
+            except RequestError as error:
+                return problem(error.code, error.kind, str(error))
+            except ControlsError as error:
+                return problem(400, "bad-value", str(error))
+            except StorageError as error:
+                return problem(503, "store", f"the change could not be kept: {error}")
+
+        return Route(path, answer, methods=list(endpoints))
+
+    def _admit(self, request: Request, *, is_change: bool) -> Caller:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        reached = request.scope.get("server")
+        return self._gate.admit(
+            headers,
+            peer_of(request),
+            needed=Role.ADMIN if is_change else Role.READ,
+            is_change=is_change,
+            reached_at=reached[0] if reached else "",
+        )
+
+
+def _check_media_type(request: Request) -> None:
+    """Refuse what a page of another place may send without asking first: that is no JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(415, "media-type", "Content-Type must be application/json")
+
+
+def peer_of(request: Request) -> str:
+    """Return the address that asks, as far as it is known."""
+    return "" if request.client is None else request.client.host
+
+
+async def read_body(server: "DelayServer", request: Request) -> bytes:
+    """Return the body of a request; raise RequestError if it is too long, or too long in coming."""
+    most = server.config.admin.body_bytes_max
+    parts: list[bytes] = []
+    size = 0
+    try:
+        with trio.fail_after(_BODY_S):
+            async with aclosing(request.stream()) as stream:
+                async for part in stream:
+                    size += len(part)
+                    if size > most:
+                        raise RequestError(413, "too-long", f"a body has at most {most} bytes")
+                    parts.append(part)
+    except trio.TooSlowError as error:
+        raise RequestError(408, "slow", f"no body within {_BODY_S:g} s") from error
+    except ClientDisconnect as error:
+        raise RequestError(400, "gone", "the body was not finished") from error
+    return b"".join(parts)

@@ -1,0 +1,356 @@
+"""What an operator asks of a node over HTTP: pauses, limits, a planned stop, and why.
+
+GET    /controls                    all rules, and how it stands with the broker groups
+PUT    /controls/subjects/{rule}    set the rule of a subject, or of a prefix with a * at its end
+PATCH  /controls/subjects/{rule}    change some fields of it
+DELETE /controls/subjects/{rule}    remove it
+PUT, PATCH, DELETE /controls/groups/{name}    the same for a broker group
+GET    /controls/audit?limit=       who changed what, the newest first
+POST   /controls/follow             go by what the meta server tells, whatever that opens
+POST   /drain                       {"seconds": 30}: bring the node to rest before a planned stop
+GET    /drain                       how far that has come
+DELETE /drain                       take and send messages again
+GET    /explain?subject= | ?sequence= | ?id=    where messages are, and why they were not delivered
+
+Where there is a meta server the rules are changed there: here that is refused.
+
+A change may say on which version it is based (?version=); if that is not the present one it is
+answered 409. A change is answered when it is durable and holds. Who may ask: `guarding.py`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl, decode_rule
+from delay_server.admin.access import Endpoint, Guard, RequestError, peer_of, read_body
+from delay_server.admin.explain import (
+    Explained,
+    find,
+    lane_look,
+    reason_in_wheel,
+    reason_of_held,
+    surroundings,
+)
+from delay_server.admin.reasons import Reason, reason_of_lane
+from delay_server.admin.status import following_of
+from delay_server.controls.controls_store import AuditEntry
+from delay_transport.http.access import Caller
+from delay_transport.http.server import json_response
+from storage.readers.find_row import FindRow
+
+if TYPE_CHECKING:
+    from delay_server.server import DelayServer
+
+_AUDIT_MAX: Final = 1000
+_AUDIT_SHOWN: Final = 100
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class _DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    seconds: float = 30.0
+
+
+def admin_routes(server: "DelayServer", guard: Guard) -> list[Route]:
+    """Return the routes of one server's administration."""
+    admin = _Admin(server)
+    subjects: _Rules[SubjectControl] = _Rules(
+        server, SubjectControl, "subject", "rule", Controls.with_subject
+    )
+    groups: _Rules[GroupControl] = _Rules(
+        server, GroupControl, "group", "name", Controls.with_group
+    )
+    return [
+        guard.route("/controls", {"GET": admin.controls}),
+        guard.route("/controls/audit", {"GET": admin.audit}),
+        guard.route("/controls/follow", {"POST": admin.follow}),
+        guard.route("/controls/subjects/{rule:path}", subjects.endpoints),
+        guard.route("/controls/groups/{name:path}", groups.endpoints),
+        guard.route(
+            "/drain",
+            {"GET": admin.drain_report, "POST": admin.drain, "DELETE": admin.end_drain},
+        ),
+        guard.route("/explain", {"GET": admin.explain}),
+    ]
+
+
+def _number(request: Request, name: str, default: int | None, most: int) -> int | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= most):
+        raise RequestError(400, "bad-value", f"{name} must be a number up to {most}, not {text!a}")
+    return int(text)
+
+
+class _Rules(Generic[T]):
+    """PUT, PATCH and DELETE of the rules of one kind."""
+
+    def __init__(
+        self,
+        server: "DelayServer",
+        kind: type[T],
+        word: str,
+        parameter: str,
+        plan: Callable[[Controls, str, T | None], Controls],
+    ) -> None:
+        self._server = server
+        self._kind = kind
+        self._word = word
+        self._parameter = parameter
+        self._plan = plan
+        self.endpoints: dict[str, Endpoint] = {
+            "PUT": self._put,
+            "PATCH": self._patch,
+            "DELETE": self._delete,
+        }
+
+    def _of(self, controls: Controls, name: str) -> T | None:
+        rules: Any = controls.subjects if self._word == "subject" else controls.groups
+        found: T | None = rules.get(name)
+        return found
+
+    async def _put(self, request: Request, caller: Caller) -> Response:
+        rule = decode_rule(await read_body(self._server, request), self._kind)
+        return await self._change(request, caller, lambda _: rule)
+
+    async def _patch(self, request: Request, caller: Caller) -> Response:
+        fields = decode_rule(await read_body(self._server, request), dict[str, Any])
+
+        def patched(before: T | None) -> T | None:
+            known = before if before is not None else self._kind()
+            merged = msgspec.to_builtins(known) | fields
+            after = decode_rule(msgspec.json.encode(merged), self._kind)
+            # To take a limit away where there is none is no exception from anybody's pause.
+            return None if before is None and after == known and "paused" not in fields else after
+
+        return await self._change(request, caller, patched)
+
+    async def _delete(self, request: Request, caller: Caller) -> Response:
+        return await self._change(request, caller, lambda _: None)
+
+    async def _change(
+        self, request: Request, caller: Caller, change: Callable[[T | None], T | None]
+    ) -> Response:
+        name = str(request.path_params[self._parameter])
+        if self._server.config.has_meta:
+            raise RequestError(
+                409,
+                "meta",
+                "what this node sends is said at its meta server, for all nodes of the cluster: "
+                f"give --meta {self._server.config.meta.addresses.partition(',')[0].strip()} "
+                "instead of --server",
+            )
+        based_on = _number(request, "version", None, 2**62)
+        at_ms = self._server.runtime.clock.now_ms()
+
+        def plan(before: Controls) -> Controls:
+            if based_on is not None and based_on != before.version:
+                raise RequestError(
+                    409, "conflict", f"version {before.version} is the present one, not {based_on}"
+                )
+            rule = self._of(before, name)
+            if request.method == "DELETE" and rule is None:
+                raise RequestError(404, "not-found", f"there is no rule for {name!a}")
+            return self._plan(before, name, change(rule))
+
+        def entry(before: Controls, after: Controls) -> AuditEntry:
+            return AuditEntry(
+                at_ms=at_ms,
+                who=caller.name,
+                peer=peer_of(request),
+                action=f"{'remove' if request.method == 'DELETE' else 'set'} {self._word}",
+                target=name,
+                version=after.version,
+                before=msgspec.Raw(msgspec.json.encode(self._of(before, name))),
+                after=msgspec.Raw(msgspec.json.encode(self._of(after, name))),
+            )
+
+        after = await self._server.operator.change(plan, entry)
+        rule = self._of(after, name)
+        answer = {"version": after.version, self._word: name, "rule": rule}
+        if self._word == "group":
+            answer["is_known"] = any(name == group.name for group in self._server.sender.status())
+        return json_response(answer)
+
+
+class _Admin:
+    """The other endpoints."""
+
+    def __init__(self, server: "DelayServer") -> None:
+        self._server = server
+
+    async def controls(self, _request: Request, _caller: Caller) -> Response:
+        server = self._server
+        controls = server.operator.applied
+        states = {
+            group.name: {
+                "state": group.state.value,
+                "circuit": group.circuit.value,
+                "queued": group.queued,
+                "in_flight": group.in_flight,
+            }
+            for group in server.sender.status()
+        }
+        return json_response(
+            {
+                "version": controls.version,
+                "subjects": controls.subjects,
+                "groups": controls.groups,
+                "group_states": states,
+                "meta": following_of(server),
+            }
+        )
+
+    async def follow(self, request: Request, caller: Caller) -> Response:
+        following = self._server.following
+        if following is None:
+            raise RequestError(409, "no-meta", "this node has no meta server to go by")
+        if not await following.follow(who=caller.name, peer=peer_of(request)):
+            raise RequestError(
+                409, "not-told", "no meta server has told this node any controls since it started"
+            )
+        return json_response({"version": self._server.operator.applied.version})
+
+    async def audit(self, request: Request, _caller: Caller) -> Response:
+        count = _number(request, "limit", _AUDIT_SHOWN, _AUDIT_MAX)
+        assert count is not None
+        page = await self._server.operator.audit(count)
+        damages = [
+            {"path": one.path, "position": one.position, "bytes": one.size, "reason": one.reason}
+            for one in page.damages
+        ]
+        return json_response({"items": page.items, "damages": damages})
+
+    async def drain_report(self, _request: Request, _caller: Caller) -> Response:
+        return json_response(self._server.planned_stop.report())
+
+    async def drain(self, request: Request, caller: Caller) -> Response:
+        server = self._server
+        wanted = decode_rule(await read_body(server, request) or b"{}", _DrainRequest)
+        most = server.config.admin.drain_seconds_max
+        if not 0 <= wanted.seconds <= most:
+            raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
+        entry = self._noted(request, caller, "drain")
+        return json_response(await server.planned_stop.run(wanted.seconds, entry))
+
+    async def end_drain(self, request: Request, caller: Caller) -> Response:
+        await self._server.planned_stop.undo(self._noted(request, caller, "end drain"))
+        return json_response(self._server.planned_stop.report())
+
+    def _noted(self, request: Request, caller: Caller, action: str) -> AuditEntry:
+        return AuditEntry(
+            at_ms=self._server.runtime.clock.now_ms(),
+            who=caller.name,
+            peer=peer_of(request),
+            action=action,
+            target="node",
+        )
+
+    async def explain(self, request: Request, _caller: Caller) -> Response:
+        asked = [name for name in ("subject", "sequence", "id") if name in request.query_params]
+        if len(asked) != 1:
+            raise RequestError(400, "bad-value", "ask for one of subject, sequence and id")
+        if asked == ["subject"]:
+            return json_response(await self._explain_subject(request.query_params["subject"]))
+        server = self._server
+        sequence = _number(request, "sequence", None, 2**63 - 1)
+        message_id = None if sequence is not None else request.query_params["id"].encode()
+        messages, search = await find(server, sequence=sequence, message_id=message_id)
+        return json_response(
+            {
+                "messages": [_shown(message) for message in messages],
+                "rows_looked_at": search.examined,
+                "complete": search.is_complete,
+                "hint": "" if messages else self._hint(sequence, search),
+            }
+        )
+
+    def _hint(self, sequence: int | None, search: FindRow) -> str:
+        """Return what it means that nothing was found."""
+        log = self._server.store.message_log
+        if search.unreadable:
+            return f"{search.unreadable} places could not be read: run `delaywheel log verify`"
+        if not search.is_complete:
+            return "not all messages were looked at: raise admin.explain_rows_max"
+        if sequence is None:
+            return "no message with this id waits here, or was delivered lately"
+        if sequence >= log.next_sequence:
+            return (
+                f"no message was accepted under this sequence; the last is {log.next_sequence - 1}"
+            )
+        return "it was delivered, or is done with otherwise: its segment is sealed"
+
+    async def _explain_subject(self, name: str) -> dict[str, Any]:
+        server = self._server
+        subjects = server.store.schedule.subjects
+        subject = name.encode()
+        number = await server.filing.run(subjects.ids.get, subject)
+        gates, lanes = server.gates, server.lanes
+        pattern = gates.pattern_of(name)
+        damaged = server.undeliverable_by_subject[subject]
+        dead, are_all_dead_counted = await server.dead_letters.count_of_subject(subject)
+        reason = None
+        if gates.is_paused(name):
+            reason = Reason.PAUSED_SUBJECT
+        elif damaged:
+            reason = Reason.DAMAGED
+        elif number is not None and server.wheel.pending_of(number):
+            reason = reason_in_wheel(server, surroundings(server))
+        elif dead:
+            reason = Reason.DEAD
+        found: dict[str, Any] = {
+            "subject": name,
+            "rule": pattern,
+            "control": None if pattern is None else server.operator.applied.subjects[pattern],
+            "in_wheel": 0,
+            "held": 0,
+            "left_on_disk": 0,
+            "oldest_left_due_ms": None,
+            "lane": None,
+            "groups": [],
+            "damaged": damaged,
+            "dead": dead,
+            "dead_complete": are_all_dead_counted,
+            "reason": None if reason is None else reason.value,
+        }
+        if number is None:
+            return found
+        found |= {
+            "in_wheel": server.wheel.pending_of(number),
+            "held": lanes.held(number),
+            "left_on_disk": lanes.dropped_of(number),
+            "oldest_left_due_ms": lanes.oldest_of(number),
+        }
+        if lanes.is_known(number):
+            lane = lanes.lane_of(number)
+            kind, groups = lane_look(server, lane, number)
+            found |= {"lane": lane, "groups": groups}
+            # A subject keeps its lane for a while after the last of it has left.
+            if lanes.held(number) or lanes.is_parked(number):
+                reason = reason_of_lane(kind, groups, surroundings(server))
+                if reason is Reason.QUEUED:
+                    is_behind = lanes.is_parked(number)
+                    reason = Reason.BACKLOG if is_behind else reason_of_held(server, number)
+                found["reason"] = reason.value
+        return found
+
+
+def _shown(message: Explained) -> dict[str, Any]:
+    row, letter = message.row, message.letter
+    return {
+        "sequence": row.sequence,
+        "subject": row.subject.decode(errors="replace"),
+        "due_ms": row.due_ms,
+        "size": row.size,
+        "segment": row.segment,
+        "reason": "done" if message.reason is None else message.reason.value,
+        "group": message.group,
+        "dead_letter": letter is not None,
+        "of_sequence": None if letter is None else letter.old_sequence,
+    }

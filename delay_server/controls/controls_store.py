@@ -1,0 +1,316 @@
+"""What an operator has closed or narrowed on this node, kept durable, and who changed what.
+
+The file `controls` (storage/state/controls_file.py) has the document, JSON of `Controls`. A change
+counts when that is replaced, and is answered then: what was answered survives any crash. Where
+there is no file there never was a change.
+
+A file that cannot be read is refused, and the node does not start: nobody knows any more what was
+paused, and going on as if nothing were could flood the very broker that somebody protected. Whoever
+knows that nothing needs to be paused moves the file away. One that is gone though the audit tells
+of changes is told as damage; the node starts, and writes a document without rules.
+
+The audit (storage/state/audit_file.py) has a line of JSON for each change, written and fsynced
+before the change: who (the token's name), from where, when, what it was and what it is. What is
+done about dead letters has two: what is asked for, before it, and how many it was. The audit is
+bounded by files: the oldest goes. A line that a crash has cut off was of a change that nobody was
+told of. A damaged line is told as damage, stays where it is, and hides no other.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from delay_protocol.nodes.controls import Controls, ControlsError, decode_controls, encode_controls
+from storage.batch.batches import Damage
+from storage.disk.disk import Disk
+from storage.disk.errors import DamagedError, StorageFullError
+from storage.state.audit_file import (
+    AUDIT_DIRECTORY,
+    audit_lines,
+    audit_numbers,
+    audit_path,
+    encode_audit_line,
+    read_audit_file,
+    version_told,
+)
+from storage.state.controls_file import (
+    CONTROLS_PATH,
+    DOCUMENT_AT,
+    DRAINED_PATH,
+    mark_drained,
+    read_controls_document,
+    unmark_drained,
+    write_controls_document,
+)
+
+REMEDY: Final = (
+    f"restore {CONTROLS_PATH} from a backup, or move it away, start the node (nothing is paused or "
+    f"limited then) and set the rules anew: {AUDIT_DIRECTORY}/ has what they were. Where there is "
+    "a meta server they come again from there"
+)
+_GONE: Final = (
+    "the file is gone, but the audit tells of version {} of it: nothing is paused or limited any "
+    "more; set the rules anew"
+)
+_DAMAGES_MAX: Final = 100
+"""Damages that one look into the audit returns."""
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change, as the audit has it."""
+
+    at_ms: int
+    """Wall clock."""
+    who: str
+    """The token's name; `loopback` where none is needed."""
+    peer: str
+    """Where the request came from."""
+    action: str
+    """Such as `set subject`."""
+    target: str
+    """The subject, prefix or group; or which dead letters were meant."""
+    count: int | None = None
+    """How many dead letters were changed; None where none were meant, or before it was done."""
+    version: int = 0
+    """Of the controls after it, where they were changed."""
+    before: msgspec.Raw = msgspec.Raw(b"null")
+    """The rule that was, as JSON."""
+    after: msgspec.Raw = msgspec.Raw(b"null")
+    """The rule that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """A look into the audit. items: the newest first; damages: what could not be read, all over."""
+
+    items: list[AuditEntry]
+    damages: list[Damage]
+
+
+def read_controls(disk: Disk, log_uuid: UUID) -> Controls:
+    """Return what the data directory says; raise DamagedError, or UnsupportedFormatError."""
+    try:
+        document = read_controls_document(disk, log_uuid)
+    except DamagedError as error:
+        raise _damaged(error.position, error.reason) from error
+    if document is None:
+        return Controls()
+    try:
+        return decode_controls(document)
+    except ControlsError as error:
+        raise _damaged(DOCUMENT_AT, str(error)) from error
+
+
+def _damaged(position: int, reason: str) -> DamagedError:
+    reason = f"{reason}; what was paused or limited is not known: {REMEDY}"
+    return DamagedError(path=CONTROLS_PATH, position=position, reason=reason)
+
+
+def write_controls(disk: Disk, log_uuid: UUID, controls: Controls) -> None:
+    """Replace the controls; durable when this returns. StorageFullError, FatalDiskError."""
+    write_controls_document(disk, log_uuid, encode_controls(controls))
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the next line of a file belongs, and whether a newline is before it."""
+
+    position: int
+    begins_line: bool
+
+
+class Audit:
+    """The audit's files. All calls block, and are made one at a time."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        file_bytes_max: int,
+        files_max: int,
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        """`on_damage` hears of every place that cannot be read, at every look at it."""
+        self._disk = disk
+        self._file_bytes_max = file_bytes_max
+        self._files_max = files_max
+        self._on_damage = on_damage
+
+    def append(self, entry: AuditEntry) -> None:
+        """Make an entry durable. Raises StorageFullError or FatalDiskError."""
+        line = encode_audit_line(entry)
+        numbers = audit_numbers(self._disk)
+        number = numbers[-1] if numbers else 0
+        end = self._end_of(number) if number else None
+        if end is not None and end.position and end.position + len(line) > self._file_bytes_max:
+            self._cut(number, end.position)
+            end = None
+        if end is None:
+            number, end = number + 1, _End(0, begins_line=True)
+            self._begin(number)
+            self._forget_oldest([*numbers, number])
+        elif not end.position:
+            # Whoever made it may have died before its name was durable.
+            self._sync_names()
+        self._cut(number, end.position)
+        file = self._disk.open(audit_path(number))
+        try:
+            file.write_at(end.position, [b"" if end.begins_line else b"\n", line])
+            file.sync()
+        finally:
+            file.close()
+
+    def look(self, count: int) -> AuditPage:
+        """Return the latest entries, at most so many, and what could not be read."""
+        items: list[AuditEntry] = []
+        damages: list[Damage] = []
+        numbers = audit_numbers(self._disk)
+        for number in reversed(numbers):
+            found = self._entries_of(number, damages, is_last=number == numbers[-1])
+            items += reversed(found[-(count - len(items)) :] if len(items) < count else [])
+        for damage in damages:
+            self._on_damage(damage)
+        return AuditPage(items, damages[:_DAMAGES_MAX])
+
+    def _entries_of(self, number: int, damages: list[Damage], *, is_last: bool) -> list[AuditEntry]:
+        """Return the entries of a file; what is none is added to `damages`."""
+        path = audit_path(number)
+        found: list[AuditEntry] = []
+        try:
+            data = read_audit_file(self._disk, path)
+        except OSError as error:
+            damages.append(Damage(path, 0, 0, f"cannot be read: {error}"))
+            return found
+        for line in audit_lines(data):
+            fault = line.fault
+            if fault is None:
+                try:
+                    found.append(msgspec.json.decode(line.text, type=AuditEntry))
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    fault = str(error)
+            if fault is not None and not (is_last and line.is_tail):
+                damages.append(Damage(path, line.position, line.size, fault))
+        return found
+
+    def _begin(self, number: int) -> None:
+        self._disk.make_directory(AUDIT_DIRECTORY)
+        self._disk.open(audit_path(number), create=True).close()
+        self._sync_names()
+
+    def _cut(self, number: int, position: int) -> None:
+        """Remove what a crash has left of a line: what follows is not to be read as its end."""
+        file = self._disk.open(audit_path(number))
+        try:
+            if file.size() > position:
+                file.truncate(position)
+                file.sync()
+        finally:
+            file.close()
+
+    def _sync_names(self) -> None:
+        self._disk.sync_directory(AUDIT_DIRECTORY)
+        self._disk.sync_directory("")
+
+    def _forget_oldest(self, numbers: Sequence[int]) -> None:
+        for number in numbers[: -self._files_max]:
+            self._disk.unlink(audit_path(number))
+
+    def _end_of(self, number: int) -> _End | None:
+        """Return where the next line of a file belongs; None if the file cannot be read."""
+        try:
+            data = read_audit_file(self._disk, audit_path(number))
+        except OSError:
+            return None
+        end = 0
+        for line in audit_lines(data):
+            if line.fault is None or not line.is_tail:
+                end = line.position + line.size
+                end += data[end : end + 1] == b"\n"
+        return _End(end, begins_line=not end or data[end - 1 : end] == b"\n")
+
+
+class ControlsStore:
+    """The controls that hold at this node, its own or a meta server's, and the audit.
+
+    Its calls block; they are made one at a time.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        log_uuid: UUID,
+        audit: Audit,
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        """Read the controls; raise DamagedError, or UnsupportedFormatError.
+
+        `on_damage` hears of controls that are gone.
+        """
+        self._disk = disk
+        self._log_uuid = log_uuid
+        self.audit = audit
+        # Whoever put the file there may have died before its name was durable.
+        disk.sync_directory("")
+        self.controls = read_controls(disk, log_uuid)
+        """As they are durable."""
+        self.is_drained = disk.exists(DRAINED_PATH)
+        """Whether a start may find that the node is to be kept at rest before a planned stop."""
+        version = 0 if disk.exists(CONTROLS_PATH) else version_told(disk)
+        if version:
+            on_damage(Damage(CONTROLS_PATH, 0, 0, _GONE.format(version)))
+            with contextlib.suppress(StorageFullError):
+                # Told once: from now on they are as somebody was told that they are.
+                self._write(Controls(version=version + 1))
+
+    def change(
+        self,
+        plan: Callable[[Controls], Controls],
+        entry: Callable[[Controls, Controls], AuditEntry],
+    ) -> Controls:
+        """Make what `plan` makes of the controls durable, once `entry` of it is in the audit.
+
+        Raises what `plan` does, StorageFullError (nothing has changed then) or FatalDiskError.
+        """
+        before = self.controls
+        after = plan(before)
+        if (after.groups, after.subjects) == (before.groups, before.subjects):
+            return before
+        self.audit.append(entry(before, after))
+        self._write(after)
+        return after
+
+    def take(self, told: Controls, entry: AuditEntry) -> None:
+        """Make durable what a meta server has told, once `entry` of it is in the audit.
+
+        Raises StorageFullError (nothing has changed then) or FatalDiskError.
+        """
+        if told != self.controls:
+            self.audit.append(entry)
+            self._write(told)
+
+    def set_drained(self, entry: AuditEntry, *, drained: bool) -> None:
+        """Make durable whether the node is kept at rest, once `entry` of it is in the audit.
+
+        Raises StorageFullError (a start may find either then) or FatalDiskError.
+        """
+        self.audit.append(entry)
+        if drained:
+            # First: an orderly stop has to end it, also if nobody knows what came of the next line.
+            self.is_drained = True
+            mark_drained(self._disk)
+        else:
+            self.end_drain()
+
+    def end_drain(self) -> None:
+        """Have the next start take and send messages; durable then. Raises FatalDiskError."""
+        unmark_drained(self._disk)
+        self.is_drained = False
+
+    def _write(self, controls: Controls) -> None:
+        write_controls(self._disk, self._log_uuid, controls)
+        self.controls = controls

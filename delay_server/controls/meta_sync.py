@@ -1,0 +1,155 @@
+"""Going by the controls of the meta server: what is believed of what it tells, and what is kept.
+
+    what holds here                          what is told               what follows
+    version 7 of store A                     version 8 of store A       it is taken
+    version 7 of store A                     version 6 of store A       kept: that is older
+    version 7 of store A, or the node's own  any version of store B     taken if it opens nothing
+    version 7 of store A                     another version 7 of it    taken if it opens nothing
+    any rules but those of store B           version 0 of store B       kept: nobody has said any
+
+*Opens*: something that is paused here would not be, or would have a higher rate. So a meta server
+whose store was lost, or a first `--meta`, lets nothing flow that somebody has paused; until an
+operator has entered the same rules there, or has said at this node that it is to go by what it was
+told (`follow`). An older version of the same store is told by a store that was set back, or by a
+meta server that has not seen its neighbour's change yet.
+
+What is taken is durable first, then it holds, then the meta server learns that it does.
+"""
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import structlog
+import trio
+
+from delay_protocol.nodes.controls import Controls, opened_by
+from delay_protocol.nodes.controls_exchange import NodeControls, id_of
+from delay_protocol.nodes.registration import REASON_LENGTH_MAX
+from delay_server.controls.controls_store import AuditEntry, ControlsStore
+from delay_transport.seams.runtime import Clock
+from storage.disk.errors import StorageFullError
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_NAMED_MAX = 3
+"""Rules that a reason names."""
+_NAME_LENGTH_MAX = 100
+"""Characters of one that are shown."""
+
+
+def why_kept(present: Controls, told: Controls) -> str:
+    """Return why what holds is kept instead of what a meta server tells; empty if it is not."""
+    if present.store == told.store and told.version > present.version:
+        return ""
+    if present.store == told.store and told.version < present.version:
+        return (
+            f"version {present.version} of the same store holds here, and {told.version} is older: "
+            "if the store was set back, run `delaywheel controls --follow` at the node"
+        )
+    whose = "another store's" if isinstance(present.store, UUID) else "the node's own"
+    remedy = "enter them at the meta server, or run `delaywheel controls --follow` at the node"
+    if not told.version and (present.groups or present.subjects):
+        return f"{whose} rules hold here, since nobody has said any at the meta server: {remedy}"
+    opened = opened_by(present, told)
+    if not opened:
+        return ""
+    named = ", ".join(name[:_NAME_LENGTH_MAX] for name in opened[:_NAMED_MAX])
+    more = len(opened) - _NAMED_MAX
+    return (
+        f"{whose} rules hold here and are stricter, of {named}"
+        + (f" and {more} more" if more > 0 else "")
+        + f": {remedy}"
+    )
+
+
+class Following:
+    """What the meta server tells this node about controls, and what becomes of it."""
+
+    def __init__(
+        self,
+        store: ControlsStore,
+        *,
+        take: Callable[[Controls, AuditEntry], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        """`take` makes controls durable and has them hold; raises StorageFullError."""
+        self._store = store
+        self._take = take
+        self._clock = clock
+        self._changing = trio.Lock()
+        self._heard = trio.Event()
+        self.told: Controls | None = None
+        """What a meta server told last; None: nothing since the start."""
+        self.keeps = ""
+        """Why that does not hold; empty if it does."""
+        self.trouble = ""
+        """Why no meta server tells anything; empty if one does."""
+        self.taken = 0
+        """Documents that were taken."""
+
+    def question(self, *, is_first: bool) -> NodeControls:
+        """Return what to ask a meta server; `is_first`: on this connection, so of everything."""
+        return NodeControls(
+            has=id_of(self._store.controls),
+            told=None if is_first or self.told is None else id_of(self.told),
+            keeps=self.keeps,
+        )
+
+    async def until_heard(self) -> None:
+        """Wait until a meta server has told something, or that it will not."""
+        await self._heard.wait()
+
+    def failed(self, reason: str) -> None:
+        """Note that a meta server tells nothing about controls."""
+        if reason != self.trouble:
+            _log.warning("the meta server tells no controls; those of before hold", reason=reason)
+        self.trouble = reason
+        self._heard.set()
+
+    async def hear(self, told: Controls | None, peer: str) -> None:
+        """Take what a meta server tells, if it is to be believed; None: there is nothing new.
+
+        Raises StorageFullError; then what was told before counts as told last.
+        """
+        self.trouble = ""
+        if told is not None:
+            async with self._changing:
+                reason = why_kept(self._store.controls, told)[:REASON_LENGTH_MAX]
+                if not reason and told.version:
+                    await self._have(told, who="meta server", peer=peer)
+                elif reason and reason != self.keeps:
+                    _log.warning("controls of the meta server are not taken", reason=reason)
+                self.told, self.keeps = told, reason
+        self._heard.set()
+
+    async def follow(self, *, who: str, peer: str) -> bool:
+        """Go by what was told last whatever it opens; False: nothing was told since the start.
+
+        Raises StorageFullError.
+        """
+        async with self._changing:
+            if self.told is None:
+                return False
+            await self._have(self.told, who=who, peer=peer)
+            self.keeps = ""
+            return True
+
+    async def _have(self, told: Controls, *, who: str, peer: str) -> None:
+        before = self._store.controls
+        if told == before:
+            return
+        entry = AuditEntry(
+            at_ms=self._clock.now_ms(),
+            who=who,
+            peer=peer,
+            action="follow meta server",
+            target=f"store {told.store}",
+            version=told.version,
+        )
+        try:
+            await self._take(told, entry)
+        except StorageFullError as error:
+            _log.error("controls of the meta server could not be kept", reason=str(error))
+            raise
+        self.taken += 1
+        _log.info("controls of the meta server hold", version=told.version, before=before.version)

@@ -1,0 +1,94 @@
+"""Why a message was given up: the text that a DEAD record carries, and `dead show` shows.
+
+It is JSON, so that it can be read without this code; docs/formats/message_log.md has its fields.
+"""
+
+import msgspec
+
+from delay_protocol.basics.codes import ItemCode
+from sender.outcomes.dead import Refusal
+
+REASON_BYTES_MIN = 512
+"""Whatever the settings say, a reason may have so much."""
+
+_GROUP_LETTERS_MAX = 64
+_CODE_DIGITS_MAX = 10
+"""Of an i32."""
+
+
+class RefusalText(msgspec.Struct, frozen=True, array_like=True):
+    """One refusal: the broker group, its item code, and when, wall ms."""
+
+    group: str
+    code: int
+    at_ms: int
+
+
+class DeadReason(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a message that was given up.
+
+    code, group, last_ms: of the last refusal; first_ms: when it was first refused for good; tries:
+    how often it was sent, for whatever reason in vain; refused: how often for good; refusals: of
+    these the last ones, oldest first.
+    """
+
+    code: int
+    group: str
+    tries: int
+    refused: int
+    first_ms: int
+    last_ms: int
+    refusals: tuple[RefusalText, ...] = ()
+
+
+def encode_reason(last: Refusal, tries: int, *, bytes_max: int) -> bytes:
+    """Return the text for a message whose last refusal this was, of at most `bytes_max` bytes.
+
+    Where it would be longer the oldest refusals are left out.
+    """
+    refusals = last.all()
+    texts = [_text(one) for one in refusals]
+    while True:
+        reason = DeadReason(
+            code=last.code,
+            group=last.group[:_GROUP_LETTERS_MAX],
+            tries=tries,
+            refused=last.number,
+            first_ms=refusals[0].at_ms,
+            last_ms=last.at_ms,
+            refusals=tuple(texts),
+        )
+        encoded = msgspec.json.encode(reason)
+        if len(encoded) <= max(bytes_max, REASON_BYTES_MIN) or not texts:
+            return encoded
+        del texts[0]
+
+
+def _text(refusal: Refusal) -> RefusalText:
+    return RefusalText(refusal.group[:_GROUP_LETTERS_MAX], refusal.code, refusal.at_ms)
+
+
+def decode_reason(text: bytes) -> DeadReason | None:
+    """Return what a text says; None if it is not one of ours, as a newer version's may not be."""
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+_DECODER = msgspec.json.Decoder(DeadReason)
+
+
+def code_name(code: int) -> str:
+    """Return how an item code is called, in lower case; its number if it has no name."""
+    try:
+        return ItemCode(code).name.lower()
+    except ValueError:
+        return str(code)
+
+
+def code_of(name: str) -> int | None:
+    """Return the item code of a name or a number; None if it is neither."""
+    if name.isascii() and name.isdigit() and len(name) <= _CODE_DIGITS_MAX:
+        return int(name)
+    return next((int(code) for code in ItemCode if code.name.lower() == name.lower()), None)

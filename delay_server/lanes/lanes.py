@@ -1,0 +1,715 @@
+"""In which lane of the sender a subject's messages stand, and which of them wait on disk. Pure.
+
+A *lane* is a number; in the sender lanes take turns. Which one a subject has:
+
+    0                    that of all others, where every subject goes to any group
+    1 to lanes_max       its own, while more than a little of it is held for delivery
+    below base           those of gates (gates.py): what an operator has narrowed, and (base - 1)
+                         what comes back from disk of subjects that belong in lane 0
+    base + NO_ROUTE      while it has no route, or is paused: nothing leaves there
+    base + BARRED        while the meta server refuses it for good: dead letters are made of it
+    base + route         that of all others which go to the same broker groups (routes.py)
+
+If more is to be held of a lane than its share, the messages beyond it are dropped, and their
+subjects are *parked*: whatever is popped of them, or would enter the wheel, is dropped as well, and
+comes from disk again as fast as the lane leaves (draining.py). A subject without a route, or one
+that is paused, is parked whenever a message of it is due, and stays so until it may go. The share
+is half of what is free, as in the shared buffers of network switches: k lanes that wait leave
+2/(2+k) of the room free for all others. Lane 0 has no share: beside it there is nobody.
+
+What is parked is kept by number: a few bytes each, however many messages it has.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.batch.entries import Entries
+from storage.disk.sorting import each_once
+from storage.schedule.loading import NumberSet
+
+NO_ROUTE: Final = 0
+"""The route of subjects that have none or are paused; the lanes of gates are routes below it."""
+
+BARRED: Final = 1
+"""The route of subjects that will never have one; those that lead to broker groups are numbered
+from 2."""
+
+_NEVER: Final = 2**62
+
+_ASKED_AT_ONCE: Final = 2048
+"""Entries looked at in one step; a subject that is new takes some 3 us."""
+
+Subjects = npt.NDArray[np.uint32]
+
+
+class RouteNumbers(Protocol):
+    """Where Lanes looks up the route of a subject, by its number."""
+
+    @property
+    def directs(self) -> bool:
+        """Whether any subject has another lane than 0 by it; else it need not be asked."""
+
+    def entries_max(self, lane: int) -> int:
+        """Return how many entries should be held at most of a lane of gates."""
+
+    def look(self, subjects: Subjects) -> npt.NDArray[np.int32]:
+        """Return the route of each; those that were not seen yet are asked for."""
+
+    def forget_numbers(self, held: npt.NDArray[np.bool_]) -> Iterator[None]:
+        """Forget the numbers that are not held, in steps: they may come to mean other subjects."""
+
+    def paused(self, subjects: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+        """Say which subjects, of those that Lanes knows, are paused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneLimits:
+    """When a subject gets a lane."""
+
+    lane_entries_min: int = 2000
+    """Messages of one subject that may be held for delivery before it gets a lane of its own."""
+
+    lanes_max: int = 256
+    """Lanes of single subjects at a time. Beyond it hot subjects are delivered like all others."""
+
+    gated_max: int = 4096
+    """Lanes of subjects that are limited in rate: one for each limit and set of groups."""
+
+    def __post_init__(self) -> None:
+        """Refuse nonsense."""
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrouted:
+    """What waits for want of a route."""
+
+    subjects: int
+    messages: int
+    """That were due, or nearly, and are left on disk. Some that had to leave the wheel for want of
+    room are counted once more."""
+    oldest_due_ms: int | None
+    forgotten: int
+    """Messages of subjects beyond the limit, of which nothing is kept but this number."""
+    numbers: list[int]
+    """Of a few of the subjects, those that wait longest."""
+
+
+class Lanes:
+    """Counts what the sender holds of each subject and lane, and decides who has to wait.
+
+    Invariants: every number from 1 to lanes_max is free or has one subject; `_held_in[lane]` is the
+    sum of `_held` over the subjects of the lane (but not kept for lane 0); a parked subject of a
+    lane that leads anywhere is in exactly one of `unopened`, `opened` and `leaving`, any other in
+    none.
+    """
+
+    def __init__(
+        self, limits: LaneLimits, routes: RouteNumbers | None = None, *, unrouted_max: int = 100_000
+    ) -> None:
+        """Give lanes by these limits; at most `unrouted_max` subjects are parked without a route.
+
+        What is due of further ones without a route is on disk only, and nothing here leads to it:
+        it has to be loaded anew (`forgotten`).
+        """
+        self._limits = limits
+        self.lanes_max = limits.lanes_max
+        self._unrouted_max = unrouted_max
+        self.forgotten = 0
+        """Messages that were left on disk, though their subject could not be parked."""
+        self._routes = routes
+        self.base = limits.lanes_max + limits.gated_max + 2
+        """The lane of the route 0."""
+        self.barred = self.base + BARRED
+        """The lane whose entries become dead letters."""
+        self.takes_barred = True
+        """Whether more of these are taken; else what is due of them waits on disk."""
+        self.anywhere = -self.base
+        """The route that leads to lane 0."""
+        self.catching_up = self.base - 1
+        """The lane in which what has waited on disk comes back that belongs in lane 0, which has no
+        share."""
+        self._held = np.zeros(64, np.int64)
+        self._numbers = np.zeros(64, np.int32)
+        """The number of each subject, 0 for none."""
+        self._lane_of = np.zeros(64, np.int32)
+        """The lane of each subject of which anything is held, or that is parked, as it was counted
+        last."""
+        self._late = np.zeros(64, np.bool_)
+        """Whether what is held of each subject, or was last, went behind others of its lane."""
+        self._dropped = np.zeros(64, np.int64)
+        self._oldest = np.full(64, _NEVER, np.int64)
+        """Of what was dropped and did not come back: how much, and the earliest due time."""
+        self._held_in = np.zeros(max(64, self.base + 1), np.int64)
+        self._subject_of: dict[int, int] = {}
+        """The subject of each number that is not free."""
+        self._free = list(range(1, limits.lanes_max + 1))
+        self._parked = NumberSet()
+        self.unopened: dict[int, set[int]] = {}
+        """By lane: parked subjects that are to come from disk, but whose lane there is not open."""
+        self.opened: dict[int, set[int]] = {}
+        """By lane: those that are in an open lane of the schedule_log."""
+        self.leaving: dict[int, set[int]] = {}
+        """By the lane of the schedule_log in which they are: those that belong into another."""
+        self._eased: set[int] = set()
+        """Lanes of which less is held than before, or for which somebody waits anew; none need be
+        there for which nobody waits."""
+        self._changed: set[int] = set()
+        self.on_changed: Callable[[set[int]], None] = _nobody_minds
+        """Called with lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
+        self.dropped = 0
+        """Entries that were in memory and are read from disk again, since their subject waits."""
+        self._returned: list[npt.NDArray[np.int64]] = []
+        """Sequences of those that were with the sender: what was given out is not any more."""
+
+    # -- looks -------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> set[int]:
+        """Subjects whose messages wait on disk until there is room for them."""
+        return set().union(*self.unopened.values(), *self.opened.values(), *self.leaving.values())
+
+    @property
+    def waiting_count(self) -> int:
+        """How many such subjects there are."""
+        places = (self.unopened, self.opened, self.leaving)
+        return sum(len(subjects) for place in places for subjects in place.values())
+
+    @property
+    def anyone_waits(self) -> bool:
+        """Whether there are such subjects."""
+        return bool(self.unopened or self.opened or self.leaving)
+
+    def held(self, subject: int) -> int:
+        """Return how many entries the sender holds of a subject."""
+        return int(self._held[subject]) if subject < len(self._held) else 0
+
+    def held_in(self, lane: int) -> int:
+        """Return how many entries the sender holds of a lane; 0 for lane 0."""
+        return int(self._held_in[lane]) if lane < len(self._held_in) else 0
+
+    def number(self, subject: int) -> int:
+        """Return the lane that is a subject's own; 0 if it has none."""
+        return int(self._numbers[subject]) if subject < len(self._numbers) else 0
+
+    def subject_of(self, lane: int) -> int | None:
+        """Return the subject whose own lane this is."""
+        return self._subject_of.get(lane)
+
+    def is_parked(self, subject: int) -> bool:
+        """Whether what comes of a subject is dropped for now."""
+        return subject in self._parked
+
+    def holders(self) -> npt.NDArray[np.intp]:
+        """Return the subjects of which the sender holds anything."""
+        return np.flatnonzero(self._held)
+
+    def parked(self) -> npt.NDArray[np.intp]:
+        """Return the subjects whose messages wait on disk, for room or for a route."""
+        return self._parked.numbers()
+
+    def holds_subjects(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """Say of which of so many subject numbers from `first` on anything is known here."""
+        held = np.zeros(count, np.bool_)
+        part = slice(first, first + count)
+        known = (self._held[part] > 0) | (self._numbers[part] > 0)
+        held[: len(known)] = known
+        return held | self._parked.contains(np.arange(first, first + count))
+
+    def forget_numbers(self, held: npt.NDArray[np.bool_]) -> Iterator[None]:
+        """Hear, in steps, which subject numbers anybody holds, before the others are freed."""
+        if self._routes is not None:
+            yield from self._routes.forget_numbers(held)
+
+    def _blocked(self, *, paused: bool) -> npt.NDArray[np.intp]:
+        """Return the subjects that are parked because they are paused, or for want of a route."""
+        parked = self._parked.numbers()
+        blocked: npt.NDArray[np.intp] = parked[self._lane_of[parked] == self.base]
+        if self._routes is not None and len(blocked):
+            blocked = blocked[self._routes.paused(blocked) == paused]
+        return blocked
+
+    def unrouted(self, shown: int) -> Unrouted:
+        """Return what waits for want of a route, with the numbers of so many subjects."""
+        return self._waiting_among(self._blocked(paused=False), shown)
+
+    def paused(self, shown: int) -> Unrouted:
+        """Return what waits because it is paused, with the numbers of so many subjects."""
+        return self._waiting_among(self._blocked(paused=True), shown)
+
+    def _waiting_among(self, waits: npt.NDArray[np.intp], shown: int) -> Unrouted:
+        oldest = self._oldest[waits]
+        first = np.argsort(oldest, kind="stable")[:shown]
+        due = int(oldest.min()) if len(waits) else _NEVER
+        return Unrouted(
+            subjects=len(waits),
+            messages=int(self._dropped[waits].sum()),
+            oldest_due_ms=due if due < _NEVER else None,
+            forgotten=self.forgotten,
+            numbers=waits[first].tolist(),
+        )
+
+    def is_idle(self, lane: int) -> bool:
+        """Whether nothing is held of a lane and nobody waits for it."""
+        places = (self.unopened, self.opened, self.leaving)
+        return not self.held_in(lane) and not any(lane in place for place in places)
+
+    def place_known(self, subjects: npt.NDArray[np.intp]) -> None:
+        """Put subjects into the lanes where they belong now, but for those not known any more."""
+        known = self._held[subjects] > 0
+        known |= self._parked.contains(subjects) | (self._numbers[subjects] > 0)
+        if known.any():
+            self._place(subjects[known].astype(np.uint32), coming=0)
+
+    @property
+    def unrouted_max(self) -> int:
+        """How many subjects may wait for want of a route."""
+        return self._unrouted_max
+
+    @property
+    def is_full_of_unrouted(self) -> bool:
+        """Whether what is due of further subjects without a route has to be loaded anew later."""
+        return self._unrouted() >= self._unrouted_max
+
+    @property
+    def has_room_for_unrouted(self) -> bool:
+        """Whether half as many subjects as there may be wait for want of a route, at the most."""
+        return self._unrouted() <= self._unrouted_max // 2
+
+    def dropped_of(self, subject: int) -> int:
+        """Return how much of a subject was left on disk that is due, or nearly."""
+        return int(self._dropped[subject]) if subject < len(self._dropped) else 0
+
+    def oldest_of(self, subject: int) -> int | None:
+        """Return when the earliest of that was due."""
+        oldest = int(self._oldest[subject]) if self.dropped_of(subject) else _NEVER
+        return oldest if oldest < _NEVER else None
+
+    def dropped_by_lane(self) -> dict[int, int]:
+        """Return by lane how much was left on disk that is due, or nearly, and may leave."""
+        parked = self._parked.numbers()
+        parked = parked[self._lane_of[parked] != self.base]
+        lanes, places = np.unique(self._lane_of[parked], return_inverse=True)
+        counts = np.zeros(len(lanes), np.int64)
+        np.add.at(counts, places, self._dropped[parked])
+        return dict(zip(lanes.tolist(), counts.tolist(), strict=True))
+
+    def is_known(self, subject: int) -> bool:
+        """Whether anything of a subject is held, or it waits, or has a lane."""
+        return bool(self.held(subject) or self.number(subject)) or subject in self._parked
+
+    def lane_of(self, subject: int) -> int:
+        """Return the lane of a subject as it was counted last; 0 for one that is not known."""
+        return int(self._lane_of[subject]) if subject < len(self._lane_of) else 0
+
+    def known(self) -> npt.NDArray[np.intp]:
+        """Return the subjects of which the sender holds anything, or that wait, or have a lane."""
+        known = self._held > 0
+        known[self._parked.numbers()] = True
+        known[list(self._subject_of.values())] = True
+        return np.flatnonzero(known)
+
+    def _unrouted(self) -> int:
+        """Return how many subjects are parked because nothing of them may leave."""
+        return len(self._parked) - self.waiting_count
+
+    def loads_anew(self) -> None:
+        """Hear that everything is loaded again which is not held, or in an open lane."""
+        self.forgotten = 0
+        dropped = self._parked.numbers()
+        self._dropped[dropped] = 0
+        self._oldest[dropped] = _NEVER
+
+    def share(self, room: int, lane: int) -> int:
+        """Return how much may be held of a lane while there is room for `room` more of all."""
+        if lane == self.barred and not self.takes_barred:
+            return 0
+        # Those of single subjects are few; with a least share each, routes could take all room.
+        least = self._limits.lane_entries_min if lane <= self._limits.lanes_max else 1
+        share = max(least, room // 2)
+        if self._limits.lanes_max < lane < self.base and self._routes is not None:
+            return max(min(share, self._routes.entries_max(lane)), 1)
+        return share
+
+    # -- what comes and goes -----------------------------------------------------------------
+
+    def admit(self, entries: Entries, room: int) -> list[tuple[int, Entries]]:
+        """Return due entries by lane, counted as held, without those that have to wait.
+
+        `room` is what the sender has room for.
+        """
+        subjects = np.ascontiguousarray(entries["subject"])
+        self._grow(subjects)
+        if self._is_plain and not self._lane_of[subjects].any():
+            np.add.at(self._held, subjects, 1)
+            if int(self._held[subjects].max()) <= self._limits.lane_entries_min:
+                return [(0, entries)]
+            np.subtract.at(self._held, subjects, 1)
+        room = max(room - len(entries), 0)
+        if len(self._parked):
+            waits = self._parked.contains(subjects.astype(np.intp))
+            if waits.any():
+                self._drop(entries[waits])
+                entries, subjects = entries[~waits], subjects[~waits]
+        return self._admit(entries, subjects, room) if len(entries) else []
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all lanes but the first are out of use."""
+        directs = self._routes is not None and self._routes.directs
+        return not (directs or self._subject_of or len(self._parked))
+
+    def by_lateness(
+        self, entries: Entries, *, late: bool | npt.NDArray[np.bool_]
+    ) -> list[tuple[Entries, bool]]:
+        """Return entries that come to be held, parted by whether they go behind others of a lane.
+
+        Those do that are `late` (all, none, or some), but as long as anything is held of a subject
+        what comes of it goes where that went: within a subject none overtakes.
+        """
+        if not len(entries):
+            return []
+        subjects = entries["subject"]
+        self._grow(subjects)
+        behind = np.where(self._held[subjects] > 0, self._late[subjects], late)
+        self._late[subjects] = behind
+        if behind.all() or not behind.any():
+            return [(entries, bool(behind[0]))]
+        rows = entries.view(f"V{entries.dtype.itemsize}")
+        return [
+            (rows[~behind].view(entries.dtype), False),
+            (rows[behind].view(entries.dtype), True),
+        ]
+
+    def _admit(self, entries: Entries, subjects: Subjects, room: int) -> list[tuple[int, Entries]]:
+        self._place(subjects)
+        offers: list[tuple[int, Entries]] = []
+        for lane, part in _by_lane(entries, self._lane_of[subjects]):
+            taken = self._admitted(lane, len(part), room)
+            if taken < len(part):
+                late = part[taken:]
+                self._park(each_once(late["subject"]).astype(np.intp), lane)
+                self._drop(late)
+            if taken:
+                self._hold(part["subject"][:taken], lane)
+                offers.append((lane, part[:taken]))
+        return offers
+
+    def _admitted(self, lane: int, count: int, room: int) -> int:
+        """Return how many of so many entries of a lane may be held."""
+        if not lane:
+            return count
+        if lane == self.base:
+            return 0
+        return min(max(self.share(room, lane) - self.held_in(lane), 0), count)
+
+    def drained(self, entries: Entries) -> list[tuple[int, Entries]]:
+        """Return entries that came from disk by lane, counted as held."""
+        subjects = np.ascontiguousarray(entries["subject"])
+        self._grow(subjects)
+        np.subtract.at(self._dropped, subjects, 1)
+        self._dropped[subjects] = np.maximum(self._dropped[subjects], 0)
+        # They come in the order in which they are due.
+        np.maximum.at(self._oldest, subjects, entries["due_ms"])
+        self._place(subjects)
+        offers: list[tuple[int, Entries]] = []
+        for lane, part in _by_lane(entries, self._lane_of[subjects]):
+            if lane == self.base:
+                # While they were read their subjects were paused, or lost their routes.
+                self._drop(part)
+                self._returned.append(part["sequence"].copy())
+            else:
+                self._hold(part["subject"], lane)
+                offers.append((lane, part))
+        return offers
+
+    def withdrawn(self, entries: Entries) -> None:
+        """Leave entries on disk, in due time, that the sender has given back; nothing may leave."""
+        self.settled(entries)
+        subjects = each_once(entries["subject"]).astype(np.intp)
+        self._park(subjects[~self._parked.contains(subjects)], self.base)
+        self._drop(entries)
+        self._returned.append(entries["sequence"].copy())
+
+    def take_returned(self) -> npt.NDArray[np.int64]:
+        """Return, once, what the sender held and has no more, though it was not delivered.
+
+        The schedule_log has to hear of it before a lane is opened, or the cursor set back.
+        """
+        returned, self._returned = self._returned, []
+        return np.concatenate([np.empty(0, np.int64), *returned])
+
+    def settled(self, entries: Entries) -> None:
+        """Count entries that the sender has done with."""
+        subjects = entries["subject"]
+        np.subtract.at(self._held, subjects, 1)
+        lanes = self._lane_of[subjects]
+        if lanes.any():
+            np.subtract.at(self._held_in, lanes, 1)
+            self._held_in[0] = 0
+            if self.anyone_waits:
+                self._eased.update(lanes.tolist())
+
+    def take_eased(self) -> list[int]:
+        """Return, once, the lanes of which more may be held than before, where anyone waits."""
+        eased, self._eased = self._eased, set()
+        return sorted(lane for lane in eased if lane in self.unopened or lane in self.opened)
+
+    def ask(self, entries: Entries) -> Iterator[None]:
+        """Have the routes asked for, in steps, of entries that will be due soon."""
+        if self._routes is not None and self._routes.directs:
+            for first in range(0, len(entries), _ASKED_AT_ONCE):
+                part = entries["subject"][first : first + _ASKED_AT_ONCE]
+                self._routes.look(np.ascontiguousarray(part))
+                yield
+
+    def keep(self, entries: Entries) -> Entries:
+        """Return the entries for the wheel: without those of subjects that are parked."""
+        if not len(self._parked) or not len(entries):
+            return entries
+        waits = self._parked.contains(entries["subject"].astype(np.intp))
+        if not waits.any():
+            return entries
+        self._grow(entries["subject"])
+        self._drop(entries[waits])
+        return entries[~waits]
+
+    def removed(self, entries: Entries) -> None:
+        """Leave entries on disk that were taken out of the wheel, since their subjects wait."""
+        if len(entries):
+            self._grow(entries["subject"])
+            self._drop(entries)
+
+    def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
+        """Return the lane in which each entry that is held belongs now."""
+        lanes: npt.NDArray[np.int32] = self._lane_of[entries["subject"]]
+        return lanes
+
+    def _hold(self, subjects: Subjects, lane: int) -> None:
+        np.add.at(self._held, subjects, 1)
+        if lane:
+            self._held_in[lane] += len(subjects)
+
+    def _drop(self, entries: Entries) -> None:
+        """Leave entries on disk, of parked subjects as a rule."""
+        self.dropped += len(entries)
+        parked = self._parked.contains(entries["subject"].astype(np.intp))
+        if not parked.all():
+            self.forgotten += int(np.count_nonzero(~parked))
+            entries = entries[parked]
+        np.add.at(self._dropped, entries["subject"], 1)
+        np.minimum.at(self._oldest, entries["subject"], entries["due_ms"])
+
+    # -- lanes of subjects -------------------------------------------------------------------
+
+    def route_changed(self, subject: int, route: int) -> None:
+        """Put a subject into the lane where it belongs, now that its route is another one."""
+        if subject >= len(self._held):
+            return
+        number = self.number(subject)
+        if number:
+            # What waits there goes to other groups from now on.
+            self._changed.add(number)
+            if not self._may_be_alone(np.array([route], np.int32)).all():
+                self._release_numbers(np.array([subject], np.uint32))
+        lane = self.number(subject) or self.base + route
+        if not lane and subject in self._parked:
+            lane = self.catching_up
+        self._count_in(lane)
+        if self._lane_of[subject] != lane:
+            self._move(subject, lane)
+        self._tell_changed()
+
+    def _place(self, subjects: Subjects, *, coming: int = 1) -> None:
+        """Put the subjects of entries that are to be held into the lanes where they belong.
+
+        `coming` is 0 if there are no such entries.
+
+        One that becomes hot by them gets a lane of its own.
+        """
+        present, counts = np.unique(subjects, return_counts=True)
+        if self._routes is not None and self._routes.directs:
+            routes = self._routes.look(present)
+        else:
+            routes = np.full(len(present), self.anywhere, np.int32)
+        held = self._held[present] + coming * counts
+        hot = (held > self._limits.lane_entries_min) & (self._numbers[present] == 0)
+        alone = self._may_be_alone(routes)
+        for subject in present[hot & alone].tolist():
+            self._new_number(subject)
+        self._release_numbers(present[~alone & (self._numbers[present] > 0)])
+        numbers = self._numbers[present]
+        lanes = np.where(numbers > 0, numbers, self.base + routes).astype(np.int32)
+        if len(self._parked):
+            in_first = np.flatnonzero(lanes == 0)
+            waits = self._parked.contains(present[in_first].astype(np.intp))
+            lanes[in_first[waits]] = self.catching_up
+        self._count_in(int(lanes.max()))
+        moved = self._lane_of[present] != lanes
+        if moved.any():
+            for subject, lane in zip(present[moved].tolist(), lanes[moved].tolist(), strict=True):
+                self._move(subject, lane)
+        self._tell_changed()
+
+    def _count_in(self, lane: int) -> None:
+        """Have a place to count what is held in a lane."""
+        before = len(self._held_in)
+        if lane >= before:
+            more = np.zeros(max(lane + 1, 2 * before) - before, np.int64)
+            self._held_in = np.concatenate([self._held_in, more])
+
+    def _tell_changed(self) -> None:
+        if self._changed:
+            changed, self._changed = self._changed, set()
+            self.on_changed(changed)
+
+    def _may_be_alone(self, routes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Say by which of these routes a subject may have a lane of its own."""
+        alone: npt.NDArray[np.bool_] = (routes > BARRED) | (routes == self.anywhere)
+        return alone
+
+    def _move(self, subject: int, lane: int) -> None:
+        """Count a subject in another lane from now on."""
+        before = int(self._lane_of[subject])
+        held = self.held(subject)
+        self._lane_of[subject] = lane
+        if held:
+            self._held_in[before] -= held
+            self._held_in[lane] += held
+            self._held_in[0] = 0
+            self._eased.add(before)
+            self._changed.add(before)
+        if subject not in self._parked:
+            return
+        if subject in self.opened.get(before, ()):
+            _take(self.opened, before, subject)
+            self.leaving.setdefault(before, set()).add(subject)
+            return
+        if any(subject in subjects for subjects in self.leaving.values()):
+            return
+        if subject in self.unopened.get(before, ()):
+            _take(self.unopened, before, subject)
+        self._await_opening(subject, lane)
+
+    def _await_opening(self, subject: int, lane: int) -> None:
+        if lane != self.base:
+            self.unopened.setdefault(lane, set()).add(subject)
+            self._eased.add(lane)
+
+    def _new_number(self, subject: int) -> None:
+        """Give a subject a number, if there is one left."""
+        if not self._free:
+            # Those of which nothing is held any more need theirs no longer.
+            idle = [
+                other
+                for other in self._subject_of.values()
+                if not self._held[other] and other not in self._parked
+            ]
+            self._release_numbers(np.array(sorted(idle), np.uint32))
+        if self._free:
+            number = heappop(self._free)
+            self._numbers[subject] = number
+            self._subject_of[number] = subject
+            self._held_in[number] = 0
+            self._changed.add(number)
+
+    def _release_numbers(self, subjects: Subjects) -> None:
+        for subject in subjects.tolist():
+            number = self.number(subject)
+            heappush(self._free, number)
+            del self._subject_of[number]
+            self._numbers[subject] = 0
+            if not self._held[subject] and subject not in self._parked:
+                self._lane_of[subject] = 0
+
+    # -- parking -----------------------------------------------------------------------------
+
+    def _park(self, subjects: npt.NDArray[np.intp], lane: int) -> None:
+        """Leave what comes of these on disk; they are of this lane, and not parked."""
+        if lane == self.base:
+            subjects = subjects[: max(self._unrouted_max - self._unrouted(), 0)]
+        self._parked.add(subjects)
+        for subject in subjects.tolist():
+            self._await_opening(subject, lane)
+
+    def open(self, lane: int) -> npt.NDArray[np.intp]:
+        """Return the subjects that are put into the open lane of the schedule_log now."""
+        subjects = self.unopened.pop(lane)
+        self.opened.setdefault(lane, set()).update(subjects)
+        return _as_array(subjects)
+
+    def leave(self, lane: int) -> npt.NDArray[np.intp]:
+        """Return the subjects that are taken out of the open lane of the schedule_log now."""
+        subjects = self.leaving.pop(lane)
+        for subject in subjects:
+            self._await_opening(subject, int(self._lane_of[subject]))
+        return _as_array(subjects)
+
+    def close(self, lane: int) -> None:
+        """Let the messages of an open lane's subjects come from the wheel again.
+
+        Those that have come to belong elsewhere in the meantime wait on: the sender may have given
+        back what it held of them, which only another lane will come by.
+        """
+        numbers = _as_array(self.opened.pop(lane, set()))
+        self._parked.remove(numbers)
+        self._dropped[numbers] = 0
+        self._oldest[numbers] = _NEVER
+        if lane in self.leaving:
+            self.leave(lane)
+
+    def _grow(self, subjects: Subjects) -> None:
+        """Have a place for each of these numbers."""
+        size = int(subjects.max()) + 1
+        before = len(self._held)
+        if size > before:
+            more = max(size, 2 * before) - before
+            self._held = np.concatenate([self._held, np.zeros(more, np.int64)])
+            self._numbers = np.concatenate([self._numbers, np.zeros(more, np.int32)])
+            self._lane_of = np.concatenate([self._lane_of, np.zeros(more, np.int32)])
+            self._late = np.concatenate([self._late, np.zeros(more, np.bool_)])
+            self._dropped = np.concatenate([self._dropped, np.zeros(more, np.int64)])
+            self._oldest = np.concatenate([self._oldest, np.full(more, _NEVER, np.int64)])
+
+
+def _by_lane(entries: Entries, lanes: npt.NDArray[np.int32]) -> list[tuple[int, Entries]]:
+    """Return the entries of each lane, in their order; the lanes ascend."""
+    first, last = int(lanes.min()), int(lanes.max())
+    if first == last:
+        return [(first, entries)]
+    # Numbers of 16 bits are sorted in linear time.
+    places = lanes - first
+    order = np.argsort(
+        places.astype(np.uint16) if last - first < 1 << 16 else places, kind="stable"
+    )
+    # As plain bytes: numpy copies structured rows field by field, some seven times slower.
+    rows = entries.view(f"V{entries.dtype.itemsize}")
+    ends = np.flatnonzero(np.diff(lanes[order])) + 1
+    edges = [0, *ends.tolist(), len(order)]
+    present = lanes[order[edges[:-1]]].tolist()
+    # Each is an array of its own: a lane that does not leave must not keep what the others had.
+    parts = [rows[order[a:b]].view(entries.dtype) for a, b in pairwise(edges)]
+    return list(zip(present, parts, strict=True))
+
+
+def _as_array(subjects: set[int]) -> npt.NDArray[np.intp]:
+    """Return them ascending; there may be a hundred thousand."""
+    return np.sort(np.fromiter(subjects, np.intp, len(subjects)))
+
+
+def _nobody_minds(_lanes: set[int]) -> None:
+    """Take the news where every lane leads to any group."""
+
+
+def _take(sets: dict[int, set[int]], lane: int, subject: int) -> None:
+    sets[lane].remove(subject)
+    if not sets[lane]:
+        del sets[lane]

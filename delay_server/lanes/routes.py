@@ -1,0 +1,350 @@
+"""Which broker groups each subject's messages go to, as a meta server says.
+
+What is asked for, and what was answered, is kept by name in a MetaSession
+(delay_protocol/meta/session.py); the arrays here bring it to the subject numbers of entries:
+
+    number --> route, a number for each set of groups that any subject goes to --> names of groups
+
+A subject is asked for when it is first seen, which is when its messages enter the wheel: so the
+answer is there when they are due. It is asked for as long as it is seen again every now and then,
+or waits for its route.
+
+No clock and no task: a shell asks (delay_transport/meta/routes.py), and hands in what it hears.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from delay_protocol.meta.requests import BrokerGroupInfo
+from delay_protocol.meta.session import MetaSession, Standing
+from delay_protocol.nodes.controls import ControlsError, check_group_name
+from delay_server.lanes.lanes import BARRED, NO_ROUTE, Lanes, Subjects
+from delay_transport.seams.errors import AddressError
+from delay_transport.seams.runtime import parse_address
+from sender.settings.config import BrokerGroup
+from storage.batch.entries import Entries
+from storage.disk.sorting import each_once
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_UNSEEN: Final = -1
+_SUSPECTED_AT_ONCE: Final = 1000
+"""Subjects that are asked for anew when a group fails; the others hear of a change by a push."""
+_EXPECTED_PART: Final = 4
+"""This part of the session's places is for subjects of which nothing has come near."""
+_STEP: Final = 1000
+"""Subjects looked at in one step of a round."""
+
+SOURCE: Final = "meta server"
+
+_HOST_SHOWN: Final = 255
+"""Characters kept of what is no host: it goes into logs and the status."""
+
+
+@dataclass(slots=True)
+class RouteCounts:
+    """What happened so far; numbers only grow."""
+
+    changes: int = 0
+    """Routes that came, changed or went."""
+    suspected: int = 0
+    """Subjects asked for anew because a broker refused them or could not be reached."""
+    untaken: int = 0
+    """Times a subject could not be asked for, because so many are."""
+    nameless: int = 0
+    """Times a broker group was left out because of its name."""
+
+
+class SubjectRoutes:
+    """The routes of all subjects that were seen. A LaneRoutes of the sender; Lanes looks into it.
+
+    Invariants: every route but NO_ROUTE has a subject by name; `_numbers[name]` is the number of a
+    name wherever `_route[number]` is not `_UNSEEN`.
+    """
+
+    def __init__(
+        self,
+        session: MetaSession,
+        *,
+        now: Callable[[], float],
+        name_of: Callable[[int], bytes],
+        on_wanted: Callable[[], None],
+    ) -> None:
+        """Keep routes in `session`, by seconds of `now`; `name_of` knows subjects by number.
+
+        `on_wanted` is called when there is something new to ask.
+        """
+        self.session = session
+        self.counts = RouteCounts()
+        self.lanes: Lanes
+        """Set before anything is asked."""
+        self.on_route_changed: Callable[[int, int], None]
+        """Told of the number of a subject and its new route; set likewise."""
+        self._now = now
+        self._name_of = name_of
+        self._on_wanted = on_wanted
+        self._route = np.full(64, _UNSEEN, np.int32)
+        """The route of each number."""
+        self._used = np.zeros(64, np.bool_)
+        """Whether a number was seen since the last round."""
+        self._numbers: dict[str, int] = {}
+        self._expected: set[str] = set()
+        """Names that were asked for at admission, and of which nothing has come near."""
+        self._route_of: dict[str, int] = {}
+        """By name, of those that have one."""
+        # Nobody's name is empty; the route of those that are barred stands for good.
+        self._ids: dict[tuple[str, ...], int] = {("",): BARRED}
+        self._groups: dict[int, tuple[str, ...]] = {NO_ROUTE: (), BARRED: ()}
+        self._subjects: dict[int, int] = {BARRED: 1}
+        """How many names each route has."""
+        self._free: list[int] = []
+        self._masters: dict[str, str] = {}
+        self._with_group: dict[str, int] = {}
+        """How many routes lead to each group."""
+        self.targets_changed = False
+        """Whether `targets` says something else than when it was asked last."""
+
+    # -- by number ---------------------------------------------------------------------------
+
+    def look(self, subjects: Subjects) -> npt.NDArray[np.int32]:
+        """Return the route of each; those that were not seen yet are asked for."""
+        size = int(subjects.max()) + 1
+        if size > len(self._route):
+            more = max(size, 2 * len(self._route)) - len(self._route)
+            self._route = np.concatenate([self._route, np.full(more, _UNSEEN, np.int32)])
+            self._used = np.concatenate([self._used, np.zeros(more, np.bool_)])
+        self._used[subjects] = True
+        routes = self._route[subjects]
+        unseen = routes == _UNSEEN
+        if unseen.any():
+            for number in np.unique(subjects[unseen]).tolist():
+                self._see(number)
+            routes = self._route[subjects]
+        return routes
+
+    def is_kept(self, subject: bytes) -> bool:
+        """Whether the route of a subject is known, or asked for."""
+        return self.session.is_wanted(subject.decode(errors="replace"))
+
+    def expect(self, subject: bytes) -> None:
+        """Ask for a subject of which messages arrive before those of others are asked for.
+
+        They may be due in a year: most places are left to what is due soon, which is asked for when
+        it enters the wheel.
+        """
+        name = subject.decode(errors="replace")
+        is_new = not self.session.is_wanted(name)
+        if is_new and len(self._expected) >= self.session.config.subjects_max // _EXPECTED_PART:
+            return
+        if self.session.want(name, self._now(), soon=True):
+            if is_new:
+                self._expected.add(name)
+            if self.session.route(name) is None:
+                self._on_wanted()
+
+    def _see(self, number: int) -> None:
+        name = self._name_of(number).decode(errors="replace")
+        self._numbers[name] = number
+        self._expected.discard(name)
+        self._want(name)
+        self._route[number] = self._route_of.get(name, NO_ROUTE)
+
+    def _want(self, name: str) -> None:
+        if not self.session.want(name, self._now()):
+            self.counts.untaken += 1
+        elif self.session.route(name) is None:
+            self._on_wanted()
+
+    def forget_numbers(self, held: npt.NDArray[np.bool_]) -> Iterator[None]:
+        """Forget the numbers that are not held, in steps: they may come to mean other subjects."""
+        seen = np.flatnonzero(self._route != _UNSEEN)
+        inside = seen[seen < len(held)]
+        gone = np.concatenate([inside[~held[inside]], seen[seen >= len(held)]])
+        for first in range(0, len(gone), _STEP):
+            part = gone[first : first + _STEP]
+            for number in part.tolist():
+                self._numbers.pop(self._name_of(number).decode(errors="replace"), None)
+            self._route[part] = _UNSEEN
+            self._used[part] = False
+            yield
+
+    # -- by name -----------------------------------------------------------------------------
+
+    def changed(self, name: str) -> None:
+        """Take over what the session has heard of a subject."""
+        self._set(name, self.session.route(name) or ())
+
+    def _set(self, name: str, groups: Sequence[BrokerGroupInfo]) -> None:
+        self._note_masters(groups)
+        names = tuple(sorted({group.name for group in groups if group.name in self._masters}))
+        before = self._route_of.get(name, NO_ROUTE)
+        nowhere = BARRED if self.session.is_barred(name) else NO_ROUTE
+        route = self._id(names) if names else nowhere
+        if route != before:
+            self.counts.changes += 1
+            self._count(route, 1)
+            if route:
+                self._route_of[name] = route
+            else:
+                del self._route_of[name]
+        number = self._numbers.get(name)
+        if route != before and number is not None:
+            self._route[number] = route
+            self.on_route_changed(number, route)
+        if route != before:
+            self._count(before, -1)
+
+    def _note_masters(self, groups: Sequence[BrokerGroupInfo]) -> None:
+        """Note where groups are: whoever was heard of last is right.
+
+        One at what is no address is like one that cannot be reached: the sender says so of it, and
+        why. One whose name could not be written down is none.
+        """
+        for group in groups:
+            if self._masters.get(group.name) == group.master:
+                continue
+            try:
+                check_group_name(group.name)
+            except ControlsError as error:
+                self._note_nameless(error)
+                continue
+            self._masters[group.name] = group.master
+            self.targets_changed = True
+
+    def _note_nameless(self, error: ControlsError) -> None:
+        self.counts.nameless += 1
+        if self.counts.nameless == 1:
+            # Once: it comes with each subject that is routed there.
+            _log.warning("a broker group is left out of routes", reason=str(error))
+
+    def _id(self, names: tuple[str, ...]) -> int:
+        """Return the number of a set of groups."""
+        route = self._ids.get(names)
+        if route is None:
+            route = self._free.pop() if self._free else len(self._ids) + 1
+            self._ids[names] = route
+            self._groups[route] = names
+            self._subjects[route] = 0
+            for group in names:
+                self._with_group[group] = self._with_group.get(group, 0) + 1
+            self.targets_changed = True
+            # The number may have been that of another route.
+            self.lanes.on_changed({self.lanes.base + route})
+        return route
+
+    def _count(self, route: int, more: int) -> None:
+        """Count a subject of a route more or less; one without any is forgotten."""
+        if not route:
+            return
+        self._subjects[route] += more
+        if self._subjects[route]:
+            return
+        names = self._groups.pop(route)
+        del self._ids[names], self._subjects[route]
+        self._free.append(route)
+        for group in names:
+            self._with_group[group] -= 1
+            if not self._with_group[group]:
+                del self._with_group[group], self._masters[group]
+        self.targets_changed = True
+
+    def round(self) -> Iterator[None]:
+        """Go through all that is kept, in steps: what is not in use any more is forgotten."""
+        used = np.flatnonzero(self._used)
+        self._used[used] = False
+        needed = each_once(np.concatenate([used, self.lanes.parked(), self.lanes.holders()]))
+        for first in range(0, len(needed), _STEP):
+            for number in needed[first : first + _STEP].tolist():
+                if number < len(self._route) and self._route[number] != _UNSEEN:
+                    self._want(self._name_of(number).decode(errors="replace"))
+            yield
+        for _ in range(-(-len(self.session) // _STEP)):
+            for name in self.session.forget_unused(self._now(), at_most=_STEP):
+                self._forget(name)
+            yield
+
+    def _forget(self, name: str) -> None:
+        self._expected.discard(name)
+        number = self._numbers.pop(name, None)
+        if number is not None:
+            self._route[number] = _UNSEEN
+        route = self._route_of.pop(name, NO_ROUTE)
+        self._count(route, -1)
+
+    def targets(self) -> list[BrokerGroup]:
+        """Return the groups that any route leads to."""
+        self.targets_changed = False
+        found = []
+        for name in self._with_group:
+            host, port = _place_of(self._masters[name])
+            found.append(BrokerGroup(name=name, host=host, port=port, source=SOURCE))
+        return found
+
+    # -- for the sender ----------------------------------------------------------------------
+
+    def groups_of(self, lane: int) -> Sequence[str]:
+        """Return the names of the groups that a lane may use."""
+        if lane >= self.lanes.base:
+            return self._groups.get(lane - self.lanes.base, ())
+        subject = self.lanes.subject_of(lane)
+        route = NO_ROUTE if subject is None else max(int(self._route[subject]), NO_ROUTE)
+        return self._groups[route]
+
+    def groups_of_name(self, name: str) -> Sequence[str]:
+        """Return the names of the groups that a subject goes to, as far as that is known."""
+        return self._groups[self._route_of.get(name, NO_ROUTE)]
+
+    def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
+        """Return the lane in which each entry belongs now."""
+        return self.lanes.lanes_of(entries)
+
+    def refused(self, entries: Entries, group: str) -> None:
+        """Ask anew for the subjects of entries that a group would not take."""
+        del group
+        for number in islice(np.unique(entries["subject"]).tolist(), _SUSPECTED_AT_ONCE):
+            self._suspect(number)
+
+    def group_failed(self, group: str) -> None:
+        """Ask anew for subjects of which the sender holds something for this group."""
+        routes = [route for route, names in self._groups.items() if group in names]
+        holders = self.lanes.holders()
+        holders = holders[np.isin(self._route[holders], routes)]
+        for number in holders[:_SUSPECTED_AT_ONCE].tolist():
+            self._suspect(number)
+
+    def _suspect(self, number: int) -> None:
+        self.counts.suspected += 1
+        self.session.suspect(self._name_of(number).decode(errors="replace"), self._now())
+        self._on_wanted()
+
+    # -- what can be seen --------------------------------------------------------------------
+
+    def standing(self, number: int) -> tuple[str, Standing, str]:
+        """Return the name of a subject, what is known of its route, and why it was refused."""
+        name = self._name_of(number).decode(errors="replace")
+        return name, self.session.standing(name), self.session.reason(name)
+
+    @property
+    def routes(self) -> int:
+        """How many different sets of groups there are."""
+        return len(self._ids) - 1
+
+
+def _place_of(master: str) -> tuple[str, int]:
+    """Return host and port of what a meta server says; of what is no address what looks like it.
+
+    Nobody can be connected to there, and the attempt says why.
+    """
+    try:
+        return parse_address(master)
+    except AddressError:
+        host, _, port = master.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < len(port) <= 5
+        host, port = (host, port) if is_port and host else (master, "0")
+        return host[:_HOST_SHOWN], int(port)

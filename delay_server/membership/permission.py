@@ -1,0 +1,107 @@
+"""What a node may do in its group, from what a meta server answered. Pure.
+
+    the record says                                  accepts   delivers
+    this node is the master, this start of it,
+      in sync alone, min_isr 1                       yes       yes
+      in sync alone, min_isr above 1                 no        yes
+      others are in sync, or this disk is not        no        no
+    another node, or another start, is the master    no        no
+    electing                                         no        no
+    an epoch below that of the log                   no        no
+
+To be in sync alone matters twice. A message may be acknowledged when all disks in sync have it, and
+this version copies to no other. And nobody else can become the master meanwhile, so that what a
+node was told stays true however long no meta server can be asked: only whoever is in sync can be
+elected, and the set is changed by the master alone.
+"""
+
+from dataclasses import dataclass
+
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegistered, NodeRole, Phase
+from storage.state.identity import Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a node may do by one record of its group."""
+
+    role: NodeRole
+    record: GroupRecord
+    accepts: bool
+    """Whether messages may be acknowledged."""
+    delivers: bool
+    """Whether messages may be sent to brokers."""
+    reason: str
+    """Why it does not accept; empty if it does."""
+    is_retired: bool = False
+    """Whether messages are to be refused for good, instead of held, while what is there goes out.
+    """
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Epoch and version: what is told with a higher pair is newer."""
+        return (self.record.epoch, self.record.version)
+
+
+def standing_of(
+    reply: NodeRegistered, identity: Identity, *, log_epoch: int, own_epoch: int
+) -> Standing:
+    """Return what the node of this identity may do by an answer to its NODE_REGISTER.
+
+    log_epoch: the newest epoch in its log; own_epoch: the one that this start of it has begun, 0 if
+    it has begun none.
+    """
+    record = reply.record
+    obstacle = _not_master(reply, identity) or _not_ahead(record, log_epoch, own_epoch)
+    obstacle = obstacle or _not_alone(record, identity)
+    if obstacle:
+        accepts, delivers, reason = False, False, obstacle
+    elif len(record.in_sync) < record.min_isr:
+        accepts, delivers = False, True
+        reason = f"{record.min_isr} disks must be in sync to accept messages, only this one is"
+    else:
+        accepts, delivers, reason = True, True, ""
+    return Standing(
+        role=reply.role,
+        record=record,
+        accepts=accepts,
+        delivers=delivers,
+        reason=reason,
+        is_retired=reply.is_retired,
+    )
+
+
+def _not_master(reply: NodeRegistered, identity: Identity) -> str:
+    record = reply.record
+    if record.phase is not Phase.ACTIVE or record.master is None:
+        return f"{identity.group} elects a master, in epoch {record.epoch}"
+    master = record.master
+    if master.node_id != identity.node_id:
+        article = "a" if reply.role is not NodeRole.MASTER else "no longer the"
+        return (
+            f"this node is {article} {reply.role.value}: the master of {identity.group} in epoch "
+            f"{record.epoch} is {master.node_id}"
+        )
+    if master != Master(node_id=identity.node_id, incarnation=identity.incarnation):
+        return (
+            f"the master of {identity.group} in epoch {record.epoch} is another start of this "
+            f"node: incarnation {master.incarnation}, this one is {identity.incarnation}"
+        )
+    if reply.role is not NodeRole.MASTER:
+        return f"this node is a {reply.role.value}, though the record names it as the master"
+    return ""
+
+
+def _not_ahead(record: GroupRecord, log_epoch: int, own_epoch: int) -> str:
+    if record.epoch > log_epoch or record.epoch == own_epoch:
+        return ""
+    return f"epoch {record.epoch} is over: the log of this node has epoch {log_epoch} already"
+
+
+def _not_alone(record: GroupRecord, identity: Identity) -> str:
+    if record.in_sync.get(identity.node_id) != identity.storage_uuid:
+        return f"the disk of this node is not in sync with {identity.group}"
+    others = sorted(set(record.in_sync) - {identity.node_id})
+    if others:
+        return f"{', '.join(others)} must have every message too, and this version copies to nobody"
+    return ""

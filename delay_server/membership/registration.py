@@ -1,0 +1,507 @@
+"""The node's part in its group, kept up at a meta server.
+
+    find (HTTP) --> connect --> [prove] --> NODE_REGISTER --> again, within the lease --> ...
+      ^                           |
+      +-- wait, jittered <--------+-- whatever fails: no answer, not now, a record of old
+
+NODE_REGISTER says which data this node has, and its answer what it may do (standing.py). Once it is
+the master it also tells BROKER_REGISTER, as QMQ's brokers do, in which state clients should see the
+group: ONLINE when it serves first, then a heartbeat regularly and at each change, OFFLINE when it
+stops.
+
+On the same connection the node hears what an operator has paused, limited and weighted at the meta
+server (following.py): it always has one NODE_CONTROLS waiting there.
+
+Where there is a secret both sides prove for each request and each answer that they have it
+(delay_protocol/nodes/auth.py): an answer that does not prove it is none.
+
+A node that has begun an epoch acts in it until it is told of another, however long nobody answers:
+standing.py says why that is safe.
+"""
+
+import math
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+import trio
+
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.basics.printable import printable
+from delay_protocol.meta.requests import BrokerRegister, BrokerRequestType, BrokerRole, BrokerState
+from delay_protocol.nodes.auth import (
+    NONCE_SIZE,
+    Challenge,
+    Direction,
+    decode_challenge,
+    encode_challenge,
+    seal,
+    session_key,
+    unseal,
+)
+from delay_protocol.nodes.controls_exchange import (
+    HOLD_S,
+    REPLY_BYTES_MAX,
+    decode_node_controls_reply,
+    encode_node_controls,
+)
+from delay_protocol.nodes.registration import (
+    NodeRegister,
+    Refused,
+    decode_node_reply,
+    encode_node_register,
+)
+from delay_server.controls.meta_sync import Following
+from delay_server.membership.permission import Standing, standing_of
+from delay_server.settings.errors import FencedError, MembershipError, NodeRefusedError
+from delay_transport.connections.limits import RequestLimits
+from delay_transport.connections.request_client import RequestConnection
+from delay_transport.meta.address import MetaLocator
+from delay_transport.meta.requests import MetaRefusedError, register_broker, require_success
+from delay_transport.seams.backoff import Backoff
+from delay_transport.seams.errors import ConfigError, ConnectError, TransportError
+from delay_transport.seams.outbox import Wakeup
+from delay_transport.seams.runtime import Clock, Network
+from storage.disk.errors import StorageFullError
+from storage.state.identity import Identity
+
+if TYPE_CHECKING:
+    from delay_server.settings.config import MetaConfig
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_RENEWALS_A_LEASE = 3
+"""So that one answer that is lost does not end a lease."""
+_RENEW_S_MIN = 0.1
+_RENEW_S_MAX = 30.0
+"""Whatever lease a meta server grants."""
+_ANSWER_BYTES_MAX = REPLY_BYTES_MAX + 64 * 1024
+"""Of one frame of a meta server; its record of a group is far smaller than its controls."""
+_OFFLINE_TRIES = 3
+
+
+class _Talk:
+    """A connection to a meta server, and what both sides prove on it."""
+
+    def __init__(self, connection: RequestConnection, key: bytes | None) -> None:
+        self.connection = connection
+        self.key = key
+        """What to seal with; None where nothing is to be proved."""
+        self._number = 0
+
+    async def ask(self, code: int, body: bytes, timeout_s: float) -> bytes:
+        """Send a request with this body; return the body of the answer to it.
+
+        Raises TransportError, or MetaRefusedError for what is no success, or proves nothing.
+        """
+        connection, key = self.connection, self.key
+        self._number = number = self._number + 1
+        if key is not None:
+            body = seal(key, Direction.REQUEST, code, number, body)
+        answer = await connection.request(code, body, timeout_s=timeout_s)
+        require_success(answer, connection.peer)
+        if key is None:
+            return answer.body
+        found = unseal([key], Direction.ANSWER, code, answer.body)
+        if found is None or found[1] != number:
+            raise MetaRefusedError(
+                f"the answer of {connection.peer} does not prove that it has the secret: somebody "
+                "else may answer in its place"
+            )
+        return found[2]
+
+
+class Registration:
+    """Tells a meta server what this node is, and hears what it may do.
+
+    Invariant: what `standing` says has the highest epoch and version that were ever told.
+    """
+
+    def __init__(
+        self,
+        settings: "MetaConfig",
+        *,
+        identity: Identity,
+        log_epoch: Callable[[], int],
+        node: Callable[[], NodeRegister],
+        broker_state: Callable[[], BrokerState | None],
+        on_changed: Callable[[], None],
+        read_secret: Callable[[], Awaitable[bytes | None]],
+        following: Following,
+        network: Network,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        """Act for the node of this identity.
+
+        log_epoch: the newest epoch of its log; node: what it says of itself now; broker_state: how
+        clients should see the group now, None as long as nothing is to be said; on_changed is
+        called after `standing` has changed; read_secret returns what is to be proved, None where
+        nothing is, and raises ConfigError if the file cannot be used; following hears of controls.
+        """
+        self._settings = settings
+        self._identity = identity
+        self._log_epoch = log_epoch
+        self._node = node
+        self._broker_state = broker_state
+        self._on_changed = on_changed
+        self._read_secret = read_secret
+        self._following = following
+        self._network = network
+        self._clock = clock
+        self._chance = chance
+        self._locator = MetaLocator(network, settings.http_addresses(), settings)
+        self._backoff = Backoff(
+            base_s=settings.reconnect_seconds_min, max_s=settings.reconnect_seconds_max
+        )
+        self.standing: Standing | None = None
+        """What the node may do; None until that was told."""
+        self.own_epoch = 0
+        """The epoch that this start of the node has begun; 0: none yet."""
+        self.meta: str | None = None
+        """host:port of the meta server while it answers."""
+        self.trouble = ""
+        """Why no meta server can be asked; empty while one answers."""
+        self.answers = 0
+        """Records that were told."""
+        self.failures = 0
+        """Times that no meta server could be asked, or was of no use."""
+        self.lease_ms = 0
+        """Of the last answer."""
+        self.is_authenticated = False
+        """Whether the meta server that answers has proved that it has the secret."""
+        self.announced: BrokerState | None = None
+        """How clients see the group; None: not told yet."""
+        self.announce_trouble = ""
+        """Why clients could not be told; empty if they could."""
+        self._answered_boot_ms: int | None = None
+        self._trouble_boot_ms: int | None = None
+        self._reminded_at = -math.inf
+        self._connection: RequestConnection | None = None
+        self._delivers = Wakeup()
+        self._renew_now = Wakeup()
+        self._announce_now = Wakeup()
+        self._epoch_known = trio.Event()
+        self._is_leaving = False
+
+    # -- what can be seen --------------------------------------------------------------------
+
+    @property
+    def accepts(self) -> bool:
+        """Whether messages may be acknowledged."""
+        return self.standing is not None and self.standing.accepts
+
+    @property
+    def reason(self) -> str:
+        """Why the node does not accept; empty if it does."""
+        if self.standing is None:
+            return f"no role yet: {self.trouble or 'the meta server has not answered'}"
+        return self.standing.reason
+
+    @property
+    def answered_ms_ago(self) -> int | None:
+        """How long ago the request was sent that was answered last; None: none was."""
+        return self._since(self._answered_boot_ms)
+
+    @property
+    def away_ms(self) -> int:
+        """For how long no meta server could be asked; 0 while one answers."""
+        return self._since(self._trouble_boot_ms) or 0
+
+    def _since(self, boot_ms: int | None) -> int | None:
+        return None if boot_ms is None else self._clock.boot_ms() - boot_ms
+
+    # -- what the server does ----------------------------------------------------------------
+
+    async def take_epoch(self) -> int:
+        """Wait until the node may deliver; return the epoch in which, and act in it from now on.
+
+        It has to be durable in the log before anything is accepted or delivered.
+        """
+        while self.standing is None or not self.standing.delivers:
+            await self._delivers.sleep()
+        self.own_epoch = self.standing.record.epoch
+        return self.own_epoch
+
+    async def until_epoch_known(self) -> None:
+        """Wait until a meta server knows that the epoch is in the log.
+
+        From then on a copy of the directory that lacks it is refused, so before that nothing is to
+        be accepted.
+        """
+        self._renew_now.wake()
+        await self._epoch_known.wait()
+
+    def state_changed(self) -> None:
+        """Tell clients at once that the state of the group has changed, if it has."""
+        self._announce_now.wake()
+
+    async def go_offline(self) -> None:
+        """Have clients told that the node stops, if a meta server answers in time; say no more."""
+        self._is_leaving = True
+        self._announce_now.wake()
+        if self.announced is None:
+            return
+        timeout_s = self._settings.offline_seconds_max / _OFFLINE_TRIES
+        for _ in range(_OFFLINE_TRIES):
+            connection = self._connection
+            if connection is None:
+                return
+            try:
+                await self._tell(connection, BrokerRequestType.OFFLINE, BrokerState.NRW, timeout_s)
+            except (TransportError, MetaRefusedError) as error:
+                _log.info("clients could not be told that the node stops", reason=str(error))
+            else:
+                self.announced = BrokerState.NRW
+                return
+
+    async def run(self) -> None:
+        """Stay registered until cancelled.
+
+        Raises NodeRefusedError or FencedError; the node must not serve then.
+        """
+        failures = 0
+        while True:
+            answers = self.answers
+            ended = await self._converse()
+            if isinstance(ended, MembershipError):
+                raise ended
+            failures = failures + 1 if self.answers == answers else 1
+            self._note_trouble(ended)
+            await trio.sleep(self._backoff.wait_s(failures, self._chance))
+
+    # -- one meta server ---------------------------------------------------------------------
+
+    async def _converse(self) -> str | MembershipError:
+        """Find a meta server and stay registered there; return what ended that."""
+        try:
+            address = await self._locator.locate()
+        except TransportError as error:
+            return str(error)
+        connection = RequestConnection(
+            on_lost=lambda _: self._renew_now.wake(),
+            limits=RequestLimits(
+                connect_seconds_max=self._settings.request_seconds_max,
+                frame_bytes_max=_ANSWER_BYTES_MAX,
+            ),
+        )
+        async with trio.open_nursery() as nursery:
+            try:
+                await nursery.start(connection.run, self._network, address)
+            except ConnectError as error:
+                return str(error)
+            self._connection = connection
+            try:
+                ended = await self._renew(connection, nursery)
+            finally:
+                self._connection = self.meta = None
+                self.is_authenticated = False
+            nursery.cancel_scope.cancel()
+        return ended
+
+    async def _renew(
+        self, connection: RequestConnection, nursery: trio.Nursery
+    ) -> str | MembershipError:
+        """Register again and again; return what ended that."""
+        talk: _Talk | None = None
+        while True:
+            try:
+                if talk is None:
+                    talk = _Talk(connection, await self._prove(connection))
+                sent_ms = self._clock.boot_ms()
+                said = self._said()
+                body = await talk.ask(
+                    CommandCode.NODE_REGISTER,
+                    encode_node_register(said),
+                    self._settings.request_seconds_max,
+                )
+                self._take(body, connection.peer)
+            except MembershipError as error:
+                return error
+            except (ConfigError, TransportError, MalformedMetaError, MetaRefusedError) as error:
+                return str(error)
+            self._answered_boot_ms = sent_ms
+            self.is_authenticated = talk.key is not None
+            if self.own_epoch and said.last_epoch == self.own_epoch:
+                self._epoch_known.set()
+            if self.meta is None:
+                self._note_found(connection.peer)
+                nursery.start_soon(self._announce, connection)
+                nursery.start_soon(self._follow, talk)
+            renew_s = self.lease_ms / 1000 / _RENEWALS_A_LEASE
+            # Not all nodes at the same time, whatever they have been through together.
+            renew_s *= 0.9 + 0.1 * self._chance.random()
+            with trio.move_on_after(min(max(renew_s, _RENEW_S_MIN), _RENEW_S_MAX)):
+                await self._renew_now.sleep()
+
+    def _said(self) -> NodeRegister:
+        """Return what the node says of itself now, and of whom it knows."""
+        if self.standing is None:
+            return self._node()
+        return msgspec.structs.replace(self._node(), told_in_sync=self.standing.record.in_sync)
+
+    async def _prove(self, connection: RequestConnection) -> bytes | None:
+        """Return what to seal with on this connection; None where nothing is to be proved."""
+        secret = await self._read_secret()
+        if secret is None:
+            return None
+        nonce = self._chance.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE)
+        answer = await connection.request(
+            CommandCode.NODE_CHALLENGE,
+            encode_challenge(Challenge(nonce=nonce)),
+            timeout_s=self._settings.request_seconds_max,
+        )
+        require_success(answer, connection.peer)
+        meta_nonce = decode_challenge(answer.body).nonce
+        return session_key(secret, node_nonce=nonce, meta_nonce=meta_nonce)
+
+    def _take(self, body: bytes, peer: str) -> None:
+        """Take an answer to NODE_REGISTER."""
+        name = f"{self._identity.node_id} of {self._identity.group}"
+        reply = decode_node_reply(body)
+        if isinstance(reply, Refused):
+            raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)
+        standing = standing_of(
+            reply, self._identity, log_epoch=self._log_epoch(), own_epoch=self.own_epoch
+        )
+        before = self.standing
+        if before is not None and standing.pair < before.pair:
+            raise MetaRefusedError(
+                f"the meta server at {peer} tells epoch {standing.pair[0]}, version "
+                f"{standing.pair[1]} of {self._identity.group}, which has been at epoch "
+                f"{before.pair[0]}, version {before.pair[1]} already"
+            )
+        self.standing, self.lease_ms = standing, reply.lease_ms
+        self.answers += 1
+        self._note_standing(before, standing)
+        if self.own_epoch and not (standing.delivers and standing.record.epoch == self.own_epoch):
+            reason = standing.reason or f"epoch {standing.record.epoch} has begun, for it as well"
+            raise FencedError(node=name, epoch=self.own_epoch, reason=reason)
+        if standing.delivers:
+            self._delivers.wake()
+        if standing != before:
+            self._on_changed()
+
+    # -- what an operator has said there --------------------------------------------------------
+
+    async def _follow(self, talk: _Talk) -> None:
+        """Have the controls of the meta server hold here, from the moment that it has others."""
+        settings, following = self._settings, self._following
+        is_first = True
+        while True:
+            asked = encode_node_controls(following.question(is_first=is_first))
+            timeout_s = settings.request_seconds_max + (0 if is_first else HOLD_S)
+            try:
+                body = await talk.ask(CommandCode.NODE_CONTROLS, asked, timeout_s)
+                await following.hear(decode_node_controls_reply(body), talk.connection.peer)
+                is_first = False
+            except TransportError as error:
+                talk.connection.close(str(error))
+                return
+            except (MetaRefusedError, MalformedMetaError, StorageFullError) as error:
+                following.failed(str(error))
+                is_first = True
+                await trio.sleep(settings.reconnect_seconds_max)
+
+    # -- what clients are told ---------------------------------------------------------------
+
+    async def _announce(self, connection: RequestConnection) -> None:
+        """Tell in which state clients should see the group, for as long as the node serves."""
+        settings = self._settings
+        while not self._is_leaving:
+            state = self._broker_state()
+            if state is None:
+                await self._announce_now.sleep()
+                continue
+            is_first = self.announced is None and state is BrokerState.RW
+            what = BrokerRequestType.ONLINE if is_first else BrokerRequestType.HEARTBEAT
+            pause_s = settings.heartbeat_seconds
+            try:
+                await self._tell(connection, what, state, settings.request_seconds_max)
+            except TransportError as error:
+                connection.close(str(error))
+                return
+            except MetaRefusedError as error:
+                if str(error) != self.announce_trouble:
+                    _log.warning("clients cannot be told of this node", reason=str(error))
+                self.announce_trouble = str(error)
+                pause_s = min(pause_s, settings.reconnect_seconds_max)
+            else:
+                self.announced, self.announce_trouble = state, ""
+            if self._broker_state() == state:
+                with trio.move_on_after(pause_s):
+                    await self._announce_now.sleep()
+
+    async def _tell(
+        self,
+        connection: RequestConnection,
+        what: BrokerRequestType,
+        state: BrokerState,
+        timeout_s: float,
+    ) -> None:
+        request = BrokerRegister(
+            request_type=what,
+            group=self._identity.group,
+            address=self._node().address,
+            role=BrokerRole.DELAY_MASTER,
+            state=state,
+        )
+        await register_broker(connection, request, timeout_s=timeout_s)
+
+    # -- what the log says -------------------------------------------------------------------
+
+    def _note_found(self, peer: str) -> None:
+        """Note that a meta server answers."""
+        if self.trouble:
+            _log.info("a meta server answers again", meta=peer, away_s=self.away_ms / 1000)
+        self.meta, self.trouble, self._trouble_boot_ms = peer, "", None
+
+    def _note_trouble(self, reason: str) -> None:
+        """Note that no meta server can be asked; say so at first, and every so often."""
+        self.failures += 1
+        if not self.trouble:
+            self._trouble_boot_ms = self._clock.boot_ms()
+            self._reminded_at = -math.inf
+        self.trouble = reason
+        if self._may_remind():
+            _log.warning(
+                "no meta server can be asked",
+                reason=printable(reason),
+                away_s=self.away_ms / 1000,
+                meanwhile=f"it acts in epoch {self.own_epoch}" if self.own_epoch else "it waits",
+            )
+
+    def _note_standing(self, before: Standing | None, standing: Standing) -> None:
+        """Say what the node may do when that changes, and every so often while it waits."""
+        if before is not None and standing.is_retired != before.is_retired:
+            _log.warning(
+                "this group was retired: the node takes no more messages, and delivers what it has"
+                if standing.is_retired
+                else "this group is in service again",
+                group=self._identity.group,
+            )
+        if standing == before and (standing.accepts or not self._may_remind()):
+            return
+        self._reminded_at = trio.current_time()
+        log = _log.info if standing.accepts else _log.warning
+        log(
+            "registered" if standing.accepts else "registered; this node accepts nothing",
+            group=self._identity.group,
+            node_id=self._identity.node_id,
+            address=self._node().address,
+            http=self._node().http_address,
+            role=standing.role.value,
+            epoch=standing.record.epoch,
+            version=standing.record.version,
+            **({} if standing.accepts else {"reason": standing.reason}),
+        )
+
+    def _may_remind(self) -> bool:
+        now = trio.current_time()
+        if now - self._reminded_at < self._settings.remind_seconds:
+            return False
+        self._reminded_at = now
+        return True

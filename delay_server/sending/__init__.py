@@ -1,0 +1,8 @@
+"""From a due message to its outcome.
+
+    backlog_reader   loads lanes that wait on disk
+    dispatch         takes due messages out of the wheel
+    outlet           pauses and limits before the sender
+
+Imported by the server.
+"""

@@ -1,0 +1,260 @@
+"""What an operator closes and narrows takes effect here: gates, meters and the sender follow.
+
+A change is durable first, then it holds, then it is answered. When a pause was answered, nothing of
+its subjects is sent any more but what was in flight: what the sender still had of them is dropped
+and waits on disk like all the rest.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from delay_protocol.nodes.controls import Controls
+from delay_server.controls.controls_store import AuditEntry, AuditPage, ControlsStore
+from delay_server.filing.filer import Filing
+from delay_server.lanes.lanes import Lanes
+from delay_server.lanes.rate_limits import Meters
+from delay_server.lanes.subject_rules import Gates
+from delay_transport.seams.outbox import Wakeup
+from delay_transport.seams.runtime import Executor
+from sender.groups.gates import GroupGate
+from sender.sender import Sender
+from storage.batch.entries import Entries
+from storage.disk.errors import StorageFullError
+
+CONTROLS_LANE = "controls"
+
+
+class Operator:
+    """Keeps the controls, and has everything follow them; one task that meters."""
+
+    def __init__(
+        self,
+        store: ControlsStore,
+        *,
+        gates: Gates,
+        lanes: Lanes,
+        meters: Meters,
+        sender: Sender,
+        filing: Filing,
+        executor: Executor,
+        set_weights: Callable[[Mapping[str, float]], None],
+        on_room: Callable[[], None],
+        on_barred: Callable[[Entries], None],
+    ) -> None:
+        """Have the controls that are stored hold from the start; nothing was offered yet.
+
+        on_room: there may be more room in the sender, and for what is held at all. on_barred: for
+        what the meta server refuses for good.
+        """
+        self._store = store
+        self._gates = gates
+        self._lanes = lanes
+        self._meters = meters
+        self._sender = sender
+        self._filing = filing
+        self._executor = executor
+        self._set_weights = set_weights
+        self._on_room = on_room
+        self._on_barred = on_barred
+        self._more = Wakeup()
+        self._changing = trio.Lock()
+        self._stops = False
+        self._stale: set[int] = set()
+        """Lanes of which something belongs elsewhere, as far as the meters have not followed."""
+        self.applied = Controls()
+        """What holds; a change that is being made durable is not in it."""
+        self.changes = 0
+        """Changes since the start."""
+        self._follow()
+
+    # -- changes -----------------------------------------------------------------------------
+
+    async def change(
+        self,
+        plan: Callable[[Controls], Controls],
+        entry: Callable[[Controls, Controls], AuditEntry],
+    ) -> Controls:
+        """Make what `plan` makes of the controls durable, and have it hold; return it.
+
+        Raises what `plan` does, StorageFullError (nothing has changed then) or FatalDiskError.
+        """
+        # Whoever asked may go away meanwhile: half a change would be worse than none.
+        with trio.CancelScope(shield=True):
+            async with self._changing:
+                before = self._store.controls
+                after = await self._executor.run(CONTROLS_LANE, self._store.change, plan, entry)
+                if after is not before:
+                    self.changes += 1
+                    await self._apply()
+        return after
+
+    async def take(self, told: Controls, entry: AuditEntry) -> None:
+        """Make durable what a meta server has told, and have it hold. Raises as `change`."""
+        with trio.CancelScope(shield=True):
+            async with self._changing:
+                before = self._store.controls
+                await self._executor.run(CONTROLS_LANE, self._store.take, told, entry)
+                if self._store.controls is not before:
+                    self.changes += 1
+                    await self._apply()
+
+    async def note(self, entry: AuditEntry) -> None:
+        """Have something in the audit that changes no controls. Raises as `change`."""
+        with trio.CancelScope(shield=True):
+            async with self._changing:
+                await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
+
+    async def set_drained(self, entry: AuditEntry, *, drained: bool) -> None:
+        """Make durable whether the node is kept at rest; a node that stops is not any more.
+
+        Raises StorageFullError (a start may find either then) or FatalDiskError.
+        """
+        with trio.CancelScope(shield=True):
+            async with self._changing:
+                if self._stops:
+                    await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
+                    return
+                await self._executor.run(
+                    CONTROLS_LANE, partial(self._store.set_drained, entry, drained=drained)
+                )
+
+    async def end_drain(self, at_ms: int) -> None:
+        """Have the next start take and send messages: the node stops now. Raises FatalDiskError."""
+        async with self._changing:
+            self._stops = True
+            if not self._store.is_drained:
+                return
+            entry = AuditEntry(at_ms=at_ms, who="stop", peer="", action="end drain", target="node")
+            with contextlib.suppress(StorageFullError):
+                await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
+            await self._executor.run(CONTROLS_LANE, self._store.end_drain)
+
+    async def audit(self, count: int) -> AuditPage:
+        """Return the latest entries of the audit, at most so many, and what cannot be read."""
+        async with self._changing:
+            return await self._executor.run(CONTROLS_LANE, self._store.audit.look, count)
+
+    async def _apply(self) -> None:
+        """Bring everything that is in memory to where it belongs by the present controls."""
+        self._follow()
+        for _ in self._gates.place_known():
+            await trio.lowlevel.checkpoint()
+        # In all lanes: what waits for a group is there under the lane that it had when it came.
+        # Last in that of the paused ones: what a group gives back in between is put there.
+        for lane in [*self._sender.queued_by_lane(), self._lanes.base]:
+            self._take_from_sender(lane)
+            await trio.lowlevel.checkpoint()
+        for entries in self._sender.withdraw_put_off(self._is_blocked):
+            self._lanes.withdrawn(entries)
+        self._sort_meters()
+        self._more.wake()
+        self._on_room()
+        async with self._filing.taking:
+            await self._filing.take_back_returned()
+        if self._lanes.forgotten and self._lanes.has_room_for_unrouted:
+            # Some of them may go now, and nothing else leads to them.
+            self._lanes.loads_anew()
+            await self._filing.reload()
+
+    def _follow(self) -> None:
+        """Have all that is decided from now on go by the stored controls."""
+        controls = self.applied = self._store.controls
+        self._gates.set_rules(controls)
+        self._meters.set_rates(self._gates.rates)
+        self._set_weights(
+            {name: rule.weight for name, rule in controls.groups.items() if rule.weight is not None}
+        )
+        self._sender.set_gates(
+            {
+                name: GroupGate(paused=rule.paused, rate_per_s=rule.rate_per_s)
+                for name, rule in controls.groups.items()
+                if rule.paused or rule.rate_per_s is not None
+            }
+        )
+
+    def _take_from_sender(self, lane: int) -> None:
+        """Take back what the sender has in a lane and should not have."""
+        found = self._sender.withdraw(lane, self._is_gated)
+        for entries in reversed(found):
+            lanes = self._lanes.lanes_of(entries)
+            for place in np.unique(lanes).tolist():
+                part = entries[lanes == place]
+                narrow = self._gates.narrow(place)
+                if narrow is None:
+                    self._lanes.withdrawn(part)
+                else:
+                    self._meters.put_first(place, narrow.pattern, part)
+
+    def _is_blocked(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Say which of these may not leave at all."""
+        blocked: npt.NDArray[np.bool_] = self._lanes.lanes_of(entries) == self._lanes.base
+        return blocked
+
+    def _is_gated(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Say which of these may not leave, or not as they like."""
+        lanes = self._lanes.lanes_of(entries)
+        narrow = (lanes > self._lanes.lanes_max) & (lanes < self._lanes.catching_up)
+        gated: npt.NDArray[np.bool_] = narrow | (lanes == self._lanes.base)
+        return gated
+
+    def lanes_changed(self, lanes: set[int]) -> None:
+        """Hear of lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
+        if self._meters.count:
+            self._stale |= lanes
+            self._more.wake()
+        self._sender.routes_changed(lanes)
+
+    # -- metering ----------------------------------------------------------------------------
+
+    def offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
+        """Give entries to the sender, or have them wait for the rate of their lane.
+
+        Those of subjects that are refused for good are given up.
+        """
+        if lane == self._lanes.barred:
+            self._on_barred(entries)
+            return
+        narrow = self._gates.narrow(lane)
+        if narrow is None or narrow.pattern not in self._gates.rates:
+            self._sender.offer(entries, lane=lane, late=late)
+        else:
+            self._meters.put(lane, narrow.pattern, entries)
+            self._more.wake()
+
+    def sender_has_room(self) -> None:
+        """Go on if something waits until the sender has given on what it has."""
+        if self._meters.room_has_grown():
+            self._more.wake()
+
+    async def run(self) -> None:
+        """Give metered entries to the sender as their tokens come, until cancelled."""
+        while True:
+            self._sort_meters()
+            now = trio.current_time()
+            for lane, entries in self._meters.take(now, self._sender.queued_in):
+                self._sender.offer(entries, lane=lane)
+            with trio.move_on_at(self._meters.next_at(now)):
+                await self._more.sleep()
+
+    def _sort_meters(self) -> None:
+        """Bring what waits in lanes that have changed to where it belongs, in its order."""
+        stale, self._stale = self._stale, set()
+        for lane in stale:
+            entries = self._meters.take_lane(lane)
+            if len(entries):
+                self.offer_again(entries)
+
+    def offer_again(self, entries: Entries) -> None:
+        """Offer what waited somewhere else by what its lanes are now."""
+        lanes = self._lanes.lanes_of(entries)
+        for place in np.unique(lanes).tolist():
+            part = entries[lanes == place]
+            if place == self._lanes.base:
+                self._lanes.withdrawn(part)
+            else:
+                self.offer(part, lane=place)

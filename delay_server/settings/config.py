@@ -1,0 +1,783 @@
+"""The configuration of one delay server process, composed of the limits of its parts.
+
+A section of the file is a frozen dataclass that checks itself, by the rules of the parts that take
+its settings: sections are cut as an operator thinks, parts as the code is. Every field is followed
+by a line that gives its unit and what follows from it; `delaywheel settings` prints them all.
+Nothing below this reads files, environment or globals.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from delay_protocol.basics.subjects import SENT_SUBJECT_BYTES_MAX
+from delay_protocol.meta.session import MetaSessionConfig
+from delay_server.accepting.admission import DAY_MS, AdmissionLimits
+from delay_server.accepting.ingest import IngestLimits
+from delay_server.dead.dead_letters import DeadConfig
+from delay_server.filing.filer import FilingLimits
+from delay_server.lanes.lanes import LaneLimits
+from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.http.addresses import is_loopback
+from delay_transport.meta.address import MetaAddressLimits
+from delay_transport.seams.errors import AddressError
+from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
+from delay_transport.settings import settings_file
+from delay_transport.settings.sections import LogConfig, part_of, require_at_least, require_name
+from sender.settings.config import BrokerGroup, SenderConfig
+from storage.batch.entries import SUBJECT_BYTES
+from storage.node.retention import RetentionRules
+from storage.node.store import StoreSettings
+from storage.schedule.provision import Provision
+from storage.schedule.schedule_log import ScheduleLimits
+from storage.state.audit_file import AUDIT_BYTES_MAX
+
+KIB = 1024
+MIB = 1024 * KIB
+
+_DISK_FLOOR_LEAST = MIB
+"""Bytes below which a disk counts as full whatever the settings say."""
+_RESERVE_MOST = 8 * MIB
+"""Bytes of the floor, at most half of it, that filing leaves alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Who this node is and where it keeps what it knows."""
+
+    data_dir: Path
+    """Directory of all logs; made if it is missing, locked for as long as the process lives."""
+
+    cluster: str | None = None
+    """Name of the cluster, fixed at the first start. Not set: as the data directory says."""
+
+    group: str | None = None
+    """Name of the group, alike on replicas, fixed at the first start. Not set: as the data
+    directory says."""
+
+    node_id: str | None = None
+    """Name of the node, fixed at the first start. Not set: as the data directory says."""
+
+    group_may_read: bool = False
+    """Whether the group of the user that this runs as may read what is in `data_dir`: modes 0750
+    and 0640. Otherwise 0700 and 0600. The umask does not matter, and what is there already keeps
+    its mode."""
+
+    stop_ms_max: int = 4000
+    """Milliseconds from SIGTERM in which requests are answered and deliveries confirmed. What is
+    unconfirmed by then is delivered again after the next start."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that could not be written down."""
+        for name in ("cluster", "group", "node_id"):
+            value = getattr(self, name)
+            if value is not None:
+                require_name(name, value)
+        require_at_least(self, 0, "stop_ms_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig(ConnectionLimits):
+    """Where producers connect, and what a connection may take."""
+
+    address: str = "127.0.0.1:20801"
+    """host:port to listen on; IPv6 in brackets, port 0 for any free one. The default takes
+    connections from this machine only."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address, and limits that no connection could live with."""
+        parse_address(self.address)
+        part_of(ConnectionLimits, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionConfig:
+    """Which messages are taken, and what happens to requests that cannot be taken now."""
+
+    horizon_days: int = 730
+    """Days. A message due further ahead is refused for good; 730 are two years."""
+
+    item_bytes_max: int = 2 * MIB
+    """Bytes of one message as on the wire. A larger one is refused for good."""
+
+    id_bytes_max: int = 1024
+    """Bytes of a message id. A longer one is refused for good."""
+
+    request_items_max: int = 2048
+    """Messages of one request; those beyond are refused for good, and of a request of more than
+    twice as many none is taken. A request of so many takes 3 ms, and 10 ms if all are refused, in
+    which nobody else is served."""
+
+    hold_ms: int = 4000
+    """Milliseconds. How long a request is held when it cannot be taken for a passing reason
+    (starting, overload) before it is answered with an error that producers retry on. QMQ's
+    producers wait 5 s for an answer: more than that only makes duplicates."""
+
+    pending_bytes_max: int = 16 * MIB
+    """Bytes of admitted messages that gather for the next write while one is being made durable.
+    Beyond it requests are held. At most a 256th of the file system, and not less than 1 MiB for it,
+    whatever it says."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the parts refuse."""
+        require_at_least(self, 1, "horizon_days")
+        self.limits()
+        self.ingest_limits()
+
+    @property
+    def horizon_ms(self) -> int:
+        """The horizon in ms."""
+        return self.horizon_days * DAY_MS
+
+    def limits(self) -> AdmissionLimits:
+        """Return what admission takes."""
+        return AdmissionLimits(
+            horizon_ms=self.horizon_ms,
+            item_bytes_max=self.item_bytes_max,
+            id_bytes_max=self.id_bytes_max,
+            request_items_max=self.request_items_max,
+        )
+
+    def ingest_limits(self) -> IngestLimits:
+        """Return what ingest takes."""
+        return IngestLimits(hold_ms=self.hold_ms, intake_bytes_max=self.pending_bytes_max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """How the logs are cut into files, and when they become durable."""
+
+    message_log_file_bytes_max: int = 256 * MIB
+    """Bytes. Beyond this a file of the message_log is closed and the next begun. Files are deleted
+    whole: larger ones stay longer. At most a 16th of the file system, whatever it says."""
+
+    journal_file_bytes_max: int = 64 * MIB
+    """Bytes. Beyond this a file of the facts journal is closed and the next begun. At most a 64th
+    of the file system, whatever it says."""
+
+    minute_horizon_minutes: int = 120
+    """Minutes. What is due within them lies in segments of one minute, from which it is sent."""
+
+    hour_horizon_minutes: int = 48 * 60
+    """Minutes. What is due within them lies in segments of one hour, what is due later in segments
+    of one day. Longer horizons mean more open files and less rewriting."""
+
+    gather_bytes_max: int = 64 * MIB
+    """Bytes of messages for later segments that may wait in memory for more of their segment. More
+    means fewer, larger writes; they are in the message_log already. At most a 64th of the file
+    system, whatever it says."""
+
+    subjects_bytes_max: int = 128 * MIB
+    """Bytes that names of subjects may take in memory, each with 256 more for what is kept by it:
+    those of messages due soon, being delivered or waiting to be written. With more different names
+    than that, messages are filed more slowly, and what is due last waits on disk."""
+
+    open_files_max: int = 2048
+    """Segment files open for appending at a time. Before there are more, those written since the
+    last checkpoint are made durable and closed, which costs an fsync. Together with
+    listener.connections_max it should stay below the process's limit of open files."""
+
+    filing_bytes_max: int = 128 * MIB
+    """Bytes of durable messages that wait to be filed by time. Beyond it the next write waits, so
+    that memory stays bounded when the disk is slow. At most a 32nd of the file system, whatever it
+    says."""
+
+    fact_sync_ms_max: int = 20
+    """Milliseconds from a broker's confirmation to its fact being durable. What a crash within them
+    forgets is delivered twice; less means more fsyncs."""
+
+    checkpoint_interval_ms: int = 3000
+    """Milliseconds between checkpoints while there is anything new. Shorter means faster restarts
+    and more fsyncs."""
+
+    checkpoint_bytes: int = 256 * MIB
+    """Bytes filed after which a checkpoint does not wait for the interval. At most a 16th of the
+    file system, whatever it says."""
+
+    message_log_keep_ms: int = DAY_MS
+    """Milliseconds for which the message_log keeps what is filed and checkpointed, for those who
+    read it."""
+
+    duplicate_window_ms: int = 10 * 60 * 1000
+    """Milliseconds. So much of the message_log stays even when the disk is short. It is meant for
+    recognising what a producer sends again, which nothing does today: each copy is delivered."""
+
+    duplicate_window_items: int = 4_000_000
+    """Messages. Where so many came within the window above, they are enough."""
+
+    segments_keep_ms: int = 7 * DAY_MS
+    """Milliseconds for which segments stay after everything in them was delivered."""
+
+    seals_keep_days: int = 3 * 365
+    """Days for which it is known of each segment what became of its messages."""
+
+    seals_file_bytes_max: int = MIB
+    """Bytes. Beyond this a file of the seals log is closed, written again more densely, and the
+    next begun. Smaller ones make starts faster, and more files."""
+
+    retired_grace_ms: int = 60 * 60 * 1000
+    """Milliseconds for which files that nothing needs any more stay for those who read them (Spark,
+    copies), across restarts too. When the disk is short they go at once."""
+
+    disk_free_bytes_min: int = 2048 * MIB
+    """Bytes. With less free disk than this, or than the share below if that is smaller, beside all
+    that is still to be written for accepted messages, more are refused while delivery goes on. From
+    a quarter above it on, what is kept for its age only is deleted, oldest first, until half as
+    much again is free. 1 MiB at least."""
+
+    disk_free_share_min: float = 0.05
+    """Share of the file system, 0 to 1. The smaller of the two floors counts."""
+
+    read_tries: int = 12
+    """Tries after which what the operating system cannot read of a file is taken for damage. With
+    the waits below that is about two minutes. A segment of hours or days is given up only when its
+    split cannot wait any longer. A start does not try again."""
+
+    read_retry_ms_min: int = 100
+    """Milliseconds between the first two of these tries. The wait doubles each time."""
+
+    read_retry_ms_max: int = 30_000
+    """Milliseconds. The longest wait between two tries. What was given up is tried on at this pace,
+    where that keeps nothing else waiting."""
+
+    def __post_init__(self) -> None:
+        """Refuse values under which the logs could not move on."""
+        require_at_least(
+            self, MIB, "message_log_file_bytes_max", "journal_file_bytes_max", "checkpoint_bytes"
+        )
+        require_at_least(self, MIB, "filing_bytes_max", "subjects_bytes_max")
+        require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
+        require_at_least(self, 0, "message_log_keep_ms", "segments_keep_ms")
+        require_at_least(self, 0, "duplicate_window_ms", "duplicate_window_items")
+        require_at_least(self, 1, "seals_keep_days")
+        require_at_least(self, 64 * KIB, "seals_file_bytes_max")
+        require_at_least(self, 0, "disk_free_bytes_min", "disk_free_share_min")
+        require_at_least(self, 100, "checkpoint_interval_ms")
+        require_at_least(self, 1, "read_tries", "read_retry_ms_min")
+        if self.read_retry_ms_max < self.read_retry_ms_min:
+            raise ValueError("read_retry_ms_max must be at least read_retry_ms_min")
+        if not self.disk_free_share_min < 1:
+            raise ValueError("disk_free_share_min must be below 1: it is a share of the disk")
+        self.schedule_limits()
+
+    def schedule_limits(self) -> ScheduleLimits:
+        """Return what the schedule_log takes."""
+        return part_of(ScheduleLimits, self)
+
+    def retention_rules(self) -> RetentionRules:
+        """Return how long the logs are kept."""
+        return RetentionRules(
+            message_log_keep_ms=self.message_log_keep_ms,
+            duplicate_window_ms=self.duplicate_window_ms,
+            duplicate_window_items=self.duplicate_window_items,
+            segments_keep_ms=self.segments_keep_ms,
+            seals_keep_ms=self.seals_keep_days * DAY_MS,
+        )
+
+    def disk_floor_bytes(self, total_bytes: int) -> int:
+        """Return how many bytes must be free on a file system of this size to take messages."""
+        return min(self.disk_free_bytes_min, int(total_bytes * self.disk_free_share_min))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelConfig:
+    """The index, in memory, of the messages that are due soon."""
+
+    load_ahead_ms: int = 120_000
+    """Milliseconds. How long before they are due messages enter the wheel. More costs memory, less
+    leaves little time to read them when the disk is slow."""
+
+    entries_max: int = 8_000_000
+    """Messages in memory, 36 to 72 bytes each: those due soon and those being delivered, of which
+    there are at most half as many. What does not fit waits on disk, and is loaded in the order of
+    due time as places become free."""
+
+    lane_entries_min: int = 2000
+    """Messages of one subject that may be held for delivery before it gets a lane of its own, in
+    which they take turns with all others. Less means that others wait less behind them."""
+
+    lanes_max: int = 256
+    """Subjects at a time that may have a lane. Of such a subject at most half of the room that is
+    left is held for delivery, the rest of what is due waits on disk. More subjects than this that
+    are hot at the same time can delay others."""
+
+    slot_ms: int = 64
+    """Milliseconds of due time that are sorted at once. Changes the cost, not order or lateness."""
+
+    def __post_init__(self) -> None:
+        """Refuse a wheel that could hold nothing, or would come too late."""
+        require_at_least(self, 1000, "load_ahead_ms")
+        require_at_least(self, 8, "entries_max")
+        require_at_least(self, 1, "slot_ms", "lane_entries_min", "lanes_max")
+        if self.slot_ms > self.load_ahead_ms:
+            raise ValueError("slot_ms must be at most load_ahead_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockConfig:
+    """What is believed of the machine's clock."""
+
+    step_forward_ms_max: int = 60_000
+    """Milliseconds. If the wall clock gains more than this on the time since boot, dispatch is held
+    until the step is confirmed or taken back: a clock that is wrong by a year would send a year's
+    messages."""
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that ordinary clock discipline would reach."""
+        require_at_least(self, 1000, "step_forward_ms_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The port for metrics, health, status and administration."""
+
+    address: str = "127.0.0.1:20811"
+    """host:port; port 0 for any free one, empty for no HTTP at all. The default takes connections
+    from this machine only; beyond it `admin.token_file` has to be set. Health is for whoever
+    reaches it, all else for callers on this machine, or those with a token where there are any."""
+
+    connections_max: int = 64
+    """Open connections. For one more another one is closed that has not sent a whole request, the
+    oldest from where most come; where all are being answered, it is closed itself."""
+
+    header_bytes_max: int = 16 * KIB
+    """Bytes of a request's line and headers. One with more is answered 431, and its connection
+    closed."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address, and a port that nobody could use."""
+        require_at_least(self, 1, "connections_max")
+        require_at_least(self, 1024, "header_bytes_max")
+        if self.address:
+            parse_address(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """Who may look, pause, limit, drain and see to dead letters. Health is for everybody."""
+
+    token_file: str = ""
+    """The file of tokens that `delaywheel admin token add` writes; it is read again when it
+    changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
+
+    token_look_ms: int = 1000
+    """Milliseconds between two looks at whether the file of tokens has changed."""
+
+    body_bytes_max: int = 256 * KIB
+    """Bytes of a request's body: 10,000 dead letters by their numbers, as many as one may name,
+    take up to 200,000. A longer one is answered 413."""
+
+    denials_per_second_max: float = 10.0
+    """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
+    ones are answered 429. Good tokens count all the same."""
+
+    denials_burst_seconds: float = 3.0
+    """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
+
+    audit_file_bytes_max: int = 4 * MIB
+    """Bytes. Beyond this a file of the audit is closed and the next begun."""
+
+    audit_files_max: int = 4
+    """Files of the audit that are kept; the oldest goes when there would be more."""
+
+    explain_rows_max: int = 20_000_000
+    """Messages on disk that are looked at, at the most, to find the one that `explain` is asked
+    for. Other work goes on in between."""
+
+    drain_seconds_max: float = 3600.0
+    """Seconds that a request to drain may ask to wait, at the most."""
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody could be let in by, and an audit that keeps nothing."""
+        require_at_least(self, 10, "token_look_ms")
+        require_at_least(self, 1024, "body_bytes_max", "audit_file_bytes_max")
+        if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
+            most = f"at most {AUDIT_BYTES_MAX}, not {self.audit_file_bytes_max}"
+            raise ValueError(f"audit_file_bytes_max must be {most}")
+        require_at_least(self, 1, "audit_files_max", "explain_rows_max")
+        require_at_least(self, 0.1, "denials_per_second_max", "denials_burst_seconds")
+        require_at_least(self, 0, "drain_seconds_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlsConfig:
+    """How the limits of subjects that an operator sets are kept."""
+
+    burst_seconds: float = 0.1
+    """Seconds' worth of a subject's limit that may leave at once after a quiet time, one message at
+    least. Less is smoother; a limit far above what brokers answer in this time is not reached."""
+
+    buffer_seconds: float = 5.0
+    """Seconds' worth of a subject's limit that are held in memory, at most its share of what there
+    is room for. Less means that what waits is read from disk more often."""
+
+    def __post_init__(self) -> None:
+        """Refuse times in which nothing could leave."""
+        require_at_least(self, 0.001, "burst_seconds", "buffer_seconds")
+
+
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaConfig(MetaAddressLimits):
+    """The meta server, which says what this node is in its group and tells clients of it."""
+
+    addresses: str = ""
+    """host:port of a meta server's HTTP port; several, separated by commas, are asked in turn.
+    Empty: none, the node is the only one of its group and delivers to `brokers`."""
+
+    advertised: str = ""
+    """host:port at which clients reach this node, as they are told. Empty: as listened on. Needed
+    where that is every address of the machine; IPv4 or a name, since QMQ's clients know no IPv6."""
+
+    secret_file: str = ""
+    """The file of the secret that this node shares with its meta servers
+    (`registration.secret_file` there), readable by its owner and group only; read again when it
+    changes. The first line counts here. Empty: it proves nothing, and believes whoever answers."""
+
+    request_seconds_max: float = 2.0
+    """Seconds for an answer of the meta server. After that another connection is tried."""
+
+    heartbeat_seconds: float = 10.0
+    """Seconds between two words to the meta server about the state that clients see. It takes the
+    group from their routes after 30 s without."""
+
+    reconnect_seconds_min: float = 0.1
+    """Seconds before a meta server that failed is asked again; doubles with each failure."""
+
+    reconnect_seconds_max: float = 3.0
+    """Longest wait before it is asked again."""
+
+    offline_seconds_max: float = 1.0
+    """Seconds, when the node stops, to have clients told so while it still takes their messages.
+    Part of node.stop_ms_max."""
+
+    controls_seconds_max: float = 2.0
+    """Seconds, at the start, to hear what is paused before anything is delivered; after that what
+    was paused when the node last heard of it holds until it hears again."""
+
+    remind_seconds: float = 30.0
+    """Seconds between two lines in the log while the node waits for a meta server or for its turn
+    to be the master."""
+
+    def __post_init__(self) -> None:
+        """Refuse addresses that cannot be read, and times in which nothing could be asked."""
+        part_of(MetaAddressLimits, self)
+        self.http_addresses()
+        require_at_least(self, 0.001, "request_seconds_max", "heartbeat_seconds", "remind_seconds")
+        require_at_least(self, 0.001, "reconnect_seconds_min")
+        require_at_least(self, 0, "offline_seconds_max", "controls_seconds_max")
+        if not self.reconnect_seconds_max >= self.reconnect_seconds_min:
+            raise ValueError("reconnect_seconds_max must be at least reconnect_seconds_min")
+        if self.advertised and not parse_address(self.advertised)[1]:
+            raise ValueError(f"advertised must have a port, not {self.advertised!r}")
+
+    def http_addresses(self) -> tuple[Address, ...]:
+        """Return where to ask for a meta server; nothing if there is none."""
+        found = []
+        for text in filter(None, (part.strip() for part in self.addresses.split(","))):
+            try:
+                found.append(parse_peer_address(text))
+            except AddressError as error:
+                raise ValueError(f"addresses: {error}") from error
+        return tuple(found)
+
+    def told(self, listening: Address) -> str:
+        """Return what clients are told of the address that is listened on; ValueError if nothing.
+
+        The meta server and QMQ's clients split it at its colon.
+        """
+        told = self.advertised or format_address(listening)
+        host, _ = parse_address(told)
+        if host in _ALL_ADDRESSES or ":" in host:
+            raise ValueError(
+                f"meta.advertised must be set to an IPv4 address or a name and a port: clients "
+                f"cannot be told {told}"
+            )
+        return told
+
+    def told_http(self, listening: Address) -> str:
+        """Return what people are told of the HTTP address; empty if it cannot be written so."""
+        host, port = listening
+        if host in _ALL_ADDRESSES and self.advertised:
+            host, _ = parse_address(self.advertised)
+        return "" if host in _ALL_ADDRESSES or ":" in host else format_address((host, port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutesConfig:
+    """How the broker groups of subjects are asked for, where there is a meta server."""
+
+    subjects_max: int = 200_000
+    """Subjects whose route is kept at a time, about 1 KB of memory each; of these at most half may
+    wait for want of a route. Messages of further ones wait on disk until there are fewer."""
+
+    unused_ms: int = 600_000
+    """Milliseconds. The route of a subject of which no message was due, or nearly, for so long is
+    forgotten; it is asked for again when one is. A broker group without a subject is left."""
+
+    heartbeat_ms: int = 60_000
+    """Milliseconds between two questions for a subject, at the most: changes are told before. QMQ's
+    meta server wants to hear of a client once a minute."""
+
+    doubt_ms: int = 10_000
+    """Milliseconds for which the meta server has to say that a subject has no groups any more
+    before it is believed: QMQ's says so too when its database fails. 0 believes at once."""
+
+    questions_max: int = 256
+    """Questions without an answer at a time."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could not work."""
+        require_at_least(self, 1, "subjects_max", "questions_max")
+        require_at_least(self, 1000, "unused_ms", "heartbeat_ms")
+        require_at_least(self, 0, "doubt_ms")
+
+    def session_config(self) -> MetaSessionConfig:
+        """Return what the session takes."""
+        return MetaSessionConfig(
+            heartbeat_s=self.heartbeat_ms / 1000,
+            doubt_s=self.doubt_ms / 1000,
+            unused_s=self.unused_ms / 1000,
+            questions_max=self.questions_max,
+            subjects_max=self.subjects_max,
+        )
+
+
+class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set of one delay server."""
+
+    node: NodeConfig
+    """Who this node is."""
+
+    brokers: dict[str, str] = msgspec.field(default_factory=dict)
+    """Name and host:port of each real-time broker group to deliver to; needed where there is no
+    meta server, and in the place of what it says. A name goes into the dispatch_log: it should not
+    come to mean another group. With `host:port,weight=3` (0.001 to 1000) a group gets three times
+    as much as one without, as long as both are well."""
+
+    meta: MetaConfig = msgspec.field(default_factory=MetaConfig)
+    """The meta server."""
+
+    routes: RoutesConfig = msgspec.field(default_factory=RoutesConfig)
+    """Which broker groups a subject's messages go to."""
+
+    sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
+    """How messages are delivered."""
+
+    dead: DeadConfig = msgspec.field(default_factory=DeadConfig)
+    """Dead letters: messages that brokers refuse for good."""
+
+    listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
+    """Where producers connect."""
+
+    admission: AdmissionConfig = msgspec.field(default_factory=AdmissionConfig)
+    """Which messages are taken."""
+
+    storage: StorageConfig = msgspec.field(default_factory=StorageConfig)
+    """The logs."""
+
+    wheel: WheelConfig = msgspec.field(default_factory=WheelConfig)
+    """What is due soon."""
+
+    clock: ClockConfig = msgspec.field(default_factory=ClockConfig)
+    """What is believed of the clock."""
+
+    http: HttpConfig = msgspec.field(default_factory=HttpConfig)
+    """Metrics, health, status and administration."""
+
+    admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
+    """Who may administer."""
+
+    controls: ControlsConfig = msgspec.field(default_factory=ControlsConfig)
+    """What an operator limits."""
+
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
+    """What the process says."""
+
+    def __post_init__(self) -> None:
+        """Refuse brokers that cannot be reached, and what fits in each section but not together."""
+        if self.has_meta:
+            self.meta.told(parse_address(self.listener.address))
+        elif not self.brokers:
+            raise ValueError("brokers must name at least one broker group to deliver to")
+        self._check_own_addresses()
+        if self.storage.minute_horizon_minutes * 60_000 < 2 * self.wheel.load_ahead_ms:
+            raise ValueError(
+                "storage.minute_horizon_minutes must be at least twice wheel.load_ahead_ms: "
+                "a segment is split well before it is loaded"
+            )
+        if self.admission.item_bytes_max + 64 * KIB > self.listener.frame_bytes_max:
+            raise ValueError(
+                "listener.frame_bytes_max must be at least 64 KiB above admission.item_bytes_max: "
+                "an item comes in a frame"
+            )
+
+    def _check_own_addresses(self) -> None:
+        """Refuse a broker group whose messages would come back here, again and again."""
+        own = {
+            "listener.address": self.listener.address,
+            "meta.advertised": self.meta.advertised,
+            "http.address": self.http.address,
+        }
+        for group in self.broker_groups():
+            for setting, address in own.items():
+                if address and _is_at(parse_address(address), group.host, group.port):
+                    raise ValueError(
+                        f"the broker group {group.name} is at "
+                        f"{format_address((group.host, group.port))}, which is an own address "
+                        f"({setting}): its messages would come back; give the address of a broker"
+                    )
+
+    @property
+    def has_meta(self) -> bool:
+        """Whether a meta server says what this node is."""
+        return bool(self.meta.http_addresses())
+
+    @property
+    def has_routes(self) -> bool:
+        """Whether a meta server says where messages go."""
+        return self.has_meta and not self.brokers
+
+    def broker_groups(self) -> tuple[BrokerGroup, ...]:
+        """Return the broker groups in the order in which they were given."""
+        groups = []
+        for name, address in self.brokers.items():
+            require_name("the name of a broker group", name)
+            place, *more = address.split(",")
+            try:
+                host, port = parse_peer_address(place)
+            except AddressError as error:
+                raise ValueError(f"the address of broker {name!r}: {error}") from error
+            groups.append(
+                BrokerGroup(name=name, host=host, port=port, weight=_weight_of(name, more))
+            )
+        return tuple(groups)
+
+    def fitted_to(self, total_bytes: int) -> Self:
+        """Return the configuration with limits that a file system of this size can live with.
+
+        Shares of a small one take the place of limits made for large ones: what waits to be filed
+        and what is deleted only as a whole must not be all there is.
+        """
+
+        def at_most(limit: int, part: int) -> int:
+            return min(limit, max(total_bytes // part, MIB))
+
+        storage, admission = self.storage, self.admission
+        return msgspec.structs.replace(
+            self,
+            storage=dataclasses.replace(
+                storage,
+                message_log_file_bytes_max=at_most(storage.message_log_file_bytes_max, 16),
+                filing_bytes_max=at_most(storage.filing_bytes_max, 32),
+                gather_bytes_max=at_most(storage.gather_bytes_max, 64),
+                journal_file_bytes_max=at_most(storage.journal_file_bytes_max, 64),
+                checkpoint_bytes=at_most(storage.checkpoint_bytes, 16),
+            ),
+            admission=dataclasses.replace(
+                admission, pending_bytes_max=at_most(admission.pending_bytes_max, 256)
+            ),
+        )
+
+    def disk_floor_bytes(self, total_bytes: int) -> int:
+        """Return how much of a file system of this size has to be free to take messages."""
+        return max(self.storage.disk_floor_bytes(total_bytes), _DISK_FLOOR_LEAST)
+
+    def provision(self, total_bytes: int) -> Provision:
+        """Return what is kept free for what was accepted, on a file system of this size."""
+        storage = self.storage
+        hours = (storage.hour_horizon_minutes - storage.minute_horizon_minutes) // 60
+        return Provision(
+            reserve_bytes=min(self.disk_floor_bytes(total_bytes) // 2, _RESERVE_MOST),
+            journal_bytes_max=storage.journal_file_bytes_max,
+            # Of each span there can be some more: the marks move by whole hours and days.
+            segments_max=storage.minute_horizon_minutes
+            + 60
+            + hours
+            + 24
+            + self.admission.horizon_days
+            + 2,
+        )
+
+    def store_settings(self) -> StoreSettings:
+        """Return what the data directory is opened with."""
+        return StoreSettings(
+            cluster=self.node.cluster,
+            group=self.node.group,
+            node_id=self.node.node_id,
+            schedule=self.storage.schedule_limits(),
+            message_log_file_bytes_max=self.storage.message_log_file_bytes_max,
+            journal_file_bytes_max=self.storage.journal_file_bytes_max,
+            seals_file_bytes_max=self.storage.seals_file_bytes_max,
+            retired_grace_ms=self.storage.retired_grace_ms,
+            retention=self.storage.retention_rules(),
+            begins_new_log=not self.has_meta,
+        )
+
+    def sender_config(self) -> SenderConfig:
+        """Return what the sender takes: it never holds more than half of what may be in memory."""
+        entries_max = min(self.sender.entries_max, self.wheel.entries_max // 2)
+        return dataclasses.replace(self.sender, entries_max=entries_max)
+
+    def lane_limits(self) -> LaneLimits:
+        """Return when a subject gets a lane: long before it can fill the sender."""
+        least = min(self.wheel.lane_entries_min, self.sender_config().entries_max // 8)
+        return LaneLimits(lane_entries_min=max(least, 1), lanes_max=self.wheel.lanes_max)
+
+    @property
+    def unrouted_max(self) -> int:
+        """Subjects that may wait for want of a route at a time: their names stay in memory."""
+        name_bytes = SENT_SUBJECT_BYTES_MAX + SUBJECT_BYTES
+        of_names = self.storage.subjects_bytes_max // name_bytes
+        return max(min(self.routes.subjects_max // 2, of_names), 1)
+
+    def filing_limits(self) -> FilingLimits:
+        """Return what filing, loading and checkpoints take."""
+        return FilingLimits(
+            load_ahead_ms=self.wheel.load_ahead_ms,
+            wheel_entries_max=self.wheel.entries_max,
+            backlog_bytes_max=self.storage.filing_bytes_max,
+            checkpoint_interval_ms=self.storage.checkpoint_interval_ms,
+            checkpoint_bytes=self.storage.checkpoint_bytes,
+            read_tries=self.storage.read_tries,
+            read_retry_ms_min=self.storage.read_retry_ms_min,
+            read_retry_ms_max=self.storage.read_retry_ms_max,
+        )
+
+
+def _is_at(listening: Address, host: str, port: int) -> bool:
+    """Say whether who connects there comes to what listens; of names only the same is known."""
+    own, own_port = listening
+    if port != own_port:
+        return False
+    if own in _ALL_ADDRESSES:
+        return is_loopback(host)
+    loopback = {"localhost", "127.0.0.1", "::1"}
+    return host.lower() == own.lower() or ("localhost" in {host, own} and {host, own} <= loopback)
+
+
+def _weight_of(name: str, more: Sequence[str]) -> float:
+    """Return the weight that follows the address of a broker group; 1 if none does."""
+    if not more:
+        return 1.0
+    key, equals, text = more[0].partition("=")
+    if len(more) > 1 or key.strip() != "weight" or not equals:
+        raise ValueError(
+            f"broker {name!r}: after host:port there may be ,weight=NUMBER, "
+            f"and not {','.join(more)!r}"
+        )
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"the weight of broker {name!r} is no number: {text!r}") from error
+
+
+def sections() -> dict[str, type]:
+    """Return the dataclass of every section that has settings, as declared (all but brokers)."""
+    return settings_file.sections(DelayServerConfig)

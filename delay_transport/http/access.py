@@ -1,0 +1,164 @@
+"""Who may do what over HTTP: tokens, or being on this machine; and no browser for its user.
+
+Without a file of tokens every caller on this machine is an administrator. What keeps out pages in a
+browser on this machine is in delay_transport/http/addresses.py; beside that a change has a content
+type (`application/json`), a method (PATCH, PUT, DELETE) or a header (`X-Api-Token`) which browsers
+let no page send elsewhere without asking us first; and we do not answer that question.
+
+With a file of tokens there is nothing that a browser would send by itself.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import trio
+
+from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
+from delay_transport.http.tokens import LOOPBACK, Role, Tokens
+from delay_transport.seams.errors import ConfigError
+from delay_transport.seams.leaky_bucket import LeakyBucket
+from delay_transport.seams.runtime import parse_address
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks."""
+
+    name: str
+    role: Role
+
+
+class AccessError(Exception):
+    """A request is turned away before it is looked at; `code` is HTTP's."""
+
+    def __init__(self, code: int, kind: str, message: str, *, retry_after_s: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+        """A word for programs."""
+        self.retry_after_s = retry_after_s
+        """Seconds after which to try again; 0: trying again does not help."""
+
+
+def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
+    """Raise ConfigError if others could administer without a token.
+
+    `addresses`: host:port by the setting that says so, of all that tell where HTTP is served.
+    """
+    if tokens.fault:
+        raise ConfigError(source="settings", key="admin.token_file", reason=tokens.fault)
+    if tokens.count:
+        return
+    for key, address in addresses.items():
+        if address and not is_loopback(parse_address(address)[0]):
+            raise ConfigError(
+                source="settings",
+                key=key,
+                reason=f"{address} is for other machines, and nobody needs a token to administer",
+                remedy=(
+                    "run `delaywheel admin token add NAME --role admin --file FILE` and set "
+                    "admin.token_file to FILE, or stay on 127.0.0.1"
+                ),
+            )
+
+
+class DenialLimits(Protocol):
+    """How many wrong tokens are answered as such; settings of a process's administration."""
+
+    @property
+    def denials_per_second_max(self) -> float:
+        """Wrong tokens a second, of all callers."""
+
+    @property
+    def denials_burst_seconds(self) -> float:
+        """Seconds' worth of them that may come at once."""
+
+
+class Gate:
+    """Decides about each request by its headers alone."""
+
+    def __init__(self, settings: DenialLimits, tokens: Tokens, *, own_address: str) -> None:
+        """`own_address` is the host:port that HTTP is served on."""
+        self._tokens = tokens
+        self._own_hosts = {parse_address(own_address)[0].lower()} if own_address else set()
+        self._denials = LeakyBucket(
+            rate=settings.denials_per_second_max,
+            size=settings.denials_per_second_max * settings.denials_burst_seconds,
+        )
+        self.denied: Counter[str] = Counter()
+        """Requests turned away, by reason."""
+
+    def admit(
+        self,
+        headers: Mapping[str, str],
+        peer: str,
+        *,
+        needed: Role,
+        is_change: bool,
+        reached_at: str = "",
+    ) -> Caller:
+        """Return who asks; raise AccessError. Names of headers are in lower case.
+
+        `reached_at` is the address that was connected to, where that is known.
+        """
+        try:
+            own_hosts = {*self._own_hosts, reached_at.lower()} - {""}
+            self._check_place(headers, peer, own_hosts, is_change=is_change)
+            return self._caller(headers, peer, needed)
+        except AccessError as error:
+            self.denied[error.kind] += 1
+            raise
+
+    def _check_place(
+        self, headers: Mapping[str, str], peer: str, own_hosts: set[str], *, is_change: bool
+    ) -> None:
+        try:
+            if not self._tokens.are_needed:
+                check_local(headers, peer, own_hosts)
+            if is_change:
+                check_same_site(headers)
+        except PlaceError as error:
+            raise AccessError(403, error.kind, str(error)) from error
+
+    def _caller(self, headers: Mapping[str, str], peer: str, needed: Role) -> Caller:
+        if not self._tokens.are_needed:
+            return Caller(name=LOOPBACK, role=Role.ADMIN)
+        if self._tokens.fault:
+            # What is wrong names the file, which is nobody's business who has proved nothing.
+            raise AccessError(
+                503, "tokens", "tokens cannot be checked, so nobody is let in: the log says why"
+            )
+        presented = presented_token(headers)
+        if presented is None:
+            raise AccessError(
+                401, "token", "a token is needed: Authorization: Bearer TOKEN, or X-Api-Token"
+            )
+        token = self._tokens.find(presented)
+        if token is None:
+            now = trio.current_time()
+            wait_s = self._denials.seconds_until_room(now)
+            if wait_s:
+                raise AccessError(
+                    429, "denials", "too many wrong tokens", retry_after_s=int(wait_s) + 1
+                )
+            self._denials.pour(now, 1)
+            _log.warning("a wrong token was presented", peer=peer)
+            raise AccessError(401, "token", "the token is not known here")
+        if not token.role.covers(needed):
+            raise AccessError(
+                403, "role", f"the token {token.name} may read; this needs the role admin"
+            )
+        return Caller(name=token.name, role=token.role)
+
+
+def presented_token(headers: Mapping[str, str]) -> str | None:
+    """Return the token of a request, None if it has none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return headers.get("x-api-token") or None

@@ -1,0 +1,83 @@
+"""Prometheus metrics as values: families made from plain counters when somebody asks.
+
+Nothing is counted twice: the parts of a process keep plain counters, and these are read into
+families.
+"""
+
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from delay_transport.connections.listener import Server
+
+
+class Exposition(Collector):
+    """Metric families as they were at one moment, and their text."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def render(self) -> bytes:
+        """Return the text. Takes milliseconds and touches nothing else: for a thread."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
+
+    def describe(self) -> Iterable[Metric]:
+        """Describe nothing ahead: families depend on what is open."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all families."""
+        return self._families
+
+
+def counter(name: str, text: str, value: float) -> Metric:
+    """Return a family of one number that only grows."""
+    return CounterMetricFamily(f"delaywheel_{name}", text, value=value)
+
+
+def gauge(name: str, text: str, value: float) -> Metric:
+    """Return a family of one number as it is now."""
+    return GaugeMetricFamily(f"delaywheel_{name}", text, value=value)
+
+
+def listener_families(listener: Server) -> Iterator[Metric]:
+    """Yield what is counted of the connections of a listener."""
+    connections = listener.counts
+    yield gauge("connections", "Open connections.", listener.open_connections)
+    yield counter("connections_accepted", "Connections.", connections.accepted)
+    yield counter("connections_refused", "One too many.", connections.refused)
+    yield gauge("connections_at_door", "From addresses of bad standing.", listener.at_door)
+    yield counter(
+        "connections_turned_away",
+        "Closed at the door.",
+        sum(list(connections.turned_away.values())),
+    )
+    yield gauge("connection_wasters", "Addresses that wasted connections.", listener.wasters)
+    yield counter("connection_faults", "Faults of peers.", connections.faults)
+    yield counter("connection_pauses", "Stops of reading.", connections.pauses)
+    yield counter("received_bytes", "Bytes from producers.", connections.received_bytes)
+    yield gauge("held_bytes", "Held for connections.", listener.held_bytes)
+    closed = CounterMetricFamily(
+        "delaywheel_connections_closed", "Connections closed.", labels=["reason"]
+    )
+    for why, count in list(connections.closed.items()):
+        closed.add_metric([why.name.lower()], count)
+    yield closed
+
+
+def installed_version() -> str:
+    """Return the version of the installed package."""
+    try:
+        return version("delaywheel")
+    except PackageNotFoundError:
+        return "unknown"

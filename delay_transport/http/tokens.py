@@ -1,0 +1,192 @@
+"""Bearer tokens: who may read, who may change, and what the audit calls them.
+
+A token is 32 random bytes as text. The file has its SHA-256 only: of so many random bits nothing is
+found by trying, so a hash that is slow on purpose would protect nothing more. The file is JSON:
+
+    {"tokens": [{"name": "alice", "role": "admin", "sha256": "…", "created": "2026-11-21T…"}]}
+
+It is read again when it changes. While it cannot be read nobody is let in: what it took away must
+not come back because of a mistake in it.
+"""
+
+import base64
+import hashlib
+import hmac
+import stat
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from delay_transport.seams.errors import ConfigError
+
+LOOPBACK: Final = "loopback"
+"""What the audit calls a caller who needs no token; no token is called so."""
+
+TOKENS_MAX: Final = 1000
+"""Tokens that a file may have: each request is compared with all of them."""
+
+FILE_BYTES_MAX: Final = 1 << 20
+"""Bytes that are read of a file."""
+
+SECRET_BYTES: Final = 32
+"""Random bytes of a token."""
+
+_PREFIX: Final = "dwt_"
+"""What a token begins with, so that it is known for one where it should not be."""
+
+
+class Role(Enum):
+    """What somebody may do."""
+
+    READ = "read"
+    ADMIN = "admin"
+
+    def covers(self, needed: "Role") -> bool:
+        """Say whether this role is enough where another one is needed."""
+        return self is Role.ADMIN or needed is Role.READ
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept of a token."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=r"^[\w.@+-]+$")]
+    """Goes to the audit."""
+    role: Role
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+    """Of the token's text."""
+    created: Annotated[str, msgspec.Meta(max_length=40)] = ""
+    """When, for people."""
+
+
+class TokenTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a file has."""
+
+    tokens: Annotated[tuple[Token, ...], msgspec.Meta(max_length=TOKENS_MAX)] = ()
+
+
+def token_text(secret: bytes) -> str:
+    """Return the token of so many random bytes."""
+    return _PREFIX + base64.urlsafe_b64encode(secret).rstrip(b"=").decode()
+
+
+def digest_of(token: str) -> str:
+    """Return what is kept of a token."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
+def decode_tokens(data: bytes, *, source: str) -> tuple[Token, ...]:
+    """Return the tokens of a file; raise ConfigError."""
+    try:
+        tokens = msgspec.json.decode(data, type=TokenTable).tokens
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(
+            source=source,
+            key="",
+            reason=f"is no file of tokens: {error}",
+            remedy="`delaywheel admin token add` makes one",
+        ) from error
+    names = [token.name for token in tokens]
+    if LOOPBACK in names:
+        raise ConfigError(
+            source=source, key="", reason=f"{LOOPBACK} is what the audit calls who needs no token"
+        )
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(source=source, key="", reason=f"two tokens are called {twice}")
+    return tokens
+
+
+def encode_tokens(tokens: Sequence[Token]) -> bytes:
+    """Return the file's content."""
+    table = msgspec.json.encode(TokenTable(tokens=tuple(tokens)))
+    return msgspec.json.format(table, indent=2) + b"\n"
+
+
+def read_tokens(path: Path) -> tuple[Token, ...]:
+    """Return the tokens of a file; raise ConfigError if it cannot be trusted or read."""
+    source = str(path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(source=source, key="", reason="is no file")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigError(
+                source=source,
+                key="",
+                reason="others than its owner may write it, and so give themselves a token",
+                remedy=f"chmod 600 {path}",
+            )
+        if status.st_size > FILE_BYTES_MAX:
+            raise ConfigError(source=source, key="", reason=f"has more than {FILE_BYTES_MAX} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            source=source,
+            key="",
+            reason=f"cannot be read: {error.strerror or error}",
+            remedy="`delaywheel admin token add` makes one",
+        ) from error
+    return decode_tokens(data, source=source)
+
+
+class Tokens:
+    """The tokens that count now. Without a file there are none, and none is needed."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._tokens: tuple[Token, ...] = ()
+        self._seen: tuple[int, int, int] | None = None
+        self._has_looked = False
+        self.fault = ""
+        """Why the file cannot be used; empty if it can. Then no token counts."""
+
+    @property
+    def are_needed(self) -> bool:
+        """Whether a caller needs a token."""
+        return self._path is not None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._tokens)
+
+    def read(self) -> bool:
+        """Read the file if it has changed; say whether it had. Blocks; raises nothing."""
+        if self._path is None:
+            return False
+        seen = _fingerprint(self._path)
+        if self._has_looked and seen == self._seen and not self.fault:
+            return False
+        before = (self._tokens, self.fault)
+        try:
+            self._tokens, self.fault = read_tokens(self._path), ""
+        except ConfigError as error:
+            self._tokens, self.fault = (), str(error)
+        self._seen = seen
+        self._has_looked = True
+        return before != (self._tokens, self.fault)
+
+    def find(self, presented: str) -> Token | None:
+        """Return the token that somebody presented, if there is such a one.
+
+        How long it takes does not tell how near a wrong one came.
+        """
+        digest = digest_of(presented)
+        found = None
+        for token in self._tokens:
+            if hmac.compare_digest(token.sha256, digest):
+                found = token
+        return found
+
+
+def _fingerprint(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file does; None if it cannot be looked at."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    # ctime: it changes with the mode and the owner too.
+    return (status.st_ino, status.st_ctime_ns, status.st_size)

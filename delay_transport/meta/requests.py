@@ -1,0 +1,32 @@
+"""What brokers and delay servers ask of a meta server, over a connection to one."""
+
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.meta.requests import BrokerRegister, encode_broker_register
+from delay_protocol.wire.frames import Frame
+from delay_transport.connections.request_client import RequestConnection
+
+
+class MetaRefusedError(Exception):
+    """The meta server answered, but nothing that could be used; the text says what."""
+
+
+def require_success(answer: Frame, peer: str) -> None:
+    """Raise MetaRefusedError for an answer that is none."""
+    if answer.code == ResponseCode.SUCCESS:
+        return
+    if answer.code == ResponseCode.UNKNOWN_CODE:
+        raise MetaRefusedError(f"{peer} is no meta server of delaywheel: it knows no such request")
+    reason = answer.body.decode(errors="replace")
+    if answer.code == ResponseCode.UNAUTHENTICATED:
+        raise MetaRefusedError(f"the meta server at {peer} does not believe this node: {reason}")
+    raise MetaRefusedError(f"the meta server at {peer} answered {answer.code}: {reason}")
+
+
+async def register_broker(
+    connection: RequestConnection, request: BrokerRegister, *, timeout_s: float
+) -> None:
+    """Tell how a broker group is. Raises MetaRefusedError; TransportError without an answer."""
+    answer = await connection.request(
+        CommandCode.BROKER_REGISTER, encode_broker_register(request), timeout_s=timeout_s
+    )
+    require_success(answer, connection.peer)

@@ -1,0 +1,13 @@
+"""The world outside the program, and what bounds its flow.
+
+    backoff        waiting before a retry
+    crowds         connections by address, and which to evict
+    errors         transport errors
+    leaky_bucket   a rate with a burst
+    newcomers      how many names may be new at a time
+    outbox         bytes to send, put without waiting
+    process        signals, open files, garbage collector
+    runtime        Clock, Network, Executor, chance
+
+Imported by every other part, and by all servers.
+"""

@@ -1,0 +1,1098 @@
+"""`delaywheel admin`: look at what a meta server knows, and change it.
+
+Every command is one or a few requests to the administration's API and a table of what was answered;
+`--json` prints the answer itself. Tokens come from a file or the environment, never from an
+argument.
+"""
+
+import itertools
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from delaywheel.admin.tokens import token
+from delaywheel.cluster.status import format_value
+from delaywheel.shared.admin_client import Session
+from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.options import of_meta_server
+from delaywheel.shared.parameters import DELAY, MOMENT, PAIR, FiniteRange
+from delaywheel.shared.terminal import cell, wide_console
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_ROLES = click.Choice(
+    ["MASTER", "SLAVE", "BACKUP", "DELAY_MASTER", "DELAY_SLAVE", "DELAY_BACKUP", "DELAY"]
+)
+
+
+@click.group(short_help="Look at and change what a meta server knows.")
+@of_meta_server
+@click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
+@click.pass_context
+def admin(ctx: click.Context, *, meta: str, token_file: Path | None, as_json: bool) -> None:
+    """Look at and change what a meta server knows.
+
+    A change is done when the command ends: it is stored, in the audit, and on its way to connected
+    clients.
+
+    \b
+    Examples:
+      delaywheel admin broker-group add broker1 --address 127.0.0.1:20881
+      delaywheel admin --meta 127.0.0.1:8080 route set orders --group broker1
+      delaywheel admin audit --action route
+    """
+    ctx.obj = Session(address=meta, token_file=token_file, as_json=as_json)
+
+
+def _json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let --json stand behind a command too."""
+
+    def note(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 (click's)
+        if value:
+            ctx.find_object(Session).as_json = True  # type: ignore[union-attr]
+
+    return click.option(
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        callback=note,
+        help="Print the server's answer as it came.",
+    )(click.pass_obj(command))
+
+
+def _paged(command: Command) -> Command:
+    """Let a list be long, or not."""
+    limited = click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        default=100,
+        show_default=True,
+        metavar="ROWS",
+        help="How many rows are shown.",
+    )
+    return limited(
+        click.option("--all", "everything", is_flag=True, help="Show all rows.")(command)
+    )
+
+
+_version = click.option(
+    "--version",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only if it has this version; without it whatever is there is changed.",
+)
+
+
+# Showing
+
+
+def _show(session: Session, answer: Json) -> None:
+    """Print one thing."""
+    if session.as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+        return
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    table.add_column(style="dim")
+    table.add_column()
+    rows = {name: value for name, value in answer.items() if not _is_rows(value)}
+    for name, value in rows.items():
+        table.add_row(cell(_title(name)), cell(_shown(name, value)))
+    console = wide_console()
+    console.print(table)
+    for name, value in answer.items():
+        if _is_rows(value):
+            console.print(_table(value, title=_title(name)))
+
+
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _list(
+    session: Session,
+    *path: str,
+    query: Mapping[str, object],
+    columns: Sequence[str],
+    limit: int,
+    everything: bool,
+) -> None:
+    """Print a list, a page's worth of rows at a time."""
+    rows = session.rows(*path, query=query, limit=None if everything else limit)
+    if session.as_json:
+        for row in rows:
+            if row != {"more": True}:
+                click.echo(msgspec.json.encode(row))
+        return
+    console = wide_console()
+    is_first = True
+    while some := list(itertools.islice(rows, 1000)):
+        more = some[-1] == {"more": True}
+        if more:
+            some.pop()
+        console.print(_table(some, columns=columns, header=is_first))
+        is_first = False
+        if more:
+            click.echo("  and more: --all, or a larger --limit")
+    if is_first:
+        click.echo("none")
+
+
+def _table(
+    rows: Sequence[Json],
+    *,
+    columns: Sequence[str] = (),
+    title: str | None = None,
+    header: bool = True,
+) -> Any:  # noqa: ANN401 (imported lazily)
+    from rich.table import Table
+
+    table = Table(
+        title=None if title is None else cell(title),
+        title_justify="left",
+        box=None,
+        show_header=header,
+    )
+    names = columns or list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        numbers = all(type(row.get(name)) in {int, float} for row in rows)
+        is_count = numbers and not name.endswith("_ms")
+        table.add_column(cell(_title(name)), justify="right" if is_count else "left")
+    for row in rows:
+        table.add_row(*(cell(_shown(name, row.get(name))) for name in names))
+    return table
+
+
+def _title(name: str) -> str:
+    for ending in ("_seconds_ago", "_ms", "_max"):
+        name = name.removesuffix(ending)
+    return name.replace("_", " ")
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return "-"
+    if name.endswith("_seconds_ago"):
+        return f"{format_value('_seconds', value)} ago"
+    if name in {"version", "port", "serve_port", "sync_port", "number", "epoch"}:
+        return str(value)
+    return format_value(name, value)
+
+
+# Broker groups
+
+
+@admin.group("broker-group", short_help="Broker groups: list, add, change, retire.")
+def broker_group() -> None:
+    """Broker groups, groups of delay servers among them."""
+
+
+_GROUP_COLUMNS = (
+    "name",
+    "kind",
+    "address",
+    "state",
+    "since_ms",
+    "liveness",
+    "heard_seconds_ago",
+    "weight",
+    "tag",
+    "static",
+    "read_only",
+    "retired",
+    "version",
+)
+
+
+@broker_group.command("list", short_help="List broker groups.")
+@click.option("--kind", type=click.Choice(["normal", "delay"]), help="Only groups of this kind.")
+@click.option(
+    "--state", type=click.Choice(["RW", "R", "W", "NRW"]), help="Only groups in this state."
+)
+@_paged
+@_json_option
+def list_groups(
+    session: Session, *, kind: str | None, state: str | None, limit: int, everything: bool
+) -> None:
+    """List broker groups.
+
+    \b
+    Examples:
+      delaywheel admin broker-group list --state NRW
+    """
+    _list(
+        session,
+        "broker-groups",
+        query={"kind": kind, "state": state},
+        columns=_GROUP_COLUMNS,
+        limit=limit,
+        everything=everything,
+    )
+
+
+@broker_group.command("show", short_help="Show a broker group.")
+@click.argument("name")
+@_json_option
+def show_group(session: Session, *, name: str) -> None:
+    """Show a broker group.
+
+    \b
+    Examples:
+      delaywheel admin broker-group show broker1
+    """
+    _show(session, session.ask("GET", "broker-groups", name))
+
+
+@broker_group.command("add", short_help="Add a broker group.")
+@click.argument("name")
+@click.option("--address", default="", metavar="HOST:PORT", help="Where its master is.")
+@click.option("--kind", type=click.Choice(["normal", "delay"]), default="normal", show_default=True)
+@click.option(
+    "--static/--no-static",
+    default=None,
+    help="Its silence says nothing, until it registers; the default with an address.",
+)
+@click.option("--tag", default="", help="Subjects with this tag are routed to it.")
+@click.option("--weight", type=click.IntRange(min=0), default=100, show_default=True)
+@click.option("--ext", type=PAIR, multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@_json_option
+def add_group(session: Session, *, ext: Sequence[tuple[str, str]], **fields: object) -> None:
+    """Add a broker group.
+
+    With an address it takes messages at once. Its master need not register: until it does, its
+    silence says nothing. --no-static gives it one time-out to register.
+
+    \b
+    Examples:
+      delaywheel admin broker-group add broker1 --address 127.0.0.1:20881
+    """
+    _show(session, session.ask("POST", "broker-groups", body={**fields, "ext": dict(ext)}))
+
+
+@broker_group.command("change", short_help="Change weight, tag, address, attributes.")
+@click.argument("name")
+@click.option("--address", metavar="HOST:PORT", help="Where its master is.")
+@click.option("--state", type=click.Choice(["RW", "R", "W", "NRW"]), help="Of a static group.")
+@click.option("--static/--no-static", default=None, help="Whether its silence says nothing.")
+@click.option("--tag", help="Subjects with this tag are routed to it.")
+@click.option("--weight", type=click.IntRange(min=0), help="Its share of subjects; 0: no new ones.")
+@click.option(
+    "--ext", type=PAIR, multiple=True, metavar="KEY=VALUE", help="In place of all. Repeatable."
+)
+@click.option("--no-ext", is_flag=True, help="Take all further attributes away.")
+@_version
+@_json_option
+def change_group(
+    session: Session, *, name: str, ext: Sequence[tuple[str, str]], no_ext: bool, **fields: object
+) -> None:
+    """Change a broker group; what is not named stays.
+
+    \b
+    Examples:
+      delaywheel admin broker-group change broker1 --weight 50
+    """
+    body = {**fields, "ext": dict(ext) if ext or no_ext else None}
+    _show(session, session.ask("PATCH", "broker-groups", name, body=body))
+
+
+@broker_group.command("replace", short_help="Give a broker group another master.")
+@click.argument("name")
+@click.option("--address", required=True, metavar="HOST:PORT", help="Where its new master is.")
+@click.option(
+    "--version",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only if it has this version; without it, the one that it has when the command begins.",
+)
+@_json_option
+def replace_group(session: Session, *, name: str, address: str, version: int | None) -> None:
+    """Send clients of a broker group to another address.
+
+    Refused if somebody else changes the group while the command runs; with --version, if it was
+    changed since it had that version. A broker that goes on speaking from the old address takes the
+    group back a time-out after the new one spoke last, or should have; the audit says so.
+
+    \b
+    Examples:
+      delaywheel admin broker-group replace broker1 --address 127.0.0.1:20891
+    """
+    if version is None:
+        version = session.ask("GET", "broker-groups", name)["version"]
+    body = {"address": address, "version": version}
+    _show(session, session.ask("PATCH", "broker-groups", name, body=body))
+
+
+@broker_group.command("approve", short_help="Let a broker group in that waits.")
+@click.argument("name")
+@click.option("--address", metavar="HOST:PORT", help="Only if this is where its master is.")
+@_json_option
+def approve_group(session: Session, *, name: str, **body: object) -> None:
+    """Let in a broker group that waits: `delaywheel topology` shows those that do.
+
+    One that is known already counts as entered from then on: it may be added to routes that are
+    there, and it is not forgotten when it is silent for long.
+
+    \b
+    Examples:
+      delaywheel admin broker-group approve broker1 --address 10.0.0.1:20881
+    """
+    _show(session, session.ask("POST", "broker-groups", name, "approve", body=body))
+
+
+@broker_group.command("remove", short_help="Remove one that is not in use.")
+@click.argument("name")
+@click.option("--lose-messages", is_flag=True, help="Although what lies in it would reach nobody.")
+@_version
+@_json_option
+def remove_group(session: Session, *, name: str, **query: object) -> None:
+    """Remove a broker group that is off-line, or retired, and silent; its name is free then.
+
+    It leaves the routes that the meta server chose. Where an operator has routed something to it,
+    entered a broker of it, or not given up its delay servers, that is to be changed first.
+
+    \b
+    Examples:
+      delaywheel admin broker-group remove broker1
+    """
+    _show(session, session.ask("DELETE", "broker-groups", name, query=query))
+
+
+@broker_group.command("retire", short_help="Have it routed to nobody any more.")
+@click.argument("name")
+@click.option("--lose-messages", is_flag=True, help="Although what lies in it would reach nobody.")
+@_version
+@_json_option
+def retire_group(session: Session, *, name: str, **body: object) -> None:
+    """Have a broker group routed to nobody any more; its name stays taken.
+
+    Set it read-only first, and wait until consumers have read what is in it.
+
+    \b
+    Examples:
+      delaywheel admin broker-group retire broker1
+    """
+    _show(session, session.ask("POST", "broker-groups", name, "retire", body=body))
+
+
+@broker_group.command("restore", short_help="Have a retired one used again.")
+@click.argument("name")
+@_version
+@_json_option
+def restore_group(session: Session, *, name: str, version: int | None) -> None:
+    """Have a retired broker group used again.
+
+    \b
+    Examples:
+      delaywheel admin broker-group restore broker1
+    """
+    body = {"version": version}
+    _show(session, session.ask("POST", "broker-groups", name, "restore", body=body))
+
+
+@broker_group.command("read-only", short_help="Take it from producers, or give it back.")
+@click.argument("name")
+@click.argument("value", type=click.Choice(["on", "off"]))
+@click.option("--subject", default="*", show_default=True, help="Of this subject only; * for all.")
+@_json_option
+def read_only(session: Session, *, name: str, value: str, subject: str) -> None:
+    """Take a broker group from producers (on), or give it back (off).
+
+    \b
+    Examples:
+      delaywheel admin broker-group read-only broker1 on
+      delaywheel admin broker-group read-only broker1 off --subject orders
+    """
+    body = {"read_only": value == "on", "subject": subject}
+    _show(session, session.ask("PUT", "broker-groups", name, "read-only", body=body))
+
+
+@broker_group.command("read-only-list", short_help="List groups taken from single subjects.")
+@click.option("--group", help="Only this broker group.")
+@_paged
+@_json_option
+def list_read_only(session: Session, *, group: str | None, limit: int, everything: bool) -> None:
+    """List broker groups taken from the producers of single subjects.
+
+    \b
+    Examples:
+      delaywheel admin broker-group read-only-list --group broker1
+    """
+    _list(
+        session,
+        "read-only",
+        query={"group": group},
+        columns=("subject", "group"),
+        limit=limit,
+        everything=everything,
+    )
+
+
+# Brokers
+
+
+@admin.group(short_help="Brokers that ask who they are: list, add, replace, remove.")
+def broker() -> None:
+    """Brokers as they are entered: QMQ's ask at their start which group and role they have."""
+
+
+@broker.command("list", short_help="List brokers.")
+@click.option("--group", help="Only of this broker group.")
+@_paged
+@_json_option
+def list_brokers(session: Session, *, group: str | None, limit: int, everything: bool) -> None:
+    """List brokers that are entered.
+
+    \b
+    Examples:
+      delaywheel admin broker list --group broker1
+    """
+    _list(
+        session,
+        "brokers",
+        query={"group": group},
+        columns=("group", "role", "hostname", "serve_port", "ip", "sync_port", "version"),
+        limit=limit,
+        everything=everything,
+    )
+
+
+def _place(command: Command) -> Command:
+    for option in (
+        click.option("--hostname", required=True, help="As it calls itself."),
+        click.option("--ip", required=True, help="IPv4 address that others reach it by."),
+        click.option("--serve-port", type=click.IntRange(1, 65535), required=True),
+        click.option(
+            "--sync-port",
+            type=click.IntRange(0, 65535),
+            default=0,
+            help="Where its slaves fetch from; not of backups.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@broker.command("add", short_help="Enter a broker.")
+@click.argument("group")
+@click.argument("role", type=_ROLES, metavar="ROLE")
+@_place
+@_json_option
+def add_broker(session: Session, **body: object) -> None:
+    """Enter a broker, so that it is told its group and role when it asks.
+
+    ROLE is MASTER, SLAVE or BACKUP; of QMQ's delay servers DELAY_MASTER, DELAY_SLAVE, DELAY_BACKUP.
+
+    \b
+    Examples:
+      delaywheel admin broker add broker1 MASTER --hostname b1 --ip 10.0.0.1 \\
+          --serve-port 20881 --sync-port 20882
+    """
+    _show(session, session.ask("POST", "brokers", body=body))
+
+
+@broker.command("replace", short_help="Put another broker in the place of one.")
+@click.argument("group")
+@click.argument("role", type=_ROLES, metavar="ROLE")
+@_place
+@_version
+@_json_option
+def replace_broker(session: Session, *, group: str, role: str, **body: object) -> None:
+    """Put another broker in the place of one: clients follow when it goes on-line.
+
+    \b
+    Examples:
+      delaywheel admin broker replace broker1 MASTER --hostname b2 --ip 10.0.0.2 \\
+          --serve-port 20881 --sync-port 20882
+    """
+    _show(session, session.ask("PUT", "brokers", group, role, body=body))
+
+
+@broker.command("remove", short_help="Enter a broker no longer.")
+@click.argument("group")
+@click.argument("role", type=_ROLES, metavar="ROLE")
+@_version
+@_json_option
+def remove_broker(session: Session, *, group: str, role: str, version: int | None) -> None:
+    """Enter a broker no longer.
+
+    \b
+    Examples:
+      delaywheel admin broker remove broker1 SLAVE
+    """
+    _show(session, session.ask("DELETE", "brokers", group, role, query={"version": version}))
+
+
+# Routes
+
+
+@admin.group(short_help="Routes: list, show, set, remove, extend, reduce.")
+def route() -> None:
+    """Which broker groups a subject has, or every subject with a prefix."""
+
+
+_ROUTE_COLUMNS = ("name", "groups", "chosen", "version")
+
+
+@route.command("list", short_help="List routes.")
+@click.option("--prefixes", is_flag=True, help="Of prefixes, not of subjects.")
+@click.option("--group", help="Only those that lead to this broker group.")
+@click.option("--prefix", help="Only names that begin with this.")
+@_paged
+@_json_option
+def list_routes(
+    session: Session,
+    *,
+    prefixes: bool,
+    group: str | None,
+    prefix: str | None,
+    limit: int,
+    everything: bool,
+) -> None:
+    """List routes of subjects, or of prefixes.
+
+    \b
+    Examples:
+      delaywheel admin route list --group broker1 --all
+      delaywheel admin route list --prefixes
+    """
+    _list(
+        session,
+        "prefix-routes" if prefixes else "routes",
+        query={"group": group, "prefix": prefix},
+        columns=_ROUTE_COLUMNS,
+        limit=limit,
+        everything=everything,
+    )
+
+
+@route.command("summary", short_help="Count routes.")
+@_json_option
+def route_summary(session: Session) -> None:
+    """Count routes: subjects of each broker group, subjects without a route.
+
+    \b
+    Examples:
+      delaywheel admin route summary
+    """
+    _show(session, session.ask("GET", "route-summary"))
+
+
+@route.command("show", short_help="Show where a subject leads.")
+@click.argument("subject")
+@_json_option
+def show_route(session: Session, *, subject: str) -> None:
+    """Show where a subject leads, and whose route that is.
+
+    \b
+    Examples:
+      delaywheel admin route show orders.paid
+    """
+    _show(session, session.ask("GET", "routes", subject))
+
+
+_is_prefix = click.option("--prefix", "is_prefix", is_flag=True, help="NAME is a prefix.")
+
+
+@route.command("set", short_help="Set the route of a subject or prefix.")
+@click.argument("name")
+@click.option(
+    "--group", "groups", multiple=True, required=True, help="Broker group, in order. Repeatable."
+)
+@_is_prefix
+@_version
+@_json_option
+def set_route(
+    session: Session, *, name: str, groups: Sequence[str], is_prefix: bool, version: int | None
+) -> None:
+    """Set the route of a subject, or of all subjects with a prefix.
+
+    \b
+    Examples:
+      delaywheel admin route set orders.paid --group broker1 --group broker2
+      delaywheel admin route set orders. --prefix --group broker1
+    """
+    body = {"groups": list(groups), "version": version}
+    found = session.ask("PUT", _routes(is_prefix), name, body=body)
+    _show(session, found)
+    if is_prefix and found["kept"] and not session.as_json:
+        from delay_protocol.basics.printable import printable
+
+        click.echo(
+            f"{found['kept']:,} subjects that begin with {printable(name)} have routes of their "
+            "own and keep them: `delaywheel admin route list --prefix "
+            f"{shlex.quote(printable(name))}` names them, `delaywheel admin route remove SUBJECT` "
+            "has one follow the prefix",
+            err=True,
+        )
+
+
+@route.command("remove", short_help="Take the route of a subject or prefix away.")
+@click.argument("name")
+@_is_prefix
+@_version
+@_json_option
+def remove_route(session: Session, *, name: str, is_prefix: bool, version: int | None) -> None:
+    """Take a route away: of a subject that of a prefix counts then, or another one is chosen.
+
+    \b
+    Examples:
+      delaywheel admin route remove orders.paid
+      delaywheel admin route remove orders. --prefix
+    """
+    query = {"version": version}
+    _show(session, session.ask("DELETE", _routes(is_prefix), name, query=query))
+
+
+def _routes(is_prefix: bool) -> str:  # noqa: FBT001 (an option)
+    return "prefix-routes" if is_prefix else "routes"
+
+
+_SUBJECT = click.option(
+    "--subject", default="*", show_default=True, help="Only of this one; * for all."
+)
+
+
+@route.command("extend", short_help="Add a broker group beside another one.")
+@click.argument("group")
+@click.argument("new_group")
+@_SUBJECT
+@_json_option
+def extend_routes(session: Session, **body: object) -> None:
+    """Add NEW_GROUP to every route that has GROUP.
+
+    \b
+    Examples:
+      delaywheel admin route extend broker1 broker2
+    """
+    _show(session, session.ask("POST", "route-extension", body=body))
+
+
+@route.command("reduce", short_help="Take a broker group out of routes.")
+@click.argument("group")
+@_SUBJECT
+@_json_option
+def reduce_routes(session: Session, **body: object) -> None:
+    """Take GROUP out of every route that has others beside it.
+
+    \b
+    Examples:
+      delaywheel admin route reduce broker1 --subject orders.paid
+    """
+    _show(session, session.ask("POST", "route-reduction", body=body))
+
+
+# Subjects, consumers, clients
+
+
+@admin.group(short_help="Subjects: list, show, set their tag, remove.")
+def subject() -> None:
+    """Subjects that were used, or entered."""
+
+
+@subject.command("list", short_help="List subjects.")
+@click.option("--prefix", help="Only names that begin with this.")
+@click.option("--tag", help="Only those with this tag.")
+@_paged
+@_json_option
+def list_subjects(
+    session: Session, *, prefix: str | None, tag: str | None, limit: int, everything: bool
+) -> None:
+    """List subjects.
+
+    \b
+    Examples:
+      delaywheel admin subject list --prefix orders.
+    """
+    _list(
+        session,
+        "subjects",
+        query={"prefix": prefix, "tag": tag},
+        columns=("name", "tag", "created_ms", "version"),
+        limit=limit,
+        everything=everything,
+    )
+
+
+@subject.command("show", short_help="Show a subject.")
+@click.argument("name")
+@_json_option
+def show_subject(session: Session, *, name: str) -> None:
+    """Show a subject.
+
+    \b
+    Examples:
+      delaywheel admin subject show orders.paid
+    """
+    _show(session, session.ask("GET", "subjects", name))
+
+
+@subject.command("set", short_help="Enter a subject, or change its tag.")
+@click.argument("name")
+@click.option("--tag", default="", help="Its tag; none for the default tag.")
+@_version
+@_json_option
+def set_subject(session: Session, *, name: str, **body: object) -> None:
+    """Enter a subject, or change its tag, which counts when its next route is chosen.
+
+    \b
+    Examples:
+      delaywheel admin subject set orders.paid --tag payments
+    """
+    _show(session, session.ask("PUT", "subjects", name, body=body))
+
+
+@subject.command("remove", short_help="Forget subjects that nobody uses.")
+@click.argument("name", required=False)
+@click.option("--prefix", help="All that begin with this, in the place of NAME.")
+@click.option(
+    "--unseen",
+    type=DELAY,
+    default="1d",
+    show_default=True,
+    help="Only those that were made, and used by a client, no later than so long ago.",
+)
+@click.option("--dry-run", is_flag=True, help="Remove nothing; say how many would be.")
+@_json_option
+def remove_subjects(
+    session: Session, *, name: str | None, prefix: str | None, unseen: timedelta, dry_run: bool
+) -> None:
+    """Forget a subject, or all with a prefix, that no client uses, such as those of a flood.
+
+    Those of connected clients, and those that were given a tag or a route, stay. Messages of a
+    removed one are safe: it is made anew, with a route, when it is used again.
+
+    \b
+    Examples:
+      delaywheel admin subject remove --prefix flood. --unseen 1h --dry-run
+      delaywheel admin subject remove orders.piad
+    """
+    if (name is None) == (prefix is None):
+        raise click.UsageError("give either a NAME or --prefix")
+    body = {
+        **({"prefix": prefix} if name is None else {"subject": name}),
+        "unseen_ms": unseen // timedelta(milliseconds=1),
+        "dry_run": dry_run,
+    }
+    _show(session, session.ask("POST", "subject-removal", body=body))
+
+
+@admin.group(short_help="Consumers: take off-line, bring on-line.")
+def consumer() -> None:
+    """Consumers that are to consume, or not."""
+
+
+@consumer.command("list", short_help="List consumers that are off-line.")
+@click.option("--subject", help="Only of this subject.")
+@click.option("--consumer-group", help="Only of this consumer group.")
+@_paged
+@_json_option
+def list_offline(session: Session, *, limit: int, everything: bool, **query: object) -> None:
+    """List consumers that an operator took off-line.
+
+    \b
+    Examples:
+      delaywheel admin consumer list --subject orders.paid
+    """
+    _list(
+        session,
+        "offline-consumers",
+        query=query,
+        columns=("subject", "consumer_group", "client_id"),
+        limit=limit,
+        everything=everything,
+    )
+
+
+def _consumer(command: Command) -> Command:
+    for part in (
+        # The last one comes first on the command line.
+        click.argument("consumer_group"),
+        click.argument("subject"),
+        click.option("--client-id", default="*", show_default=True, help="Only this client."),
+    ):
+        command = part(command)
+    return command
+
+
+@consumer.command("offline", short_help="Take consumers off-line.")
+@_consumer
+@_json_option
+def take_offline(session: Session, **body: object) -> None:
+    """Take the consumers CONSUMER_GROUP of SUBJECT off-line: they stop consuming.
+
+    \b
+    Examples:
+      delaywheel admin consumer offline orders.paid billing
+    """
+    _show(session, session.ask("POST", "consumers", "offline", body=body))
+
+
+@consumer.command("online", short_help="Bring consumers on-line again.")
+@_consumer
+@_json_option
+def bring_online(session: Session, **body: object) -> None:
+    """Bring the consumers CONSUMER_GROUP of SUBJECT on-line again.
+
+    \b
+    Examples:
+      delaywheel admin consumer online orders.paid billing
+    """
+    _show(session, session.ask("POST", "consumers", "online", body=body))
+
+
+@admin.group(short_help="Clients that used a subject.")
+def client() -> None:
+    """Clients, as roughly as they are remembered."""
+
+
+@client.command("list", short_help="List clients.")
+@click.option("--subject", help="Only of this subject.")
+@click.option("--consumer-group", help="Only of this consumer group.")
+@_paged
+@_json_option
+def list_clients(session: Session, *, limit: int, everything: bool, **query: object) -> None:
+    """List clients that used a subject.
+
+    \b
+    Examples:
+      delaywheel admin client list --subject orders.paid
+    """
+    columns = (
+        "subject",
+        "client_type",
+        "consumer_group",
+        "client_id",
+        "app_code",
+        "room",
+        "seen_ms",
+        "online",
+    )
+    _list(session, "clients", query=query, columns=columns, limit=limit, everything=everything)
+
+
+# Delay servers, limits, audit
+
+
+@admin.group("delay-group", short_help="Groups of delay servers: list, show, give a node up.")
+def delay_group() -> None:
+    """Look at groups of delay servers, and give up what is dead."""
+
+
+@delay_group.command("list", short_help="List delay groups.")
+@_paged
+@_json_option
+def list_delay_groups(session: Session, *, limit: int, everything: bool) -> None:
+    """List delay groups.
+
+    \b
+    Examples:
+      delaywheel admin delay-group list
+    """
+    columns = ("name", "cluster", "epoch", "version", "phase", "master", "in_sync", "min_isr")
+    _list(session, "delay-groups", query={}, columns=columns, limit=limit, everything=everything)
+
+
+@delay_group.command("show", short_help="Show a delay group and its nodes.")
+@click.argument("name")
+@_json_option
+def show_delay_group(session: Session, *, name: str) -> None:
+    """Show a delay group and its nodes.
+
+    \b
+    Examples:
+      delaywheel admin delay-group show delay1
+    """
+    _show(session, session.ask("GET", "delay-groups", name))
+
+
+@delay_group.command("give-up", short_help="Give up a delay server that is dead.")
+@click.argument("name")
+@click.argument("node_id")
+@click.option(
+    "--lose-messages", is_flag=True, help="Although nobody else has the group's messages."
+)
+@_json_option
+def give_up(session: Session, *, name: str, node_id: str, lose_messages: bool) -> None:
+    """Give up the delay server NODE_ID of the group NAME: it is dead and will not come back.
+
+    The last one that is in sync has the only copy of the group's messages: it is given up only with
+    --lose-messages, and the group then begins again with the next node that registers.
+
+    \b
+    Examples:
+      delaywheel admin delay-group give-up delay1 n2
+    """
+    query = {"lose_messages": lose_messages}
+    _show(session, session.ask("DELETE", "delay-groups", name, "nodes", node_id, query=query))
+
+
+@delay_group.command("accept-older", short_help="Take an older directory of a delay server.")
+@click.argument("name")
+@click.argument("node_id")
+@click.option("--lose-messages", is_flag=True, help="Give up what only the newer one has.")
+@_json_option
+def accept_older(session: Session, *, name: str, node_id: str, **body: object) -> None:
+    """Let the delay server NODE_ID of the group NAME start on an older copy of its directory.
+
+    Only with --lose-messages: what the newer directory has beyond the copy is given up, and that
+    directory is refused as soon as the older one has begun. The node must be stopped, or dead.
+
+    \b
+    Examples:
+      delaywheel admin delay-group accept-older delay1 n1 --lose-messages
+    """
+    path = ("delay-groups", name, "nodes", node_id, "accept-older")
+    _show(session, session.ask("POST", *path, body=body))
+
+
+@admin.group(short_help="Limits that may change while the server runs.")
+def limit() -> None:
+    """Limits that may be changed while the server runs.
+
+    What is set here is stored, and goes before the settings until it is reset.
+    """
+
+
+@limit.command("show", short_help="Show limits.")
+@_json_option
+def show_limits(session: Session) -> None:
+    """Show the limits in force, those that were set, and those of the settings.
+
+    \b
+    Examples:
+      delaywheel admin limit show
+    """
+    _show_limits(session, session.ask("GET", "limits"))
+
+
+@limit.command("change", short_help="Set limits, for restarts too.")
+@click.option("--subjects-max", type=click.IntRange(min=1))
+@click.option("--groups-max", type=click.IntRange(min=1))
+@click.option("--clients-max", type=click.IntRange(min=0))
+@click.option("--new-subjects-per-second-max", type=FiniteRange(min=0.001))
+@_json_option
+def change_limits(session: Session, **body: object) -> None:
+    """Set limits: at once, and after restarts, whatever the settings say.
+
+    \b
+    Examples:
+      delaywheel admin limit change --subjects-max 2000000
+    """
+    _show_limits(session, session.ask("PATCH", "limits", body=body))
+
+
+@limit.command("reset", short_help="Have the settings say limits again.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@_json_option
+def reset_limits(session: Session, *, names: tuple[str, ...], everything: bool) -> None:
+    """Take limits that were set away: what the settings say counts again, at once.
+
+    \b
+    Examples:
+      delaywheel admin limit reset subjects_max
+      delaywheel admin limit reset --all
+    """
+    if bool(names) is everything:
+        raise click.UsageError("name the limits, or say --all")
+    if everything:
+        names = tuple(session.ask("GET", "limits")["in_force"])
+    # As JSON's null: what is None is left out of a body.
+    body = dict.fromkeys(names, msgspec.Raw(b"null"))
+    _show_limits(session, session.ask("PATCH", "limits", body=body))
+
+
+def _show_limits(session: Session, answer: Json) -> None:
+    if session.as_json:
+        _show(session, answer)
+        return
+    rows = [
+        {
+            "limit": name,
+            "in force": value,
+            "set": answer["stored"].get(name),
+            "in the settings": answer["configured"][name],
+        }
+        for name, value in answer["in_force"].items()
+    ]
+    wide_console().print(_table(rows))
+
+
+@admin.command(short_help="Show who changed what.")
+@click.option("--actor", help="Only by this one.")
+@click.option("--action", help="Only this action, or all of one kind: route.")
+@click.option("--target", help="Only of this target.")
+@click.option("--since", type=MOMENT, help="Only from then on; ISO 8601.")
+@click.option("--until", type=MOMENT, help="Only before then; ISO 8601.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="ROWS")
+@_json_option
+def audit(session: Session, *, since: Any, until: Any, limit: int, **query: object) -> None:  # noqa: ANN401 (click makes datetimes)
+    """Show who changed what, newest first, with what was there before and after.
+
+    \b
+    Examples:
+      delaywheel admin audit --action route --limit 100
+      delaywheel admin audit --actor alice --since 2026-11-21T08:00
+    """
+    query |= {
+        "since_ms": None if since is None else int(since.timestamp() * 1000),
+        "until_ms": None if until is None else int(until.timestamp() * 1000),
+    }
+    rows: list[Json] = []
+    before: int | None = None
+    while len(rows) < limit:
+        size = min(1000, limit - len(rows))
+        page = session.ask("GET", "audit", query={**query, "before": before, "limit": size})
+        rows += page["items"]
+        before = page["next"]
+        if before is None:
+            break
+    if session.as_json:
+        for row in rows:
+            click.echo(msgspec.json.encode(row))
+        return
+    if not rows:
+        click.echo("none")
+        return
+    wide_console().print(
+        _table(
+            [
+                {
+                    "when_ms": row["at_ms"],
+                    "actor": row["actor"],
+                    "action": row["action"],
+                    "target": row["target"],
+                    "change": _difference(row["before"], row["after"]),
+                }
+                for row in rows
+            ]
+        )
+    )
+
+
+def _difference(before: object, after: object) -> str:
+    """Return what is another after a change, in short."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return f"{_compact(before)} -> {_compact(after)}"
+    names = [
+        name
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name) and name not in {"version", "updated_ms"}
+    ]
+    return ", ".join(
+        f"{name} {_compact(before.get(name))} -> {_compact(after.get(name))}" for name in names
+    )
+
+
+def _compact(value: object) -> str:
+    text = "-" if value is None else msgspec.json.encode(value).decode()
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+admin.add_command(token)

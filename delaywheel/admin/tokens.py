@@ -1,0 +1,178 @@
+"""`delaywheel admin token`: the file of tokens that a meta server reads.
+
+The file is written anew beside itself and renamed, under a lock of its directory: a server that
+reads it meanwhile sees the one or the other, and two commands at a time do not lose a token.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.terminal import cell, wide_console
+
+if TYPE_CHECKING:
+    from delay_transport.http.tokens import Token
+
+_FILE = click.option(
+    "--file",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="The file of tokens (admin.token_file).",
+)
+
+
+@click.group(short_help="Make and take away tokens for administration.")
+def token() -> None:
+    """Make and take away tokens. The file has their hashes only; a running server reads it anew."""
+
+
+@token.command(short_help="Make a token.")
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice(["read", "admin"]),
+    required=True,
+    help="read: look at everything; admin: change it too.",
+)
+@_FILE
+def add(*, name: str, role: str, file: Path) -> None:
+    """Make a token called NAME, and print it: it is shown this once.
+
+    \b
+    Examples:
+      delaywheel admin token add alice --role admin --file tokens.json > alice.token
+    """
+    import msgspec
+
+    from delay_transport.http.tokens import SECRET_BYTES, Role, Token, digest_of, token_text
+
+    text = token_text(secrets.token_bytes(SECRET_BYTES))
+    with _locked(file):
+        known = _read(file)
+        if any(one.name == name for one in known):
+            raise Failure(f"there is a token {name} already; remove it first", ExitCode.USAGE)
+        made = Token(
+            name=name,
+            role=Role(role),
+            sha256=digest_of(text),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        try:
+            msgspec.convert(msgspec.to_builtins(made), Token)
+        except msgspec.ValidationError as error:
+            raise Failure(
+                "a name has 1 to 100 letters, digits and . _ @ + -", ExitCode.USAGE
+            ) from error
+        _write(file, [*known, made])
+    click.echo(text)
+
+
+@token.command("list", short_help="List tokens.")
+@_FILE
+def list_tokens(*, file: Path) -> None:
+    """List the tokens of a file: names and roles, for what they are is not kept.
+
+    \b
+    Examples:
+      delaywheel admin token list --file tokens.json
+    """
+    from rich.table import Table
+
+    table = Table(box=None)
+    for title in ("name", "role", "created"):
+        table.add_column(title)
+    for one in _read(file, must_exist=True):
+        table.add_row(cell(one.name), one.role.value, cell(one.created))
+    wide_console().print(table)
+
+
+@token.command(short_help="Take a token away.")
+@click.argument("name")
+@_FILE
+def remove(*, name: str, file: Path) -> None:
+    """Take the token called NAME away: a running server refuses it within seconds.
+
+    \b
+    Examples:
+      delaywheel admin token remove alice --file tokens.json
+    """
+    with _locked(file):
+        known = _read(file, must_exist=True)
+        kept = [one for one in known if one.name != name]
+        if len(kept) == len(known):
+            raise Failure(f"there is no token {name}", ExitCode.USAGE)
+        _write(file, kept)
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Keep others from changing the file; raise Failure if its directory cannot be used.
+
+    Not by a lock on the directory: a server holds that of its data, and the file may lie there.
+    """
+    lock = file.absolute().with_name(f".{file.name}.lock")
+    try:
+        while True:
+            held = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(lock), os.fstat(held)):
+                    break
+            # Whoever had it before has deleted it.
+            os.close(held)
+    except OSError as error:
+        raise Failure(f"{file.absolute().parent}: {error.strerror}", ExitCode.USAGE) from error
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(held)
+
+
+def _read(file: Path, *, must_exist: bool = False) -> tuple["Token", ...]:
+    from delay_transport.http.tokens import read_tokens
+
+    if not must_exist and not file.exists():
+        return ()
+    return read_tokens(file)
+
+
+def _write(file: Path, tokens: Sequence["Token"]) -> None:
+    """Replace the file durably; only its owner may read it."""
+    from delay_transport.http.tokens import decode_tokens, encode_tokens
+
+    content = encode_tokens(tokens)
+    # What a server would not read is not written.
+    decode_tokens(content, source=str(file))
+    directory = file.absolute().parent
+    try:
+        # mkstemp makes it readable for its owner alone.
+        handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(handle, "wb") as new:
+                new.write(content)
+                new.flush()
+                os.fsync(new.fileno())
+            os.replace(temporary, file)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        raise Failure(f"{file} cannot be written: {error.strerror}", ExitCode.DISK) from error

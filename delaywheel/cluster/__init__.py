@@ -1,0 +1,8 @@
+"""What the servers of a cluster say of themselves.
+
+    node_client   asks a node, or all of a cluster
+    status        `delaywheel status`
+    topology      `delaywheel topology`
+
+Imported by node and admin.
+"""

@@ -1,0 +1,259 @@
+"""`delaywheel status`: what a running delay server says of itself, at a glance.
+
+The server answers GET /status on its HTTP port with a JSON object: figures, objects of figures, and
+objects or lists of objects of which each is a row. What is not named here is shown all the same, so
+a newer server needs no newer command. A name's ending tells the unit (`_ms`, `_seconds`, `_bytes`).
+"""
+
+import http
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from delaywheel.shared.admin_client import token_of, wants_token
+from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.http_exchange import Json, ask_json
+from delaywheel.shared.options import watching, with_token_file
+from delaywheel.shared.terminal import cell, show
+
+TIMEOUT_S: Final = 5.0
+_INSTANT_FROM_MS = 100_000_000_000
+"""From here on (1973) a number of ms is a time, below it a duration."""
+
+_ROWS_MAX = 20
+"""Rows of one table: the rest is counted; --json has all."""
+
+_PARTS = {
+    "server": (
+        "cluster",
+        "group",
+        "node_id",
+        "version",
+        "ready",
+        "uptime_ms",
+        "now_ms",
+        "listen",
+        "connections",
+        "clock_held",
+    ),
+    "messages": (
+        "accepted",
+        "pending",
+        "wheel",
+        "held",
+        "evicted",
+        "late",
+        "next_due_ms",
+        "held_requests",
+    ),
+    "logs": (
+        "epoch",
+        "incarnation",
+        "first_sequence",
+        "last_sequence",
+        "replay_lag",
+        "checkpoint_sequence",
+        "segments",
+        "sealed",
+        "sealed_on_disk",
+        "retired_files",
+        "files_deleted",
+        "damaged",
+        "undeliverable",
+        "disk_free_bytes",
+        "disk_owed_bytes",
+        "disk_floor_bytes",
+        "disk_full",
+        "recovery_seconds",
+    ),
+}
+"""Which of the server's plain figures stand together, in this order; others come under `other`."""
+
+Section = Mapping[str, object]
+
+
+@click.command(short_help="Show what a delay server does.")
+@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.option("--server", metavar="HOST:PORT", help="The same, as other commands have it.")
+@with_token_file
+@click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
+@watching(every_seconds=1.0)
+def status(
+    *,
+    address: str | None,
+    server: str | None,
+    token_file: Path | None,
+    as_json: bool,
+    watch: bool,
+    every: float,
+) -> None:
+    """Show what a delay server does: accepted, pending, due, delivered, brokers, disk.
+
+    HOST:PORT is the server's HTTP address (http.address), not the one producers send to;
+    127.0.0.1:20811 if none is given.
+
+    \b
+    Examples:
+      delaywheel status
+      delaywheel status 127.0.0.1:20811 --watch
+      delaywheel status --json
+    """
+    if address is not None and server is not None:
+        raise click.UsageError("give HOST:PORT or --server HOST:PORT, not both")
+    asked = address or server or "127.0.0.1:20811"
+    show(lambda: fetch(asked, token_file), render, as_json=as_json, every=every if watch else None)
+
+
+def fetch(address: str, token_file: Path | None = None) -> Json:
+    """Return the status of the server whose HTTP port is at `host:port`.
+
+    Raises Failure with a sentence if nobody answers there, or something else than a delay server.
+    """
+    from delay_protocol.basics.printable import printable
+
+    token = token_of(token_file)
+    code, found = ask_json(
+        address,
+        "GET",
+        "/status",
+        token=token,
+        timeout_s=TIMEOUT_S,
+        server="delay server",
+        purpose="tells its status",
+    )
+    if code == http.HTTPStatus.UNAUTHORIZED and token is None:
+        raise Failure(wants_token(address), ExitCode.REFUSED)
+    if code >= http.HTTPStatus.BAD_REQUEST:
+        raise Failure(
+            f"{address} answered {code}: {printable(str(found['error']['message']))}",
+            ExitCode.NETWORK,
+        )
+    return found
+
+
+def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
+    """Return the status as something that rich can print."""
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.text import Text
+
+    from delay_protocol.basics.printable import printable
+
+    warnings = []
+    figures = []
+    tables = []
+    for name, value in _in_parts(found).items():
+        match value:
+            case [dict(), *_]:
+                tables.append(_rows(name, value))
+            case [_, *_]:
+                warnings += [
+                    Text(printable(f"{_title(name)}: {line}"), style="bold red") for line in value
+                ]
+            case dict() if value and all(isinstance(inner, dict) for inner in value.values()):
+                tables.append(_rows(name, [{"": key} | row for key, row in value.items()]))
+            case dict() if value:
+                figures.append(_figures(name, value))
+            case _:
+                pass
+    return Group(*warnings, Columns(figures, padding=(1, 4)), *tables)
+
+
+def _in_parts(found: Json) -> Json:
+    """Return the status with its plain figures gathered into parts."""
+    plain = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
+    parts = {
+        part: {name: plain.pop(name) for name in names if name in plain}
+        for part, names in _PARTS.items()
+    }
+    structured = {name: value for name, value in found.items() if isinstance(value, dict | list)}
+    return parts | {"other": plain} | structured
+
+
+def _figures(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazily)
+    from rich.table import Table
+
+    table = Table(title=cell(_title(name)), title_justify="left", show_header=False, box=None)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    # Of an object the unit may stand in its own name: lateness_ms {p50, p99, max}.
+    unit = next((ending for ending in _UNITS if name.endswith(ending)), "")
+    for key, value in section.items():
+        table.add_row(cell(_title(key)), cell(format_value(key + unit, value)))
+    return table
+
+
+def _rows(name: str, rows: Sequence[Section]) -> Any:  # noqa: ANN401 (as above)
+    from rich.console import Group
+    from rich.table import Table
+
+    table = Table(title=cell(_title(name)), title_justify="left", box=None)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    for key in keys:
+        numbers = all(isinstance(row.get(key), int | float) for row in rows)
+        table.add_column(cell(_title(key)), justify="right" if numbers else "left")
+    for row in rows[:_ROWS_MAX]:
+        table.add_row(*(cell(format_value(key, row.get(key))) for key in keys))
+    hidden = len(rows) - _ROWS_MAX
+    return Group(table, f"  and {hidden:,} more") if hidden > 0 else table
+
+
+_UNITS = ("_ms", "_seconds", "_s", "_bytes")
+
+
+def _title(key: str) -> str:
+    for ending in _UNITS:
+        key = key.removesuffix(ending)
+    return key.replace("_", " ")
+
+
+def format_value(key: str, value: object) -> str:
+    """Return a figure for people: thousands set apart, times and sizes with their unit."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return _format_number(key, value)
+        case dict():
+            return ", ".join(f"{name} {format_value(name, inner)}" for name, inner in value.items())
+        case list():
+            return ", ".join(format_value(key, inner) for inner in value)
+        case _:
+            return str(value)
+
+
+def _format_number(key: str, value: float) -> str:
+    if key.endswith("_bytes"):
+        return _format_bytes(value)
+    if key.endswith("_ms") and value >= _INSTANT_FROM_MS:
+        return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if key.endswith("_ms"):
+        return _format_seconds(value / 1000)
+    if key.endswith(("_s", "_seconds")):
+        return _format_seconds(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _format_seconds(seconds: float) -> str:
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.4g} ms"
+    if abs(seconds) < 120:
+        return f"{seconds:.3g} s"
+    minutes, _ = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min")]
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
+def _format_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"

@@ -1,0 +1,315 @@
+"""`delaywheel topology`: who is there, in which role, how far behind; and where subjects lead.
+
+What the meta server knows comes from it in one answer; how far each delay server is comes from the
+server itself, asked at the `http_address` that it registered: all at a time, and one that does not
+answer holds nobody up.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from delaywheel.cluster.status import format_value
+from delaywheel.shared.admin_client import Session, token_in
+from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.options import of_meta_server, watching, with_node_token_file
+from delaywheel.shared.terminal import cell, show
+
+NODE_TIMEOUT_S: Final = 2.0
+"""Seconds in which a node has to answer."""
+
+NODES_AT_ONCE: Final = 32
+"""Nodes that are asked at a time."""
+
+NODES_TIMEOUT_S: Final = 10.0
+"""Seconds for all of them: in a cluster of which much is down the rest is shown as not asked."""
+
+STATUS_BYTES_MAX: Final = 4 << 20
+"""Bytes of one node's status."""
+
+_LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence", "ready")
+"""What is taken of a node's status."""
+
+_ROWS_MAX: Final = 200
+"""Rows of a table: the rest is counted; --json has all."""
+
+
+@click.command(short_help="Show nodes, groups, routes and lags of a cluster.")
+@of_meta_server
+@with_node_token_file
+@click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
+@watching(every_seconds=2.0)
+def topology(
+    *,
+    meta: str,
+    token_file: Path | None,
+    node_token_file: Path | None,
+    as_json: bool,
+    watch: bool,
+    every: float,
+) -> None:
+    """Show nodes, roles, epochs, in-sync sets, broker groups, routes, and how far nodes are behind.
+
+    \b
+    Examples:
+      delaywheel topology --meta 127.0.0.1:8080
+      delaywheel topology --watch
+    """
+    session = Session(
+        address=meta, token_file=token_file, as_json=as_json, node_token_file=node_token_file
+    )
+    show(lambda: fetch(session), render, as_json=as_json, every=every if watch else None)
+
+
+def fetch(session: Session) -> Json:
+    """Return what the meta server knows, each node with its `lag`, or why there is none.
+
+    Raises Failure if the meta server does not answer.
+    """
+    found = session.ask("GET", "topology")
+    nodes = [node for group in found["delay_groups"] for node in group["nodes"]]
+    for node, lag in zip(nodes, ask_nodes(nodes, _lag_of, session.node_token_file), strict=True):
+        node["lag"] = lag
+    return found
+
+
+def ask_nodes(
+    nodes: Sequence[Json], take: Callable[[Json], Json], token_file: Path | None
+) -> list[Json]:
+    """Return what `take` makes of the status of each node, or {"error": why there is none}.
+
+    Nodes are as the meta server tells them, with an `http_address`; all are shown the token of the
+    file. `take` raises ValidationError for what is no status. Ends in time whatever the nodes do.
+    Raises Failure if there is no token in the file.
+    """
+    import trio
+
+    token = None if token_file is None else token_in(token_file)
+    addresses = list(dict.fromkeys(node["http_address"] for node in nodes if node["http_address"]))
+    found = trio.run(_ask_all, addresses, take, token)
+    found[""] = {"error": "it has no HTTP address"}
+    return [found[node["http_address"]] for node in nodes]
+
+
+async def _ask_all(
+    addresses: Sequence[str], take: Callable[[Json], Json], token: str | None
+) -> dict[str, Json]:
+    """Return the answer of each node by its address."""
+    import trio
+
+    answers: dict[str, Json] = {
+        address: {"error": f"not asked within {NODES_TIMEOUT_S:g} s"} for address in addresses
+    }
+    limiter = trio.CapacityLimiter(NODES_AT_ONCE)
+
+    async def ask(address: str) -> None:
+        async with limiter:
+            answers[address] = await _ask(address, take, token)
+
+    with trio.move_on_after(NODES_TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(ask, address)
+    return answers
+
+
+async def _ask(address: str, take: Callable[[Json], Json], token: str | None) -> Json:
+    """Return what is taken of a node's status, or {"error": why not}."""
+    import trio
+
+    from delay_transport.seams.errors import AddressError
+    from delay_transport.seams.runtime import TcpNetwork, parse_peer_address
+
+    error = f"no answer within {NODE_TIMEOUT_S:g} s"
+    with trio.move_on_after(NODE_TIMEOUT_S):
+        try:
+            host, port = parse_peer_address(address)
+            async with await TcpNetwork().connect(host, port) as stream:
+                body = await _get(stream, address, token)
+                if body is None:
+                    return {"error": "it wants a token: give --node-token-file FILE"}
+                return take(msgspec.json.decode(body, type=dict[str, Any]))
+        except (OSError, trio.BrokenResourceError, AddressError) as failed:
+            error = f"does not answer: {failed}"
+        except (ValueError, RecursionError, msgspec.MsgspecError):
+            error = "what answers there is no delay server"
+    return {"error": error}
+
+
+async def _get(
+    stream: Any,  # noqa: ANN401 (imported lazily)
+    address: str,
+    token: str | None,
+) -> bytes | None:
+    """Return the body of GET /status, None if it wants a token, or another one.
+
+    Raises ValueError for anything else but an answer of 200.
+    """
+    # HTTP/1.0: the answer ends with the connection, and comes in one piece.
+    request = f"GET /status HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n"
+    if token is not None:
+        request += f"Authorization: Bearer {token}\r\n"
+    await stream.send_all(f"{request}\r\n".encode("ascii"))
+    data = bytearray()
+    while part := await stream.receive_some(1 << 16):
+        data += part
+        if len(data) > STATUS_BYTES_MAX:
+            raise ValueError("too long")
+    head, _, body = bytes(data).partition(b"\r\n\r\n")
+    code = head.split(b" ", 2)[1:2]
+    if code == [b"401"]:
+        return None
+    if code != [b"200"]:
+        raise ValueError("refused")
+    return body
+
+
+def _lag_of(status: Json) -> Json:
+    return {name: status[name] for name in _LAGS if name in status}
+
+
+# For people
+
+
+def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
+    """Return everything as something that rich can print."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from delay_protocol.basics.printable import printable
+
+    warnings = [Text(printable(line), style="bold red") for line in found["failing"]]
+    routes = found["routes"]
+    counts = Text(
+        f"{routes['subjects']:,} subjects, {routes['routes']:,} with a route of their own, "
+        f"{routes['prefixes']:,} routes of prefixes"
+    )
+    unserved = routes["unserved"]
+    lacking = [
+        Text(f"{unserved:,} subjects whose messages no broker group takes", style="bold yellow"),
+        _table("reasons", [_unserved_row(row) for row in routes["unserved_why"]]),
+    ]
+    return Group(
+        *warnings,
+        _table("broker groups", list(_group_rows(found))),
+        *_waiting(found),
+        _table("delay servers", list(_node_rows(found))),
+        Text(""),
+        counts,
+        *(lacking if unserved else ()),
+    )
+
+
+def _table(title: str, rows: Sequence[dict[str, str]]) -> Any:  # noqa: ANN401 (imported lazily)
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return Text(f"no {title}")
+    table = Table(title=title, title_justify="left", box=None)
+    for name in rows[0]:
+        table.add_column(name)
+    for row in rows[:_ROWS_MAX]:
+        table.add_row(*map(cell, row.values()))
+    hidden = len(rows) - _ROWS_MAX
+    return Group(table, f"  and {hidden:,} more") if hidden > 0 else table
+
+
+def _group_rows(found: Json) -> Iterator[dict[str, str]]:
+    subjects = found["routes"]["subjects_by_group"]
+    for group in found["broker_groups"]:
+        yield {
+            "name": group["name"],
+            "kind": group["kind"],
+            "address": group["address"] or "-",
+            "state": group["state"],
+            "for": _since(found["now_ms"], group["since_ms"]),
+            "heard": _heard(group, never="-"),
+            "subjects": f"{subjects.get(group['name'], 0):,}",
+            "weight": str(group["weight"]),
+            "notes": ", ".join(
+                name.replace("_", "-") for name in ("static", "read_only", "retired") if group[name]
+            ),
+        }
+
+
+def _waiting(found: Json) -> Iterator[Any]:
+    """Yield what shows the groups that an operator has to let in, if there are any."""
+    if rows := found.get("waiting"):
+        yield _table(
+            "groups that wait for an operator",
+            [
+                {
+                    "name": row["name"],
+                    "kind": row["kind"],
+                    "address": row["address"],
+                    "speaks from": row["speaks_from"],
+                    "for": format_value("_seconds", math.floor(row["waits_seconds"])),
+                }
+                for row in rows
+            ],
+        )
+
+
+def _node_rows(found: Json) -> Iterator[dict[str, str]]:
+    for group in found["delay_groups"]:
+        for node in group["nodes"]:
+            lag = node["lag"]
+            is_master = group["master"] == node["node_id"]
+            yield {
+                "group": group["name"],
+                "node": node["node_id"],
+                "role": node["role"],
+                "epoch": f"{group['epoch']} {group['phase']}" if is_master else "",
+                "in sync": "yes" if node["in_sync"] else "no",
+                "address": node["address"],
+                "heard": _heard(node, never="silent"),
+                "pending": _figure(lag, "pending"),
+                "late": _figure(lag, "late"),
+                "lateness p99": _p99(lag),
+                "unfiled": _figure(lag, "replay_lag"),
+                "controls": _controls(group, node),
+                "notes": lag.get("error") or node["note"] or node["controls_note"],
+            }
+
+
+def _controls(group: Json, node: Json) -> str:
+    """Return by which version of the controls a node goes, of which there is."""
+    version = node["controls_version"]
+    return f"{'-' if version is None else version} of {group['controls_version']}"
+
+
+def _unserved_row(row: Json) -> dict[str, str]:
+    more = "" if row["subjects"] <= len(row["examples"]) else ", ..."
+    return {
+        "subjects": f"{row['subjects']:,}",
+        "why": row["why"],
+        "which": ", ".join(row["examples"]) + more,
+    }
+
+
+def _since(now_ms: int, at_ms: int) -> str:
+    # Not of a group that was changed less than a second ago, by a clock that was set back.
+    return format_value("_seconds", math.floor(max(0, now_ms - at_ms) / 1000)) if at_ms else "-"
+
+
+def _heard(row: Json, *, never: str) -> str:
+    if row["liveness"] == "assumed":
+        return "not yet"
+    seconds = row["heard_seconds_ago"]
+    return never if seconds is None else f"{format_value('_seconds', seconds)} ago"
+
+
+def _figure(lag: Json, name: str) -> str:
+    return format_value(name, lag[name]) if name in lag else "-"
+
+
+def _p99(lag: Json) -> str:
+    lateness = lag.get("lateness_ms")
+    found = lateness.get("p99") if isinstance(lateness, dict) else None
+    return "-" if found is None else format_value("_ms", found)

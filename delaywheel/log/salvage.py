@@ -1,0 +1,361 @@
+"""`delaywheel log salvage`: get messages out of damaged files, and send them once more.
+
+Reads a data directory without writing to it. What it finds goes to a directory of its own:
+
+    index.jsonl    a line for each message: what is known of it, and where its bytes are
+    items.bin      the messages' bytes, one after another
+    damage.jsonl   a line for each place that could not be read
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+import msgspec
+
+from delaywheel.shared.failures import ExitCode, Failure, failure_of
+
+if TYPE_CHECKING:
+    from delay_client import Outcome, OutgoingMessage
+    from storage.tools.salvage import Salvage, SalvagedItem
+
+_INDEX, _ITEMS, _DAMAGE = "index.jsonl", "items.bin", "damage.jsonl"
+_GAPS_SHOWN = 20
+_FAILURES_SHOWN = 10
+_CLIENTS_OWN = frozenset({"qmq_createTime", "qmq_scheduleReceiveTime"})
+"""Attributes that the client sets by itself."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """A line of the index.
+
+    served: whether the node delivers it by itself; offset, size: where its bytes are in items.bin.
+    """
+
+    sequence: int | None
+    due: str
+    due_ms: int
+    subject: str
+    message_id: str
+    state: str
+    file: str
+    position: int
+    proof: str
+    served: bool
+    offset: int | None
+    size: int
+
+
+@click.command()
+@click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    # What may not be read is named by those who read, with its owner and what to do.
+    type=click.Path(exists=True, readable=False, path_type=Path),
+    metavar="DATA_DIR|FILE...",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where to put what is found; an earlier salvage there is replaced.",
+)
+@click.option(
+    "--delivered", is_flag=True, help="Keep the bytes of messages that were delivered too."
+)
+@click.option(
+    "--undeliverable",
+    is_flag=True,
+    help="Only what this directory's node cannot deliver itself: to be sent to that very node.",
+)
+@click.option(
+    "--send",
+    "server",
+    metavar="HOST:PORT",
+    help="Send what is pending to this delay server. It does not know what it gets twice: it "
+    "delivers what each run with --yes sends.",
+)
+@click.option("--in-doubt", is_flag=True, help="With --send: send what is in doubt, too.")
+@click.option("--yes", is_flag=True, help="With --send: do it. Without, only say what would be.")
+@click.option(
+    "--rate",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="With --send: messages a second.",
+)
+def salvage(
+    *,
+    paths: tuple[Path, ...],
+    out: Path,
+    delivered: bool,
+    undeliverable: bool,
+    server: str | None,
+    in_doubt: bool,
+    yes: bool,
+    rate: int,
+) -> None:
+    """Get every message that can be proven whole out of a data directory, or out of files of one.
+
+    Says of each whether it was delivered, is pending, or in doubt. Never writes to the data
+    directory. Ends with exit code 0 when all that is whole was written out, damage or not.
+
+    \b
+    Examples:
+      delaywheel log salvage data --out salvaged
+      delaywheel log salvage data/schedule_log/20261121T1403Z.minute --out salvaged
+      delaywheel log salvage data --out salvaged --undeliverable --send 127.0.0.1:20801
+      delaywheel log salvage dead-node --out salvaged --send 127.0.0.1:20801 --yes
+    """
+    if server is None and (in_doubt or yes):
+        raise click.UsageError("--in-doubt and --yes go with --send")
+    if delivered and undeliverable:
+        raise click.UsageError("give either --delivered or --undeliverable")
+    from storage.disk.disk import full_or_fatal, permitted
+
+    work = _open(paths, out)
+    with full_or_fatal(f"{out} cannot be written"), permitted(str(out), "written"):
+        _require_own(out)
+        counts = _write_out(work, out, delivered=delivered, undeliverable=undeliverable)
+    _tell(work, counts, out)
+    if server is not None:
+        states = {"pending", "in doubt"} if in_doubt else {"pending"}
+        _send(out, server, states, counts, rate=rate, really=yes)
+
+
+def _open(paths: Sequence[Path], out: Path) -> "Salvage":
+    """Return the salvage of a directory, or of files that all lie in one."""
+    from storage.disk.disk import DirectoryDisk
+    from storage.tools.inspect import data_directory_of, is_data_directory
+    from storage.tools.salvage import Salvage
+
+    now_ms = time.time_ns() // 1_000_000
+    if any(path.is_dir() for path in paths):
+        if len(paths) > 1:
+            raise click.UsageError("give one data directory, or files of one")
+        root, files = paths[0], None
+        if not is_data_directory(root):
+            raise click.UsageError(f"{root} is no data directory: no log is in it")
+    else:
+        found = [data_directory_of(path) for path in paths]
+        root, files = found[0][0], [name for _, name in found]
+        if any(other != root for other, _ in found):
+            raise click.UsageError("all files must lie in one data directory")
+    _require_elsewhere(root, out)
+    if _is_in_use(root):
+        click.echo(
+            f"Warning: {root} is in use by a running server; what it writes meanwhile may be "
+            "missing, or told as damage",
+            err=True,
+        )
+    return Salvage(DirectoryDisk(root), files, now_ms=now_ms)
+
+
+def _require_elsewhere(root: Path, out: Path) -> None:
+    if out.resolve().is_relative_to(root.resolve()):
+        raise click.UsageError(f"{out} lies in {root}, to which nothing is written")
+
+
+def _require_own(out: Path) -> None:
+    if out.exists() and any(out.iterdir()) and not (out / _INDEX).exists():
+        raise click.UsageError(f"{out} is not empty, and holds no earlier salvage")
+
+
+def _is_in_use(root: Path) -> bool:
+    """Say whether somebody holds the directory's lock, as far as this machine tells."""
+    try:
+        inode = os.stat(root).st_ino
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return any(
+        fields[1] == "FLOCK" and fields[5].endswith(f":{inode}")
+        for fields in (line.split() for line in locks.splitlines())
+    )
+
+
+def _write_out(work: "Salvage", out: Path, *, delivered: bool, undeliverable: bool) -> Counter[str]:
+    """Write index, items and damage; return how many messages are in which state."""
+    out.mkdir(parents=True, exist_ok=True)
+    counts: Counter[str] = Counter()
+    with (out / _INDEX).open("wb") as index, (out / _ITEMS).open("wb") as items:
+        for item in work.items():
+            if undeliverable and (item.is_served or not item.is_wanted):
+                continue
+            counts[item.state] += 1
+            offset = None
+            if item.is_wanted or delivered:
+                offset = items.tell()
+                items.write(item.data)
+            index.write(msgspec.json.encode(_entry(item, offset)) + b"\n")
+    with (out / _DAMAGE).open("wb") as damage:
+        for gap in work.gaps:
+            damage.write(msgspec.json.encode(_gap(gap.path, gap.position, gap.size, gap.reason)))
+            damage.write(b"\n")
+    return counts
+
+
+def _gap(path: str, position: int, size: int, reason: str) -> Mapping[str, object]:
+    return {"file": path, "position": position, "bytes": size, "reason": reason}
+
+
+def _entry(item: "SalvagedItem", offset: int | None) -> Entry:
+    return Entry(
+        sequence=item.sequence,
+        due=_moment(item.due_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        due_ms=item.due_ms,
+        subject=item.subject.decode(errors="backslashreplace"),
+        message_id=item.message_id.decode(errors="backslashreplace"),
+        state=item.state,
+        file=item.path,
+        position=item.position,
+        proof=item.proof,
+        served=item.is_served,
+        offset=offset,
+        size=len(item.data),
+    )
+
+
+def _moment(ms: int) -> datetime:
+    """Return the moment, or the last one that a datetime can tell."""
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _tell(work: "Salvage", counts: Counter[str], out: Path) -> None:
+    from delay_protocol.basics.printable import printable
+
+    parts = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
+    click.echo(f"{counts.total():,} messages found whole{': ' if parts else ''}{parts}")
+    for gap in work.gaps[:_GAPS_SHOWN]:
+        line = f"damaged: {gap.path} at {gap.position}, {gap.size} bytes: {gap.reason}"
+        click.echo(printable(line))
+    if len(work.gaps) > _GAPS_SHOWN:
+        click.echo(f"and {len(work.gaps) - _GAPS_SHOWN:,} more damaged places")
+    click.echo(f"written: {out / _INDEX}, {out / _ITEMS}, {out / _DAMAGE}")
+
+
+def _send(
+    out: Path, server: str, states: set[str], counts: Counter[str], *, rate: int, really: bool
+) -> None:
+    """Send what the index says is in one of these states, or say what that would be.
+
+    counts: entries of the index, by state.
+    """
+    chosen = sum(counts[state] for state in states)
+    now_ms = time.time_ns() // 1_000_000
+    overdue = sum(1 for entry in _entries(out) if entry.state in states and entry.due_ms <= now_ms)
+    what = f"{chosen:,} messages to {server}, {overdue:,} of them overdue and delivered at once"
+    click.echo(
+        "Each keeps its message id. What was delivered shortly before a crash has no record of it, "
+        "and what is in doubt may have been delivered: consumers may get it twice.",
+        err=True,
+    )
+    left = counts["in doubt"]
+    if left and "in doubt" not in states:
+        click.echo(f"{left:,} in doubt are left out; --in-doubt sends them, too", err=True)
+    if not really:
+        click.echo(f"would send {what}; nothing was sent, run it with --yes to send")
+        return
+    click.echo(f"sending {what}")
+    failures = _send_all(out, server, states, rate)
+    click.echo(f"{chosen - len(failures):,} of {chosen:,} messages accepted by {server}")
+    _fail_if_any_failed(failures, chosen)
+
+
+def _entries(out: Path) -> Iterator[Entry]:
+    decode = msgspec.json.Decoder(Entry).decode
+    with (out / _INDEX).open("rb") as index:
+        for line in index:
+            yield decode(line)
+
+
+def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Exception]:
+    """Send at most `rate` messages a second; return what failed."""
+    import anyio
+
+    from delay_client import Client, Receipt
+    from delay_protocol.basics.printable import printable
+
+    try:
+        client = Client([server])
+    except ValueError as error:
+        raise click.BadParameter(printable(str(error)), param_hint="--send") from error
+    failures: list[Exception] = []
+
+    async def send(messages: Sequence["OutgoingMessage"]) -> Sequence["Outcome"]:
+        began = anyio.current_time()
+        outcomes = await client.send_many(messages)
+        await anyio.sleep(max(0.0, began + len(messages) / rate - anyio.current_time()))
+        return outcomes
+
+    async def send_all() -> None:
+        async with client:
+            batch: list[OutgoingMessage] = []
+            with (out / _ITEMS).open("rb") as items:
+                for entry in _entries(out):
+                    if entry.state not in states:
+                        continue
+                    message = _message(entry, items)
+                    if isinstance(message, Exception):
+                        failures.append(message)
+                        continue
+                    batch.append(message)
+                    if len(batch) == rate:
+                        outcomes = await send(batch)
+                        failures.extend(o for o in outcomes if not isinstance(o, Receipt))
+                        batch = []
+            outcomes = await send(batch)
+            failures.extend(o for o in outcomes if not isinstance(o, Receipt))
+
+    anyio.run(send_all)
+    return failures
+
+
+def _message(entry: Entry, items: BinaryIO) -> "OutgoingMessage | Exception":
+    """Return the message as it is sent again: same id, subject, attributes, tags and due time.
+
+    Its create time is a new one.
+    """
+    from delay_client import OutgoingMessage
+    from delay_protocol.basics.errors import ProtocolError
+    from delay_protocol.messages.items import decode_item
+
+    assert entry.offset is not None, "what is sent was written"
+    items.seek(entry.offset)
+    try:
+        item = decode_item(items.read(entry.size))
+    except ProtocolError as error:
+        return error
+    attributes = {key: value for key, value in item.attributes.items() if key not in _CLIENTS_OWN}
+    return OutgoingMessage(
+        item.subject,
+        attributes,
+        at=_moment(entry.due_ms),
+        message_id=item.message_id,
+        tags=item.tags,
+    )
+
+
+def _fail_if_any_failed(failures: Sequence[Exception], chosen: int) -> None:
+    if not failures:
+        return
+    failure = failure_of(failures[0])
+    code = failure.exit_code if failure and len(failures) == chosen else ExitCode.REFUSED
+    from delay_protocol.basics.printable import printable
+
+    reasons = list(dict.fromkeys(printable(str(error)) for error in failures))
+    shown = "\n".join(reasons[:_FAILURES_SHOWN])
+    if len(reasons) > _FAILURES_SHOWN:
+        shown += f"\nand {len(reasons) - _FAILURES_SHOWN} more"
+    raise Failure(shown, code)

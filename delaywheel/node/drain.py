@@ -1,0 +1,120 @@
+"""`delaywheel drain`: bring a node or a broker group to rest before a planned stop."""
+
+import time
+from pathlib import Path
+
+import click
+
+from delaywheel.cluster.node_client import TIMEOUT_S, NodeRules, Rules, of_rules, print_json
+from delaywheel.shared.admin_client import Session
+from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.options import with_node_token_file
+from delaywheel.shared.parameters import FiniteRange
+
+_LOOK_S = 0.2
+
+
+@click.command(short_help="Bring a node or a broker group to rest.")
+@click.option("--group", metavar="NAME", help="A broker group instead of the node.")
+@click.option(
+    "--seconds",
+    type=FiniteRange(min=0, max=3600),
+    default=30.0,
+    show_default=True,
+    help="How long to wait for what is under way.",
+)
+@click.option("--undo", is_flag=True, help="Go on as before.")
+@with_node_token_file
+@of_rules
+def drain(
+    *, group: str | None, seconds: float, undo: bool, node_token_file: Path | None, door: Rules
+) -> None:
+    """Bring a node to rest before it is stopped, or a broker group before it is.
+
+    A node has clients told to go elsewhere, takes nothing more, sends nothing more, and waits until
+    nothing is in flight. It is asked itself (--server), with a meta server too. It stays so, over
+    crashes as well, until --undo or an orderly stop (SIGTERM); after that it starts as ever. A
+    group is paused until nothing is in flight to it; after its stop it is to be resumed. Where
+    nodes have a meta server that is said there (--meta), for all of them. The exit code is 0 if all
+    is at rest, else 7, and what is left is said.
+
+    \b
+    Examples:
+      delaywheel drain && systemctl stop delaywheel-delay-server
+      delaywheel drain --undo
+      delaywheel drain --group g1 --seconds 60
+      delaywheel drain --meta 127.0.0.1:8080 --group g1
+    """
+    door.session.node_token_file = node_token_file
+    if group is not None:
+        _drain_group(door, group, seconds, undo=undo)
+    elif isinstance(door, NodeRules):
+        _drain_node(door.session, seconds, undo=undo)
+    else:
+        raise click.UsageError(
+            "a node is brought to rest at the node: give --server HOST:PORT, its http.address; "
+            "--meta goes with --group"
+        )
+
+
+def _drain_node(session: Session, seconds: float, *, undo: bool) -> None:
+    session.timeout_s = seconds + TIMEOUT_S
+    if undo:
+        answer = session.ask("DELETE", "drain")
+    else:
+        answer = session.ask("POST", "drain", body={"seconds": seconds})
+    if session.as_json:
+        print_json(answer)
+    else:
+        click.echo(
+            f"the node is {answer['phase']}; {answer['held']} due messages wait in it, "
+            f"{answer['in_flight']} are in flight"
+        )
+    if not undo and answer.get("in_doubt") and not session.as_json:
+        click.echo(
+            f"{answer['in_doubt']} may have been delivered: a broker did not answer for them; they "
+            "are sent again after the next start",
+            err=True,
+        )
+    if not undo and not answer["done"]:
+        raise Failure(f"not at rest: {_why_not(answer)}", ExitCode.REFUSED)
+
+
+def _why_not(answer: Json) -> str:
+    """Return what keeps a node from being at rest."""
+    if answer["phase"] == "running":
+        return "somebody has undone it meanwhile, and the node goes on as before"
+    return "; ".join(answer["waits_for"]) or f"the node is {answer['phase']}"
+
+
+def _drain_group(door: Rules, group: str, seconds: float, *, undo: bool) -> None:
+    is_known = door.pause_group(group, paused=not undo)
+    deadline = time.monotonic() + seconds
+    left = door.in_flight_to(group)
+    while not (undo or left.is_none) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        left = door.in_flight_to(group)
+    is_known = is_known or left.is_known
+    if door.session.as_json:
+        found = {"in_flight": left.messages, "nodes": left.nodes, "unknown": left.unknown}
+        done = is_known and left.is_none
+        answer = {"group": group, "is_known": is_known, "paused": not undo, "done": done}
+        print_json(answer | found)
+    elif undo:
+        click.echo(f"group {group} goes on")
+    elif left.is_none and is_known:
+        nodes = "1 node" if left.nodes == 1 else f"{left.nodes} nodes"
+        click.echo(f"group {group} is paused and nothing is in flight to it from {nodes}")
+    if not undo and not is_known:
+        raise Failure(
+            f"no broker group {group} is known at present, so nothing is known to be at rest: "
+            f"where there is one it is paused until `delaywheel resume --group {group}`",
+            ExitCode.REFUSED,
+        )
+    if not undo and not left.is_none:
+        raise Failure(
+            f"not at rest: {left.messages} messages are in flight to {group}"
+            + "".join(f"; not known of {one}" for one in left.unknown),
+            ExitCode.REFUSED,
+        )

@@ -1,0 +1,118 @@
+"""`delaywheel explain`: where a message or a subject's messages are, and why."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from delaywheel.cluster.node_client import of_node, print_json, session_of, text_of_rule
+from delaywheel.shared.terminal import cell, moment_text, wide_console
+
+_TIMEOUT_S = 300.0
+"""Millions of messages may have to be looked at for one id."""
+
+
+@click.command(short_help="Say where messages are, and why they were not delivered.")
+@click.option("--subject", metavar="SUBJECT", help="All messages of a subject.")
+@click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="One, by its number.")
+@click.option("--id", "message_id", metavar="ID", help="One, by its message id.")
+@of_node
+def explain(
+    *,
+    subject: str | None,
+    sequence: int | None,
+    message_id: str | None,
+    server: str,
+    token_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Say where a message is and why it was not delivered yet.
+
+    `--id` finds messages with the hash of the id, which others may share, among all that wait or
+    were delivered lately.
+
+    \b
+    Examples:
+      delaywheel explain --subject order.created
+      delaywheel explain --id 211121.123456.10.0.0.1.42.7
+    """
+    asked = {"subject": subject, "sequence": sequence, "id": message_id}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if len(given) != 1:
+        raise click.UsageError("give one of --subject, --sequence and --id")
+    session = session_of(server, token_file, as_json=as_json, timeout_s=_TIMEOUT_S)
+    answer = session.ask("GET", "explain", query=given)
+    if as_json:
+        print_json(answer)
+    elif subject is not None:
+        _print_subject(answer)
+    else:
+        _print_messages(answer)
+
+
+def _print_subject(answer: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(show_header=False)
+    rule = answer["rule"]
+    rows = {
+        "subject": answer["subject"],
+        "rule": f"{rule}: {text_of_rule(answer['control'] or {})}" if rule else "none",
+        "reason": answer["reason"] or "nothing is held back: what waits is not due",
+        "damaged": str(answer["damaged"]),
+        "dead letters": _count_of_letters(answer),
+        "broker groups": ", ".join(answer["groups"]) or "-",
+        "due soon": str(answer["in_wheel"]),
+        "held for delivery": str(answer["held"]),
+        "due, left on disk": str(answer["left_on_disk"]),
+        "oldest of these": _oldest(answer["oldest_left_due_ms"]),
+    }
+    for name, value in rows.items():
+        table.add_row(name, cell(value))
+    wide_console().print(table)
+
+
+def _count_of_letters(answer: Mapping[str, Any]) -> str:
+    """Return how many dead letters a subject has, and where to see them."""
+    count = answer.get("dead", 0)
+    if not count and answer.get("dead_complete", True):
+        return "0"
+    most = "" if answer["dead_complete"] else " or more"
+    return f"{count}{most}: `delaywheel dead list --subject ...`, then requeue or drop them"
+
+
+def _print_messages(answer: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    if not answer["messages"]:
+        click.echo(answer["hint"])
+        return
+    table = Table()
+    for name in ("sequence", "subject", "due", "reason", "group", "segment"):
+        table.add_column(name)
+    for row in answer["messages"]:
+        table.add_row(
+            str(row["sequence"]),
+            cell(row["subject"]),
+            moment_text(row["due_ms"]),
+            cell(row["reason"]),
+            cell(row["group"] or "-"),
+            cell(row["segment"]),
+        )
+    wide_console().print(table)
+    for row in answer["messages"]:
+        if row["dead_letter"]:
+            click.echo(_about_letter(row))
+
+
+def _about_letter(row: Mapping[str, Any]) -> str:
+    """Return what became of a message that brokers refused for good, and what to do."""
+    name = f"message {row['of_sequence']} became dead letter {row['sequence']}"
+    if row["reason"] == "done":
+        return f"{name}, which was requeued or dropped; `explain --id` finds it if it waits again"
+    return f"{name}: see `delaywheel dead show {row['sequence']}`, then requeue or drop it"
+
+
+def _oldest(ms: int | None) -> str:
+    return "-" if ms is None else moment_text(ms)

@@ -1,0 +1,10 @@
+"""Commands that are a server, and their settings.
+
+    broker          `delaywheel broker`
+    delay_server    `delaywheel delay-server`
+    meta_server     `delaywheel meta-server`
+    settings        `delaywheel settings`
+    settings_page   the page of all settings
+
+Imported by main.
+"""

@@ -1,0 +1,133 @@
+"""`delaywheel delay-server`: read the configuration, set up the log, run the server."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from delaywheel.shared.failures import ExitCode, Failure, failure_of
+from delaywheel.shared.options import spelled_out
+
+if TYPE_CHECKING:
+    from delay_transport.settings.settings_file import Override
+
+
+@click.command("delay-server", short_help="Take delay messages and deliver them when due.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="TOML file with the settings; `delaywheel settings` prints one to begin with.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Set one setting, over the file and the options below. Repeatable.",
+)
+@click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
+@click.option("--listen", metavar="HOST:PORT", help="Where producers connect (listener.address).")
+@click.option(
+    "--meta",
+    "metas",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="A meta server's HTTP port, which says what this node is (meta.addresses). Repeatable.",
+)
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="NAME=HOST:PORT[,weight=N]",
+    help="A real-time broker group to deliver to (brokers). Repeatable.",
+)
+@click.option("--http", metavar="HOST:PORT", help="Metrics, health and status (http.address).")
+@click.option("--cluster", metavar="NAME", help="Fixed at the first start (node.cluster).")
+@click.option("--group", metavar="NAME", help="Fixed at the first start (node.group).")
+@click.option("--node-id", metavar="NAME", help="Fixed at the first start (node.node_id).")
+def delay_server(
+    *,
+    config_file: Path | None,
+    overrides: tuple[str, ...],
+    metas: tuple[str, ...],
+    brokers: tuple[str, ...],
+    **short: str | None,
+) -> None:
+    """Take delay messages, keep them, and deliver them when they are due.
+
+    A line beginning with `ready` and the addresses goes to standard output when the server accepts
+    and delivers; its log goes to standard error. SIGTERM and Ctrl-C stop it within seconds: nothing
+    is lost, and nothing that was confirmed is sent again after the next start.
+
+    With --meta it accepts and delivers when it is the master of its group; a further node of the
+    group waits, and its log and `delaywheel status` say so.
+
+    \b
+    Examples:
+      delaywheel delay-server --data data --meta 127.0.0.1:8080 --group delay1 --node-id n1
+      delaywheel delay-server --data data --listen 127.0.0.1:20801 --broker g1=127.0.0.1:20881
+      delaywheel delay-server --config delay-server.toml
+      delaywheel delay-server --config delay-server.toml --set storage.fact_sync_ms_max=0
+    """
+    from delay_server.server import run
+    from delay_server.settings.config_file import load_config
+    from delaywheel.shared.log_output import set_up_log
+
+    config = load_config(config_file, [*_spelled_out(metas, brokers, short), *overrides])
+    set_up_log(level=config.log.level, form=config.log.format)
+    try:
+        run(config)
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None or failure.exit_code != ExitCode.LOGS:
+            raise
+        raise Failure(f"{failure.message}\n{_look(config.node.data_dir)}", ExitCode.LOGS) from error
+
+
+def _look(data: Path) -> str:
+    """Say what there is to do about logs that cannot be served."""
+    name = shlex.quote(str(data))
+    return (
+        f"`delaywheel log verify {name}` checks every file; "
+        f"`delaywheel log salvage {name} --out salvaged` gets out every message that is whole"
+    )
+
+
+_SHORT = {
+    "data": "node.data_dir",
+    "listen": "listener.address",
+    "http": "http.address",
+    "cluster": "node.cluster",
+    "group": "node.group",
+    "node_id": "node.node_id",
+}
+"""The setting that each short option stands for."""
+
+
+def _spelled_out(
+    metas: tuple[str, ...], brokers: tuple[str, ...], short: dict[str, str | None]
+) -> Iterator["Override"]:
+    """Yield the settings that the short options stand for."""
+    from delay_transport.settings.settings_file import Override
+
+    yield from spelled_out(_SHORT, short)
+    if metas:
+        yield Override(f"meta.addresses={','.join(metas)}", f"--meta {' --meta '.join(metas)}")
+    named: set[str] = set()
+    for broker in brokers:
+        name, equals, address = broker.partition("=")
+        if not (name and equals and address):
+            raise click.BadParameter(
+                f"{broker!r} is not of the form NAME=HOST:PORT[,weight=N]", param_hint="--broker"
+            )
+        if name in named:
+            raise click.BadParameter(
+                f"{name!r} is given twice: a broker group has one address, that of its master",
+                param_hint="--broker",
+            )
+        named.add(name)
+        yield Override(f"brokers.{name}={address}", f"--broker {broker}")

@@ -1,0 +1,73 @@
+"""`delaywheel meta-server`: read the configuration, set up the log, run the server."""
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from delaywheel.shared.options import spelled_out
+
+
+@click.command("meta-server", short_help="Tell clients, brokers and delay servers where to go.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="TOML file with the settings; `delaywheel settings --of meta-server` prints one.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Set one setting, over the file and the options below. Repeatable.",
+)
+@click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
+@click.option("--listen", metavar="HOST:PORT", help="Where everybody connects (listener.address).")
+@click.option(
+    "--http", metavar="HOST:PORT", help="Discovery, administration, status (http.address)."
+)
+@click.option("--tokens", metavar="FILE", help="Who may administer (admin.token_file).")
+def meta_server(
+    *, config_file: Path | None, overrides: tuple[str, ...], **short: str | None
+) -> None:
+    """Know who is alive, who is master of what, and which broker groups a subject has.
+
+    A line beginning with `ready` and the addresses goes to standard output when the server answers;
+    its log goes to standard error. SIGTERM and Ctrl-C stop it within seconds. What was answered is
+    in the store: a restarted meta server gives the same answers.
+
+    \b
+    Examples:
+      delaywheel meta-server --data meta --listen 127.0.0.1:20880 --http 127.0.0.1:8080
+      delaywheel meta-server --config meta-server.toml
+      curl http://127.0.0.1:8080/meta/address
+    """
+    import structlog
+
+    from delaywheel.shared.log_output import set_up_log
+    from meta_server.server import run
+    from meta_server.settings.config_file import load_config
+    from storage.disk.disk import DirectoryDisk, make_private_directory
+
+    config = load_config(config_file, [*spelled_out(_SHORT, short), *overrides])
+    set_up_log(level=config.log.level, form=config.log.format)
+    data, group_may_read = config.node.data_dir, config.node.group_may_read
+    store = config.store.settings(data).directory
+    with contextlib.ExitStack() as locked:
+        for directory in dict.fromkeys((data, store or data)):
+            if warning := make_private_directory(directory, group_may_read=group_may_read):
+                structlog.get_logger(__name__).warning(warning)
+        if store is not None:
+            locked.enter_context(DirectoryDisk(store).lock("lock"))
+        run(config)
+
+
+_SHORT = {
+    "data": "node.data_dir",
+    "listen": "listener.address",
+    "http": "http.address",
+    "tokens": "admin.token_file",
+}
+"""The setting that each short option stands for."""

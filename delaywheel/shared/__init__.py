@@ -1,0 +1,12 @@
+"""What several commands need.
+
+    admin_client    asks a server's administration
+    failures        errors to exit codes
+    http_exchange   one HTTP question and its answer
+    log_output      where log events go
+    options         options of several commands
+    parameters      delays, moments and attributes
+    terminal        tables for people
+
+Imported by every other part.
+"""

@@ -1,0 +1,139 @@
+"""`delaywheel spark`: prove from the logs what became of every message."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from delaywheel.shared.failures import Failure
+from delaywheel.shared.parameters import MINUTE
+from delaywheel.spark.engines import EngineChoice, engine_options, running
+from delaywheel.spark.hours import hours
+from delaywheel.spark.page import page
+from delaywheel.spark.repair import repair
+from delaywheel.spark.sources import ResultType, judged, knowing_repairs, reading, sources_of
+from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
+
+if TYPE_CHECKING:
+    from spark_tools.run.plan import Request
+
+
+@click.group()
+def spark() -> None:
+    """Reconcile the logs of a cluster: what was accepted, and what became of it."""
+
+
+spark.add_command(hours)
+spark.add_command(page)
+spark.add_command(repair)
+
+
+@spark.command(cls=Verdicts)
+@reading
+@click.option(
+    "--from", "from_minute", type=MINUTE, metavar="TIME", help="Begin of the range of due times."
+)
+@click.option("--to", "to_minute", type=MINUTE, metavar="TIME", help="End of it, exclusive.")
+@click.option("--final", is_flag=True, help="Nothing runs any more: what is overdue is lost.")
+@judged
+@click.option(
+    "--output",
+    type=ResultType(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the result here, as JSON.",
+)
+@click.option(
+    "--details",
+    type=ResultType(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write every finding, and the tables, here as Parquet.",
+)
+@click.option(
+    "--page",
+    "page_file",
+    type=ResultType(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the result here, as one page of HTML with plots.",
+)
+@click.option(
+    "--check-payload",
+    is_flag=True,
+    help="Read what is in the messages, too, and check it: of segments of the range, and of all of "
+    "the message_log. What is damaged there makes the input incomplete.",
+)
+@knowing_repairs
+@engine_options
+def reconcile(
+    *,
+    roots: tuple[str, ...],
+    manifests: tuple[str, ...],
+    from_minute: int | None,
+    to_minute: int | None,
+    final: bool,
+    asked: "Callable[..., Request]",
+    output: Path | None,
+    details: Path | None,
+    page_file: Path | None,
+    audits: tuple[Path, ...],
+    check_payload: bool,
+    choice: EngineChoice,
+) -> None:
+    """Hold what was accepted against what became of it, message by message.
+
+    Beside running servers, or on copies of their directories, here or in an object store; nothing
+    is written into them.
+
+    \b
+    Exit codes: 0 everything is as promised, 1 findings (lost, overdue, duplicate, phantom, early,
+    misfiled, ...), 2 none, but the input is not complete, 3 error: nothing was found out.
+
+    \b
+    Examples:
+      delaywheel spark reconcile --root data --from 2026-11-21T14:00Z --to 2026-11-21T15:00Z
+      delaywheel spark reconcile --manifest a.json=/backup/a --manifest b.json=/backup/b \\
+        --output result.json --details result
+      delaywheel spark reconcile --manifest s3://logs/a.json=s3://logs/a --page result.html
+    """
+    if audits and choice.verify is not None:
+        raise click.UsageError("--verify join knows no --repairs: run it without them")
+    with extra_required():
+        from spark_tools.files.errors import ReconcileError, SparkFailedError
+        from spark_tools.files.outputs import Output
+        from spark_tools.judge.tasks import FOREVER
+        from spark_tools.page.page import page as html_of
+        from spark_tools.repaired.repairs import read_repairs
+        from spark_tools.run.document import document_of
+        from spark_tools.run.plan import make_plan
+        from spark_tools.run.reconcile import reconcile as run
+        from spark_tools.run.report import Details, encode_report, report, summary
+    request = asked(
+        from_minute=from_minute or 0,
+        to_minute=FOREVER if to_minute is None else to_minute,
+        final=final,
+        check_payload=check_payload,
+    )
+    try:
+        plan = make_plan(sources_of(roots, manifests, request.from_minute), request)
+        with (
+            Output(output) as json_file,
+            Output(page_file) as html_file,
+            Details(details) as kept,
+            running(choice) as engine,
+        ):
+            result = run(plan, engine.run, kept.add, read_repairs(audits))
+            engine.verify(result)
+            kept.add_tables(result)
+            document = report(result)
+            json_file.write(encode_report(document))
+            if page_file is not None:
+                html_file.write(html_of(document_of(document)).encode())
+    except (ReconcileError, SparkFailedError, OSError) as error:
+        raise Failure(str(error), ERROR) from error
+    for name, text in summary(result):
+        click.echo(f"{name}: {text}")
+    for _, group, node, problem in result.problems[:10]:
+        click.echo(f"not complete: {group} {node}: {problem}", err=True)
+    click.echo(f"{choice.engine}: {result.verdict.name.lower()}")
+    sys.exit(int(result.verdict))

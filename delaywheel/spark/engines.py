@@ -1,0 +1,152 @@
+"""What works for the commands of `delaywheel spark`: Spark, or processes of this machine."""
+
+import contextlib
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delaywheel.shared.failures import Failure
+from delaywheel.shared.options import with_options
+from delaywheel.shared.parameters import PAIR
+from delaywheel.spark.verdicts import ERROR, INSTALL_EXTRA
+
+if TYPE_CHECKING:
+    from spark_tools.run.reconcile import Engine, Result
+
+Command = Callable[..., None]
+_Option = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """What the options say."""
+
+    engine: str
+    processes: int | None = None
+    master: str | None = None
+    conf: tuple[tuple[str, str], ...] = ()
+    spark_log: Path | None = None
+    verify: str | None = None
+
+    def require_fitting(self) -> None:
+        """Raise UsageError for options of the other engine."""
+        of_spark = {
+            "--master": self.master,
+            "--conf": self.conf,
+            "--spark-log": self.spark_log,
+            "--verify": self.verify,
+        }
+        given = [name for name, value in of_spark.items() if value]
+        if self.engine == "local" and given:
+            raise click.UsageError(f"{given[0]} is for --engine spark")
+        if self.engine == "spark" and self.processes is not None:
+            raise click.UsageError("--processes is for --engine local; say --master local[N]")
+
+
+def _engine_option(default: str) -> _Option:
+    return click.option(
+        "--engine",
+        type=click.Choice(["spark", "local"]),
+        default=default,
+        show_default=True,
+        help="What works: Spark, or processes of this machine, which need no Java. Both find the "
+        "same.",
+    )
+
+
+_OPTIONS = (
+    click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="With --engine local, how many of them (1 if nothing is said).",
+    ),
+    click.option(
+        "--master",
+        metavar="URL",
+        help="Where Spark works: local[2], spark://HOST:PORT, yarn, k8s://... (local[*], or what "
+        "spark-submit was told, if nothing is said).",
+    ),
+    click.option(
+        "--conf",
+        multiple=True,
+        type=PAIR,
+        metavar="KEY=VALUE",
+        help="A setting of Spark's. May be given several times.",
+    ),
+    click.option(
+        "--spark-log",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write here what Spark and its workers say (otherwise told only if they fail).",
+    ),
+)
+_VERIFY = click.option(
+    "--verify",
+    type=click.Choice(["join"]),
+    help="Count every figure, and the findings of each class, once more by joins, and end with "
+    "an error unless both are alike.",
+)
+_NAMES = tuple(one.name for one in fields(EngineChoice))
+
+
+def engine_options(command: Command) -> Command:
+    """Give a command the options of an engine, as one argument `choice`: Spark by default."""
+    return _with_choice(command, (_engine_option("spark"), *_OPTIONS, _VERIFY))
+
+
+def engine_of_hours_options(command: Command) -> Command:
+    """Give a command the same, by default without Spark, and without --verify."""
+    return _with_choice(command, (_engine_option("local"), *_OPTIONS))
+
+
+def _with_choice(command: Command, options: Sequence[_Option]) -> Command:
+    @functools.wraps(command)
+    def with_choice(**given: Any) -> None:  # noqa: ANN401 (whatever options there are)
+        choice = EngineChoice(**{name: given.pop(name) for name in _NAMES if name in given})
+        choice.require_fitting()
+        command(**given, choice=choice)
+
+    return with_options(with_choice, options)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An engine that works; verify: raises an error unless a result is confirmed."""
+
+    run: "Engine"
+    verify: "Callable[[Result], None]" = field(default=lambda _: None)
+
+
+@contextlib.contextmanager
+def running(choice: EngineChoice) -> Iterator[Running]:
+    """Yield what was chosen; what was started for it ends with the block.
+
+    Raises Failure or SparkFailedError where Spark cannot be started.
+    """
+    if choice.engine == "local":
+        from spark_tools.run.local import local_engine
+
+        yield Running(local_engine(choice.processes or 1))
+        return
+    if importlib.util.find_spec("pyspark") is None:
+        raise Failure(
+            f"pyspark is missing: {INSTALL_EXTRA}; or use --engine local",
+            ERROR,
+        )
+    from spark_tools.run.join_check import check_by_join
+    from spark_tools.spark.engine import spark_engine
+    from spark_tools.spark.session import spark_session
+
+    settings = dict(choice.conf)
+    with spark_session(master=choice.master, conf=settings, log=choice.spark_log) as session:
+        engine = spark_engine(session)
+        if choice.verify is None:
+            yield Running(engine)
+        else:
+            yield Running(engine, functools.partial(check_by_join, session))

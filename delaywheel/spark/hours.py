@@ -1,0 +1,234 @@
+"""`delaywheel spark hours`: each hour once, as it closes; for cron."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from delaywheel.shared.failures import Failure
+from delaywheel.spark.engines import EngineChoice, engine_of_hours_options, running
+from delaywheel.spark.sources import ResultType, judged, knowing_repairs, reading, sources_of
+from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
+
+if TYPE_CHECKING:
+    from spark_tools.hours.by_hour import Outcome
+    from spark_tools.hours.state import HourEntry, Waiting
+    from spark_tools.run.plan import Request
+
+
+@click.command(cls=Verdicts)
+@click.option(
+    "--state",
+    required=True,
+    type=ResultType(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="What is known of the hours before, and the results. Made by the first run.",
+)
+@reading
+@judged
+@click.option(
+    "--back-hours",
+    type=click.IntRange(min=0),
+    default=48,
+    show_default=True,
+    metavar="N",
+    help="How far back the first run goes.",
+)
+@click.option(
+    "--open-hours",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Reconcile an hour as it is that is open for so long after its end; it is done once more "
+    "when it has closed.",
+)
+@click.option(
+    "--retry-hours",
+    type=click.IntRange(min=0),
+    default=24,
+    show_default=True,
+    metavar="N",
+    help="Try an hour again for so long of which something could not be read, after 1, 2, 4, ... "
+    "times the time between two runs.",
+)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(min=1),
+    default=90,
+    show_default=True,
+    metavar="N",
+    help="Remove the results of older hours; their sums stay.",
+)
+@click.option(
+    "--without-group",
+    "without_groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Say that no later hour needs this group: it is gone for good. May be given several "
+    "times, and is remembered.",
+)
+@click.option(
+    "--quiet",
+    is_flag=True,
+    help="Print nothing if the exit code is 0: for cron, which mails what is printed.",
+)
+@click.option(
+    "--check-payload",
+    is_flag=True,
+    help="Read what is in the messages of the hours, too, and check it: of their segments. What is "
+    "damaged there makes the hour incomplete.",
+)
+@knowing_repairs
+@engine_of_hours_options
+def hours(
+    *,
+    state: Path,
+    roots: tuple[str, ...],
+    manifests: tuple[str, ...],
+    asked: "Callable[..., Request]",
+    back_hours: int,
+    open_hours: int,
+    retry_hours: int,
+    keep_days: int,
+    without_groups: tuple[str, ...],
+    quiet: bool,
+    check_payload: bool,
+    audits: tuple[Path, ...],
+    choice: EngineChoice,
+) -> None:
+    """Reconcile each hour of due times once, when it has closed, and keep the results.
+
+    To be run every hour. A run costs what the new hours cost: their segments are read, and of the
+    message_log what has come since. Beside running servers, or on copies; nothing is written into
+    their directories.
+
+    \b
+    Exit codes: 0 the hours that were done are as promised (or there was none), 1 findings in one of
+    them, 2 none, but the input is not complete, 3 error: nothing was found out. Findings of earlier
+    hours are in DIR/summary.json.
+
+    \b
+    Examples:
+      delaywheel spark hours --state reconciled --root data
+      delaywheel spark hours --state reconciled --manifest a.json=/backup/a --quiet
+    """
+    with extra_required():
+        from spark_tools.files.errors import ReconcileError, SparkFailedError
+        from spark_tools.hours.by_hour import HoursRequest, run_hours
+        from spark_tools.hours.state import StateDirectory
+        from spark_tools.repaired.repairs import read_repairs
+    from storage.disk.disk import DirectoryDisk, make_data_directory
+    from storage.tools.inspect import is_data_directory
+
+    if is_data_directory(state):
+        raise Failure(f"{state} is a data directory: give --state a directory of its own", ERROR)
+    request = HoursRequest(
+        request=asked(check_payload=check_payload),
+        back_hours=back_hours,
+        open_hours=open_hours,
+        retry_hours=retry_hours,
+        keep_days=keep_days,
+        without_groups=without_groups,
+    )
+    now_ms = int(time.time() * 1000)
+    first = (now_ms - request.request.grace_ms) // 60_000 - 60 * (back_hours + 1)
+    make_data_directory(state)
+    try:
+        repairs = read_repairs(audits)
+        with running(choice) as engine:
+            outcome = run_hours(
+                StateDirectory(DirectoryDisk(state), str(state)),
+                lambda minute: sources_of(roots, manifests, first if minute is None else minute),
+                request,
+                engine.run,
+                repairs=repairs,
+            )
+    except (ReconcileError, SparkFailedError, OSError) as error:
+        raise Failure(str(error), ERROR) from error
+    if outcome.verdict or not quiet:
+        _tell(outcome, choice.engine, repairs.damaged_lines)
+    sys.exit(int(outcome.verdict))
+
+
+def _tell(outcome: "Outcome", engine: str, damaged: int) -> None:
+    from spark_tools.files.times import minute_text
+    from spark_tools.hours.summary import done_until
+
+    for line in _done_lines(outcome.done):
+        click.echo(line, err=line.startswith(" "))
+    for one in outcome.amendments:
+        click.echo(f"{minute_text(one.entry.hour)}: repaired since: {_counts(one.counts)}")
+    if damaged:
+        click.echo(f"{damaged:,} line(s) of the audits cannot be read", err=True)
+    for line in _waiting_lines(outcome.waiting):
+        click.echo(line)
+    ledger = outcome.ledger
+    covered = minute_text(ledger.covered_from)
+    if outcome.segments_before:
+        click.echo(f"{outcome.segments_before} segment(s) before {covered} are not covered")
+    if ledger.hours_summed:
+        click.echo(
+            f"{ledger.hours_summed:,} hour(s) since {covered} are done for good, all before "
+            f"{minute_text(done_until(ledger))}: {_counts(ledger.verdicts)}"
+        )
+    else:
+        click.echo(f"no hour since {covered} is done for good")
+    if found := _counts(ledger.findings):
+        click.echo(f"in all of them: {found}")
+    click.echo(f"{engine}: {outcome.verdict.name.lower()}")
+
+
+def _done_lines(done: "Sequence[HourEntry]") -> Iterator[str]:
+    """Yield a line for each hour; clean ones in which nothing was due have one together."""
+    for (is_idle, _), found in groupby(
+        enumerate(done), lambda one: (_is_idle(one[1]), one[1].hour - 60 * one[0])
+    ):
+        entries = [entry for _, entry in found]
+        if is_idle and len(entries) > 1:
+            hours = _span([one.hour for one in entries])
+            yield f"{hours}: {len(entries)} hours clean: accepted 0"
+            continue
+        for entry in entries:
+            yield _line(entry)
+            for problem in entry.problems:
+                yield f"  not complete: {problem}"
+
+
+def _is_idle(entry: "HourEntry") -> bool:
+    return entry.is_final and entry.complete and not (entry.accepted or entry.findings)
+
+
+def _waiting_lines(waiting: "Sequence[Waiting]") -> Iterator[str]:
+    """Yield why hours are not closed, a line for all that follow each other for one reason."""
+    for (is_late, reason, _), found in groupby(
+        enumerate(waiting), lambda one: (one[1].is_late, one[1].reason, one[1].hour - 60 * one[0])
+    ):
+        hours = [one.hour for _, one in found]
+        count = f" ({len(hours)} hours)" if len(hours) > 1 else ""
+        late = ", though it should be" if is_late else ""
+        yield f"{_span(hours)}{count}: not closed{late}: {reason}"
+
+
+def _span(hours: Sequence[int]) -> str:
+    from spark_tools.files.times import minute_text
+
+    first, last = minute_text(hours[0]), minute_text(hours[-1])
+    return first if first == last else f"{first} to {last}"
+
+
+def _line(entry: "HourEntry") -> str:
+    from spark_tools.files.times import minute_text
+
+    state = "" if entry.is_final else f" ({entry.state}, tried {entry.tries} time(s))"
+    found = f": {_counts(entry.findings)}" if entry.findings else ""
+    hour = minute_text(entry.hour)
+    return f"{hour}: {entry.verdict}{state}: accepted {entry.accepted:,}{found}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))

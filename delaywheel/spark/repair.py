@@ -1,0 +1,379 @@
+"""`delaywheel spark repair`: lost messages go back in, with what their producers sent."""
+
+import getpass
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from delaywheel.shared.failures import Failure, failure_of
+from delaywheel.shared.parameters import DELAY
+from delaywheel.spark.sources import RootType, sources_of
+from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
+
+if TYPE_CHECKING:
+    from spark_tools.repair.repair import LeftOut, Message, Sent
+    from spark_tools.repair.resending import Outcome, Run
+
+_EXAMPLES = 5
+"""Messages, reasons and unreadable findings that are shown."""
+_SUBJECTS = 10
+_PROGRESS_S = 5.0
+
+
+@click.command(cls=Verdicts)
+@click.option(
+    "--details",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="What `spark reconcile --details` wrote: its findings are repaired.",
+)
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    type=RootType(),
+    metavar="DATA_DIR",
+    help="The data directory of a node that findings are of, or the URI of a copy. May be given "
+    "several times.",
+)
+@click.option(
+    "--manifest",
+    "manifests",
+    multiple=True,
+    metavar="FILE[=DATA_DIR]",
+    help="A manifest of one, as for `spark reconcile`. May be given several times.",
+)
+@click.option(
+    "--missing",
+    is_flag=True,
+    help="Send records of the message_log that have no row, too.",
+)
+@click.option(
+    "--final",
+    is_flag=True,
+    help="Nothing runs any more on these directories: what is lost in segments that are not sealed "
+    "is sent, too. A node that is started on them later delivers it a second time.",
+)
+@click.option(
+    "--max-age",
+    type=DELAY,
+    help="Leave out what was due longer ago than this: 6h, 2d.  [default: none is too old]",
+)
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Where to send: a delay server. Repeatable: each takes messages.",
+)
+@click.option(
+    "--meta",
+    "metas",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="In place of --node the HTTP port of a meta server. Repeatable.",
+)
+@click.option("--send", is_flag=True, help="Do it. Without, only say what would be sent.")
+@click.option(
+    "--audit",
+    "audit_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="What was done with each message; needed to send. Give the same file again to go on.",
+)
+@click.option(
+    "--rate",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Messages a second at the most.",
+)
+@click.option("--timeout", type=DELAY, help="How long to try with each message.  [default: 15s]")
+def repair(
+    *,
+    details: Path,
+    roots: tuple[str, ...],
+    manifests: tuple[str, ...],
+    missing: bool,
+    final: bool,
+    max_age: timedelta | None,
+    nodes: tuple[str, ...],
+    metas: tuple[str, ...],
+    send: bool,
+    audit_file: Path | None,
+    rate: int,
+    timeout: timedelta | None,
+) -> None:
+    """Send lost messages again: same bytes, same message id, due when they were.
+
+    What is lost is due already, so it leaves at once. What is overdue is never sent: its node still
+    owes it, and will deliver it. Each message is read again and checked, and left out if it has a
+    fact by now. Without --send nothing is sent.
+
+    \b
+    Exit codes: 0 nothing is left to do, 1 some were not accepted, or are still owed by their node,
+    or it was stopped: run it again with the same --audit, 2 some cannot be read, 3 error.
+
+    \b
+    Examples:
+      delaywheel spark repair --details result --root data
+      delaywheel spark repair --details result --root data --node 127.0.0.1:20801 \\
+        --audit repairs.jsonl --send
+      delaywheel spark reconcile --root data --repairs repairs.jsonl
+    """
+    if send and audit_file is None:
+        raise click.UsageError("--send needs --audit FILE, in which each message is accounted for")
+    if send and bool(nodes) == bool(metas):
+        raise click.UsageError("--send needs either --node or --meta")
+    if not roots and not manifests:
+        raise click.UsageError("give --root or --manifest: messages are read again from the logs")
+    with extra_required():
+        from spark_tools.files.errors import ReconcileError
+        from spark_tools.repair.repair import Repair, RepairRequest
+        from spark_tools.repair.resending import Run, read_sent
+        from spark_tools.repaired.repair_audit import read_audit
+        from spark_tools.repaired.repairs import KINDS, LOST
+    from storage.disk.errors import StorageError
+
+    now_ms = _now_ms()
+    kinds = KINDS if missing else (LOST,)
+    due_from_ms = None if max_age is None else now_ms - int(max_age.total_seconds() * 1000)
+    request = RepairRequest(kinds=kinds, final=final, due_from_ms=due_from_ms)
+    told = _Told()
+    try:
+        lines = (
+            read_audit(audit_file) if audit_file is not None and audit_file.exists() else iter(())
+        )
+        sent, counts = read_sent(lines)
+        if counts["damaged"]:
+            click.echo(
+                f"Warning: {counts['damaged']:,} lines of {audit_file} are damaged: what they tell "
+                "of may be sent again",
+                err=True,
+            )
+        found = Repair(sources_of(roots, manifests, 0), request, sent).messages(details)
+        if not send:
+            for one in found:
+                told.add(one)
+            told.print()
+            click.echo("nothing was sent: add --send --audit FILE and --node or --meta to send")
+            sys.exit(told.exit_code())
+        assert audit_file is not None
+        run = Run(
+            run=str(uuid.uuid4()),
+            who=_who(),
+            to=metas or nodes,
+            kinds=kinds,
+            details=str(details),
+            rate=rate,
+            timeout_s=None if timeout is None else timeout.total_seconds(),
+        )
+        outcome = _send(run, audit_file, sent, found, told, is_meta=bool(metas))
+    except (ReconcileError, StorageError, OSError) as error:
+        failure = failure_of(error)
+        raise Failure(failure.message if failure else str(error), ERROR) from error
+    told.print()
+    _print_outcome(outcome)
+    sys.exit(told.exit_code(outcome))
+
+
+def _send(
+    run: "Run",
+    audit_file: Path,
+    sent: "Sent",
+    found: Iterator["Message | LeftOut"],
+    told: "_Told",
+    *,
+    is_meta: bool,
+) -> "Outcome":
+    """Send what was found. A signal ends it once what is under way is answered, a second now."""
+    import anyio
+
+    from delay_client import Client
+    from delay_protocol.basics.printable import printable
+    from spark_tools.repair.resending import Resending, Stop
+    from spark_tools.repaired.repair_audit import Audit
+
+    try:
+        client = Client(meta=run.to) if is_meta else Client(run.to)
+    except ValueError as error:
+        hint = "--meta" if is_meta else "--node"
+        raise click.BadParameter(printable(str(error)), param_hint=hint) from error
+
+    def each() -> Iterator["Message | LeftOut"]:
+        for one in found:
+            told.add(one)
+            yield one
+
+    progress = _Progress()
+
+    async def watch(scope: anyio.CancelScope, stop: Stop) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                if stop.why:
+                    scope.cancel()
+                stop.ask(signal.Signals(number).name)
+                click.echo("stopping when what is under way is answered; once more: now", err=True)
+
+    async def main() -> "Outcome":
+        resending, stop = Resending(run, client, audit, sent, _now_ms), Stop()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, tasks.cancel_scope, stop)
+            async with client:
+                await resending.send(
+                    each(), on_left_out=lambda _: None, on_progress=progress.show, stop=stop
+                )
+            tasks.cancel_scope.cancel()
+        resending.outcome.stopped = stop.why
+        return resending.outcome
+
+    with Audit(audit_file) as audit:
+        return anyio.run(main)
+
+
+class _Progress:
+    """Says now and then how far it is."""
+
+    def __init__(self) -> None:
+        self._told_s = time.monotonic()
+
+    def show(self, outcome: "Outcome") -> None:
+        if time.monotonic() - self._told_s >= _PROGRESS_S:
+            self._told_s = time.monotonic()
+            click.echo(_results(outcome), err=True)
+
+
+class _Told:
+    """What there is to say of a repair; bounded, whatever there is to repair."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = 0
+        self.kinds: Counter[str] = Counter()
+        self.subjects: Counter[str] = Counter()
+        self.due: list[int] = []
+        """The earliest and the latest due time."""
+        self.examples: list[Message] = []
+        self.left_out: Counter[str] = Counter()
+        self.is_owed = False
+        self.unreadable = 0
+        self.unreadable_examples: list[LeftOut] = []
+
+    def add(self, one: "Message | LeftOut") -> None:
+        """Take one down."""
+        from spark_tools.repair.repair import LeftOut, Why
+
+        if isinstance(one, LeftOut):
+            if one.why is Why.UNREADABLE:
+                self.unreadable += 1
+                if self.unreadable <= _EXAMPLES:
+                    self.unreadable_examples.append(one)
+            else:
+                self.left_out[one.why.value] += 1
+                self.is_owed |= not one.why.is_done
+            return
+        self.count += 1
+        self.size += len(one.item)
+        self.kinds[one.wanted.kind] += 1
+        self._count_subject(one.subject)
+        self.due = [min([one.wanted.due_ms, *self.due]), max([one.wanted.due_ms, *self.due])]
+        if self.count <= _EXAMPLES:
+            self.examples.append(one)
+
+    def _count_subject(self, subject: str) -> None:
+        if subject in self.subjects or len(self.subjects) < _SUBJECTS_COUNTED:
+            self.subjects[subject] += 1
+        else:
+            self.subjects[_OTHERS] += 1
+
+    def exit_code(self, outcome: "Outcome | None" = None) -> int:
+        """Return how the command ends."""
+        if self.unreadable:
+            return 2
+        if outcome is not None and (outcome.stopped or outcome.counts["accepted"] < self.count):
+            return 1
+        return 1 if self.is_owed else 0
+
+    def print(self) -> None:
+        """Print it."""
+        from delay_protocol.basics.printable import printable
+
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.kinds.items())
+        click.echo(
+            f"{self.count:,} messages to send, {self.size:,} bytes{': ' if kinds else ''}{kinds}"
+        )
+        if self.count:
+            first, last = map(_time, self.due)
+            click.echo(f"due {first} to {last}" if first != last else f"due {first}")
+            for subject, count in self.subjects.most_common(_SUBJECTS):
+                click.echo(f"  {count:>10,}  {printable(subject)}")
+            if len(self.subjects) > _SUBJECTS:
+                click.echo(f"  and {len(self.subjects) - _SUBJECTS:,} more subjects")
+        for message in self.examples:
+            wanted = message.wanted
+            line = (
+                f"{wanted.kind} {wanted.cluster}.{wanted.group} sequence {wanted.sequence}, "
+                f"{message.message_id}, {message.subject}, due {_time(wanted.due_ms)}, "
+                f"{wanted.file} at {wanted.position}"
+            )
+            click.echo(printable(line))
+        if self.count > len(self.examples):
+            click.echo(f"and {self.count - len(self.examples):,} more")
+        for why, count in sorted(self.left_out.items()):
+            click.echo(f"left out: {count:,} {why}")
+        for one in self.unreadable_examples:
+            wanted = one.wanted
+            line = (
+                f"cannot be read: {wanted.kind} {wanted.cluster}.{wanted.group} {wanted.node} "
+                f"sequence {wanted.sequence}, {wanted.file} at {wanted.position}: {one.detail}"
+            )
+            click.echo(printable(line), err=True)
+        if self.unreadable > len(self.unreadable_examples):
+            more = self.unreadable - len(self.unreadable_examples)
+            click.echo(f"and {more:,} more that cannot be read", err=True)
+
+
+_SUBJECTS_COUNTED = 10_000
+_OTHERS = "(other)"
+
+
+def _print_outcome(outcome: "Outcome") -> None:
+    from delay_protocol.basics.printable import printable
+
+    click.echo(_results(outcome))
+    for reason, count in outcome.reasons.most_common(_EXAMPLES):
+        click.echo(printable(f"{count:,} times: {reason}"), err=True)
+    if outcome.stopped:
+        click.echo(f"stopped: {outcome.stopped}; run it again with the same --audit", err=True)
+
+
+def _results(outcome: "Outcome") -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in outcome.counts.items()) or "none sent"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _time(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,176 @@
+"""What commands of `delaywheel spark` read, and by what they judge: options that they share."""
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delaywheel.shared.options import with_options
+from delaywheel.spark.verdicts import extra_required
+
+if TYPE_CHECKING:
+    from spark_tools.run.plan import Request, Source
+
+
+class RootType(click.ParamType[str]):
+    """A data directory that is there, or the URI of one elsewhere, which only reading can find."""
+
+    name = "directory"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return it as `spark_tools.files.roots` takes it."""
+        with extra_required():
+            from spark_tools.files.errors import RemoteError
+            from spark_tools.files.roots import local_path
+        text = str(value)
+        try:
+            path = local_path(text)
+        except RemoteError as error:
+            self.fail(str(error), param, ctx)
+        return text if path is None else str(_DIRECTORY.convert(str(path), param, ctx))
+
+
+class ResultType(click.Path):
+    """Where a result goes on this machine; a URI would become a directory of a strange name."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path."""
+        if "://" in str(value):
+            self.fail(f"{value} is a URI: write to this machine, and copy it then", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_DIRECTORY = click.Path(exists=True, file_okay=False)
+_SOURCES = (
+    click.option(
+        "--root",
+        "roots",
+        multiple=True,
+        type=RootType(),
+        metavar="DATA_DIR",
+        help="A node's data directory, or the URI of a copy (s3://, gs://, hdfs://); what it "
+        "commits now is reconciled. May be given several times.",
+    ),
+    click.option(
+        "--manifest",
+        "manifests",
+        multiple=True,
+        metavar="FILE[=DATA_DIR]",
+        help="A manifest of `delaywheel log manifest`, and where the files are that it names (its "
+        "own directory otherwise); either may be a URI. May be given several times.",
+    ),
+)
+_JUDGING = (
+    click.option(
+        "--grace-ms",
+        type=click.IntRange(min=0),
+        default=60_000,
+        show_default=True,
+        metavar="MS",
+        help="What was due so long before the manifests were made should have left.",
+    ),
+    click.option(
+        "--max-late", type=click.IntRange(min=0), metavar="MS", help="Lateness beyond is a finding."
+    ),
+    click.option(
+        "--expect-group",
+        "expected_groups",
+        multiple=True,
+        metavar="GROUP",
+        help="Say that the input is not complete without this group. May be given several times.",
+    ),
+    click.option(
+        "--subjects-max",
+        type=click.IntRange(min=1),
+        default=100_000,
+        show_default=True,
+        metavar="N",
+        help="Subjects with figures of their own; the others are shown as one.",
+    ),
+    click.option(
+        "--examples",
+        type=click.IntRange(min=0),
+        default=20,
+        show_default=True,
+        metavar="N",
+        help="Findings of each class that the result names.",
+    ),
+    click.option(
+        "--rows-at-once",
+        type=click.IntRange(min=1),
+        default=4_000_000,
+        show_default=True,
+        metavar="N",
+        help="Cut segments with more rows, or facts, into several tasks: each takes some 260 bytes "
+        "a row. It does not change what is found.",
+    ),
+)
+_AUDITS = click.option(
+    "--repairs",
+    "audits",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="AUDIT",
+    help="The audit of `spark repair`: what it says was sent again is `repaired`, not lost, and "
+    "what was sent is not late. May be given several times.",
+)
+_REQUEST = (
+    "grace_ms",
+    "max_late",
+    "expected_groups",
+    "subjects_max",
+    "examples",
+    "rows_at_once",
+)
+Command = Callable[..., None]
+
+
+def judged(command: Command) -> Command:
+    """Give a command the options of a Request, as one argument `asked`; but its range, and final.
+
+    `asked` is called with what else there is to a Request: who shows help needs none of it.
+    """
+
+    @functools.wraps(command)
+    def with_request(**given: Any) -> None:  # noqa: ANN401 (whatever options there are)
+        values = {name: given.pop(name) for name in _REQUEST}
+        values["max_late_ms"] = values.pop("max_late")
+        command(**given, asked=functools.partial(_request, values))
+
+    return with_options(with_request, _JUDGING)
+
+
+def reading(command: Command) -> Command:
+    """Give a command the options `roots` and `manifests`, for `sources_of`."""
+    return with_options(command, _SOURCES)
+
+
+def knowing_repairs(command: Command) -> Command:
+    """Give a command the option `audits`, for `spark_tools.repaired.repairs.read_repairs`."""
+    return _AUDITS(command)
+
+
+def _request(values: dict[str, Any], **more: Any) -> "Request":  # noqa: ANN401 (fields of Request)
+    from spark_tools.run.plan import Request
+
+    return Request(**values, **more)
+
+
+def sources_of(roots: Iterable[str], manifests: Iterable[str], from_minute: int) -> "list[Source]":
+    """Return what is named; of directories all that ended after a minute is told."""
+    from spark_tools.source.manifests import source_of_directory, source_of_file
+
+    now_ms = int(time.time() * 1000)
+    found = [source_of_directory(root, now_ms=now_ms, from_minute=from_minute) for root in roots]
+    return found + [source_of_file(text) for text in manifests]

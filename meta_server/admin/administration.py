@@ -1,0 +1,371 @@
+"""The administrators' way to what is known: plans become commits, and answers when they are stored.
+
+Whoever changes something here goes through the same queue as registrations
+(`meta_server/known/commits.py::Committing`), with an entry in the audit in the same commit.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+import trio
+
+from delay_transport.http.access import AccessError, Gate
+from delay_transport.http.tokens import Tokens
+from meta_server.admin.admin_types import RoutesChanged
+from meta_server.admin.plans import (
+    ITSELF,
+    Desk,
+    approve_group,
+    leave_route,
+    remove_group,
+    set_limits,
+)
+from meta_server.admin.views import slices_in_order
+from meta_server.groups.broker_groups import is_forgettable
+from meta_server.known.commits import STORE_LANE, Intent
+from meta_server.known.errors import (
+    MetaServerError,
+    NotFoundError,
+    StateError,
+    StoreUnavailableError,
+)
+from meta_server.known.model import Audit, AuditAge, AuditCounts, AuditRow, Change
+from meta_server.known.registry import NodeKey
+from meta_server.wire.handlers import NEW_GROUP, NODES
+
+if TYPE_CHECKING:
+    from meta_server.server import MetaServer
+    from meta_server.settings.config import MetaServerConfig
+
+_ADMINISTRATION: Final = "administration"
+"""Key of every intent from here: no two of them share a commit, so limits of numbers hold."""
+
+_READING_LANE: Final = "tokens"
+"""The executor's lane in which the file of tokens is read."""
+
+_ROUTES_AT_ONCE: Final = 200
+"""Routes that one commit changes, and one turn of the loop plans."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+T = TypeVar("T")
+
+
+class OutcomeUnknownError(MetaServerError):
+    """The store took longer than an answer may; whether the change is stored is not known."""
+
+
+class Administration:
+    """What administrators can do, and who is one."""
+
+    def __init__(self, server: "MetaServer", config: "MetaServerConfig") -> None:
+        settings = config.admin
+        self._server = server
+        self._settings = settings
+        self.tokens = Tokens(Path(settings.token_file) if settings.token_file else None)
+        self.gate = Gate(settings, self.tokens, own_address=config.http.address)
+        self.changes: Counter[str] = Counter()
+        """Changes that are stored, by action."""
+        self.busy = 0
+        """Requests that are worked on."""
+
+    async def read_tokens(self) -> None:
+        """Look at the file of tokens, if there is one."""
+        if not self.tokens.are_needed:
+            return
+        if not await self._server.runtime.executor.run(_READING_LANE, self.tokens.read):
+            return
+        if self.tokens.fault:
+            _log.error("nobody is let in", reason=self.tokens.fault)
+        else:
+            _log.info("tokens were read", tokens=self.tokens.count)
+
+    async def keep_tokens(self) -> None:
+        """Look at the file of tokens until cancelled; ends at once where there is none."""
+        while self.tokens.are_needed:
+            await trio.sleep(self._settings.token_look_ms / 1000)
+            await self.read_tokens()
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Count a request that is worked on; raise AccessError if there are too many."""
+        if self.busy >= self._settings.requests_max:
+            raise AccessError(503, "busy", "too many requests at a time", retry_after_s=1)
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    def desk(self, actor: str) -> Desk:
+        """Return what plans stand on, now."""
+        server = self._server
+        return Desk(
+            registry=server.registry,
+            registration=server.limits,
+            limits=self._settings,
+            actor=actor,
+            now_ms=server.runtime.clock.now_ms(),
+        )
+
+    async def carry_out(
+        self,
+        actor: str,
+        plan: Callable[[Desk], Sequence[Change]],
+        *keys: Hashable,
+        stored: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Have something planned and stored; return how many changes it took, 0 for none.
+
+        `keys` name what it is about, beside administration itself; `stored` is called when the
+        changes are known and before anybody is answered. Raises RefusedError, StoreError,
+        OutcomeUnknownError.
+        """
+        ended = trio.Event()
+        failed: list[MetaServerError] = []
+        planned: list[Change] = []
+
+        def make_plan() -> Sequence[Change]:
+            planned[:] = plan(self.desk(actor))
+            return planned
+
+        def done(error: MetaServerError | None) -> None:
+            if error is not None:
+                failed.append(error)
+            else:
+                self._note(planned)
+                stored()
+            ended.set()
+
+        self._server.committing.submit(
+            Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done)
+        )
+        with trio.move_on_after(self._settings.answer_ms_max / 1000):
+            await ended.wait()
+        if not ended.is_set():
+            raise OutcomeUnknownError(
+                "the store has not answered yet: look whether the change is there, then try again"
+            )
+        if failed:
+            raise failed[0]
+        return len(planned)
+
+    def _note(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if isinstance(change, Audit):
+                entry = change.entry
+                self.changes[entry.action] += 1
+                _log.info("changed", actor=entry.actor, action=entry.action, target=entry.target)
+
+    async def change_group(
+        self, actor: str, name: str, plan: Callable[[Desk], Sequence[Change]]
+    ) -> None:
+        """Carry out what concerns a broker group; a new master has one time-out to be heard."""
+        server = self._server
+        before = server.registry.groups.get(name)
+
+        def stored() -> None:
+            after = server.registry.groups.get(name)
+            if after is not None and after.is_watched and before is not None:
+                moved = after.master != before.master
+                if moved or not before.is_watched:
+                    server.heard.groups.expect(name, trio.current_time())
+
+        await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
+
+    async def approve_group(self, actor: str, name: str, *, address: str | None) -> None:
+        """Let a group in that waits; its broker has one time-out to speak again."""
+        server = self._server
+        waiting = server.handlers.waiting
+        is_new = name not in server.registry.groups
+
+        def stored() -> None:
+            waiting.forget(name)
+            if is_new:
+                server.heard.groups.expect(name, trio.current_time())
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            waits = {group.name: group for group in waiting.all(trio.current_time())}
+            return approve_group(desk, name, waits.get(name), address=address)
+
+        await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
+
+    async def remove_group(
+        self, actor: str, name: str, *, version: int | None, lose_messages: bool
+    ) -> None:
+        """Remove a broker group that is not in use, and have it leave routes that were chosen."""
+        routed = (await self._routed_to([name]))[name]
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            return self._removal(
+                desk, name, routes=len(routed), version=version, lose_messages=lose_messages
+            )
+
+        await self._remove_group(actor, name, routed, plan)
+
+    async def forget_groups(self, keep_ms: int) -> None:
+        """Remove the groups that nobody entered, and of which nothing was heard for so long."""
+        registry = self._server.registry
+        now_ms = self._server.runtime.clock.now_ms()
+        found = [
+            name
+            for name in registry.groups
+            if is_forgettable(registry, name, keep_ms=keep_ms, now_ms=now_ms)
+        ]
+        routed = await self._routed_to(found) if found else {}
+        for name, routes in routed.items():
+
+            def plan(desk: Desk, name: str = name) -> Sequence[Change]:
+                if not is_forgettable(registry, name, keep_ms=keep_ms, now_ms=desk.now_ms):
+                    return ()
+                return self._removal(desk, name, routes=0, version=None, lose_messages=True)
+
+            try:
+                await self._remove_group(ITSELF, name, routes, plan)
+            except StateError as error:
+                _log.info("a silent group is kept", group=name, reason=str(error))
+
+    def _removal(
+        self, desk: Desk, name: str, *, routes: int, version: int | None, lose_messages: bool
+    ) -> Sequence[Change]:
+        is_heard = self._server.heard.groups.is_heard(name, trio.current_time())
+        return remove_group(
+            desk,
+            name,
+            is_heard=is_heard,
+            routes=routes,
+            version=version,
+            lose_messages=lose_messages,
+        )
+
+    async def _remove_group(
+        self,
+        actor: str,
+        name: str,
+        routed: Sequence[str],
+        plan: Callable[[Desk], Sequence[Change]],
+    ) -> None:
+        registry = self._server.registry
+        if not plan(self.desk(actor)):
+            return
+        prefixes = [route for route in registry.prefixes.values() if name in route.groups]
+        own = [registry.routes[subject] for subject in routed if subject in registry.routes]
+        for route in (*prefixes, *(route for route in own if not route.is_chosen)):
+            raise StateError(f"an operator has routed {route.name} to {name}: change that first")
+        left = await self.change_routes(
+            actor, routed, lambda desk, subject: leave_route(desk, subject, name)
+        )
+        if not left.complete:
+            raise OutcomeUnknownError(
+                f"many subjects are routed to {name}, and some still are: ask again, it goes on"
+            )
+        await self.carry_out(actor, plan, ("group", name), NEW_GROUP)
+
+    async def _routed_to(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Return the subjects whose own routes lead to each of these groups."""
+        routes = self._server.registry.routes
+        found: dict[str, list[str]] = {name: [] for name in names}
+        async with aclosing(slices_in_order(routes)) as slices:
+            async for some in slices:
+                for subject in some:
+                    for group in routes[subject].groups:
+                        if group in found:
+                            found[group].append(subject)
+        return found
+
+    async def change_routes(
+        self,
+        actor: str,
+        names: Sequence[str],
+        plan: Callable[[Desk, str], Sequence[Change]],
+    ) -> RoutesChanged:
+        """Change many routes, some at a time, and say what became of them.
+
+        A route for which `plan` raises StateError is left as it is. Whatever is stored stays
+        stored, so what is asked again goes on where time was up.
+        """
+        changed = left = 0
+        deadline = trio.current_time() + self._settings.answer_ms_max / 1000
+
+        for start in range(0, len(names), _ROUTES_AT_ONCE):
+            if trio.current_time() >= deadline:
+                return RoutesChanged(changed=changed, left=left, complete=False)
+            some = names[start : start + _ROUTES_AT_ONCE]
+            routes = 0
+            refused = 0
+
+            def plan_some(desk: Desk, some: Sequence[str] = some) -> Sequence[Change]:
+                nonlocal routes, refused
+                changes: list[Change] = []
+                routes = refused = 0
+                for name in some:
+                    try:
+                        planned = plan(desk, name)
+                    except StateError:
+                        refused += 1
+                        continue
+                    routes += bool(planned)
+                    changes += planned
+                return changes
+
+            await self.carry_out(actor, plan_some, *(("subject", name) for name in some))
+            changed += routes
+            left += refused
+        return RoutesChanged(changed=changed, left=left, complete=True)
+
+    async def change_limits(self, actor: str, wanted: Mapping[str, float | None]) -> None:
+        """Set limits of registration; None takes what was set away, the settings count again."""
+        await self.carry_out(actor, lambda desk: set_limits(desk, wanted))
+
+    async def change_dead_node(
+        self,
+        actor: str,
+        group: str,
+        node_id: str,
+        plan: Callable[[Desk, bool], Sequence[Change]],
+        *,
+        stored: Callable[[NodeKey], None] = lambda _: None,
+    ) -> None:
+        """Change or remove a delay server; the plan is told whether it was heard of lately.
+
+        `stored` is called with its key when that is known.
+        """
+        server = self._server
+        known = server.registry.delay_groups.get(group)
+        if known is None:
+            raise NotFoundError(f"there is no delay group {group!a}")
+        key = (known.cluster, group, node_id)
+        await self.carry_out(
+            actor,
+            lambda desk: plan(desk, server.heard.nodes.is_heard(key, trio.current_time())),
+            NODES,
+            NEW_GROUP,
+            ("group", group),
+            ("node", key),
+            stored=lambda: stored(key),
+        )
+
+    async def read_audit(self, *, before: int | None, limit: int) -> tuple[AuditRow, ...]:
+        """Return entries of the audit, newest first; raise StoreUnavailableError."""
+        return await self._read(lambda: self._server.store.read_audit(before=before, limit=limit))
+
+    async def count_audit(self) -> AuditCounts:
+        """Return how many entries the audit has; raise StoreUnavailableError."""
+        return await self._read(self._server.store.count_audit)
+
+    async def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
+        """Return the oldest entries of one kind; raise StoreUnavailableError."""
+        return await self._read(
+            lambda: self._server.store.oldest_audit(by_node=by_node, limit=limit)
+        )
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        server = self._server
+        if server.committing.is_stale:
+            raise StoreUnavailableError("the store is away, and the audit is read from it")
+        return await server.runtime.executor.run(STORE_LANE, read)

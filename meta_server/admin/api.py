@@ -1,0 +1,1188 @@
+"""The administration's JSON API: a function for each operation, which says all there is to say.
+
+What a function takes (parts of the path, parameters, body) and gives are structs of
+`meta_server/admin/admin_types.py`, in its signature; routes, checks and the document are made from
+it. A request is answered
+
+    400 bad-value      not what the struct or the plan allows: field, value and what is allowed
+    401 token          no token, or one that is not known
+    403 role, host, …  the token may not, or a browser's page of another place
+    404 not-found      there is no such row
+    408, 413, 415      a body that is slow, too long, or no JSON
+    409 conflict       another version than expected, or its state does not allow it
+    429 denials        too many wrong tokens
+    503 store, busy    the store is away (reading goes on), or too much is asked at a time
+    504 unknown        the store is slow: whether the change is stored has to be looked up
+"""
+
+import re
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_type_hints
+
+import msgspec
+import structlog
+import trio
+from msgspec import UNSET
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from delay_protocol.meta.requests import BrokerRole, BrokerState
+from delay_transport.http.access import AccessError, Caller
+from delay_transport.http.server import json_response
+from delay_transport.http.tokens import Role
+from meta_server.admin.admin_types import (
+    Answer,
+    Approval,
+    AuditPage,
+    AuditQuery,
+    AuditShown,
+    BrokerGroupChange,
+    BrokerGroupNew,
+    BrokerGroupQuery,
+    BrokerGroups,
+    BrokerGroupShown,
+    BrokerNew,
+    BrokerPath,
+    BrokerReplacement,
+    Brokers,
+    BrokerShown,
+    Clients,
+    ClusterPath,
+    Clusters,
+    ClusterSummary,
+    ConsumerQuery,
+    ConsumerState,
+    ControlsShown,
+    DelayGroups,
+    DelayGroupShown,
+    Done,
+    GiveUpQuery,
+    GroupQuery,
+    GroupRuleChange,
+    GroupRuleQuery,
+    Limits,
+    LimitsChange,
+    LimitsShown,
+    NamePath,
+    NodePath,
+    NoPath,
+    NoQuery,
+    Offlines,
+    OfflineShown,
+    OlderDirectory,
+    PageQuery,
+    PrefixPath,
+    PrefixRouteShown,
+    Problem,
+    ProblemDetail,
+    ReadOnlyChange,
+    ReadOnlys,
+    ReadOnlyShown,
+    RemovalQuery,
+    Request,
+    Restoration,
+    Retirement,
+    RouteExtension,
+    RouteQuery,
+    RouteReduction,
+    Routes,
+    RoutesChanged,
+    RouteSet,
+    RouteSummary,
+    StoredLimits,
+    SubjectPath,
+    SubjectQuery,
+    SubjectRemoval,
+    SubjectRouteShown,
+    SubjectRuleChange,
+    SubjectRuleQuery,
+    Subjects,
+    SubjectSet,
+    SubjectShown,
+    SubjectsRemoved,
+    Topology,
+    VersionQuery,
+)
+from meta_server.admin.administration import OutcomeUnknownError
+from meta_server.admin.limits import LIMIT_NAMES
+from meta_server.admin.plans import (
+    Desk,
+    accept_older_node,
+    add_broker,
+    add_group,
+    change_group,
+    change_group_control,
+    change_subject_control,
+    check_groups,
+    check_subject,
+    clusters_of,
+    extend_route,
+    give_up_node,
+    group_named,
+    reduce_route,
+    remove_broker,
+    remove_group_control,
+    remove_route,
+    remove_subject,
+    remove_subject_control,
+    replace_broker,
+    restore_group,
+    retire_group,
+    set_offline,
+    set_online,
+    set_read_only,
+    set_route,
+    set_subject,
+    why_kept,
+)
+from meta_server.admin.views import (
+    names_of,
+    page_in_order,
+    page_of,
+    show_broker,
+    show_client,
+    show_controls,
+    show_delay_group,
+    show_group,
+    show_prefix,
+    show_route,
+    show_subject,
+    show_way,
+    slices_in_order,
+    summary_of,
+    topology_of,
+)
+from meta_server.known.errors import (
+    BadValueError,
+    ConflictError,
+    MetaServerError,
+    NotFoundError,
+    RefusedError,
+    StateError,
+    StoreError,
+    StoreRefusedError,
+)
+from meta_server.known.model import EVERY, AuditRow, Change, ClientSeen
+from meta_server.settings.config import RegistrationConfig
+from meta_server.wire.handlers import NEW_GROUP
+
+if TYPE_CHECKING:
+    from meta_server.server import MetaServer
+
+PREFIX: Final = "/api/v1"
+"""Where the API is."""
+
+_AUDIT_STEP: Final = 500
+"""Entries of the audit that are read at a time: commits wait that long."""
+_AUDIT_STEPS_MAX: Final = 40
+"""How often that is done for one page: so filters that few entries pass take many pages."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+P = TypeVar("P", bound=Request)
+Q = TypeVar("Q", bound=Request)
+B = TypeVar("B")
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[P, Q, B]):
+    """A request that was admitted and makes sense: parts of the path, parameters, body."""
+
+    server: "MetaServer"
+    caller: Caller
+    path: P
+    query: Q
+    body: B
+
+    @property
+    def actor(self) -> str:
+        """What the audit calls whoever asks."""
+        return self.caller.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Something that can be asked."""
+
+    method: str
+    path: str
+    """Below PREFIX; its parts in braces are the fields of `path_type`."""
+    name: str
+    """For programs that are made from the document."""
+    summary: str
+    act: Callable[[Any], Awaitable[Answer]]
+    path_type: type[Request]
+    query_type: type[Request]
+    body_type: type[Request] | None
+    """None: no body is read."""
+    answer_type: type[Answer]
+    code: int
+    """Of the answer when it went well."""
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it changes anything."""
+        return self.method != "GET"
+
+    @property
+    def needed(self) -> Role:
+        """The role that a caller needs."""
+        return Role.ADMIN if self.is_change else Role.READ
+
+
+OPERATIONS: Final[list[Operation]] = []
+"""All there are."""
+
+Act = Callable[[Call[P, Q, B]], Awaitable[A]]
+
+
+def _operation(method: str, path: str, *, code: int = 200) -> Callable[[Act[P, Q, B, A]], None]:
+    """Make an operation of a function."""
+
+    def register(act: Act[P, Q, B, A]) -> None:
+        hints = get_type_hints(act)
+        path_type, query_type, body_type = get_args(hints["call"])
+        OPERATIONS.append(
+            Operation(
+                method=method,
+                path=path,
+                name=act.__name__,
+                summary=(act.__doc__ or "").strip(),
+                act=act,
+                path_type=path_type,
+                query_type=query_type,
+                body_type=None if body_type is type(None) else body_type,
+                answer_type=hints["return"],
+                code=code,
+            )
+        )
+
+    return register
+
+
+# Broker groups
+
+
+@_operation("GET", "/broker-groups")
+async def list_broker_groups(call: Call[NoPath, BrokerGroupQuery, None]) -> BrokerGroups:
+    """List broker groups, groups of delay servers among them."""
+    query, server = call.query, call.server
+    rows, more = await page_of(
+        server.registry.groups.values(),
+        lambda group: (group.name,),
+        after=query.after,
+        limit=query.limit,
+        wanted=lambda group: (
+            query.kind in {"", group.kind.name.lower()}
+            and query.state in {"", BrokerState(group.state).name}
+        ),
+    )
+    return BrokerGroups(items=[show_group(server, group) for group in rows], next=more)
+
+
+@_operation("POST", "/broker-groups", code=201)
+async def add_broker_group(call: Call[NoPath, NoQuery, BrokerGroupNew]) -> BrokerGroupShown:
+    """Add a broker group."""
+    return await _change_group(call, call.body.name, lambda desk: add_group(desk, call.body))
+
+
+@_operation("GET", "/broker-groups/{name}")
+async def show_broker_group(call: Call[NamePath, NoQuery, None]) -> BrokerGroupShown:
+    """Show a broker group."""
+    return show_group(call.server, group_named(call.server.registry, call.path.name))
+
+
+@_operation("PATCH", "/broker-groups/{name}")
+async def change_broker_group(
+    call: Call[NamePath, NoQuery, BrokerGroupChange],
+) -> BrokerGroupShown:
+    """Change a broker group: the address of its master, weight, tag, further attributes, state."""
+    name = call.path.name
+    return await _change_group(call, name, lambda desk: change_group(desk, name, call.body))
+
+
+@_operation("POST", "/broker-groups/{name}/approve")
+async def approve_broker_group(call: Call[NamePath, NoQuery, Approval]) -> BrokerGroupShown:
+    """Let in a broker group that waits, or have one that is known count as entered."""
+    name, server = call.path.name, call.server
+    await server.administration.approve_group(call.actor, name, address=call.body.address)
+    return show_group(server, group_named(server.registry, name))
+
+
+@_operation("DELETE", "/broker-groups/{name}")
+async def remove_broker_group(call: Call[NamePath, RemovalQuery, None]) -> Done:
+    """Remove a broker group that is not in use; it leaves the routes that were chosen."""
+    name, query = call.path.name, call.query
+    await call.server.administration.remove_group(
+        call.actor, name, version=query.version, lose_messages=query.lose_messages
+    )
+    return Done(changed=True)
+
+
+@_operation("POST", "/broker-groups/{name}/retire")
+async def retire_broker_group(call: Call[NamePath, NoQuery, Retirement]) -> BrokerGroupShown:
+    """Have a broker group routed to nobody any more; its name stays taken."""
+    name, body = call.path.name, call.body
+
+    def plan(desk: Desk) -> tuple[Change, ...]:
+        return retire_group(desk, name, version=body.version, lose_messages=body.lose_messages)
+
+    return await _change_group(call, name, plan)
+
+
+@_operation("POST", "/broker-groups/{name}/restore")
+async def restore_broker_group(call: Call[NamePath, NoQuery, Restoration]) -> BrokerGroupShown:
+    """Have a retired broker group used again."""
+    name, version = call.path.name, call.body.version
+    return await _change_group(call, name, lambda desk: restore_group(desk, name, version=version))
+
+
+@_operation("PUT", "/broker-groups/{name}/read-only")
+async def set_broker_group_read_only(
+    call: Call[NamePath, NoQuery, ReadOnlyChange],
+) -> BrokerGroupShown:
+    """Take a broker group from the producers of all subjects or of one, or give it back."""
+    name = call.path.name
+    return await _change_group(call, name, lambda desk: set_read_only(desk, name, call.body))
+
+
+async def _change_group(
+    call: Call[Any, Any, Any], name: str, plan: Callable[[Desk], Sequence[Change]]
+) -> BrokerGroupShown:
+    await call.server.administration.change_group(call.actor, name, plan)
+    return show_group(call.server, group_named(call.server.registry, name))
+
+
+@_operation("GET", "/read-only")
+async def list_read_only(call: Call[NoPath, GroupQuery, None]) -> ReadOnlys:
+    """List broker groups taken from the producers of single subjects."""
+    query = call.query
+    rows, more = await page_of(
+        call.server.registry.read_only,
+        lambda setting: (setting.subject, setting.group),
+        key_type=tuple[str, str],
+        after=query.after,
+        limit=query.limit,
+        wanted=lambda setting: query.group in {"", setting.group},
+    )
+    return ReadOnlys(
+        items=[ReadOnlyShown(subject=row.subject, group=row.group) for row in rows], next=more
+    )
+
+
+# Brokers
+
+
+@_operation("GET", "/brokers")
+async def list_brokers(call: Call[NoPath, GroupQuery, None]) -> Brokers:
+    """List brokers that were entered: who asks which role it has is answered from these."""
+    query = call.query
+    rows, more = await page_of(
+        call.server.registry.brokers.values(),
+        lambda broker: (broker.group, broker.role.name),
+        key_type=tuple[str, str],
+        after=query.after,
+        limit=query.limit,
+        wanted=lambda broker: query.group in {"", broker.group},
+    )
+    return Brokers(items=list(map(show_broker, rows)), next=more)
+
+
+@_operation("POST", "/brokers", code=201)
+async def enter_broker(call: Call[NoPath, NoQuery, BrokerNew]) -> BrokerShown:
+    """Enter a broker, so that it is told its group and role when it asks."""
+    body = call.body
+    return await _change_broker(call, body.group, body.role, lambda desk: add_broker(desk, body))
+
+
+@_operation("PUT", "/brokers/{group}/{role}")
+async def put_broker_in_place(call: Call[BrokerPath, NoQuery, BrokerReplacement]) -> BrokerShown:
+    """Put another broker in the place of one; clients follow when the new one goes on-line."""
+    group, role = call.path.group, call.path.role
+    return await _change_broker(
+        call, group, role, lambda desk: replace_broker(desk, group, role, call.body)
+    )
+
+
+async def _change_broker(
+    call: Call[Any, Any, Any], group: str, role: str, plan: Callable[[Desk], Sequence[Change]]
+) -> BrokerShown:
+    server = call.server
+    await server.administration.carry_out(call.actor, plan, ("group", group), NEW_GROUP)
+    broker = server.registry.broker_with_role(group, BrokerRole[role])
+    if broker is None:
+        raise NotFoundError("it was removed meanwhile")
+    return show_broker(broker)
+
+
+@_operation("DELETE", "/brokers/{group}/{role}")
+async def take_broker_away(call: Call[BrokerPath, VersionQuery, None]) -> Done:
+    """Enter a broker no longer: when it asks who it is, it is refused."""
+    group, role, version = call.path.group, call.path.role, call.query.version
+    changes = await call.server.administration.carry_out(
+        call.actor,
+        lambda desk: remove_broker(desk, group, role, version=version),
+        ("group", group),
+        NEW_GROUP,
+    )
+    return Done(changed=bool(changes))
+
+
+# Routes
+
+
+@_operation("GET", "/routes")
+async def list_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
+    """List routes of single subjects."""
+    query = call.query
+    rows, more = await page_in_order(
+        call.server.registry.routes,
+        after=query.after,
+        limit=query.limit,
+        prefix=query.prefix,
+        wanted=lambda route: not query.group or query.group in route.groups,
+    )
+    return Routes(items=list(map(show_route, rows)), next=more)
+
+
+@_operation("GET", "/prefix-routes")
+async def list_prefix_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
+    """List routes of prefixes."""
+    query = call.query
+    rows, more = await page_of(
+        call.server.registry.prefixes.values(),
+        lambda route: (route.name,),
+        after=query.after,
+        limit=query.limit,
+        wanted=lambda route: (
+            route.name.startswith(query.prefix) and (not query.group or query.group in route.groups)
+        ),
+    )
+    return Routes(items=list(map(show_route, rows)), next=more)
+
+
+@_operation("GET", "/route-summary")
+async def summarise_routes(call: Call[NoPath, NoQuery, None]) -> RouteSummary:
+    """Count routes: subjects of each group, subjects without a route."""
+    return await summary_of(call.server)
+
+
+@_operation("GET", "/routes/{subject}")
+async def show_subject_route(call: Call[SubjectPath, NoQuery, None]) -> SubjectRouteShown:
+    """Show where a subject leads, and whose route that is."""
+    check_subject("subject", call.path.subject)
+    return show_way(call.server, call.path.subject)
+
+
+@_operation("PUT", "/routes/{subject}")
+async def set_subject_route(call: Call[SubjectPath, NoQuery, RouteSet]) -> SubjectRouteShown:
+    """Give a subject the route that an operator wants: it is left as it is from then on."""
+    subject = call.path.subject
+    await call.server.administration.carry_out(
+        call.actor,
+        lambda desk: set_route(desk, subject, call.body, is_prefix=False),
+        ("subject", subject),
+    )
+    return show_way(call.server, subject)
+
+
+@_operation("DELETE", "/routes/{subject}")
+async def remove_subject_route(
+    call: Call[SubjectPath, VersionQuery, None],
+) -> SubjectRouteShown:
+    """Take a subject's own route away: that of a prefix counts, or another one is chosen."""
+    subject, version = call.path.subject, call.query.version
+    await call.server.administration.carry_out(
+        call.actor,
+        lambda desk: remove_route(desk, subject, is_prefix=False, version=version),
+        ("subject", subject),
+    )
+    return show_way(call.server, subject)
+
+
+@_operation("GET", "/prefix-routes/{prefix}")
+async def show_prefix_route(call: Call[PrefixPath, NoQuery, None]) -> PrefixRouteShown:
+    """Show the route of a prefix, and whom it reaches."""
+    return await _prefix_route(call.server, call.path.prefix)
+
+
+async def _prefix_route(server: "MetaServer", prefix: str) -> PrefixRouteShown:
+    route = server.registry.prefixes.get(prefix)
+    if route is None:
+        raise NotFoundError(f"the prefix {prefix!a} has no route of its own")
+    return await show_prefix(server, route)
+
+
+@_operation("PUT", "/prefix-routes/{prefix}")
+async def set_prefix_route(call: Call[PrefixPath, NoQuery, RouteSet]) -> PrefixRouteShown:
+    """Give all subjects with a prefix a route; those with one of their own keep it."""
+    prefix = call.path.prefix
+    await call.server.administration.carry_out(
+        call.actor, lambda desk: set_route(desk, prefix, call.body, is_prefix=True)
+    )
+    return await _prefix_route(call.server, prefix)
+
+
+@_operation("DELETE", "/prefix-routes/{prefix}")
+async def remove_prefix_route(call: Call[PrefixPath, VersionQuery, None]) -> Done:
+    """Take the route of a prefix away."""
+    prefix, version = call.path.prefix, call.query.version
+    changes = await call.server.administration.carry_out(
+        call.actor, lambda desk: remove_route(desk, prefix, is_prefix=True, version=version)
+    )
+    return Done(changed=bool(changes))
+
+
+@_operation("POST", "/route-extension")
+async def extend_routes(call: Call[NoPath, NoQuery, RouteExtension]) -> RoutesChanged:
+    """Add a broker group to the routes that have another one."""
+    body, administration = call.body, call.server.administration
+    check_groups(administration.desk(call.actor), "new_group", (body.new_group,))
+    return await _change_routes(
+        call, body.subject, lambda desk, name: extend_route(desk, name, body.group, body.new_group)
+    )
+
+
+@_operation("POST", "/route-reduction")
+async def reduce_routes(call: Call[NoPath, NoQuery, RouteReduction]) -> RoutesChanged:
+    """Take a broker group out of the routes that have others beside it."""
+    body = call.body
+    return await _change_routes(
+        call, body.subject, lambda desk, name: reduce_route(desk, name, body.group)
+    )
+
+
+async def _change_routes(
+    call: Call[Any, Any, Any], subject: str, plan: Callable[[Desk, str], Sequence[Change]]
+) -> RoutesChanged:
+    routes = call.server.registry.routes
+    if subject != EVERY and subject not in routes:
+        raise NotFoundError(f"the subject {subject!a} has no route of its own")
+    names = await names_of(routes) if subject == EVERY else [subject]
+    return await call.server.administration.change_routes(call.actor, names, plan)
+
+
+# Subjects
+
+
+@_operation("GET", "/subjects")
+async def list_subjects(call: Call[NoPath, SubjectQuery, None]) -> Subjects:
+    """List subjects that were used, or entered."""
+    query = call.query
+    rows, more = await page_in_order(
+        call.server.registry.subjects,
+        after=query.after,
+        limit=query.limit,
+        prefix=query.prefix,
+        wanted=lambda subject: query.tag in {None, subject.tag},
+    )
+    return Subjects(items=list(map(show_subject, rows)), next=more)
+
+
+@_operation("GET", "/subjects/{subject}")
+async def show_one_subject(call: Call[SubjectPath, NoQuery, None]) -> SubjectShown:
+    """Show a subject."""
+    return _subject(call.server, call.path.subject)
+
+
+def _subject(server: "MetaServer", name: str) -> SubjectShown:
+    subject = server.registry.subjects.get(name)
+    if subject is None:
+        raise NotFoundError(f"the subject {name!a} was never used")
+    return show_subject(subject)
+
+
+@_operation("PUT", "/subjects/{subject}")
+async def set_subject_tag(call: Call[SubjectPath, NoQuery, SubjectSet]) -> SubjectShown:
+    """Enter a subject, or change its tag."""
+    subject = call.path.subject
+    await call.server.administration.carry_out(
+        call.actor, lambda desk: set_subject(desk, subject, call.body), ("subject", subject)
+    )
+    return _subject(call.server, subject)
+
+
+@_operation("POST", "/subject-removal")
+async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> SubjectsRemoved:
+    """Forget subjects that nobody uses, such as those that a flood made."""
+    server, body = call.server, call.body
+    registry = server.registry
+    if body.subject == EVERY and not body.prefix:
+        raise BadValueError(
+            field="prefix", value="", allowed="what the subjects begin with, or name one subject"
+        )
+    if body.subject != EVERY:
+        _subject(server, body.subject)
+    used = await server.pushing.used_subjects()
+    since_ms = server.runtime.clock.now_ms() - body.unseen_ms
+    removable: list[str] = []
+    left = 0
+    async for some in _subjects_meant(server, body):
+        rows = [registry.subjects[name] for name in some]
+        found = [
+            row.name for row in rows if not why_kept(registry, row, used=used, since_ms=since_ms)
+        ]
+        removable += found
+        left += len(rows) - len(found)
+    if body.dry_run:
+        return SubjectsRemoved(removed=len(removable), left=left, complete=True)
+    if body.subject != EVERY and not removable:
+        # Of one that was named it is said why.
+        remove_subject(
+            server.administration.desk(call.actor), body.subject, used=used, since_ms=since_ms
+        )
+    done = await server.administration.change_routes(
+        call.actor,
+        removable,
+        lambda desk, name: remove_subject(desk, name, used=used, since_ms=since_ms),
+    )
+    return SubjectsRemoved(removed=done.changed, left=left + done.left, complete=done.complete)
+
+
+async def _subjects_meant(
+    server: "MetaServer", body: SubjectRemoval
+) -> AsyncGenerator[list[str], None]:
+    if body.subject != EVERY:
+        yield [body.subject]
+        return
+    subjects = server.registry.subjects
+    async with aclosing(slices_in_order(subjects, prefix=body.prefix)) as slices:
+        async for some in slices:
+            yield [name for name in some if name in subjects]
+
+
+# Consumers and other clients
+
+
+@_operation("GET", "/offline-consumers")
+async def list_offline_consumers(call: Call[NoPath, ConsumerQuery, None]) -> Offlines:
+    """List consumers that an operator took off-line."""
+    query = call.query
+    rows, more = await page_of(
+        call.server.registry.offline,
+        lambda state: (state.subject, state.consumer_group, state.client_id),
+        key_type=tuple[str, str, str],
+        after=query.after,
+        limit=query.limit,
+        wanted=lambda state: (
+            query.subject in {"", state.subject}
+            and query.consumer_group in {"", state.consumer_group}
+        ),
+    )
+    return Offlines(
+        items=[
+            OfflineShown(
+                client_id=row.client_id, subject=row.subject, consumer_group=row.consumer_group
+            )
+            for row in rows
+        ],
+        next=more,
+    )
+
+
+@_operation("POST", "/consumers/offline")
+async def take_consumers_offline(call: Call[NoPath, NoQuery, ConsumerState]) -> Done:
+    """Take consumers off-line: they stop consuming."""
+    return await _set_consumers(call, set_offline)
+
+
+@_operation("POST", "/consumers/online")
+async def bring_consumers_online(call: Call[NoPath, NoQuery, ConsumerState]) -> Done:
+    """Let consumers be on-line again; with client * every one of the group."""
+    return await _set_consumers(call, set_online)
+
+
+async def _set_consumers(
+    call: Call[NoPath, NoQuery, ConsumerState],
+    plan: Callable[[Desk, ConsumerState], Sequence[Change]],
+) -> Done:
+    changes = await call.server.administration.carry_out(
+        call.actor, lambda desk: plan(desk, call.body)
+    )
+    return Done(changed=bool(changes))
+
+
+@_operation("GET", "/clients")
+async def list_clients(call: Call[NoPath, ConsumerQuery, None]) -> Clients:
+    """List clients that used a subject, as roughly as they are remembered."""
+    query, registry = call.query, call.server.registry
+    clients: Collection[ClientSeen] = (
+        registry.clients_of(query.subject) if query.subject else registry.clients.values()
+    )
+    rows, more = await page_of(
+        clients,
+        lambda client: (
+            client.key.subject,
+            int(client.key.client_type),
+            client.key.consumer_group,
+            client.key.client_id,
+        ),
+        key_type=tuple[str, int, str, str],
+        after=query.after,
+        limit=query.limit,
+        wanted=lambda client: query.consumer_group in {"", client.key.consumer_group},
+    )
+    return Clients(items=[show_client(call.server, client) for client in rows], next=more)
+
+
+# Limits
+
+
+@_operation("GET", "/limits")
+async def show_limits(call: Call[NoPath, NoQuery, None]) -> LimitsShown:
+    """Show the limits that may be changed while the server runs."""
+    return _limits(call.server)
+
+
+@_operation("PATCH", "/limits")
+async def change_limits(call: Call[NoPath, NoQuery, LimitsChange]) -> LimitsShown:
+    """Set limits, from now on and after restarts; null gives the settings' value back."""
+    wanted = {
+        name: value
+        for name in call.body.__struct_fields__
+        if (value := getattr(call.body, name)) is not UNSET
+    }
+    await call.server.administration.change_limits(call.actor, wanted)
+    return _limits(call.server)
+
+
+def _limits(server: "MetaServer") -> LimitsShown:
+    def take(limits: RegistrationConfig) -> Limits:
+        return Limits(**{name: getattr(limits, name) for name in LIMIT_NAMES})
+
+    stored = server.registry.limits
+    return LimitsShown(
+        in_force=take(server.limits),
+        stored=StoredLimits(
+            **{name: stored[name].value for name in LIMIT_NAMES if name in stored}  # type: ignore[arg-type]
+        ),
+        configured=take(server.config.registration),
+    )
+
+
+# Delay servers
+
+
+@_operation("GET", "/delay-groups")
+async def list_delay_groups(call: Call[NoPath, PageQuery, None]) -> DelayGroups:
+    """List groups of delay servers that register here, with their nodes."""
+    server, query = call.server, call.query
+    rows, more = await page_of(
+        server.registry.delay_groups.values(),
+        lambda group: (group.name,),
+        after=query.after,
+        limit=query.limit,
+    )
+    return DelayGroups(items=[show_delay_group(server, group) for group in rows], next=more)
+
+
+@_operation("GET", "/delay-groups/{name}")
+async def show_one_delay_group(call: Call[NamePath, NoQuery, None]) -> DelayGroupShown:
+    """Show a group of delay servers."""
+    return _delay_group(call.server, call.path.name)
+
+
+def _delay_group(server: "MetaServer", name: str) -> DelayGroupShown:
+    group = server.registry.delay_groups.get(name)
+    if group is None:
+        raise NotFoundError(f"there is no delay group {name!a}")
+    return show_delay_group(server, group)
+
+
+@_operation("DELETE", "/delay-groups/{name}/nodes/{node_id}")
+async def give_node_up(call: Call[NodePath, GiveUpQuery, None]) -> DelayGroupShown:
+    """Give up a delay server that is dead; the last in-sync one only with lose_messages."""
+    path, lose_messages = call.path, call.query.lose_messages
+
+    def plan(desk: Desk, is_heard: bool) -> Sequence[Change]:  # noqa: FBT001 (one of two facts)
+        return give_up_node(
+            desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
+        )
+
+    administration = call.server.administration
+    await administration.change_dead_node(
+        call.actor, path.name, path.node_id, plan, stored=call.server.handlers.forget_node
+    )
+    return _delay_group(call.server, path.name)
+
+
+@_operation("POST", "/delay-groups/{name}/nodes/{node_id}/accept-older")
+async def accept_older_directory(
+    call: Call[NodePath, NoQuery, OlderDirectory],
+) -> DelayGroupShown:
+    """Let a delay server come back with an older copy of its directory; with lose_messages."""
+    path, lose_messages = call.path, call.body.lose_messages
+
+    def plan(desk: Desk, is_heard: bool) -> Sequence[Change]:  # noqa: FBT001 (one of two facts)
+        return accept_older_node(
+            desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
+        )
+
+    await call.server.administration.change_dead_node(call.actor, path.name, path.node_id, plan)
+    return _delay_group(call.server, path.name)
+
+
+# What delay servers send, and how fast
+
+
+@_operation("GET", "/controls")
+async def list_controls(call: Call[NoPath, PageQuery, None]) -> Clusters:
+    """List the clusters of delay servers, and which version their controls have."""
+    registry, query = call.server.registry, call.query
+    names, more = await page_of(
+        clusters_of(registry), lambda name: (name,), after=query.after, limit=query.limit
+    )
+    found = [(name, registry.controls_of(name)) for name in names]
+    return Clusters(
+        items=[
+            ClusterSummary(
+                cluster=name,
+                version=controls.version,
+                rules=len(controls.subjects) + len(controls.groups),
+            )
+            for name, controls in found
+        ],
+        next=more,
+    )
+
+
+@_operation("GET", "/controls/{cluster}")
+async def show_cluster_controls(call: Call[ClusterPath, NoQuery, None]) -> ControlsShown:
+    """Show what is paused, limited and weighted in a cluster, and which nodes go by it."""
+    return show_controls(call.server, call.path.cluster)
+
+
+@_operation("PATCH", "/controls/{cluster}/subjects")
+async def change_subject_rule(
+    call: Call[ClusterPath, NoQuery, SubjectRuleChange],
+) -> ControlsShown:
+    """Pause, resume or limit a subject, or all with a prefix; nodes are told at once."""
+    cluster, body = call.path.cluster, call.body
+    return await _change_controls(call, lambda desk: change_subject_control(desk, cluster, body))
+
+
+@_operation("DELETE", "/controls/{cluster}/subjects")
+async def remove_subject_rule(call: Call[ClusterPath, SubjectRuleQuery, None]) -> ControlsShown:
+    """Take the rule of a subject, or of a prefix, away."""
+    cluster, query = call.path.cluster, call.query
+    return await _change_controls(
+        call,
+        lambda desk: remove_subject_control(desk, cluster, query.subject, version=query.version),
+    )
+
+
+@_operation("PATCH", "/controls/{cluster}/groups")
+async def change_group_rule(call: Call[ClusterPath, NoQuery, GroupRuleChange]) -> ControlsShown:
+    """Pause, resume, limit or weight a broker group; nodes are told at once."""
+    cluster, body = call.path.cluster, call.body
+    return await _change_controls(call, lambda desk: change_group_control(desk, cluster, body))
+
+
+@_operation("DELETE", "/controls/{cluster}/groups")
+async def remove_group_rule(call: Call[ClusterPath, GroupRuleQuery, None]) -> ControlsShown:
+    """Take the rule of a broker group away."""
+    cluster, query = call.path.cluster, call.query
+    return await _change_controls(
+        call, lambda desk: remove_group_control(desk, cluster, query.group, version=query.version)
+    )
+
+
+async def _change_controls(
+    call: Call[ClusterPath, Any, Any], plan: Callable[[Desk], Sequence[Change]]
+) -> ControlsShown:
+    server, cluster = call.server, call.path.cluster
+    if ahead := server.telling.ahead(cluster):
+        # Its version would be reached again, with other rules in it.
+        raise StateError(
+            f"{ahead} has newer controls than this store, which was set back: look at what the "
+            "node has, then run `delaywheel controls --follow` there"
+        )
+    await server.administration.carry_out(call.actor, plan)
+    return show_controls(server, cluster)
+
+
+# What happened, and everything
+
+
+@_operation("GET", "/audit")
+async def read_audit(call: Call[NoPath, AuditQuery, None]) -> AuditPage:
+    """Read who changed what, newest first."""
+    query = call.query
+    found: list[AuditShown] = []
+    before = query.before
+    for _ in range(_AUDIT_STEPS_MAX):
+        rows = await call.server.administration.read_audit(before=before, limit=_AUDIT_STEP)
+        for row in rows:
+            if _is_wanted(row, query):
+                if len(found) == query.limit:
+                    return AuditPage(items=found, next=found[-1].number)
+                found.append(_show_entry(row))
+            before = row.number
+        if len(rows) < _AUDIT_STEP:
+            return AuditPage(items=found, next=None)
+    return AuditPage(items=found, next=before)
+
+
+def _is_wanted(row: AuditRow, query: AuditQuery) -> bool:
+    entry = row.entry
+    return (
+        query.actor in {"", entry.actor}
+        and (not query.action or f"{entry.action}.".startswith(f"{query.action}."))
+        and query.target in {"", entry.target}
+        and entry.at_ms >= query.since_ms
+        and (query.until_ms is None or entry.at_ms < query.until_ms)
+    )
+
+
+def _show_entry(row: AuditRow) -> AuditShown:
+    entry = row.entry
+    return AuditShown(
+        number=row.number,
+        at_ms=entry.at_ms,
+        actor=entry.actor,
+        action=entry.action,
+        target=entry.target,
+        before=msgspec.Raw(entry.before.encode() or b"null"),
+        after=msgspec.Raw(entry.after.encode() or b"null"),
+    )
+
+
+@_operation("GET", "/topology")
+async def show_topology(call: Call[NoPath, NoQuery, None]) -> Topology:
+    """Show everything at a glance: groups, delay servers, routes counted."""
+    return await topology_of(call.server)
+
+
+# From HTTP and back
+
+
+class BodyError(Exception):
+    """A body that is not looked at; `code` is HTTP's."""
+
+    def __init__(self, code: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+
+
+async def answer_to(server: "MetaServer", operation: Operation, request: HttpRequest) -> Response:
+    """Answer a request to an operation."""
+    try:
+        return await _answer(server, operation, request)
+    except (MetaServerError, AccessError, BodyError) as error:
+        return problem_of(error)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except Exception:  # noqa: BLE001
+        # A bug ends the one request, and is told in the log.
+        _log.exception("a request failed", operation=operation.name)
+        return problem(500, ProblemDetail(code="bug", message="this is our fault; see the log"))
+
+
+async def _answer(server: "MetaServer", operation: Operation, request: HttpRequest) -> Response:
+    administration = server.administration
+    caller = administration.gate.admit(
+        request.headers, peer_of(request), needed=operation.needed, is_change=operation.is_change
+    )
+    if not server.ready.is_set():
+        raise AccessError(503, "starting", "the store has not been loaded yet", retry_after_s=1)
+    with administration.slot():
+        path = convert_request(dict(request.path_params), operation.path_type, strict=False)
+        query = convert_request(single_values(request), operation.query_type, strict=False)
+        body = None
+        if operation.body_type is not None:
+            body = await _body_of(server, operation.body_type, request)
+        answer = await operation.act(
+            Call(server=server, caller=caller, path=path, query=query, body=body)
+        )
+        return json_response(answer, operation.code)
+
+
+def admit_reader(server: "MetaServer", request: HttpRequest) -> None:
+    """Raise AccessError unless whoever asks may read."""
+    server.administration.gate.admit(
+        request.headers, peer_of(request), needed=Role.READ, is_change=False
+    )
+
+
+def peer_of(request: HttpRequest) -> str:
+    """Return the address of whoever asks; empty if it has none."""
+    return "" if request.client is None else request.client.host
+
+
+def single_values(request: HttpRequest) -> dict[str, str]:
+    """Return the parameters; raise BadValueError for one that is given twice."""
+    values: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in values:
+            raise BadValueError(field=name, value=value, allowed="once only")
+        values[name] = value
+    return values
+
+
+async def _body_of(server: "MetaServer", kind: type[B], request: HttpRequest) -> B:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise BodyError(415, "media-type", "Content-Type must be application/json")
+    data = await read_body(server, request)
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadValueError(
+            field="body", value=data[:100].decode(errors="replace"), allowed=f"JSON: {error}"
+        ) from error
+    return convert_request(raw, kind, strict=True)
+
+
+async def read_body(server: "MetaServer", request: HttpRequest) -> bytes:
+    """Return the body of a request within its limits of size and time."""
+    settings = server.config.admin
+    too_long = BodyError(
+        413, "too-long", f"a body has at most {settings.body_bytes_max} bytes here"
+    )
+    said = request.headers.get("content-length", "0")
+    if not said.isdigit() or len(said) > 18 or int(said) > settings.body_bytes_max:
+        raise too_long
+    data = bytearray()
+    with trio.move_on_after(settings.body_ms_max / 1000) as scope:
+        async with aclosing(request.stream()) as parts:
+            async for part in parts:
+                data += part
+                if len(data) > settings.body_bytes_max:
+                    raise too_long
+    if scope.cancelled_caught:
+        raise BodyError(408, "slow", f"the body took longer than {settings.body_ms_max} ms")
+    return bytes(data)
+
+
+_AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<number>\d+|\.\.\.)\]")
+
+
+def convert_request(raw: object, kind: type[B], *, strict: bool) -> B:
+    """Return a checked struct; raise BadValueError with field, value and what is allowed."""
+    try:
+        return msgspec.convert(raw, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise _blame(raw, kind, str(error)) from error
+
+
+def _blame(raw: object, kind: type[Any], reason: str) -> BadValueError:
+    field = ""
+    if found := _AT.search(reason):
+        field = found["path"].removeprefix(".")
+        reason = reason[: found.start()]
+        for step in _STEP.finditer(found["path"]):
+            raw = _inner(raw, step)
+    if missing := _MISSING.match(reason):
+        return BadValueError(
+            field=".".join(filter(None, (field, missing["name"]))),
+            value=None,
+            allowed="it has to be given",
+        )
+    if unknown := _UNKNOWN.match(reason):
+        name = unknown["name"]
+        value = raw.get(name) if isinstance(raw, Mapping) else raw
+        names = ", ".join(kind.__struct_fields__) or "none"
+        return BadValueError(field=name, value=value, allowed=f"no such field, there are: {names}")
+    allowed = _ALLOWED.get((kind, field), reason)
+    return BadValueError(field=field or "body", value=raw, allowed=allowed)
+
+
+def _inner(raw: object, step: re.Match[str]) -> object:
+    """Return what a step of a path leads to; the same where it leads nowhere certain."""
+    if step["name"] is not None and isinstance(raw, Mapping):
+        return raw.get(step["name"], raw)
+    if step["number"] not in {None, "..."} and isinstance(raw, Sequence):
+        number = int(step["number"])
+        return raw[number] if number < len(raw) else raw
+    return raw
+
+
+def _allowed_values() -> Iterator[tuple[tuple[type[Any], str], str]]:
+    """Yield what is allowed in each field that has a fixed set of values."""
+    for operation in OPERATIONS:
+        for kind in (operation.path_type, operation.query_type, operation.body_type):
+            if kind is None:
+                continue
+            for field in msgspec.structs.fields(kind):
+                shape = msgspec.inspect.type_info(field.type)
+                shapes = shape.types if isinstance(shape, msgspec.inspect.UnionType) else (shape,)
+                values = [
+                    str(value)
+                    for one in shapes
+                    if isinstance(one, msgspec.inspect.LiteralType)
+                    for value in one.values
+                    if value != ""
+                ]
+                if values:
+                    yield (kind, field.encode_name), f"one of {', '.join(values)}"
+
+
+_ALLOWED: Final = dict(_allowed_values())
+
+
+_LOOK: Final = "look whether the change is there when the store is back"
+
+_CODES: Final[tuple[tuple[type[MetaServerError], int, str, str], ...]] = (
+    (NotFoundError, 404, "not-found", ""),
+    (StateError, 409, "conflict", ""),
+    (RefusedError, 503, "busy", ""),
+    (ConflictError, 409, "conflict", "somebody else changed the store: nothing was stored"),
+    (OutcomeUnknownError, 504, "unknown", ""),
+    (StoreRefusedError, 500, "store", ""),
+    (StoreError, 503, "store", _LOOK),
+)
+"""What each error is answered: HTTP's code, a word for programs, what is said beside its text."""
+
+
+def problem_of(error: MetaServerError | AccessError | BodyError) -> Response:
+    """Return the answer to what is refused."""
+    text = str(error)
+    if isinstance(error, AccessError):
+        detail = ProblemDetail(code=error.kind, message=text)
+        return problem(error.code, detail, retry_after_s=error.retry_after_s)
+    if isinstance(error, BodyError):
+        return problem(error.code, ProblemDetail(code=error.kind, message=text))
+    if isinstance(error, BadValueError):
+        detail = ProblemDetail(
+            code="bad-value",
+            message=text,
+            field=error.field,
+            value=error.value,
+            allowed=error.allowed,
+        )
+        return problem(400, detail)
+    for kind, code, word, more in _CODES:
+        if isinstance(error, kind):
+            message = f"{text}; {more}" if more else text
+            return problem(
+                code,
+                ProblemDetail(code=word, message=message),
+                retry_after_s=1 if code == 503 else 0,
+            )
+    raise error
+
+
+def problem(code: int, detail: ProblemDetail, *, retry_after_s: int = 0) -> Response:
+    """Return an answer that says what is wrong."""
+    response = json_response(Problem(error=detail), code)
+    if retry_after_s:
+        response.headers["Retry-After"] = str(retry_after_s)
+    if code == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response

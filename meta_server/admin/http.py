@@ -1,0 +1,233 @@
+"""Discovery, administration, metrics, health, status and QMQ's calls over HTTP.
+
+GET  /meta/address        host:port of the listener, as plain text without a newline
+GET  /livez               200 while the loop turns
+GET  /readyz              200 when everything is answered, else 503 and what is missing
+GET  /status              JSON: groups, roles, records, counts
+GET  /metrics             Prometheus
+GET  /slave/meta          ?groupName=: ip:port of the group's slave as plain text, or empty
+GET  /subject/consumers   ?subject=: who consumes it
+GET  /onoffline           ?operation=query&clientId=&subject=&consumerGroup=&state=: ON or OFF,
+                          or operation=update
+POST /management          QMQ's actions (`meta_server/admin/qmq_management.py`)
+     /api/v1/…            the administration's API (`meta_server/admin/api.py`)
+GET  /api/v1              what it has, for people
+GET  /api/v1/openapi.json the same for programs
+
+Discovery, health and metrics are for everybody, everything else for those whom
+`delay_transport/http/access.py` lets in.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from delay_protocol.meta.requests import BrokerRole, ClientType
+from delay_transport.http.access import AccessError
+from delay_transport.http.server import (
+    METRICS_TYPE,
+    json_response,
+    make_application,
+    readiness_response,
+    serve_application,
+)
+from meta_server.admin.admin_types import ProblemDetail
+from meta_server.admin.api import (
+    OPERATIONS,
+    PREFIX,
+    Operation,
+    admit_reader,
+    answer_to,
+    problem,
+    problem_of,
+)
+from meta_server.admin.metrics import take
+from meta_server.admin.openapi import document_json, page
+from meta_server.admin.qmq_management import answer_management, answer_onoffline, done, failed
+from meta_server.admin.status import failing_checks, status_of, warnings_of
+
+if TYPE_CHECKING:
+    from meta_server.server import MetaServer
+    from meta_server.settings.config import HttpConfig
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def application(server: "MetaServer") -> Starlette:
+    """Return the ASGI application of one server."""
+
+    async def address(request: Request) -> Response:
+        return PlainTextResponse(server.advertised(request.scope.get("server")))
+
+    async def livez(_: Request) -> Response:
+        return json_response({"live": True})
+
+    async def readyz(_: Request) -> Response:
+        return readiness_response(failing_checks(server), warnings_of(server))
+
+    async def status(request: Request) -> Response:
+        try:
+            admit_reader(server, request)
+        except AccessError as error:
+            return problem_of(error)
+        return json_response(status_of(server))
+
+    async def metrics(_: Request) -> Response:
+        text = await trio.to_thread.run_sync(take(server).render)
+        return Response(text, media_type=METRICS_TYPE)
+
+    return make_application(
+        [
+            Route("/meta/address", _when_ready(server, address)),
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/status", status),
+            Route("/metrics", metrics),
+            *_qmq_routes(server),
+            Route(PREFIX, _documentation),
+            Route(f"{PREFIX}/openapi.json", _openapi),
+            *_operations(server),
+        ],
+        {HTTPException: _stray},
+    )
+
+
+def _qmq_routes(server: "MetaServer") -> list[Route]:
+    """Return the routes of QMQ's calls."""
+
+    async def slave(request: Request) -> Response:
+        return PlainTextResponse(slave_of(server, request.query_params.get("groupName", "")))
+
+    async def consumers(request: Request) -> Response:
+        try:
+            admit_reader(server, request)
+        except AccessError as error:
+            return json_response(failed(str(error)))
+        subject = request.query_params.get("subject", "")
+        if not subject:
+            return json_response(failed("subject is required"))
+        return json_response(done(consumers_of(server, subject)))
+
+    async def onoffline(request: Request) -> Response:
+        return await answer_onoffline(server, request)
+
+    async def management(request: Request) -> Response:
+        return await answer_management(server, request)
+
+    return [
+        Route("/slave/meta", _when_ready(server, slave)),
+        Route("/subject/consumers", _when_ready(server, consumers)),
+        Route("/onoffline", _when_ready(server, onoffline)),
+        Route("/management", _when_ready(server, management), methods=["POST"]),
+    ]
+
+
+async def _openapi(_: Request) -> Response:
+    return Response(document_json(), media_type="application/json")
+
+
+async def _documentation(_: Request) -> Response:
+    return Response(page(), media_type="text/html", headers=_PAGE_HEADERS)
+
+
+def _operations(server: "MetaServer") -> list[Route]:
+    """Return a route for each path of the API; the method is looked up behind it."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+
+    def endpoint(operations: dict[str, Operation]) -> "Endpoint":
+        async def answer(request: Request) -> Response:
+            # A HEAD is a GET whose body HTTP leaves out.
+            method = "GET" if request.method == "HEAD" else request.method
+            return await answer_to(server, operations[method], request)
+
+        return answer
+
+    return [
+        Route(PREFIX + path, endpoint(operations), methods=list(operations))
+        for path, operations in by_path.items()
+    ]
+
+
+def _stray(request: Request, error: Exception) -> Response:
+    """Answer what leads nowhere; below the API's prefix in the form of all its refusals."""
+    assert isinstance(error, HTTPException)
+    if not request.url.path.startswith(f"{PREFIX}/"):
+        return PlainTextResponse(error.detail, error.status_code, headers=error.headers)
+    kind = "method" if error.status_code == 405 else "not-found"
+    detail = ProblemDetail(code=kind, message=f"{error.detail}: see {PREFIX} for what there is")
+    response = problem(error.status_code, detail)
+    response.headers.update(error.headers or {})
+    return response
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def _when_ready(server: "MetaServer", endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint that answers 503 until everything is known."""
+
+    async def guarded(request: Request) -> Response:
+        if not server.ready.is_set():
+            return PlainTextResponse("not ready", 503)
+        return await endpoint(request)
+
+    return guarded
+
+
+def slave_of(server: "MetaServer", group: str) -> str:
+    """Return where a group's slave is; "" if it has none.
+
+    QMQ tells its HTTP port here. We know of no such port and tell the one that it serves on.
+    """
+    broker = server.registry.broker_with_role(group, BrokerRole.SLAVE, BrokerRole.DELAY_SLAVE)
+    return "" if broker is None else f"{broker.ip}:{broker.serve_port}"
+
+
+def consumers_of(server: "MetaServer", subject: str) -> list[dict[str, Any]]:
+    """Return the consumer groups of a subject, each with the clients that were seen."""
+    groups: dict[str, dict[str, Any]] = {}
+    for client in server.registry.clients_of(subject):
+        if client.key.client_type != ClientType.CONSUMER:
+            continue
+        entry = groups.setdefault(
+            client.key.consumer_group,
+            {
+                "namespace": "",
+                "prefix": subject,
+                "consumerGroup": client.key.consumer_group,
+                "owner": client.app_code,
+                "endPoint": [],
+            },
+        )
+        entry["endPoint"].append(client.key.client_id)
+    return list(groups.values())
+
+
+async def serve_http(
+    server: "MetaServer",
+    settings: "HttpConfig",
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled; starts with the address that is really bound.
+
+    Raises ListenError if it cannot listen there.
+    """
+    await serve_application(
+        application(server),
+        settings.address,
+        connections_max=settings.connections_max,
+        header_bytes_max=settings.header_bytes_max,
+        task_status=task_status,
+    )

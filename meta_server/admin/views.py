@@ -1,0 +1,530 @@
+"""Rows as administrators are shown them, and pages of lists that may be long.
+
+A list is in the order of its rows' keys, and a page begins behind the key that the page before
+ended with: so rows that come and go meanwhile move no others. Of subjects and routes, of which
+there may be a million, the order is kept. To find a page of anything else takes a look at every
+row, some in each turn of the loop.
+"""
+
+import base64
+import binascii
+import itertools
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+
+import msgspec
+import trio
+
+from delay_protocol.basics.subjects import real_subject
+from delay_protocol.meta.requests import BrokerState, ClientType
+from delay_protocol.nodes.registration import NodeRole
+from delay_transport.http.metric_families import installed_version
+from meta_server.admin.admin_types import (
+    BrokerGroupShown,
+    BrokerShown,
+    ClientShown,
+    ControlsAtNode,
+    ControlsShown,
+    DelayGroupShown,
+    Kind,
+    NodeShown,
+    PrefixRouteShown,
+    RouteShown,
+    RouteSummary,
+    State,
+    SubjectRouteShown,
+    SubjectShown,
+    Topology,
+    UnservedShown,
+    WaitingGroupShown,
+)
+from meta_server.admin.plans import check_cluster
+from meta_server.admin.status import NOT_IN_SYNC, failing_checks
+from meta_server.groups.routing import delay_groups_for, why_unserved
+from meta_server.known.errors import BadValueError
+from meta_server.known.model import (
+    OWN_EXT,
+    STATIC,
+    Broker,
+    BrokerGroup,
+    ClientSeen,
+    DelayGroup,
+    DelayNode,
+    Route,
+    Subject,
+)
+from meta_server.known.sorted_table import SortedTable
+
+if TYPE_CHECKING:
+    from meta_server.server import MetaServer
+
+Key = tuple[str | int, ...]
+"""What a list is ordered by."""
+
+Row = TypeVar("Row")
+
+_SLICE: Final = 500
+"""Rows looked at before the clock is."""
+
+_EXAMPLES_MAX: Final = 5
+"""Subjects named of those that are not served for one reason."""
+
+_REASONS_MAX: Final = 50
+"""Reasons told of."""
+
+_SLICE_S_MAX: Final = 0.003
+"""Seconds that a turn of the loop takes."""
+
+
+class Turns:
+    """Lets others have their turn of the loop while something long is done."""
+
+    def __init__(self) -> None:
+        self._until = trio.current_time() + _SLICE_S_MAX
+
+    async def pause(self) -> None:
+        """Yield if this turn has been long enough."""
+        if trio.current_time() >= self._until:
+            await trio.lowlevel.checkpoint()
+            self._until = trio.current_time() + _SLICE_S_MAX
+
+
+async def slices_of(rows: Collection[Row]) -> AsyncGenerator[list[Row], None]:
+    """Yield all rows there are now, a slice in a turn of the loop, in no order.
+
+    Copying many at once, or letting go of the copy, would take long; they are copied at once only
+    if rows come or go meanwhile: a hundred thousand take a millisecond.
+    """
+    turns = Turns()
+    copied: list[list[Row]] = []
+    live = iter(rows)
+    try:
+        while some := list(itertools.islice(live, _SLICE)):
+            copied.append(some)
+            await turns.pause()
+    except RuntimeError:
+        at_once = iter(list(rows))
+        copied = list(iter(lambda: list(itertools.islice(at_once, _SLICE)), []))
+    while copied:
+        yield copied.pop()
+        await turns.pause()
+
+
+async def slices_in_order(
+    table: SortedTable[Row], *, after: str | None = None, prefix: str = ""
+) -> AsyncGenerator[list[str], None]:
+    """Yield the names behind `after` that have a prefix, a slice in a turn of the loop, in order.
+
+    Those of a slice are there; what comes or goes between two slices may be told or not.
+    """
+    turns = Turns()
+    name, behind = (prefix, False) if after is None or after < prefix else (after, True)
+    while some := table.names_from(name, _SLICE, behind=behind):
+        if prefix and not some[-1].startswith(prefix):
+            yield list(itertools.takewhile(lambda one: one.startswith(prefix), some))
+            return
+        yield some
+        name, behind = some[-1], True
+        await turns.pause()
+
+
+async def names_of(table: SortedTable[Any]) -> list[str]:
+    """Return all names there are now."""
+    names: list[str] = []
+    async with aclosing(slices_in_order(table)) as slices:
+        async for some in slices:
+            names += some
+    return names
+
+
+async def page_in_order(
+    table: SortedTable[Row],
+    *,
+    after: str,
+    limit: int,
+    prefix: str = "",
+    wanted: Callable[[Row], bool] = lambda _: True,
+) -> tuple[list[Row], str | None]:
+    """Return a page of those rows of a table that have a prefix and are wanted, as `page_of`."""
+    begin = str(_decode_cursor(after, tuple[str])[0]) if after else None
+    found: list[tuple[str, Row]] = []
+    async with aclosing(slices_in_order(table, after=begin, prefix=prefix)) as slices:
+        async for some in slices:
+            found += [(name, table[name]) for name in some if wanted(table[name])]
+            if len(found) > limit:
+                break
+    page = found[:limit]
+    more = _encode_cursor((page[-1][0],)) if len(found) > limit else None
+    return [row for _, row in page], more
+
+
+async def page_of(
+    rows: Collection[Row],
+    key_of: Callable[[Row], Key],
+    *,
+    after: str,
+    limit: int,
+    wanted: Callable[[Row], bool] = lambda _: True,
+    key_type: type[Key] = tuple[str],
+) -> tuple[list[Row], str | None]:
+    """Return a page of those rows that are wanted, and where the next one begins (None: nowhere).
+
+    `key_type` is what `key_of` returns. Raises BadValueError for an `after` that no page ended
+    with.
+    """
+    begin = _decode_cursor(after, key_type) if after else None
+    found: list[tuple[Key, Row]] = []
+    last: Key | None = None
+    async with aclosing(slices_of(rows)) as slices:
+        async for some in slices:
+            for row in some:
+                key = key_of(row)
+                if (begin is None or key > begin) and (last is None or key < last) and wanted(row):
+                    found.append((key, row))
+            if len(found) > 2 * limit:
+                found.sort(key=lambda pair: pair[0])
+                del found[limit + 1 :]
+                last = found[-1][0]
+    found.sort(key=lambda pair: pair[0])
+    page = found[:limit]
+    more = _encode_cursor(page[-1][0]) if len(found) > limit else None
+    return [row for _, row in page], more
+
+
+def _encode_cursor(key: Key) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(key)).decode().rstrip("=")
+
+
+def _decode_cursor(text: str, key_type: type[Key]) -> Key:
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        data = base64.b64decode(padded, altchars=b"-_", validate=True)
+        # Keys of another list could not be compared with those of this one.
+        return msgspec.msgpack.decode(data, type=key_type)
+    except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError) as error:
+        raise BadValueError(
+            field="after", value=text, allowed="`next` of the page before, as it came"
+        ) from error
+
+
+# Rows
+
+
+def show_group(server: "MetaServer", group: BrokerGroup) -> BrokerGroupShown:
+    """Return a broker group."""
+    return BrokerGroupShown(
+        name=group.name,
+        kind=cast("Kind", group.kind.name.lower()),
+        address=group.master,
+        state=cast("State", BrokerState(group.state).name),
+        since_ms=group.updated_ms,
+        liveness=server.heard.groups.sign_of(group.name),
+        heard_seconds_ago=_seconds_since(server, server.heard.groups.heard_at(group.name)),
+        tag=group.tag,
+        weight=group.weight,
+        ext={name: value for name, value in group.ext.items() if name not in OWN_EXT},
+        static=STATIC in group.ext,
+        entered=server.registry.is_entered(group.name),
+        read_only=group.is_read_only or server.registry.is_read_only("*", group.name),
+        retired=group.is_retired,
+        version=group.version,
+    )
+
+
+def _seconds_since(server: "MetaServer", at: float | None) -> float | None:
+    return None if at is None else round(server.now() - at, 3)
+
+
+def show_broker(broker: Broker) -> BrokerShown:
+    """Return a broker."""
+    return BrokerShown(
+        group=broker.group,
+        role=broker.role.name,
+        hostname=broker.hostname,
+        serve_port=broker.serve_port,
+        ip=broker.ip,
+        sync_port=broker.sync_port,
+        version=broker.version,
+    )
+
+
+def show_route(route: Route) -> RouteShown:
+    """Return a route."""
+    return RouteShown(
+        name=route.name, groups=list(route.groups), chosen=route.is_chosen, version=route.version
+    )
+
+
+async def led_by_prefixes(server: "MetaServer") -> AsyncGenerator[list[tuple[str, Route]], None]:
+    """Yield the subjects that the route of a prefix leads, as far as they are known, with it."""
+    registry = server.registry
+
+    def led(names: list[str]) -> list[tuple[str, Route]]:
+        return [
+            (name, route)
+            for name in names
+            if name not in registry.routes and (route := registry.prefix_route(name)) is not None
+        ]
+
+    async with aclosing(slices_in_order(registry.subjects)) as subjects:
+        async for some in subjects:
+            yield led(some)
+    async with aclosing(slices_of(registry.client_subjects)) as subjects:
+        async for some in subjects:
+            yield led([name for name in some if name not in registry.subjects and _is_real(name)])
+
+
+def _is_real(subject: str) -> bool:
+    return real_subject(subject.encode()) == subject.encode()
+
+
+async def show_prefix(server: "MetaServer", route: Route) -> PrefixRouteShown:
+    """Return the route of a prefix; subjects that come or go meanwhile may count or not."""
+    registry, prefix = server.registry, route.name
+    led, kept = 0, 0
+    examples: list[str] = []
+    async with aclosing(slices_in_order(registry.routes, prefix=prefix)) as routes:
+        async for own in routes:
+            kept += len(own)
+            examples += own[: _EXAMPLES_MAX - len(examples)]
+    async with aclosing(led_by_prefixes(server)) as subjects:
+        async for pairs in subjects:
+            led += sum(nearest.name == prefix for _, nearest in pairs)
+    return PrefixRouteShown(
+        name=prefix,
+        groups=list(route.groups),
+        chosen=route.is_chosen,
+        version=route.version,
+        subjects=led,
+        kept=kept,
+        kept_examples=examples,
+    )
+
+
+def show_subject(subject: Subject) -> SubjectShown:
+    """Return a subject."""
+    return SubjectShown(
+        name=subject.name, tag=subject.tag, created_ms=subject.created_ms, version=subject.version
+    )
+
+
+def show_way(server: "MetaServer", subject: str) -> SubjectRouteShown:
+    """Return where a subject leads, and why."""
+    registry = server.registry
+    own, prefix = registry.routes.get(subject), registry.prefix_route(subject)
+    route = own or prefix
+    source: Literal["subject", "prefix", "none"] = "none"
+    if route is not None:
+        source = "subject" if own is not None else "prefix"
+    return SubjectRouteShown(
+        subject=subject,
+        groups=[] if route is None else list(route.groups),
+        delay_groups=[
+            info.name for info in delay_groups_for(registry, subject, server.config.routing)
+        ],
+        source=source,
+        prefix=prefix.name if prefix is not None and own is None else "",
+        chosen=own is not None and own.is_chosen,
+        version=own.version if own is not None else 0,
+        unserved=why_unserved(registry, subject),
+    )
+
+
+def show_client(server: "MetaServer", client: ClientSeen) -> ClientShown:
+    """Return a client."""
+    key = client.key
+    known = {int(kind): kind.name.lower() for kind in ClientType}
+    return ClientShown(
+        subject=key.subject,
+        client_type=known.get(key.client_type, str(int(key.client_type))),
+        consumer_group=key.consumer_group,
+        client_id=key.client_id,
+        app_code=client.app_code,
+        room=client.room,
+        seen_ms=client.seen_ms,
+        online=not server.registry.is_offline(key.client_id, key.subject, key.consumer_group),
+    )
+
+
+def show_delay_group(server: "MetaServer", group: DelayGroup) -> DelayGroupShown:
+    """Return a delay group with its nodes."""
+    record = group.record
+    return DelayGroupShown(
+        name=group.name,
+        cluster=group.cluster,
+        log_uuid=str(group.log_uuid),
+        epoch=record.epoch,
+        version=record.version,
+        phase=record.phase.value,
+        master=None if record.master is None else record.master.node_id,
+        in_sync=sorted(record.in_sync),
+        min_isr=record.min_isr,
+        controls_version=server.registry.controls_of(group.cluster).version,
+        nodes=[
+            _show_node(server, group, node)
+            for node in server.registry.nodes_in(group.cluster, group.name)
+        ],
+    )
+
+
+def _is_in_sync(group: DelayGroup | None, node: DelayNode) -> bool:
+    return group is not None and group.record.in_sync.get(node.node_id) == node.storage_uuid
+
+
+def _may_deliver(group: DelayGroup | None, node: DelayNode) -> bool:
+    # One that was the master may go on until it hears otherwise.
+    return node.role is NodeRole.MASTER or _is_in_sync(group, node)
+
+
+def _show_node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> NodeShown:
+    in_sync = _is_in_sync(group, node)
+    key = (node.cluster, node.group, node.node_id)
+    return NodeShown(
+        node_id=node.node_id,
+        role=node.role.value,
+        in_sync=in_sync,
+        accepts=in_sync and node.role is NodeRole.MASTER,
+        may_deliver=_may_deliver(group, node),
+        note="" if in_sync else NOT_IN_SYNC,
+        address=node.address,
+        http_address=node.http_address,
+        storage_uuid=str(node.storage_uuid),
+        incarnation=node.incarnation,
+        software=node.software,
+        registered_ms=node.registered_ms,
+        liveness=server.heard.nodes.sign_of(key),
+        heard_seconds_ago=_seconds_since(server, server.heard.nodes.heard_at(key)),
+        controls_version=server.telling.version_at(key),
+        controls_note=server.telling.note_of(key),
+    )
+
+
+def show_controls(server: "MetaServer", cluster: str) -> ControlsShown:
+    """Return the controls of a cluster; raise NotFoundError."""
+    registry, telling = server.registry, server.telling
+    check_cluster(registry, cluster)
+    controls = registry.controls_of(cluster)
+    return ControlsShown(
+        cluster=cluster,
+        version=controls.version,
+        store=str(server.store.uuid),
+        subjects=controls.subjects,
+        groups=controls.groups,
+        unknown_groups=sorted(controls.groups.keys() - registry.groups.keys()),
+        nodes=[
+            ControlsAtNode(
+                group=key[1],
+                node_id=key[2],
+                version=telling.version_at(key),
+                note=telling.note_of(key),
+                may_deliver=_may_deliver(registry.delay_groups.get(key[1]), node),
+                liveness=server.heard.nodes.sign_of(key),
+            )
+            for key, node in sorted(registry.nodes.items())
+            if key[0] == cluster
+        ],
+    )
+
+
+# Everything
+
+
+class _Unserved:
+    """Gathers subjects whose messages no broker group takes."""
+
+    def __init__(self, server: "MetaServer") -> None:
+        self._registry = server.registry
+        self._subjects: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = {}
+
+    def look_at(self, subject: str) -> None:
+        """Count a subject if that is so."""
+        why = why_unserved(self._registry, subject)
+        if not why:
+            return
+        self._subjects[why] += 1
+        examples = self._examples.setdefault(why, [])
+        if len(examples) < _EXAMPLES_MAX:
+            examples.append(subject)
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return self._subjects.total()
+
+    def shown(self) -> list[UnservedShown]:
+        """Return them by their reasons."""
+        return [
+            UnservedShown(why=why, subjects=count, examples=sorted(self._examples[why]))
+            for why, count in self._subjects.most_common(_REASONS_MAX)
+        ]
+
+
+async def summary_of(server: "MetaServer") -> RouteSummary:
+    """Return all routes, counted; what changes meanwhile may count or not."""
+    registry = server.registry
+    by_group: Counter[str] = Counter()
+    unserved = _Unserved(server)
+    async with aclosing(slices_in_order(registry.routes)) as routes:
+        async for names in routes:
+            for name in names:
+                by_group.update(registry.routes[name].groups)
+                unserved.look_at(name)
+    without = 0
+    async with aclosing(slices_in_order(registry.subjects)) as subjects:
+        async for names in subjects:
+            for name in names:
+                if name not in registry.routes and registry.prefix_route(name) is None:
+                    without += 1
+                    unserved.look_at(name)
+    async with aclosing(led_by_prefixes(server)) as led:
+        async for pairs in led:
+            for name, _ in pairs:
+                unserved.look_at(name)
+    return RouteSummary(
+        subjects=len(registry.subjects),
+        routes=len(registry.routes),
+        prefixes=len(registry.prefixes),
+        without_route=without,
+        subjects_by_group=dict(sorted(by_group.items())),
+        unserved=unserved.total,
+        unserved_why=unserved.shown(),
+    )
+
+
+async def topology_of(server: "MetaServer") -> Topology:
+    """Return everything at a glance."""
+    registry = server.registry
+    turns = Turns()
+    groups: list[Any] = []
+    for name in sorted(registry.groups):
+        if group := registry.groups.get(name):
+            groups.append(show_group(server, group))
+        await turns.pause()
+    delay_groups: list[Any] = []
+    for name in sorted(registry.delay_groups):
+        if delay_group := registry.delay_groups.get(name):
+            delay_groups.append(show_delay_group(server, delay_group))
+        await turns.pause()
+    failing = failing_checks(server)
+    return Topology(
+        version=installed_version(),
+        now_ms=server.runtime.clock.now_ms(),
+        ready=not failing,
+        failing=failing,
+        broker_groups=groups,
+        waiting=[
+            WaitingGroupShown(
+                name=group.name,
+                kind=cast("Kind", group.kind.name.lower()),
+                address=group.address,
+                speaks_from=group.where,
+                waits_seconds=round(server.now() - group.since, 3),
+            )
+            for group in server.handlers.waiting.all(server.now())
+        ],
+        delay_groups=delay_groups,
+        routes=await summary_of(server),
+    )

@@ -1,0 +1,403 @@
+"""What becomes of broker groups when their masters register. Pure: what is heard, and what follows.
+
+    event        what the state becomes   who may cause it
+    ONLINE       RW                       the group's address; another one if that is silent or NRW
+    HEARTBEAT    what the broker reports  the group's address; another one if that is silent
+    OFFLINE      NRW                      the group's address
+    SILENCE      NRW                      the meta server, a time-out after the last of the above
+
+The roles that copy (slaves, backups) say that they live, and nothing follows from it.
+
+Whose address a group has: where brokers are entered for it, those of its master; where a delay
+server of ours is its master by the group's record, that one's: they go on-line whatever the address
+was before. Else it is whoever speaks first, for as long as that one is heard: whoever could take a
+living group's address away would get its messages. A broker that was moved is let in when it had
+itself taken off-line, or else by its heartbeats, a time-out after the old place spoke last; the
+audit has each move, since it may have been an operator who said where the group is. A group
+that is unknown comes into being with its first event, also with a heartbeat: brokers go on-line
+once, at their start, and a meta server whose store was lost has to find them again.
+
+An address in a request is what somebody says; the IP address that a request came from is not. So
+while a group is heard only its speaker may take it off-line, move it or say that it takes less:
+the IP address that spoke for it before, or that of its own address. Anybody else can only say that
+it goes on. A static group is never heard: its own address is the only one that may speak for it. Of
+our delay servers the connection counts on which the master has registered (`handlers.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from delay_protocol.basics.addresses import AddressFaultError, read_address
+from delay_protocol.meta.requests import (
+    AcquireMeta,
+    AcquireMetaReply,
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+)
+from delay_transport.http.addresses import is_loopback
+from meta_server.known.errors import RefusedError
+from meta_server.known.model import (
+    ENTERED,
+    SPOKE,
+    STATIC,
+    Audit,
+    AuditEntry,
+    Broker,
+    BrokerGroup,
+    Change,
+    GroupKind,
+    SaveBrokerGroup,
+)
+from meta_server.known.registry import Registry
+
+NAME_BYTES_MAX: Final = 255
+"""What the name of a group, node or cluster may have."""
+
+ADDRESS_BYTES_MAX: Final = 255
+"""What an address may have."""
+
+
+class GroupEvent(Enum):
+    """What happens to a group."""
+
+    ONLINE = "online"
+    HEARTBEAT = "heartbeat"
+    OFFLINE = "offline"
+    SILENCE = "silence"
+
+
+_EVENTS: Final[Mapping[BrokerRequestType, GroupEvent]] = {
+    BrokerRequestType.ONLINE: GroupEvent.ONLINE,
+    BrokerRequestType.HEARTBEAT: GroupEvent.HEARTBEAT,
+    BrokerRequestType.OFFLINE: GroupEvent.OFFLINE,
+}
+
+_STATE_AFTER: Final[Mapping[GroupEvent, BrokerState | None]] = {
+    GroupEvent.ONLINE: BrokerState.RW,
+    GroupEvent.HEARTBEAT: None,
+    GroupEvent.OFFLINE: BrokerState.NRW,
+    GroupEvent.SILENCE: BrokerState.NRW,
+}
+"""The state that an event leads to; None: the one that is reported."""
+
+_KINDS: Final[Mapping[BrokerRole, GroupKind]] = {
+    BrokerRole.MASTER: GroupKind.NORMAL,
+    BrokerRole.DELAY: GroupKind.DELAY,
+    BrokerRole.DELAY_MASTER: GroupKind.DELAY,
+}
+"""The kind of a group whose master has this role."""
+
+_COPIES: Final = frozenset(
+    {BrokerRole.SLAVE, BrokerRole.BACKUP, BrokerRole.DELAY_SLAVE, BrokerRole.DELAY_BACKUP}
+)
+
+_COPIED_FROM: Final[Mapping[BrokerRole, tuple[BrokerRole, ...]]] = {
+    BrokerRole.SLAVE: (BrokerRole.MASTER,),
+    BrokerRole.BACKUP: (BrokerRole.SLAVE,),
+    BrokerRole.DELAY_SLAVE: (BrokerRole.DELAY_MASTER, BrokerRole.DELAY),
+    BrokerRole.DELAY_BACKUP: (BrokerRole.DELAY_SLAVE,),
+}
+"""Which role each copying role copies from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What follows from a registration."""
+
+    changes: tuple[Change, ...] = ()
+    """What is to be stored."""
+    group: str | None = None
+    """The group whose time-out begins anew; None: of none."""
+    moved_from: str = ""
+    """Where the group was before; "" if it stays where it is, or was nowhere."""
+
+
+def state_after(event: GroupEvent, reported: BrokerState) -> BrokerState:
+    """Return the state that a group has after an event."""
+    return _STATE_AFTER[event] or reported
+
+
+def plan_register(
+    registry: Registry,
+    request: BrokerRegister,
+    *,
+    where: str,
+    is_heard: bool,
+    groups_max: int,
+    now_ms: int,
+) -> Heard:
+    """Return what follows from a BROKER_REGISTER; raise RefusedError.
+
+    `where` is the IP address that it came from (of IPv6 the /64; "" if there is none); `is_heard`
+    says whether the group's master was heard within the time-out.
+    """
+    check_name("the name of the group", request.group)
+    check_address(request.address)
+    if request.role in _COPIES:
+        return Heard()
+    kind = _KINDS.get(request.role)
+    if kind is None:
+        raise RefusedError(f"a broker with the role {request.role.name} serves nobody")
+    event = _EVENTS[request.request_type]
+    known = registry.groups.get(request.group)
+    if known is None or known.master != request.address:
+        check_place(registry, kind, request.address)
+    if known is None:
+        if len(registry.groups) >= groups_max:
+            raise RefusedError(f"there are {groups_max} broker groups, which is the limit")
+        _is_entered(registry, request)
+        group = BrokerGroup(
+            name=request.group,
+            kind=kind,
+            master=request.address,
+            state=state_after(event, request.state),
+            ext=_spoken({}, where),
+            updated_ms=now_ms,
+        )
+        return Heard(changes=(SaveBrokerGroup(group),), group=group.name)
+    if known.kind is not kind:
+        raise RefusedError(
+            f"{known.name} is a group of kind {known.kind.name}, a {request.role.name} serves in "
+            f"one of kind {kind.name}"
+        )
+    if known.is_retired:
+        raise RefusedError(f"{known.name} was retired")
+    is_entered = _is_entered(registry, request)
+    is_move = known.master not in {"", request.address}
+    if is_move and event is GroupEvent.OFFLINE:
+        raise RefusedError(f"{known.name} is at {known.master}, which has not gone off-line")
+    is_open = event is GroupEvent.ONLINE and (is_entered or known.state is BrokerState.NRW)
+    if is_move and is_heard and not is_open:
+        raise RefusedError(
+            f"{known.name} is at {known.master}, which is heard; if it was moved, its heartbeats "
+            "are taken once nothing comes from there for the time-out, or enter the new place"
+        )
+    state = state_after(event, request.state)
+    speaker = _speaker(
+        *(registry, known, where),
+        is_heard=is_heard,
+        goes_on=not is_move and state in {known.state, BrokerState.RW},
+        is_placed=is_move and is_entered and event is GroupEvent.ONLINE,
+    )
+    changed = replace(known, master=request.address, state=state, ext=_spoken(known.ext, speaker))
+    saved = _saved(known, changed, now_ms)
+    return Heard(
+        changes=(*saved, *(_moved(known, one.group) for one in saved if is_move)),
+        group=known.name,
+        moved_from=known.master if is_move else "",
+    )
+
+
+def check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
+    """Raise RefusedError for an address at which a group of another kind is.
+
+    Whoever serves in a group of this kind cannot be there, and a delay server that took itself for
+    a broker would be sent its own messages, without end. Groups that are off-line or silent do not
+    count; delay servers that have registered do until they are given up.
+    """
+    if kind is GroupKind.NORMAL:
+        for node in registry.nodes.values():
+            if node.address in addresses:
+                raise RefusedError(
+                    f"{node.address} is the address of the delay server {node.node_id} of "
+                    f"{node.group}, which is no broker: give the broker's; if that one is gone for "
+                    f"good, `delaywheel admin delay-group give-up {node.group} {node.node_id}`"
+                )
+    for group in registry.groups.values():
+        is_there = group.master in addresses and group.state is not BrokerState.NRW
+        if is_there and group.kind is not kind:
+            what = "broker" if group.kind is GroupKind.NORMAL else "delay"
+            raise RefusedError(
+                f"{group.master} is the address of the {what} group {group.name}, which is on-line "
+                "there: one server is not of both kinds, so give its own address"
+            )
+
+
+def _speaker(
+    registry: Registry,
+    known: BrokerGroup,
+    where: str,
+    *,
+    is_heard: bool,
+    goes_on: bool,
+    is_placed: bool,
+) -> str:
+    """Return who speaks for a group after a registration, "" for nobody; raise RefusedError.
+
+    `goes_on` says that it leaves the group as it is, or well; `is_placed` that an operator wants
+    the group where this one says that it is. Both may be said by anybody.
+    """
+    if known.name in registry.delay_groups:
+        return ""
+    if _is_speaker(registry, known, where):
+        return where
+    is_static = STATIC in known.ext
+    if not (is_static or is_heard):
+        return where
+    if not is_placed and (is_static or not goes_on):
+        raise RefusedError(
+            f"{known.name} is spoken for from another IP address than this one, {where}: it may "
+            "speak once nothing comes from there for the time-out, or when an operator gives the "
+            "group another address" + (" or makes it --no-static" if is_static else "")
+        )
+    return "" if is_placed else known.ext.get(SPOKE, "")
+
+
+def _is_speaker(registry: Registry, group: BrokerGroup, where: str) -> bool:
+    """Say whether an IP address may speak for a group: it did, or it is that of its address."""
+    host = group.master.rpartition(":")[0]
+    places = {host, *(row.ip for row in registry.brokers_in(group.name) if host == row.hostname)}
+    return bool(where) and (
+        where == group.ext.get(SPOKE)
+        or where in places
+        or (is_loopback(where) and is_loopback(host))
+    )
+
+
+def _spoken(ext: Mapping[str, str], speaker: str) -> dict[str, str]:
+    """Return the attributes of a group that registers: who speaks for it, and that it does."""
+    kept = {name: value for name, value in ext.items() if name not in {STATIC, SPOKE}}
+    entered = {ENTERED: "true"} if STATIC in ext else {}
+    return kept | entered | ({SPOKE: speaker} if speaker else {})
+
+
+def _moved(known: BrokerGroup, moved: BrokerGroup) -> Audit:
+    """Return who says that a group is elsewhere: an operator may have said where it is."""
+    return Audit(
+        AuditEntry(
+            at_ms=moved.updated_ms,
+            actor=f"broker at {moved.master}",
+            action="broker-group.move",
+            target=known.name,
+            before=msgspec.json.encode(known).decode(),
+            after=msgspec.json.encode(moved).decode(),
+            by_node=True,
+        )
+    )
+
+
+def watched(registry: Registry) -> list[str]:
+    """Return the groups whose silence is to take them from routes."""
+    return [name for name, group in registry.groups.items() if group.is_watched]
+
+
+def is_forgettable(registry: Registry, name: str, *, keep_ms: int, now_ms: int) -> bool:
+    """Say whether nobody entered a group, and it has been off-line for so long.
+
+    Of our delay servers it is not: the record says whose disk has the group's messages.
+    """
+    group = registry.groups.get(name)
+    return (
+        group is not None
+        and group.state is BrokerState.NRW
+        and now_ms - group.updated_ms >= keep_ms
+        and not (group.is_retired or group.is_read_only)
+        and name not in registry.delay_groups
+        and not registry.is_entered(name)
+    )
+
+
+def plan_silence(registry: Registry, name: str, *, now_ms: int) -> tuple[Change, ...]:
+    """Return what is to be stored because a group's master was silent for too long."""
+    known = registry.groups.get(name)
+    if known is None or not known.is_watched:
+        return ()
+    changed = replace(known, state=state_after(GroupEvent.SILENCE, known.state))
+    return _saved(known, changed, now_ms)
+
+
+def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[SaveBrokerGroup, ...]:
+    if changed == known:
+        return ()
+    return (SaveBrokerGroup(replace(changed, updated_ms=now_ms, version=known.version + 1)),)
+
+
+def _is_entered(registry: Registry, request: BrokerRegister) -> bool:
+    """Say whether the address is one that was entered; refuse it if another one was."""
+    group = registry.delay_groups.get(request.group)
+    if group is not None:
+        node = None
+        if group.record.master is not None:
+            node = registry.nodes.get((group.cluster, group.name, group.record.master.node_id))
+        if node is None or request.address != node.address:
+            where = "nobody" if node is None else f"{node.node_id} at {node.address}"
+            raise RefusedError(
+                f"the master of {group.name} in epoch {group.record.epoch} is {where}"
+            )
+        return True
+    entered = registry.broker_with_role(request.group, request.role)
+    if entered is not None and request.address not in addresses_of(entered):
+        raise RefusedError(
+            f"the {request.role.name} of {request.group} is entered as "
+            f"{entered.hostname}:{entered.serve_port}"
+        )
+    return entered is not None
+
+
+def addresses_of(broker: Broker) -> tuple[str, str]:
+    """Return the addresses that a broker may give as its own."""
+    return (f"{broker.ip}:{broker.serve_port}", f"{broker.hostname}:{broker.serve_port}")
+
+
+def acquire(registry: Registry, request: AcquireMeta) -> AcquireMetaReply:
+    """Return who a broker is; raise RefusedError if it is not entered, or has nobody to copy from.
+
+    QMQ's brokers do not start then.
+    """
+    broker = registry.brokers.get((request.hostname, request.serve_port))
+    if broker is None:
+        broker = _by_address(registry, request)
+    source_roles = _COPIED_FROM.get(broker.role)
+    if source_roles is None:
+        return AcquireMetaReply(group=broker.group, master="", role=broker.role)
+    source = registry.broker_with_role(broker.group, *source_roles)
+    if source is None:
+        raise RefusedError(
+            f"{broker.group} has no {source_roles[0].name} that a {broker.role.name} could copy"
+        )
+    return AcquireMetaReply(
+        group=broker.group, master=f"{source.ip}:{source.sync_port}", role=broker.role
+    )
+
+
+def _by_address(registry: Registry, request: AcquireMeta) -> Broker:
+    """Return the one broker whose address a server gave as its host name."""
+    found = [
+        broker
+        for broker in registry.brokers.values()
+        if broker.ip == request.hostname and broker.serve_port == request.serve_port
+    ]
+    if len(found) != 1:
+        raise RefusedError(f"no broker is entered as {request.hostname}:{request.serve_port}")
+    return found[0]
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise RefusedError for a name that could not be told apart, or not be shown."""
+    if not name or len(name.encode()) > NAME_BYTES_MAX:
+        raise RefusedError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name[:300]!a}")
+    if not name.isprintable() or any(letter.isspace() or letter == "/" for letter in name):
+        raise RefusedError(f"{what} must have no blanks, slashes or control characters: {name!a}")
+
+
+def check_address(address: str) -> None:
+    """Raise RefusedError for what a QMQ client could not connect to: it splits at the colon."""
+    size = len(address.encode(errors="surrogatepass"))
+    if size > ADDRESS_BYTES_MAX:
+        raise RefusedError(f"an address of {size} bytes")
+    try:
+        host, _ = read_address(address, port_min=1)
+    except AddressFaultError as fault:
+        raise RefusedError(f"{address!a} is not of the form host:port: {fault}") from fault
+    if ":" in host:
+        raise RefusedError(
+            f"{address!a} is not of the form host:port: QMQ's clients cannot read an IPv6 address"
+        )
+    if host == "0.0.0.0":  # noqa: S104 (a comparison)
+        raise RefusedError(f"nobody can be reached at {address}: it means every address there is")

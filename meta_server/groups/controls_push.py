@@ -1,0 +1,200 @@
+"""Telling delay servers what operators have paused, limited and weighted, as soon as it is stored.
+
+Each node has one NODE_CONTROLS waiting here (`delay_protocol/nodes/controls_exchange.py`): it is
+answered when the controls of the node's cluster are others than it was told, else after a while. So
+nothing is queued for a node that takes nothing, and one that was away is told the latest only. What
+its requests say is what an operator is shown: by which version each node goes, or why by none.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import trio
+
+from delay_protocol.basics.codes import ResponseCode
+from delay_protocol.nodes.controls_exchange import (
+    HOLD_S,
+    ControlsId,
+    NodeControls,
+    document_of,
+    encode_node_controls_reply,
+)
+from delay_protocol.wire.frames import Frame
+from delay_transport.connections.connection import Connection
+from delay_transport.seams.outbox import Wakeup
+from meta_server.known.errors import RefusedError
+from meta_server.known.model import ClusterControls
+from meta_server.known.registry import NodeKey, Registry
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request that is to be answered."""
+
+    frame: Frame
+    seal: Callable[[bytes], bytes]
+    cluster: str
+    told: ControlsId | None
+    until: float
+    """In trio time."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSaid:
+    """What a node said last about its controls."""
+
+    has: ControlsId | None
+    keeps: str
+
+
+class ControlsTelling:
+    """The requests that wait, and the task that answers them."""
+
+    def __init__(self, registry: Registry, *, store_uuid: Callable[[], UUID]) -> None:
+        self._registry = registry
+        self._store_uuid = store_uuid
+        # In the order of coming, so the first is due first.
+        self._waiting: dict[Connection, _Waiting] = {}
+        self._new: list[Connection] = []
+        self._is_changed = False
+        self._more = Wakeup()
+        self._documents: dict[str, tuple[ClusterControls | None, bytes]] = {}
+        self.said: dict[NodeKey, NodeSaid] = {}
+        """By node; of some that are away now."""
+        self.told = 0
+        """Documents told."""
+
+    @property
+    def waiting(self) -> int:
+        """Nodes that would be told a change at once."""
+        return len(self._waiting)
+
+    def ask(
+        self,
+        connection: Connection,
+        frame: Frame,
+        asked: NodeControls,
+        seal: Callable[[bytes], bytes],
+        nodes: Mapping[NodeKey, object],
+    ) -> None:
+        """Take a request of whoever registered as these nodes; raise RefusedError."""
+        clusters = {key[0] for key in nodes}
+        if len(clusters) != 1:
+            raise RefusedError("register one delay server on this connection first")
+        if connection in self._waiting:
+            raise RefusedError("a request for controls waits on this connection already")
+        for key in nodes:
+            self.said[key] = NodeSaid(asked.has, asked.keeps)
+        (cluster,) = clusters
+        until = trio.current_time() + HOLD_S
+        self._waiting[connection] = _Waiting(frame, seal, cluster, asked.told, until)
+        self._new.append(connection)
+        self._more.wake()
+
+    def changed(self) -> None:
+        """Look at everybody who waits: controls may be others now."""
+        self._is_changed = True
+        self._more.wake()
+
+    def loaded_anew(self) -> None:
+        """Forget what nodes said that are known no more, and look at everybody who waits."""
+        self.said = {key: said for key, said in self.said.items() if key in self._registry.nodes}
+        self._documents.clear()
+        self.changed()
+
+    def forget(self, connection: Connection) -> None:
+        """Forget a connection that is gone."""
+        self._waiting.pop(connection, None)
+
+    def forget_node(self, key: NodeKey) -> None:
+        """Forget what a node said that was given up."""
+        self.said.pop(key, None)
+
+    def present(self, cluster: str) -> ControlsId:
+        """Return which controls hold in a cluster now."""
+        version = self._registry.controls_of(cluster).version
+        return ControlsId(store=self._store_uuid(), version=version)
+
+    def version_at(self, key: NodeKey) -> int | None:
+        """Return by which version of this store's controls a node goes; None: by none of them."""
+        said = self.said.get(key)
+        if said is None or said.has is None or said.has.store != self._store_uuid():
+            return None
+        return said.has.version
+
+    def ahead(self, cluster: str) -> str:
+        """Return which node has newer controls of this very store than it has; empty if none has.
+
+        Then the store was set back, or another meta server has changed it meanwhile.
+        """
+        version = self.present(cluster).version
+        for key in self.said:
+            if key[0] == cluster and (self.version_at(key) or 0) > version:
+                return f"{key[2]} of {key[1]}"
+        return ""
+
+    def note_of(self, key: NodeKey) -> str:
+        """Return why a node does not go by the present controls; empty if it does."""
+        said = self.said.get(key)
+        if said is None:
+            return "it has not said yet by which controls it goes"
+        if said.keeps:
+            return said.keeps
+        version, present = self.version_at(key), self.present(key[0]).version
+        if version is None and not present:
+            # Nobody has said anything, so there is nothing to go by.
+            return ""
+        if version is None:
+            return "it has not taken the controls of this meta server yet"
+        return "" if version == present else f"it has controls version {version}, not {present} yet"
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        while True:
+            for connection in self._due():
+                waiting = self._waiting.get(connection)
+                if waiting is not None:
+                    self._answer(connection, waiting)
+                    # Sealing a large document takes a millisecond.
+                    await trio.lowlevel.checkpoint()
+            if self._new or self._is_changed:
+                continue
+            first = next(iter(self._waiting.values()), None)
+            with trio.move_on_at(math.inf if first is None else first.until):
+                await self._more.sleep()
+
+    def _due(self) -> list[Connection]:
+        """Return whom to look at: everybody after a change, else who is new or waits too long."""
+        if self._is_changed:
+            self._is_changed, self._new = False, []
+            return list(self._waiting)
+        due, self._new = self._new, []
+        now = trio.current_time()
+        for connection, waiting in self._waiting.items():
+            if waiting.until > now:
+                break
+            due.append(connection)
+        return due
+
+    def _answer(self, connection: Connection, waiting: _Waiting) -> None:
+        """Answer a request if there is something to say, or it has waited long enough."""
+        document = None
+        if self.present(waiting.cluster) != waiting.told:
+            document = self._document(waiting.cluster)
+            self.told += 1
+        elif trio.current_time() < waiting.until:
+            return
+        del self._waiting[connection]
+        body = waiting.seal(encode_node_controls_reply(document))
+        connection.answer(waiting.frame, ResponseCode.SUCCESS, body)
+
+    def _document(self, cluster: str) -> bytes:
+        row = self._registry.controls.get(cluster)
+        known = self._documents.get(cluster)
+        if known is None or known[0] is not row:
+            controls = self._registry.controls_of(cluster)
+            known = (row, document_of(controls, self._store_uuid()))
+            self._documents[cluster] = known
+        return known[1]

@@ -1,0 +1,458 @@
+"""Which role a delay server of ours has in its group, and who is refused. Pure.
+
+A node is what its disk says: cluster, group and node id, a storage uuid for this disk, a log uuid
+for the group's log, how often it was started (its incarnation), and where the log ends. A start of
+it adds an id of its own, drawn at random (the boot id): two starts on copies of one directory have
+the same incarnation.
+
+    who registers                        what becomes of it
+    the first of a group                 master; the group's record begins: {self}, min_isr 1
+    the second                           slave, outside the in-sync set
+    any further one                      backup, likewise
+    the same start again                 nothing changes; it is heard of, and where its log ends
+    the sole master, started again       master, with epoch + 1
+    a slave or backup, started again     the same role
+    the first, nobody being in sync      master, with epoch + 1: an operator gave up the last copy
+                                         of the group's messages, so it begins again
+
+    who is refused                       because
+    an older incarnation                 a newer one has registered: it is fenced
+    the same incarnation, another start  two processes have copies of one directory
+    an end before one that was reported  the directory of a node in sync is an older copy
+    another start, newer incarnation     … for now, while the older one is connected and speaks
+    another address, newer incarnation   … unless the older one has been silent for a time-out
+    another disk under a known node id   … unless the older one is silent and was not in sync
+    a known disk under another node id   it is a copy
+    records with another log uuid        they would have to be cut away
+    a log uuid that another group has    it is that group's log
+    one that knows of others in sync     … for now: a group that is not known begins with those
+
+A record is only ever changed by compare-and-set on its epoch and version.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from delay_protocol.meta.requests import BrokerState
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, NodeRole, Phase
+from meta_server.groups.broker_groups import check_address, check_name, check_place
+from meta_server.known.errors import NotNowError, RefusedError
+from meta_server.known.model import (
+    Audit,
+    AuditEntry,
+    BrokerGroup,
+    Change,
+    DelayGroup,
+    DelayNode,
+    GroupKind,
+    SaveBrokerGroup,
+    SaveDelayGroup,
+    SaveDelayNode,
+)
+from meta_server.known.registry import Registry
+
+NODES_PER_GROUP_MAX: Final = 7
+"""Nodes that a group may have; three are the recommended group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """What a node is in its group, and what is to be stored for that to be so."""
+
+    role: NodeRole
+    record: GroupRecord
+    changes: tuple[Change, ...]
+
+
+def plan_node(
+    registry: Registry,
+    request: NodeRegister,
+    *,
+    is_heard: bool,
+    is_present: bool,
+    groups_max: int,
+    now_ms: int,
+) -> Registered:
+    """Return the role of a node that registers; raise RefusedError if it does not belong.
+
+    `is_heard` says whether this cluster's and group's node of that id was heard within the
+    time-out; `is_present` whether what registered as it last has a connection, not the one that
+    this came by, and was heard on it within its lease. Raises NotNowError where it is to try again.
+    """
+    _check_texts(request)
+    _check_group(registry, request, groups_max=groups_max)
+    _check_log(registry, request)
+    _check_copy(registry, request)
+    known = registry.nodes.get((request.cluster, request.group, request.node_id))
+    _check_identity(registry, request, known, is_heard=is_heard)
+    _check_start(registry, request, known, is_heard=is_heard, is_present=is_present)
+    if known is None or known.address != request.address:
+        _check_place(registry, request)
+    group = registry.delay_groups.get(request.group)
+    if group is None:
+        _check_beginning(request)
+    role = _role(registry, request, known, group)
+    node = _node(request, known, role, now_ms=now_ms)
+    if group is None:
+        changed_group: DelayGroup | None = _new_group(request)
+    elif not group.record.in_sync:
+        changed_group = _begun_again(request, group)
+    else:
+        changed_group = _started_again(request, group) if role is NodeRole.MASTER else None
+    now_group = changed_group or group
+    assert now_group is not None
+    changes: list[Change] = []
+    if node != known:
+        changes.append(SaveDelayNode(node))
+    if changed_group is not None:
+        expected = None if group is None else (group.record.epoch, group.record.version)
+        changes.append(SaveDelayGroup(changed_group, expected))
+    if role is NodeRole.MASTER:
+        changes += _broker_group(registry, request, now_ms=now_ms)
+    is_new = known is None or known.storage_uuid != request.storage_uuid
+    if is_new or changed_group is not None:
+        changes.append(_audit(request, known, group, node, now_group, now_ms=now_ms))
+    return Registered(role=role, record=now_group.record, changes=tuple(changes))
+
+
+def _check_texts(request: NodeRegister) -> None:
+    for what in ("cluster", "group", "node_id"):
+        check_name(what.replace("_", " "), getattr(request, what))
+    check_address(request.address)
+    for address in (request.sync_address, request.http_address):
+        if address:
+            check_address(address)
+
+
+def _check_group(registry: Registry, request: NodeRegister, *, groups_max: int) -> None:
+    """Refuse a node whose group is another kind of thing, or one too many."""
+    group = registry.delay_groups.get(request.group)
+    shown = registry.groups.get(request.group)
+    if group is not None and group.cluster != request.cluster:
+        raise RefusedError(f"the group {group.name} belongs to the cluster {group.cluster}")
+    if shown is not None:
+        if shown.kind is not GroupKind.DELAY:
+            raise RefusedError(f"{shown.name} is a group of real-time brokers")
+        own = (request.cluster, request.group, request.node_id)
+        # Those it had go on: what they keep has to be delivered.
+        if shown.is_retired and own not in registry.nodes:
+            raise RefusedError(f"{shown.name} was retired: it takes no further nodes")
+        if group is None and registry.brokers_in(request.group):
+            raise RefusedError(f"{shown.name} is entered as a group of QMQ's delay servers")
+        if group is None and shown.master not in {"", request.address}:
+            raise RefusedError(f"{shown.name} is at {shown.master}, which registers as QMQ does")
+    elif group is None and len(registry.groups) >= groups_max:
+        raise RefusedError(f"there are {groups_max} broker groups, which is the limit")
+
+
+def _check_place(registry: Registry, request: NodeRegister) -> None:
+    """Refuse a node, for now, at the address of a broker that is on-line."""
+    try:
+        check_place(registry, GroupKind.DELAY, request.address)
+    except RefusedError as error:
+        raise NotNowError(str(error)) from error
+
+
+def _check_log(registry: Registry, request: NodeRegister) -> None:
+    """Refuse a node whose log is another group's, or has records that its group's has not."""
+    group = registry.delay_groups.get(request.group)
+    for other in registry.delay_groups.values():
+        if other.log_uuid == request.log_uuid and other.name != request.group:
+            raise RefusedError(f"its log {request.log_uuid} is that of the group {other.name}")
+    if (
+        group is not None
+        and group.record.in_sync
+        and group.log_uuid != request.log_uuid
+        and (request.last_sequence or request.node_id in group.record.in_sync)
+    ):
+        raise RefusedError(
+            f"it has records of the log {request.log_uuid}, the group's is {group.log_uuid}"
+        )
+
+
+def _check_copy(registry: Registry, request: NodeRegister) -> None:
+    """Refuse a node whose data directory is that of another one."""
+    own = (request.cluster, request.group, request.node_id)
+    for key, other in registry.nodes.items():
+        if other.storage_uuid == request.storage_uuid and key != own:
+            raise RefusedError(
+                f"its storage {request.storage_uuid} is that of {other.node_id} in {other.group}: "
+                "a data directory cannot be copied"
+            )
+
+
+def _check_identity(
+    registry: Registry, request: NodeRegister, known: DelayNode | None, *, is_heard: bool
+) -> None:
+    """Refuse another disk under a known node id: a second claim, or one wiped with messages."""
+    if known is None or request.storage_uuid == known.storage_uuid:
+        return
+    name = f"{known.node_id} at {known.address}"
+    if is_heard:
+        raise RefusedError(f"{name} lives, with another data directory")
+    group = registry.delay_groups.get(request.group)
+    if group is not None and known.node_id in group.record.in_sync:
+        raise RefusedError(
+            f"{name} is in sync with the storage {known.storage_uuid}, which this is not: "
+            "bring that directory back, or have an operator give up what is in it"
+        )
+
+
+def _check_start(
+    registry: Registry,
+    request: NodeRegister,
+    known: DelayNode | None,
+    *,
+    is_heard: bool,
+    is_present: bool,
+) -> None:
+    """Refuse a start that is not the last one of its directory, or one of a copy of that."""
+    if known is None or request.storage_uuid != known.storage_uuid:
+        return
+    name = f"{known.node_id} at {known.address}"
+    if request.incarnation < known.incarnation:
+        raise RefusedError(
+            f"{name} has registered with incarnation {known.incarnation}, after this one, "
+            f"{request.incarnation}"
+        )
+    if is_same_start(request, known):
+        if request.address != known.address:
+            raise RefusedError(f"{name} has the same incarnation: one of the two runs on a copy")
+        return
+    if request.incarnation == known.incarnation:
+        raise RefusedError(
+            f"{name} has registered with the same incarnation, {known.incarnation}, by another "
+            "start: one of the two runs on a copy of the other's directory. Find out which one has "
+            "all messages, stop the other and delete its directory"
+        )
+    _check_end(registry, request, known)
+    if request.address != known.address:
+        if is_heard:
+            raise RefusedError(f"{name} lives; wait until it has been silent for the time-out")
+    elif is_present:
+        raise NotNowError(
+            f"{name} is connected and speaks, by an earlier start: this one may take its place "
+            "when that connection is closed, or silent for a lease"
+        )
+
+
+def _check_end(registry: Registry, request: NodeRegister, known: DelayNode) -> None:
+    """Refuse a log that ends before what the node was known to have, if others rely on that.
+
+    Every record that is in sync was durable when it was reported, and a log in sync loses none. Its
+    epoch counts as well: what two copies wrote after they parted is in different epochs.
+    """
+    group = registry.delay_groups.get(request.group)
+    if group is None or group.record.in_sync.get(request.node_id) != request.storage_uuid:
+        return
+    missing = known.last_sequence - request.last_sequence
+    if missing <= 0 and request.last_epoch >= known.last_epoch:
+        return
+    lost = f"{missing} records that it had are missing" if missing > 0 else "it lacks that epoch"
+    raise RefusedError(
+        f"this directory is an older copy: {known.node_id} had record {known.last_sequence} in "
+        f"epoch {known.last_epoch}, and its log ends with {request.last_sequence} in epoch "
+        f"{request.last_epoch}, so {lost}. Bring the newer directory back, or have an operator "
+        f"give up what is only there: delaywheel admin delay-group accept-older {request.group} "
+        f"{request.node_id} --lose-messages"
+    )
+
+
+def _check_beginning(request: NodeRegister) -> None:
+    """Refuse to begin a group, for now, with a node that knows of others with its messages."""
+    in_sync = request.told_in_sync
+    if not in_sync or in_sync.get(request.node_id) == request.storage_uuid:
+        return
+    raise NotNowError(
+        f"the group {request.group} is not known here, and this node was told that "
+        f"{', '.join(sorted(in_sync))} had its messages, which it has not: the group begins with "
+        "who was in sync. If that is lost for good, restart this node"
+    )
+
+
+def is_same_start(request: NodeRegister, known: DelayNode) -> bool:
+    """Say whether a node's row is about the very start that asks."""
+    return (known.storage_uuid, known.incarnation, known.boot_id) == (
+        request.storage_uuid,
+        request.incarnation,
+        request.boot_id,
+    )
+
+
+def plan_end(registry: Registry, request: NodeRegister) -> tuple[Change, ...]:
+    """Return what notes how far the log of a start that is registered goes; nothing if known."""
+    known = registry.nodes.get((request.cluster, request.group, request.node_id))
+    if (
+        known is None
+        or not is_same_start(request, known)
+        or request.last_epoch != known.last_epoch
+        or request.last_sequence <= known.last_sequence
+    ):
+        return ()
+    return (
+        SaveDelayNode(
+            replace(known, last_sequence=request.last_sequence, version=known.version + 1)
+        ),
+    )
+
+
+def _role(
+    registry: Registry,
+    request: NodeRegister,
+    known: DelayNode | None,
+    group: DelayGroup | None,
+) -> NodeRole:
+    if group is None or not group.record.in_sync:
+        return NodeRole.MASTER
+    if known is not None:
+        return known.role
+    others = registry.nodes_in(request.cluster, request.group)
+    if len(others) >= NODES_PER_GROUP_MAX:
+        raise RefusedError(
+            f"{request.group} has {NODES_PER_GROUP_MAX} nodes, which is the limit: "
+            + ", ".join(node.node_id for node in others)
+        )
+    has_slave = any(node.role is NodeRole.SLAVE for node in others)
+    return NodeRole.BACKUP if has_slave else NodeRole.SLAVE
+
+
+def _node(
+    request: NodeRegister, known: DelayNode | None, role: NodeRole, *, now_ms: int
+) -> DelayNode:
+    """Return the row of a node; the known one itself if only heard of again.
+
+    That its log is in a new epoch is kept before it is answered; further records, whose number
+    grows all the time, now and then (`plan_end`).
+    """
+    before = known if known is not None and is_same_start(request, known) else None
+    end = (request.last_epoch, request.last_sequence)
+    if before is not None and before.last_epoch >= request.last_epoch:
+        end = (before.last_epoch, before.last_sequence)
+    node = DelayNode(
+        cluster=request.cluster,
+        group=request.group,
+        node_id=request.node_id,
+        role=role,
+        log_uuid=request.log_uuid,
+        storage_uuid=request.storage_uuid,
+        incarnation=request.incarnation,
+        boot_id=request.boot_id,
+        last_sequence=end[1],
+        last_epoch=end[0],
+        address=request.address,
+        sync_address=request.sync_address,
+        http_address=request.http_address,
+        software=request.version,
+        registered_ms=before.registered_ms if before else now_ms,
+        version=known.version if known else 1,
+    )
+    if known is None or node == known:
+        return node
+    return replace(node, version=known.version + 1)
+
+
+def _new_group(request: NodeRegister) -> DelayGroup:
+    """Return a group that begins with this node, above whatever epoch its log has."""
+    return DelayGroup(
+        name=request.group,
+        cluster=request.cluster,
+        log_uuid=request.log_uuid,
+        record=GroupRecord(
+            epoch=request.last_epoch + 1,
+            version=1,
+            master=Master(node_id=request.node_id, incarnation=request.incarnation),
+            in_sync={request.node_id: request.storage_uuid},
+            min_isr=1,
+            phase=Phase.ACTIVE,
+        ),
+    )
+
+
+def _begun_again(request: NodeRegister, group: DelayGroup) -> DelayGroup:
+    """Return a group whose messages were given up, with this node's log in place of its own."""
+    record = group.record
+    return replace(
+        group,
+        log_uuid=request.log_uuid,
+        record=msgspec.structs.replace(
+            record,
+            epoch=max(record.epoch, request.last_epoch) + 1,
+            version=record.version + 1,
+            master=Master(node_id=request.node_id, incarnation=request.incarnation),
+            in_sync={request.node_id: request.storage_uuid},
+            min_isr=1,
+            phase=Phase.ACTIVE,
+        ),
+    )
+
+
+def _started_again(request: NodeRegister, group: DelayGroup) -> DelayGroup | None:
+    """Return the group with its master in a new epoch; None if its epoch goes on."""
+    record = group.record
+    master = Master(node_id=request.node_id, incarnation=request.incarnation)
+    # A log with a later epoch than the record: the store was set back to an older state.
+    if record.master == master and request.last_epoch <= record.epoch:
+        return None
+    if set(record.in_sync) != {request.node_id}:
+        raise RefusedError(
+            f"{group.name} has other nodes in sync: an election has to say who is its master"
+        )
+    return replace(
+        group,
+        record=msgspec.structs.replace(
+            record,
+            epoch=max(record.epoch, request.last_epoch) + 1,
+            version=record.version + 1,
+            master=master,
+            phase=Phase.ACTIVE,
+        ),
+    )
+
+
+def _broker_group(registry: Registry, request: NodeRegister, *, now_ms: int) -> Iterator[Change]:
+    """Yield what makes clients see the group at its master's address.
+
+    It takes messages when it says so itself, by BROKER_REGISTER; a restart changes nothing of that,
+    since a delay server holds requests until it has recovered.
+    """
+    shown = registry.groups.get(request.group)
+    if shown is None:
+        yield SaveBrokerGroup(
+            BrokerGroup(
+                name=request.group,
+                kind=GroupKind.DELAY,
+                master=request.address,
+                state=BrokerState.NRW,
+                updated_ms=now_ms,
+            )
+        )
+    elif shown.master != request.address:
+        yield SaveBrokerGroup(
+            replace(shown, master=request.address, updated_ms=now_ms, version=shown.version + 1)
+        )
+
+
+def _audit(
+    request: NodeRegister,
+    known: DelayNode | None,
+    group: DelayGroup | None,
+    node: DelayNode,
+    now_group: DelayGroup,
+    *,
+    now_ms: int,
+) -> Audit:
+    before = None if known is None else {"node": known, "group": group}
+    return Audit(
+        AuditEntry(
+            at_ms=now_ms,
+            actor=f"node {request.node_id} at {request.address}",
+            action="node.register",
+            target=f"{request.cluster}/{request.group}/{request.node_id}",
+            before="" if before is None else msgspec.json.encode(before).decode(),
+            after=msgspec.json.encode({"node": node, "group": now_group}).decode(),
+            by_node=True,
+        )
+    )

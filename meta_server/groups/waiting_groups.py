@@ -1,0 +1,101 @@
+"""Groups that an operator has to let in first, and how many may come into being at a time.
+
+Those that wait are remembered in memory only, since brokers repeat what they say.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from delay_transport.seams.newcomers import Newcomers
+from meta_server.known.errors import NotNowError
+from meta_server.known.model import GroupKind
+
+NEW_GROUPS_PER_SECOND: Final = 2.0
+"""Groups a second that may come into being for long, so that one peer cannot take all places
+(`registration.groups_max`) before somebody sees it. Brokers that come too early are let in by a
+later heartbeat."""
+
+NEW_GROUPS_BURST_SECONDS: Final = 200.0
+"""Seconds' worth of them that may come at once: those of a large cluster whose store was lost."""
+
+NEW_GROUPS_ADDRESS_SHARE: Final = 0.125
+"""Part of both that one address may take: 50 groups at once, then one in 4 s."""
+
+WAITING_MAX: Final = 200
+"""Groups that wait for an operator at a time; what is beyond nobody would read."""
+
+WAITING_PER_ADDRESS_MAX: Final = 20
+"""The same of one address: so a flood from there hides nobody else."""
+
+
+def new_groups() -> Newcomers:
+    """Return what admits groups."""
+    return Newcomers(
+        "groups are new",
+        rate=NEW_GROUPS_PER_SECOND,
+        burst=NEW_GROUPS_PER_SECOND * NEW_GROUPS_BURST_SECONDS,
+        address=NEW_GROUPS_ADDRESS_SHARE,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitingGroup:
+    """A group that speaks, and that an operator has to let in."""
+
+    name: str
+    kind: GroupKind
+    address: str
+    """host:port that it gives as its own."""
+    where: str
+    """The IP address from which it speaks."""
+    is_node: bool
+    """Whether it is one of our delay servers: its record says whose the group's address is."""
+    since: float
+    """When it spoke first; in seconds of a clock that is never set."""
+    heard: float
+    """When it spoke last, by the same clock."""
+
+
+class WaitingGroups:
+    """Groups that an operator has to let in; one that falls silent is forgotten."""
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._groups: dict[str, WaitingGroup] = {}
+
+    def note(self, group: WaitingGroup) -> bool:
+        """Have a group wait; say whether it is a new one.
+
+        Raises NotNowError if too many wait, or another one waits under its name.
+        """
+        self.all(group.heard)
+        known = self._groups.get(group.name)
+        if known is not None:
+            if (known.kind, known.where) != (group.kind, group.where):
+                raise NotNowError(f"{group.name} waits to be let in, from another address")
+            known.address, known.heard = group.address, group.heard
+            return False
+        froms = Counter(other.where for other in self._groups.values())
+        if len(self._groups) >= WAITING_MAX or froms[group.where] >= WAITING_PER_ADDRESS_MAX:
+            raise NotNowError(
+                "too many groups wait for an operator: have this one added by "
+                f"`delaywheel admin broker-group add {group.name}`"
+            )
+        self._groups[group.name] = group
+        return True
+
+    def get(self, name: str) -> WaitingGroup | None:
+        """Return one that waits, if it does."""
+        return self._groups.get(name)
+
+    def forget(self, name: str) -> None:
+        """Have one wait no longer."""
+        self._groups.pop(name, None)
+
+    def all(self, now: float) -> list[WaitingGroup]:
+        """Return those that wait, in the order in which they came."""
+        for name, group in list(self._groups.items()):
+            if now - group.heard >= self._timeout_s:
+                del self._groups[name]
+        return list(self._groups.values())

@@ -1,0 +1,10 @@
+"""All rows, in memory, and how they change.
+
+    commits        one writer: plan, store, apply
+    errors         meta server errors
+    model          rows, changes, and what a store is
+    registry       rows by key
+    sorted_table   rows by name, in order
+
+Imported by every other part.
+"""

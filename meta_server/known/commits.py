@@ -1,0 +1,255 @@
+"""One writer: whatever changes what is known goes through here, into the store and then in memory.
+
+An *intent* plans its changes when its turn comes, on what is known then, so no two plans can
+contradict each other. Intents about different things (their keys) share a commit. When a commit
+failed it is not known what the store has: then everything is loaded anew before anything else is
+planned, and until that has gone well every intent is refused. What is known goes on being served.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from delay_transport.seams.outbox import Wakeup
+from delay_transport.seams.runtime import Executor
+from meta_server.known.errors import (
+    ConflictError,
+    MetaServerError,
+    RefusedError,
+    StoreError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
+from meta_server.known.model import Change, Store
+from meta_server.known.registry import Registry
+
+STORE_LANE = "store"
+"""The executor's lane in which the store is called."""
+
+_RELOAD_S_MIN = 0.2
+_RELOAD_S_MAX = 5.0
+"""Pause before the store is tried again after a failure; doubles from the one to the other."""
+
+_DROPPED_AT_ONCE = 2000
+"""Rows forgotten in one turn of the loop when everything was loaded anew."""
+
+_ENDED_AT_ONCE = 50
+"""Intents whose ends are told in one turn of the loop."""
+
+_PLANNING_S_MAX = 0.004
+"""Seconds for which intents are planned before others get their turn of the loop."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """Something that is to change."""
+
+    keys: tuple[Hashable, ...]
+    """What it is about: two intents with a key in common do not share a commit."""
+    plan: Callable[[], Sequence[Change]]
+    """Returns the changes, on what is known at that moment; may raise RefusedError."""
+    done: Callable[[MetaServerError | None], None]
+    """Is told once: None when the changes are stored and known, else why they are not."""
+
+
+class _Planned(NamedTuple):
+    """An intent, and what is to be stored for it."""
+
+    intent: Intent
+    changes: tuple[Change, ...]
+
+
+class Committing:
+    """The queue of intents, and the one task that works it off."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: Store,
+        executor: Executor,
+        waiting_max: int,
+        batch_max: int,
+        on_changed: Callable[[Sequence[Change]], None],
+        on_loaded: Callable[[], None],
+    ) -> None:
+        """Call `on_changed(changes)` after each commit, `on_loaded()` after loading anew."""
+        self._registry = registry
+        self._store = store
+        self._executor = executor
+        self._waiting_max = waiting_max
+        self._batch_max = batch_max
+        self._on_changed = on_changed
+        self._on_loaded = on_loaded
+        self._waiting: deque[Intent] = deque()
+        self._storing = 0
+        self._pending: Counter[Hashable] = Counter()
+        self._more = Wakeup()
+        self.is_stale = False
+        """Whether what is known may not be what the store has: the store failed."""
+        self.commits = 0
+        self.changes = 0
+        self.failures = 0
+        """How often the store failed."""
+        self.conflicts = 0
+        """How often somebody else had changed the store."""
+
+    @property
+    def waiting(self) -> int:
+        """Intents that wait for their turn."""
+        return len(self._waiting)
+
+    @property
+    def unapplied(self) -> int:
+        """Intents that wait for their turn, or are being stored: nobody sees yet what they do."""
+        return len(self._waiting) + self._storing
+
+    def is_pending(self, *keys: Hashable) -> bool:
+        """Say whether an intent about one of these waits or is being stored."""
+        return any(key in self._pending for key in keys)
+
+    def submit(self, intent: Intent) -> None:
+        """Have an intent carried out; raise StoreUnavailableError or RefusedError at once."""
+        if self.is_stale:
+            raise StoreUnavailableError("the store cannot be reached")
+        if len(self._waiting) >= self._waiting_max:
+            raise RefusedError(f"{self._waiting_max} requests wait for the store")
+        self._waiting.append(intent)
+        self._pending.update(intent.keys)
+        self._more.wake()
+
+    async def run(self) -> None:
+        """Carry out intents until cancelled; only bugs are raised."""
+        while True:
+            if self.is_stale:
+                await self._load()
+            elif not self._waiting:
+                await self._more.sleep()
+            else:
+                await self._commit_some()
+                await trio.lowlevel.checkpoint()
+
+    async def _commit_some(self) -> None:
+        batch = self._plan_some()
+        if not batch:
+            return
+        self._storing = len(batch)
+        try:
+            await self._commit(batch)
+        except StoreRefusedError:
+            # Of one that the store cannot hold the others are not to blame.
+            for planned in batch:
+                if self.is_stale:
+                    self._end(planned.intent, StoreUnavailableError("the store failed"))
+                else:
+                    await self._commit_one(planned)
+        finally:
+            self._storing = 0
+
+    async def _commit_one(self, planned: _Planned) -> None:
+        try:
+            await self._commit([planned])
+        except StoreRefusedError as error:
+            _log.error("the store refused a change", reason=str(error))
+            self._end(planned.intent, error)
+
+    async def _commit(self, batch: Sequence[_Planned]) -> None:
+        """Store and apply what is planned; raise StoreRefusedError, with nothing of it ended."""
+        changes = tuple(change for planned in batch for change in planned.changes)
+        try:
+            await self._executor.run(STORE_LANE, self._store.commit, changes)
+        except StoreRefusedError:
+            raise
+        except ConflictError as error:
+            self.conflicts += 1
+            _log.warning("somebody else has changed the store", reason=str(error))
+            await self._turn_stale(batch, error)
+            return
+        except StoreUnusableError:
+            raise
+        except StoreError as error:
+            self.failures += 1
+            _log.error("the store failed; known routes are served", reason=str(error))
+            await self._turn_stale(batch, error)
+            return
+        self._registry.apply(changes)
+        self._storing -= len(batch)
+        self.commits += 1
+        self.changes += len(changes)
+        self._on_changed(changes)
+        await self._end_all((planned.intent for planned in batch), None)
+
+    def _plan_some(self) -> list[_Planned]:
+        """Plan intents that can share a commit; those that change nothing are done at once."""
+        batch: list[_Planned] = []
+        taken: set[Hashable] = set()
+        looked_at = 0
+        until = trio.current_time() + _PLANNING_S_MAX
+        while self._waiting and looked_at < self._batch_max and trio.current_time() < until:
+            intent = self._waiting[0]
+            if not taken.isdisjoint(intent.keys):
+                break
+            self._waiting.popleft()
+            looked_at += 1
+            try:
+                planned = intent.plan()
+            except RefusedError as error:
+                self._end(intent, error)
+                continue
+            if not planned:
+                self._end(intent, None)
+                continue
+            taken.update(intent.keys)
+            batch.append(_Planned(intent, tuple(planned)))
+        return batch
+
+    def _end(self, intent: Intent, error: MetaServerError | None) -> None:
+        for key in intent.keys:
+            self._pending[key] -= 1
+            if not self._pending[key]:
+                del self._pending[key]
+        intent.done(error)
+
+    async def _end_all(self, intents: Iterable[Intent], error: MetaServerError | None) -> None:
+        """Tell many, some in each turn of the loop: telling is answering."""
+        for number, intent in enumerate(intents, start=1):
+            self._end(intent, error)
+            if not number % _ENDED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+
+    async def _turn_stale(self, batch: Sequence[_Planned], error: StoreError) -> None:
+        """Refuse what was being stored and what waits: nothing can be planned any more."""
+        self.is_stale = True
+        waiting, self._waiting = self._waiting, deque()
+        await self._end_all((*(planned.intent for planned in batch), *waiting), error)
+
+    async def _load(self) -> None:
+        """Load everything anew, trying until the store is there."""
+        pause_s = 0.0
+        while True:
+            await trio.sleep(pause_s)
+            try:
+                fresh = await self._executor.run(STORE_LANE, self._load_registry)
+            except StoreUnavailableError as error:
+                self.failures += 1
+                pause_s = min(max(pause_s * 2, _RELOAD_S_MIN), _RELOAD_S_MAX)
+                _log.debug("the store cannot be reached", reason=str(error))
+                continue
+            self._registry.adopt(fresh)
+            while fresh.dismantle(_DROPPED_AT_ONCE):
+                await trio.lowlevel.checkpoint()
+            self.is_stale = False
+            _log.warning("the store is back; everything was loaded anew")
+            self._on_loaded()
+            return
+
+    def _load_registry(self) -> Registry:
+        """Load in the executor's thread: with many subjects it takes a while."""
+        return Registry(self._store.load())

@@ -1,0 +1,404 @@
+"""All rows in memory, and how a change alters them. Pure: what is durable is decided elsewhere.
+
+The registry is given changes only after the store has them, so whatever is read here would survive
+a restart. It checks the same conditions as a store does; that one of them fails here, after the
+store accepted it, means that somebody else writes to the store.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterator, MutableMapping, Sequence
+from typing import Any, TypeVar
+
+from delay_protocol.meta.requests import BrokerRole
+from delay_protocol.nodes.controls import Controls
+from meta_server.known.errors import ConflictError
+from meta_server.known.model import (
+    ENTERED,
+    EVERY,
+    STATIC,
+    Audit,
+    Broker,
+    BrokerGroup,
+    Change,
+    ClientKey,
+    ClientSeen,
+    ClusterControls,
+    Contents,
+    DelayGroup,
+    DelayNode,
+    ForgetAudit,
+    ForgetClient,
+    LimitSetting,
+    NoteClient,
+    OfflineState,
+    RaiseTimestamp,
+    ReadOnlySetting,
+    RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
+    RemoveDelayNode,
+    RemoveRoute,
+    RemoveSubject,
+    Route,
+    SaveBroker,
+    SaveBrokerGroup,
+    SaveControls,
+    SaveDelayGroup,
+    SaveDelayNode,
+    SaveRoute,
+    SaveSubject,
+    SetLimit,
+    SetOffline,
+    SetReadOnly,
+    Subject,
+    UnsetLimit,
+    UnsetOffline,
+    UnsetReadOnly,
+)
+from meta_server.known.sorted_table import SortedTable
+
+BrokerKey = tuple[str, int]
+"""Hostname and serve port."""
+
+NodeKey = tuple[str, str, str]
+"""Cluster, group and node id."""
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_Undo = Callable[[], object]
+
+
+class Registry:
+    """Rows by their keys, and the few other ways to find them.
+
+    Read the mappings; change them through `apply` only.
+    """
+
+    def __init__(self, contents: Contents) -> None:
+        self.groups: dict[str, BrokerGroup] = {}
+        self.brokers: dict[BrokerKey, Broker] = {}
+        self.subjects: SortedTable[Subject] = SortedTable({})
+        self.routes: SortedTable[Route] = SortedTable({})
+        """Routes of single subjects."""
+        self.prefixes: dict[str, Route] = {}
+        """Routes of prefixes."""
+        self.offline: dict[OfflineState, None] = {}
+        self.read_only: dict[ReadOnlySetting, None] = {}
+        self.clients: dict[ClientKey, ClientSeen] = {}
+        self.nodes: dict[NodeKey, DelayNode] = {}
+        self.delay_groups: dict[str, DelayGroup] = {}
+        self.limits: dict[str, LimitSetting] = {}
+        """Limits that operators set."""
+        self.controls: dict[str, ClusterControls] = {}
+        """What operators have paused, limited and weighted, by cluster."""
+        self.timestamp_ms = 0
+        # Other ways to find rows.
+        self._brokers_in: dict[str, dict[BrokerKey, None]] = {}
+        self._nodes_in: dict[tuple[str, str], dict[NodeKey, None]] = {}
+        self._clients_of: dict[str, dict[ClientKey, None]] = {}
+        self._prefix_lengths: tuple[int, ...] = ()
+        self._take_over(contents)
+
+    def adopt(self, other: "Registry") -> None:
+        """Exchange everything with another registry; what was said once stays said."""
+        other.timestamp_ms = max(self.timestamp_ms, other.timestamp_ms)
+        own = dict(vars(self))
+        vars(self).update(vars(other))
+        vars(other).update(own)
+
+    def dismantle(self, count: int) -> bool:
+        """Drop up to so many rows; say whether there were any. For one that is used no more.
+
+        Dropping a hundred thousand at once would take tens of milliseconds.
+        """
+        for table in vars(self).values():
+            if isinstance(table, dict) and table:
+                for _ in range(min(count, len(table))):
+                    table.popitem()
+                return True
+        return False
+
+    def _take_over(self, contents: Contents) -> None:
+        self.groups = {group.name: group for group in contents.broker_groups}
+        self.brokers = {(row.hostname, row.serve_port): row for row in contents.brokers}
+        self.subjects = SortedTable({subject.name: subject for subject in contents.subjects})
+        self.routes = SortedTable(
+            {route.name: route for route in contents.routes if not route.is_prefix}
+        )
+        self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
+        self.offline = dict.fromkeys(contents.offline)
+        self.read_only = dict.fromkeys(contents.read_only)
+        self.clients = {client.key: client for client in contents.clients}
+        self.nodes = {_node_key(node): node for node in contents.delay_nodes}
+        self.delay_groups = {group.name: group for group in contents.delay_groups}
+        self.limits = {setting.name: setting for setting in contents.limits}
+        self.controls = {row.cluster: row for row in contents.controls}
+        self.timestamp_ms = contents.timestamp_ms
+        self._brokers_in = _index(self.brokers, lambda row: row.group)
+        self._nodes_in = _index(self.nodes, lambda row: (row.cluster, row.group))
+        self._clients_of = _index(self.clients, lambda row: row.key.subject)
+        self._measure_prefixes()
+
+    def contents(self) -> Contents:
+        """Return all rows, as a store would."""
+        return Contents(
+            broker_groups=tuple(self.groups.values()),
+            brokers=tuple(self.brokers.values()),
+            subjects=tuple(self.subjects.values()),
+            routes=(*self.routes.values(), *self.prefixes.values()),
+            offline=tuple(self.offline),
+            read_only=tuple(self.read_only),
+            clients=tuple(self.clients.values()),
+            delay_nodes=tuple(self.nodes.values()),
+            delay_groups=tuple(self.delay_groups.values()),
+            limits=tuple(self.limits.values()),
+            controls=tuple(self.controls.values()),
+            timestamp_ms=self.timestamp_ms,
+        )
+
+    # Looking up
+
+    def controls_of(self, cluster: str) -> Controls:
+        """Return what holds in a cluster; version 0 where nobody has said anything."""
+        row = self.controls.get(cluster)
+        return Controls() if row is None else row.controls
+
+    def is_entered(self, name: str) -> bool:
+        """Say whether an operator said that there is a broker group of this name, or its broker."""
+        group = self.groups.get(name)
+        ext = {} if group is None else group.ext
+        return ENTERED in ext or STATIC in ext or bool(self._brokers_in.get(name))
+
+    def brokers_in(self, group: str) -> tuple[Broker, ...]:
+        """Return the brokers that belong to a group."""
+        return tuple(self.brokers[key] for key in self._brokers_in.get(group, ()))
+
+    def broker_with_role(self, group: str, *roles: BrokerRole) -> Broker | None:
+        """Return the broker that has one of these roles in a group."""
+        return next((row for row in self.brokers_in(group) if row.role in roles), None)
+
+    def nodes_in(self, cluster: str, group: str) -> tuple[DelayNode, ...]:
+        """Return the delay nodes of a group, in the order in which they came."""
+        return tuple(self.nodes[key] for key in self._nodes_in.get((cluster, group), ()))
+
+    def clients_of(self, subject: str) -> tuple[ClientSeen, ...]:
+        """Return who used a subject."""
+        return tuple(self.clients[key] for key in self._clients_of.get(subject, ()))
+
+    @property
+    def client_subjects(self) -> Collection[str]:
+        """The subjects that clients used, as they registered them: retry subjects are among them.
+
+        One that is led by a prefix has no row of its own.
+        """
+        return self._clients_of.keys()
+
+    def prefix_route(self, subject: str) -> Route | None:
+        """Return the route of the longest prefix of a subject that has one."""
+        for length in self._prefix_lengths:
+            if route := self.prefixes.get(subject[:length]):
+                return route
+        return None
+
+    def is_read_only(self, subject: str, group: str) -> bool:
+        """Say whether an operator took a group from the producers of a subject."""
+        # Mostly there are none, and this is asked for every group.
+        return bool(self.read_only) and (
+            ReadOnlySetting(subject=EVERY, group=group) in self.read_only
+            or ReadOnlySetting(subject=subject, group=group) in self.read_only
+        )
+
+    def is_offline(self, client_id: str, subject: str, consumer_group: str) -> bool:
+        """Say whether an operator took a consumer off-line."""
+        return any(
+            OfflineState(client_id=client, subject=name, consumer_group=group) in self.offline
+            for client, name, group in (
+                (client_id, subject, consumer_group),
+                (EVERY, subject, consumer_group),
+                (client_id, EVERY, EVERY),
+            )
+        )
+
+    # Changing
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Make these changes, or raise ConflictError and make none of them."""
+        undo: list[_Undo] = []
+        try:
+            for change in changes:
+                undo += self._apply(change)
+        except ConflictError:
+            for step in reversed(undo):
+                step()
+            self._measure_prefixes()
+            raise
+
+    def _apply(self, change: Change) -> Iterator[_Undo]:  # noqa: C901, PLR0912, PLR0915 (a table)
+        match change:
+            case SaveBrokerGroup(group):
+                _check_version("broker group", group.name, self.groups, group.version)
+                yield _put(self.groups, group.name, group)
+            case RemoveBrokerGroup(group):
+                _check_version("broker group", group.name, self.groups, group.version + 1)
+                yield _take(self.groups, group.name)
+            case SaveBroker(broker):
+                key = (broker.hostname, broker.serve_port)
+                _check_version("broker", key, self.brokers, broker.version)
+                self._check_role(broker)
+                yield from self._drop_broker(key)
+                yield _put(self.brokers, key, broker)
+                yield _put(self._brokers_in.setdefault(broker.group, {}), key, None)
+            case RemoveBroker(broker):
+                key = (broker.hostname, broker.serve_port)
+                _check_version("broker", key, self.brokers, broker.version + 1)
+                yield from self._drop_broker(key)
+            case SaveSubject(subject):
+                _check_version("subject", subject.name, self.subjects, subject.version)
+                yield _put(self.subjects, subject.name, subject)
+            case RemoveSubject(subject):
+                _check_version("subject", subject.name, self.subjects, subject.version + 1)
+                yield _take(self.subjects, subject.name)
+            case SaveRoute(route):
+                table = self.prefixes if route.is_prefix else self.routes
+                _check_version("route", route.name, table, route.version)
+                yield _put(table, route.name, route)
+                self._measure_prefixes()
+            case RemoveRoute(route):
+                table = self.prefixes if route.is_prefix else self.routes
+                _check_version("route", route.name, table, route.version + 1)
+                yield _take(table, route.name)
+                self._measure_prefixes()
+            case SetOffline(state):
+                yield _put(self.offline, state, None)
+            case UnsetOffline(state):
+                yield _take(self.offline, state)
+            case SetReadOnly(setting):
+                yield _put(self.read_only, setting, None)
+            case UnsetReadOnly(setting):
+                yield _take(self.read_only, setting)
+            case NoteClient(client):
+                yield _put(self.clients, client.key, client)
+                yield _put(self._clients_of.setdefault(client.key.subject, {}), client.key, None)
+            case ForgetClient(client_key):
+                yield _take(self.clients, client_key)
+                yield from _take_from(self._clients_of, client_key.subject, client_key)
+            case SaveDelayNode(node):
+                node_key = _node_key(node)
+                _check_version("delay node", node_key, self.nodes, node.version)
+                yield _put(self.nodes, node_key, node)
+                yield _put(self._nodes_in.setdefault(node_key[:2], {}), node_key, None)
+            case RemoveDelayNode(node):
+                node_key = _node_key(node)
+                _check_version("delay node", node_key, self.nodes, node.version + 1)
+                yield _take(self.nodes, node_key)
+                yield from _take_from(self._nodes_in, node_key[:2], node_key)
+            case SaveDelayGroup(delay_group, expected):
+                self._check_record(delay_group, expected)
+                yield _put(self.delay_groups, delay_group.name, delay_group)
+            case RemoveDelayGroup(delay_group):
+                self._check_pair(delay_group.name, _pair_of(delay_group))
+                yield _take(self.delay_groups, delay_group.name)
+            case RaiseTimestamp(timestamp_ms):
+                before = self.timestamp_ms
+                self.timestamp_ms = max(before, timestamp_ms)
+                yield lambda: setattr(self, "timestamp_ms", before)
+            case SetLimit(limit):
+                yield _put(self.limits, limit.name, limit)
+            case UnsetLimit(name):
+                yield _take(self.limits, name)
+            case SaveControls(row):
+                _check_version("controls", row.cluster, self.controls, row.version)
+                yield _put(self.controls, row.cluster, row)
+            case Audit() | ForgetAudit():
+                pass
+
+    def _check_role(self, broker: Broker) -> None:
+        key = (broker.hostname, broker.serve_port)
+        for other in self._brokers_in.get(broker.group, {}):
+            if other != key and self.brokers[other].role is broker.role:
+                raise ConflictError(
+                    what=f"{broker.role.name} of {broker.group}",
+                    expected=f"{key}",
+                    found=f"{other}",
+                )
+
+    def _drop_broker(self, key: BrokerKey) -> Iterator[_Undo]:
+        before = self.brokers.get(key)
+        if before is not None:
+            yield _take(self.brokers, key)
+            yield from _take_from(self._brokers_in, before.group, key)
+
+    def _check_record(self, group: DelayGroup, expected: tuple[int, int] | None) -> None:
+        self._check_pair(group.name, expected)
+        owner = next(
+            (
+                other.name
+                for other in self.delay_groups.values()
+                if other.log_uuid == group.log_uuid and other.name != group.name
+            ),
+            None,
+        )
+        if owner is not None:
+            raise ConflictError(
+                what=f"log {group.log_uuid}", expected=f"of {group.name}", found=f"of {owner}"
+            )
+
+    def _check_pair(self, name: str, expected: tuple[int, int] | None) -> None:
+        found = self.delay_groups.get(name)
+        has = None if found is None else _pair_of(found)
+        if has != expected:
+            raise ConflictError(what=f"record of {name}", expected=str(expected), found=str(has))
+
+    def _measure_prefixes(self) -> None:
+        self._prefix_lengths = tuple(sorted({len(name) for name in self.prefixes}, reverse=True))
+
+
+def _pair_of(group: DelayGroup) -> tuple[int, int]:
+    return (group.record.epoch, group.record.version)
+
+
+def _node_key(node: DelayNode) -> NodeKey:
+    return (node.cluster, node.group, node.node_id)
+
+
+def _index(rows: dict[K, V], of: Callable[[V], Any]) -> dict[Any, dict[K, None]]:
+    index: dict[Any, dict[K, None]] = {}
+    for key, row in rows.items():
+        index.setdefault(of(row), {})[key] = None
+    return index
+
+
+def _check_version(what: str, key: object, rows: MutableMapping[Any, Any], version: int) -> None:
+    """Check that the row to be replaced has the version before `version`; 0: there is none."""
+    row = rows.get(key)
+    found = 0 if row is None else row.version
+    if found != version - 1:
+        raise ConflictError(
+            what=f"{what} {key}", expected=f"version {version - 1}", found=f"version {found}"
+        )
+
+
+def _put(rows: MutableMapping[K, V], key: K, row: V) -> _Undo:
+    if key in rows:
+        before = rows[key]
+        rows[key] = row
+        return lambda: rows.__setitem__(key, before)
+    rows[key] = row
+    return lambda: rows.__delitem__(key)
+
+
+def _take(rows: MutableMapping[K, V], key: K) -> _Undo:
+    if key not in rows:
+        return lambda: None
+    before = rows.pop(key)
+    return lambda: rows.__setitem__(key, before)
+
+
+def _take_from(index: dict[Any, dict[K, None]], name: object, key: K) -> Iterator[_Undo]:
+    """Take a key out of an index, and the part of the index that it leaves empty."""
+    keys = index.get(name)
+    if keys is None:
+        return
+    yield _take(keys, key)
+    if not keys:
+        yield _take(index, name)

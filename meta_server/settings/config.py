@@ -1,0 +1,433 @@
+"""The configuration of one meta server process.
+
+A section of the file is a frozen dataclass that checks itself. Every field is followed by a line
+that gives its unit and what follows from it; `delaywheel settings` prints them all. Nothing below
+this reads files, environment or globals.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.http.addresses import is_loopback
+from delay_transport.seams.runtime import parse_address, parse_peer_address
+from delay_transport.settings import settings_file
+from delay_transport.settings.sections import LogConfig, part_of, require_at_least
+from meta_server.groups.routing import RoutingLimits
+from meta_server.sql.databases import DatabaseSettings
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Where this meta server keeps what it knows."""
+
+    data_dir: Path
+    """Directory of the store; made if it is missing. A directory with a SQLite store is locked for
+    as long as the process lives."""
+
+    group_may_read: bool = False
+    """Whether the group of the user that this runs as may read what is in `data_dir`: modes 0750
+    and 0640. Otherwise 0700 and 0600. The umask does not matter, and what is there already keeps
+    its mode."""
+
+    stop_ms_max: int = 4000
+    """Milliseconds from SIGTERM in which what was asked is answered."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time."""
+        require_at_least(self, 0, "stop_ms_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """The database that everything is kept in."""
+
+    url: str = ""
+    """`sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`. Empty: a SQLite
+    file `meta.db` in the data directory."""
+
+    connect_ms_max: int = 5000
+    """Milliseconds to wait for a connection to a server."""
+
+    statement_ms_max: int = 10_000
+    """Milliseconds that a statement may take, waiting for other writers included. A change that
+    waits longer is refused; known routes are served all the while."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the store refuses."""
+        self.settings(Path("data"))
+
+    def settings(self, data_dir: Path) -> DatabaseSettings:
+        """Return what the store is opened with."""
+        return DatabaseSettings(
+            url=self.url or f"sqlite:///{data_dir / 'meta.db'}",
+            connect_ms_max=self.connect_ms_max,
+            statement_ms_max=self.statement_ms_max,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig(ConnectionLimits):
+    """Where clients, brokers and delay servers connect, and what a connection may take."""
+
+    address: str = "127.0.0.1:20880"
+    """host:port to listen on; IPv6 in brackets, port 0 for any free one. The default takes
+    connections from this machine only."""
+
+    advertised: str = ""
+    """host:port that /meta/address tells. Empty: the port listened on, and the address listened on
+    or, where that is all of them, the one that was asked over HTTP."""
+
+    connections_max: int = 16_384
+    """Open connections: one for each client process. For one more another one is closed that is
+    silent, of the address from which most come; if all of those are being answered, it is closed at
+    once itself."""
+
+    frame_bytes_max: int = 128 * KIB
+    """Bytes of one frame: a registration has some hundred. A longer one ends the connection before
+    its body is buffered."""
+
+    receive_bytes: int = 8 * KIB
+    """Bytes asked of the socket at a time. More means fewer receives and more memory per peer."""
+
+    in_flight_requests_max: int = 2048
+    """Requests of one connection that wait for their answer. At this many nothing is read from the
+    peer until some are answered; one receive may go beyond."""
+
+    unsent_bytes_pause: int = 1 * MIB
+    """Bytes of answers that one peer has not taken. At this many nothing more is read from it, and
+    no route is pushed to it, until it takes some."""
+
+    unsent_bytes_max: int = 4 * MIB
+    """Bytes of answers that one peer has not taken. Beyond this the connection is closed."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address, and limits that no connection could live with."""
+        parse_address(self.address)
+        if self.advertised:
+            parse_peer_address(self.advertised)
+        part_of(ConnectionLimits, self)
+
+    @property
+    def reached_by_others(self) -> str:
+        """The address by which other machines reach it; "" if only this machine does."""
+        return next(
+            (
+                address
+                for address in (self.address, self.advertised)
+                if address and not is_loopback(parse_address(address)[0])
+            ),
+            "",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationConfig:
+    """What clients, brokers and nodes may register, and for how long they count as alive."""
+
+    client_text_bytes_max: int = 512
+    """Bytes of a client id, a consumer group, an application or a room. A longer one is refused."""
+
+    subjects_max: int = 1_000_000
+    """Subjects there may be. A further one is refused when it is first used; 600 bytes of
+    memory each, with its route."""
+
+    new_subjects_per_second_max: float = 1000.0
+    """Subjects a second that may be used for the first time, for long; those beyond are refused
+    for the moment."""
+
+    new_subjects_burst_seconds: float = 20.0
+    """Seconds' worth of `new_subjects_per_second_max` that may come at once after a quiet time."""
+
+    new_subjects_address_share: float = 0.25
+    """Part of `new_subjects_per_second_max`, and of its burst, that clients of one address may take
+    (an IPv6 network /64 counts as one): so a flood from there leaves the rest to others. 1 lets one
+    address take all."""
+
+    groups: Literal["", "entered", "open"] = ""
+    """Which groups may come into being by registering. `open`: any. `entered`: those whose brokers
+    are entered, and delay servers that prove the secret; others wait until `delaywheel admin
+    broker-group approve` lets them in. Groups that are known stay. Empty: `open` where only this
+    machine reaches the listener, else `entered`."""
+
+    groups_max: int = 2000
+    """Broker groups there may be, delay groups among them. A further one is refused."""
+
+    group_keep_ms: int = 24 * 3_600_000
+    """Milliseconds for which a group that is silent is remembered if no operator entered, approved
+    or changed it. It leaves the routes then: what lies at its broker is read by nobody if that
+    comes back later. Delay groups with servers of ours are kept."""
+
+    clients_max: int = 100_000
+    """Uses of a subject by a client that are remembered for operators. Of more than that only the
+    first are; routes are not concerned."""
+
+    client_seen_refresh_ms: int = 3_600_000
+    """Milliseconds. How roughly it is remembered when a client was seen last."""
+
+    client_keep_ms: int = 7 * 24 * 3_600_000
+    """Milliseconds for which a client that is not seen any more is remembered."""
+
+    broker_timeout_ms: int = 30_000
+    """Milliseconds without a word from a broker after which its group is taken from routes. QMQ's
+    brokers send a heartbeat every 10 s."""
+
+    broker_answer_ms_max: int = 1500
+    """Milliseconds after which a broker whose registration the store has not taken yet is answered
+    51 all the same. QMQ's brokers wait for 2 s, and do not start without any answer."""
+
+    node_timeout_ms: int = 15_000
+    """Milliseconds without a word from a delay server after which another process may claim to be
+    it, started on its disk elsewhere."""
+
+    node_lease_ms: int = 5000
+    """Milliseconds for which a delay server's role holds without another answer."""
+
+    node_end_ms: int = 10_000
+    """Milliseconds between two notes of how far a delay server's log goes. A copy of its directory
+    that lacks records which were noted is refused; what was taken since is not missed."""
+
+    secret_file: str = ""
+    """The file of the secret that delay servers prove to have (`meta.secret_file` there), readable
+    by its owner and group only; read again when it changes. Two lines are two secrets that count.
+    Empty: whoever reaches the listener may register as any of them."""
+
+    secret_needed: bool = True
+    """Whether a delay server without the secret is refused, if there is a `secret_file`. False is
+    for the time until all of them have it."""
+
+    secret_look_ms: int = 1000
+    """Milliseconds between two looks at whether the file of the secret has changed."""
+
+    stall_ms_max: int = 2000
+    """Milliseconds. If this process was not running for longer than that (a stopped machine), the
+    time does not count as silence of others."""
+
+    timestamp_ahead_ms: int = 60_000
+    """Milliseconds by which the stored bound of timestamps is ahead of the clock. After a restart
+    timestamps begin at that bound."""
+
+    waiting_max: int = 20_000
+    """Requests that wait for the store. A further one is refused for the moment."""
+
+    commit_requests_max: int = 200
+    """Requests whose changes are stored together at most."""
+
+    remind_seconds: float = 60.0
+    """Seconds between two lines in the log about refusals of the same address for the same reason;
+    those in between are counted."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nobody could register."""
+        require_at_least(self, 1, "client_text_bytes_max", "subjects_max")
+        require_at_least(self, 1, "groups_max", "waiting_max", "commit_requests_max")
+        require_at_least(self, 0.001, "new_subjects_per_second_max", "new_subjects_burst_seconds")
+        if not 0 < self.new_subjects_address_share <= 1:
+            share = self.new_subjects_address_share
+            raise ValueError(f"new_subjects_address_share must be above 0 and up to 1, not {share}")
+        require_at_least(self, 0, "remind_seconds")
+        require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
+        require_at_least(self, 60_000, "group_keep_ms")
+        require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_lease_ms")
+        require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
+        require_at_least(self, 1, "broker_answer_ms_max")
+        require_at_least(self, 0, "node_end_ms")
+        require_at_least(self, 10, "secret_look_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushConfig:
+    """How connected clients learn that a route has changed."""
+
+    gather_ms: int = 50
+    """Milliseconds for which changes gather before they are pushed together."""
+
+    subscriptions_max: int = 500_000
+    """Routes of all connected clients that are kept up to date by pushes; 500 bytes of memory
+    each. Clients of further ones ask for themselves every minute."""
+
+    subscriptions_per_connection_max: int = 200_000
+    """The same for one connection: a delay server has one for each subject it delivers."""
+
+    retry_ms: int = 1000
+    """Milliseconds after which a push is tried again to a client that had not taken what was sent
+    before."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time and no number."""
+        require_at_least(self, 0, "gather_ms", "subscriptions_max")
+        require_at_least(self, 0, "subscriptions_per_connection_max")
+        require_at_least(self, 10, "retry_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The port for discovery, administration, metrics, health, status and QMQ's queries."""
+
+    address: str = "127.0.0.1:8080"
+    """host:port; port 0 for any free one, empty for no HTTP at all. QMQ's clients ask it for the
+    address of the listener. The default takes connections from this machine only; another one needs
+    `admin.token_file`."""
+
+    connections_max: int = 1024
+    """Open connections. For one more another one is closed that has not sent a whole request, the
+    oldest from where most come; where all are being answered, it is closed itself."""
+
+    header_bytes_max: int = 16 * KIB
+    """Bytes of a request's line and headers. One with more is answered 431, and its connection
+    closed."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address, and a port that nobody could use."""
+        require_at_least(self, 1, "connections_max")
+        require_at_least(self, 1024, "header_bytes_max")
+        if self.address:
+            parse_address(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """Who may administer over HTTP, and how much at a time."""
+
+    token_file: str = ""
+    """The file of tokens that `delaywheel admin token add` writes; it is read again when it
+    changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
+
+    token_look_ms: int = 1000
+    """Milliseconds between two looks at whether the file of tokens has changed."""
+
+    requests_max: int = 64
+    """Requests to the API and to QMQ's management that are worked on at a time. One more is
+    answered 503."""
+
+    body_bytes_max: int = 64 * KIB
+    """Bytes of a request's body. A longer one is answered 413."""
+
+    body_ms_max: int = 5000
+    """Milliseconds in which a body has to arrive, else the answer is 408."""
+
+    answer_ms_max: int = 8000
+    """Milliseconds for which an answer waits for the store. After that it is 504: whether the
+    change is stored is to be looked up."""
+
+    denials_per_second_max: float = 10.0
+    """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
+    ones are answered 429. Good tokens count all the same."""
+
+    denials_burst_seconds: float = 3.0
+    """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
+
+    brokers_max: int = 10_000
+    """Brokers that may be entered. A further one is refused."""
+
+    prefix_routes_max: int = 10_000
+    """Routes of prefixes there may be. A further one is refused."""
+
+    route_groups_max: int = 64
+    """Broker groups that a route may have."""
+
+    read_only_max: int = 100_000
+    """Broker groups taken from producers of single subjects. A further one is refused."""
+
+    offline_max: int = 100_000
+    """Consumers that may be taken off-line. A further one is refused."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would let nobody in, or wait for ever."""
+        require_at_least(self, 1, "requests_max", "route_groups_max")
+        require_at_least(self, 1024, "body_bytes_max")
+        require_at_least(self, 10, "token_look_ms", "body_ms_max", "answer_ms_max")
+        require_at_least(self, 0.001, "denials_per_second_max", "denials_burst_seconds")
+        require_at_least(self, 0, "brokers_max", "prefix_routes_max", "read_only_max")
+        require_at_least(self, 0, "offline_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """How long it is kept who changed what. Whatever bound is reached first counts."""
+
+    keep_ms: int = 400 * 24 * 3_600_000
+    """Milliseconds for which an entry is kept. A clock that is set ahead while the server runs
+    makes no entry older."""
+
+    entries_max: int = 1_000_000
+    """Entries of what somebody asked for; a change of a route has 500 bytes on disk."""
+
+    node_entries_max: int = 100_000
+    """Entries of delay servers that registered, counted by themselves: servers that start again
+    and again take no place from what people did. 2 KiB on disk each."""
+
+    look_ms: int = 60_000
+    """Milliseconds between two looks at whether there are entries to forget."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would keep nothing, or look all the time."""
+        require_at_least(self, 3_600_000, "keep_ms")
+        require_at_least(self, 100, "entries_max", "node_entries_max")
+        require_at_least(self, 1000, "look_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingConfig(RoutingLimits):
+    """Which broker groups a subject gets."""
+
+
+class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set of one meta server."""
+
+    node: NodeConfig
+    """Where it keeps what it knows."""
+
+    store: StoreConfig = msgspec.field(default_factory=StoreConfig)
+    """The database."""
+
+    listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
+    """Where everybody connects."""
+
+    registration: RegistrationConfig = msgspec.field(default_factory=RegistrationConfig)
+    """What may be registered."""
+
+    routing: RoutingConfig = msgspec.field(default_factory=RoutingConfig)
+    """Which broker groups a subject gets."""
+
+    push: PushConfig = msgspec.field(default_factory=PushConfig)
+    """How clients learn of changes."""
+
+    http: HttpConfig = msgspec.field(default_factory=HttpConfig)
+    """Discovery, administration, metrics, health and status."""
+
+    admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
+    """Who may administer."""
+
+    audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
+    """How long it is kept who changed what."""
+
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
+    """What the process says."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether groups that no operator knows of come into being by registering."""
+        default = "entered" if self.listener.reached_by_others else "open"
+        return (self.registration.groups or default) == "open"
+
+    @property
+    def exposures(self) -> dict[str, str]:
+        """Where HTTP is served, and said to be, by the setting that says so."""
+        if not self.http.address:
+            return {}
+        return {
+            "http.address": self.http.address,
+            "listener.advertised": self.listener.advertised,
+        }
+
+
+def sections() -> dict[str, type]:
+    """Return the dataclass of every section, as declared."""
+    return settings_file.sections(MetaServerConfig)

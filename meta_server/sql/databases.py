@@ -1,0 +1,393 @@
+"""The databases a store can be in: how each is reached, what its transactions are, how it fails.
+
+    sqlite:///var/lib/delaywheel/meta.db                 a file; WAL, synchronous=FULL
+    postgresql+psycopg://user:password@host:5432/name    a server
+
+A transaction that was committed is on disk, whatever the database was told elsewhere. What a
+driver raises becomes one of the errors of errors.py by its code, never by its text.
+"""
+
+import os
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+
+from meta_server.known.errors import (
+    ConflictError,
+    StoreError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
+
+_ADVISORY_LOCK: Final = 0x64656C6179  # "delay"
+"""Of PostgreSQL: shared by every transaction, held alone by a migration."""
+
+_READS: Final = "delaywheel_reads"
+
+_LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes that the write-ahead log of a file keeps when all of it is in the file: somebody who reads
+for long (a backup) makes it longer, and it would stay so."""
+
+_LOG_ATTEMPTS: Final = 100
+"""How often the write-ahead log of a file is turned on again while others are at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSettings:
+    """Where the store is, and how long to wait for it."""
+
+    url: str
+    """`sqlite:///PATH` or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`."""
+
+    connect_ms_max: int = 5000
+    """Milliseconds to wait for a connection to a server."""
+
+    statement_ms_max: int = 10_000
+    """Milliseconds that a statement may take, waiting for other writers included. A change that
+    waits longer is refused; known routes are served all the while."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no database we know, and times that are none."""
+        try:
+            url = make_url(self.url)
+        except ArgumentError:
+            # Not quoted: there may be a password in it.
+            raise ValueError(
+                "url is no database URL: sqlite:///PATH or postgresql+psycopg://…"
+            ) from None
+        if url.drivername not in _KINDS:
+            raise ValueError(f"url names {url.drivername}, but a store is one of {sorted(_KINDS)}")
+        if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
+            raise ValueError("url names no file, and what is in memory only is no store")
+        for name in ("connect_ms_max", "statement_ms_max"):
+            # Written so that a NaN is refused as well.
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory that the store's file lies in; None where there is a database server."""
+        url = make_url(self.url)
+        if url.get_backend_name() != "sqlite":
+            return None
+        return Path(url.database or "").parent
+
+
+class Database(ABC):
+    """One database, connected to as needed. Used by one thread at a time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @contextmanager
+    def begin(self, *, reads: bool = False, alone: bool = False) -> Iterator[Connection]:
+        """Begin a transaction: committed at the end of the context, rolled back by an exception.
+
+        reads: it changes nothing, and sees everything as of one moment. alone: no transaction of
+        any meta server goes on meanwhile. Whatever the database does wrong in it is raised as a
+        StoreError; after StoreUnavailableError the next one connects anew.
+        """
+        try:
+            with self._connect(reads=reads) as connection:
+                with connection.begin():
+                    self._prepare(connection, alone=alone)
+                    yield connection
+                self._check_place(connection)
+        except (StatementError, OverflowError, UnicodeError) as error:
+            fault = self._fault_of(error)
+            if isinstance(fault, StoreUnavailableError):
+                self.close()
+            raise fault from error
+        except StoreUnavailableError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close what is open; the next transaction connects anew."""
+        self._engine.dispose()
+
+    @abstractmethod
+    def _connect(self, *, reads: bool) -> Connection:
+        """Return a connection, for a transaction that changes nothing or one that does."""
+
+    @abstractmethod
+    def _prepare(self, connection: Connection, *, alone: bool) -> None:
+        """Do what comes first in every transaction."""
+
+    @abstractmethod
+    def check(self, connection: Connection) -> None:
+        """Raise StoreUnusableError if what is kept is damaged, as far as that can be seen soon."""
+
+    @abstractmethod
+    def _check_place(self, connection: Connection) -> None:
+        """Raise StoreUnavailableError if what was committed is not where it is looked for."""
+
+    @abstractmethod
+    def _kind_of(self, error: BaseException) -> type[StoreError] | None:
+        """Return what a driver's error means, or None if nothing is known of it."""
+
+    def _fault_of(self, error: StatementError | OverflowError | UnicodeError) -> StoreError:
+        if not isinstance(error, DBAPIError):
+            # No word of the database: a value that cannot even be handed to it.
+            return StoreRefusedError(str(error))
+        cause = error.orig or error
+        if error.connection_invalidated:
+            return StoreUnavailableError(_text_of(cause))
+        kind = self._kind_of(cause)
+        if kind is ConflictError:
+            return ConflictError(what="commit", expected="no other writer", found=_text_of(cause))
+        return (kind or StoreUnavailableError)(self._explain(cause, kind))
+
+    def _explain(self, error: BaseException, kind: type[StoreError] | None) -> str:  # noqa: ARG002 (others do)
+        """Return what an error says, and what is to be done about it."""
+        return _text_of(error)
+
+
+def open_database(settings: DatabaseSettings) -> Database:
+    """Return the database that the settings name; nothing is connected to yet.
+
+    Raises StoreUnusableError where its driver is not installed.
+    """
+    try:
+        return _KINDS[make_url(settings.url).drivername](settings)
+    except ImportError as error:
+        raise StoreUnusableError(
+            f"the database's driver is missing ({error}): install the extra `postgresql` into this "
+            "environment, with pip install 'psycopg[binary]>=3.3'"
+        ) from error
+
+
+def _text_of(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class SqliteDatabase(Database):
+    """A file, and its write-ahead log beside it.
+
+    The file is made by the first transaction, and only by that one: when it is gone later on, an
+    empty one in its place would be taken for a store that knows of no route.
+    """
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self._path = os.path.abspath(make_url(settings.url).database or "")
+        self._wait_ms = settings.statement_ms_max
+        self._may_make = True
+        super().__init__(
+            create_engine(
+                "sqlite+pysqlite://",
+                creator=self._open,
+                poolclass=QueuePool,
+                pool_size=1,
+                max_overflow=0,
+                hide_parameters=True,
+            )
+        )
+        event.listen(self._engine, "begin", self._begin)
+
+    def _open(self) -> sqlite3.Connection:
+        mode = "rwc" if self._may_make else "rw"
+        connection = sqlite3.connect(
+            f"file:{quote(self._path)}?mode={mode}",
+            uri=True,
+            timeout=self._wait_ms / 1000,
+            # Transactions are begun below, not guessed by the driver; calls come one at a time, but
+            # from whichever thread the executor has.
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
+            journal = _turn_on_log(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if journal != "wal":
+            connection.close()
+            raise StoreUnusableError(f"{self._path} cannot have a write-ahead log, only {journal}")
+        return connection
+
+    def _connect(self, *, reads: bool) -> Connection:
+        return self._engine.connect().execution_options(**{_READS: reads})
+
+    @staticmethod
+    def _begin(connection: Connection) -> None:
+        # Asking for the write lock at once: a transaction that asks later may have to be given up.
+        reads = connection.get_execution_options().get(_READS)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    def _prepare(self, connection: Connection, *, alone: bool) -> None:
+        """Note which files these are. Writers exclude each other anyway."""
+        del alone
+        connection.info.setdefault("files", self._files())
+
+    def check(self, connection: Connection) -> None:
+        """Look at every page, of tables and indexes that are seldom read as well.
+
+        Bytes inside of a value are not noticed, nor an index without rows of its table.
+        """
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        if found != "ok":
+            raise StoreUnusableError(self._damaged(" ".join(found.split())))
+
+    def _check_place(self, connection: Connection) -> None:
+        """Look whether the files are still those that were opened.
+
+        A file that was moved away or deleted can be written on, and nobody will ever find it.
+        """
+        self._may_make = False
+        if connection.info["files"] != self._files():
+            connection.invalidate()
+            raise StoreUnavailableError(f"{self._path}, or its log, is not the file it was")
+
+    def _files(self) -> list[tuple[int, int] | None]:
+        found: list[tuple[int, int] | None] = []
+        for path in (self._path, f"{self._path}-wal"):
+            try:
+                status = os.stat(path)
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_dev, status.st_ino))
+        return found
+
+    def _kind_of(self, error: BaseException) -> type[StoreError] | None:
+        code = getattr(error, "sqlite_errorcode", None)
+        return None if code is None else _SQLITE_FAULTS.get(code & 0xFF)
+
+    def _explain(self, error: BaseException, kind: type[StoreError] | None) -> str:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _SQLITE_DAMAGED:
+            return super()._explain(error, kind)
+        return self._damaged(_text_of(error))
+
+    def _damaged(self, what: str) -> str:
+        """Return what is wrong with the file, and what is to be done about it."""
+        return (
+            f"{self._path} is damaged, or no store: {what}. Move it and its -wal "
+            'away, keep them, and put a copy that `sqlite3 meta.db ".backup copy.db"` made in its '
+            "place; operating.md says what follows, and what to do without a copy"
+        )
+
+
+def _turn_on_log(connection: sqlite3.Connection) -> str:
+    """Return the journal mode, WAL if the file can have it.
+
+    Others may be turning it on as well, and SQLite does not wait for them as it does elsewhere.
+    So wait for whoever is writing, and try again; once is enough unless many start together.
+    """
+    for _ in range(_LOG_ATTEMPTS):
+        with suppress(sqlite3.OperationalError):
+            (journal,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            return str(journal)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("COMMIT")
+    return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+
+
+_SQLITE_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Primary result codes of a file that cannot be read as a database."""
+
+_SQLITE_FAULTS: Final[dict[int, type[StoreError]]] = {
+    sqlite3.SQLITE_CONSTRAINT: ConflictError,
+    sqlite3.SQLITE_CORRUPT: StoreUnusableError,
+    sqlite3.SQLITE_NOTADB: StoreUnusableError,
+    sqlite3.SQLITE_ERROR: StoreUnusableError,
+    sqlite3.SQLITE_TOOBIG: StoreRefusedError,
+    sqlite3.SQLITE_MISMATCH: StoreRefusedError,
+}
+"""By the primary result code. SQLITE_ERROR is a table or column that is not there; whatever is not
+listed (full, read-only, locked, I/O) may pass."""
+
+
+class PostgresqlDatabase(Database):
+    """A server. Other meta servers may be using it at the same time."""
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        statement_ms = settings.statement_ms_max
+        connect_s = max(2, -(-settings.connect_ms_max // 1000))
+        super().__init__(
+            create_engine(
+                make_url(settings.url),
+                pool_size=1,
+                max_overflow=0,
+                # A connection that died while nothing was asked is replaced, not reported.
+                pool_pre_ping=True,
+                hide_parameters=True,
+                connect_args={
+                    "connect_timeout": connect_s,
+                    # Of a server that is silent, not gone.
+                    "tcp_user_timeout": statement_ms,
+                    "keepalives_idle": 5,
+                    "application_name": "delaywheel meta-server",
+                    "options": f"-c statement_timeout={statement_ms} "
+                    f"-c idle_in_transaction_session_timeout={statement_ms}",
+                },
+            )
+        )
+        event.listen(self._engine, "connect", self._connected)
+
+    @staticmethod
+    def _connected(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        """Have commits be durable, though the server's default may be otherwise."""
+        cursor = connection.cursor()
+        cursor.execute(
+            "SELECT set_config('synchronous_commit', 'on', false)"
+            " WHERE current_setting('synchronous_commit') = 'off'"
+        )
+        cursor.execute("SHOW server_encoding")
+        (encoding,) = cursor.fetchone() or ("unknown",)
+        cursor.close()
+        connection.commit()
+        if encoding != "UTF8":
+            raise StoreUnusableError(f"the database has encoding {encoding}, but must have UTF8")
+
+    def _connect(self, *, reads: bool) -> Connection:
+        level = "REPEATABLE READ" if reads else "READ COMMITTED"
+        return self._engine.connect().execution_options(isolation_level=level)
+
+    def _prepare(self, connection: Connection, *, alone: bool) -> None:
+        """Wait for a migration that goes on, or for everybody else."""
+        suffix = "" if alone else "_shared"
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{suffix}({_ADVISORY_LOCK})")
+
+    def check(self, connection: Connection) -> None:
+        """Nothing to look at: the server knows its pages, and others use it meanwhile."""
+
+    def _check_place(self, connection: Connection) -> None:
+        """Nothing to look at: the server answered that it has it."""
+
+    def _kind_of(self, error: BaseException) -> type[StoreError] | None:
+        state = getattr(error, "sqlstate", None) or ""
+        return _SQLSTATE_FAULTS.get(state) or _SQLSTATE_FAULTS.get(state[:2])
+
+
+_SQLSTATE_FAULTS: Final[dict[str, type[StoreError]]] = {
+    "23": ConflictError,
+    "40": ConflictError,
+    "22": StoreRefusedError,
+    "54": StoreRefusedError,
+    "42": StoreUnusableError,
+    "42501": StoreUnavailableError,
+    "XX001": StoreUnusableError,
+    "XX002": StoreUnusableError,
+}
+"""By SQLSTATE, or its class. 42 is a table or column that is not there, but for 42501, a right that
+is missing; whatever is not listed (connection, resources, shutting down, read-only) may pass."""
+
+_KINDS: Final[dict[str, Callable[[DatabaseSettings], Database]]] = {
+    "sqlite": SqliteDatabase,
+    "postgresql+psycopg": PostgresqlDatabase,
+}
+"""By the name of the URL's driver."""

@@ -1,0 +1,855 @@
+"""The store of the meta server: rows in SQLite or PostgreSQL, through SQLAlchemy Core.
+
+A commit is one transaction: all of its changes with their audit, or none of them. Runs of changes
+of one kind go to the database together; if a run does not find every row as expected, the commit is
+tried once more one change at a time, to say which one it was.
+
+Every transaction begins with a look at which store, of which version, this is: a server may be
+replaced by another one, and another meta server may have migrated it meanwhile.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Insert,
+    Row,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import NoResultFound
+from sqlalchemy.sql import func
+
+from delay_protocol.meta.requests import BrokerRole, BrokerState
+from delay_protocol.nodes.controls import decode_controls, encode_controls
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase
+from meta_server.known.errors import ConflictError, NewerSchemaError, StoreUnusableError
+from meta_server.known.model import (
+    Audit,
+    AuditAge,
+    AuditCounts,
+    AuditEntry,
+    AuditRow,
+    Broker,
+    BrokerGroup,
+    Change,
+    ClientKey,
+    ClientSeen,
+    ClusterControls,
+    Contents,
+    DelayGroup,
+    DelayNode,
+    ForgetAudit,
+    ForgetClient,
+    GroupKind,
+    LimitSetting,
+    NoteClient,
+    OfflineState,
+    RaiseTimestamp,
+    ReadOnlySetting,
+    RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
+    RemoveDelayNode,
+    RemoveRoute,
+    RemoveSubject,
+    Route,
+    SaveBroker,
+    SaveBrokerGroup,
+    SaveControls,
+    SaveDelayGroup,
+    SaveDelayNode,
+    SaveRoute,
+    SaveSubject,
+    SetLimit,
+    SetOffline,
+    SetReadOnly,
+    Subject,
+    UnsetLimit,
+    UnsetOffline,
+    UnsetReadOnly,
+)
+from meta_server.sql.databases import Database, DatabaseSettings, open_database
+from meta_server.sql.migrations.runner import MIGRATIONS, known_state, migrate_one
+from meta_server.sql.tables import (
+    AUDIT,
+    BROKER,
+    BROKER_GROUP,
+    CLIENT_META_INFO,
+    CLIENT_OFFLINE_STATE,
+    CONTROLS,
+    DELAY_GROUP,
+    DELAY_GROUP_IN_SYNC,
+    DELAY_NODE,
+    LAST_TIMESTAMP,
+    LIMIT_SETTING,
+    READONLY_BROKER_GROUP_SETTING,
+    SUBJECT_INFO,
+    SUBJECT_ROUTE,
+)
+
+Values = dict[str, Any]
+"""A row as the database has it, by column."""
+
+
+def open_store(settings: DatabaseSettings, *, now_ms: int, chance: random.Random) -> "SqlStore":
+    """Return the store, looked through for damage, its tables made or migrated as needed.
+
+    now_ms: wall clock, for the record of migrations. chance: names a store that is new. Raises
+    StoreUnavailableError, StoreUnusableError, NewerSchemaError.
+    """
+    database = open_database(settings)
+    store_uuid = UUID(int=chance.getrandbits(128), version=4)
+    try:
+        with database.begin(alone=True) as connection:
+            database.check(connection)
+        while True:
+            with database.begin(alone=True) as connection:
+                state = migrate_one(connection, now_ms=now_ms, store_uuid=store_uuid)
+            if state.version == len(MIGRATIONS) and state.store_uuid is not None:
+                return SqlStore(database, store_uuid=state.store_uuid)
+    except BaseException:
+        database.close()
+        raise
+
+
+class SqlStore:
+    """The Store of model.py in a database."""
+
+    def __init__(self, database: Database, *, store_uuid: UUID) -> None:
+        self._database = database
+        self._store_uuid = store_uuid
+
+    @property
+    def uuid(self) -> UUID:
+        """Which store it is."""
+        return self._store_uuid
+
+    def load(self) -> Contents:
+        """Return everything, as of one moment; raise StoreUnavailableError, StoreUnusableError."""
+        with self._begin(reads=True) as connection:
+
+            def rows(table: Table) -> Iterable[Row[Any]]:
+                return connection.execute(select(table))
+
+            in_sync: dict[int, dict[str, UUID]] = {}
+            for member in rows(DELAY_GROUP_IN_SYNC):
+                in_sync.setdefault(member.delay_group_id, {})[member.node_id] = member.storage_uuid
+            try:
+                return Contents(
+                    broker_groups=tuple(map(_broker_group, rows(BROKER_GROUP))),
+                    brokers=tuple(map(_broker, rows(BROKER))),
+                    subjects=tuple(map(_subject, rows(SUBJECT_INFO))),
+                    routes=tuple(map(_route, rows(SUBJECT_ROUTE))),
+                    offline=tuple(map(_offline, rows(CLIENT_OFFLINE_STATE))),
+                    read_only=tuple(map(_read_only, rows(READONLY_BROKER_GROUP_SETTING))),
+                    clients=tuple(map(_client, rows(CLIENT_META_INFO))),
+                    delay_nodes=tuple(map(_delay_node, rows(DELAY_NODE))),
+                    delay_groups=tuple(
+                        _delay_group(row, in_sync.get(row.id, {})) for row in rows(DELAY_GROUP)
+                    ),
+                    limits=tuple(map(_limit, rows(LIMIT_SETTING))),
+                    controls=tuple(map(_controls, rows(CONTROLS))),
+                    timestamp_ms=connection.execute(
+                        select(LAST_TIMESTAMP.c.timestamp_ms)
+                    ).scalar_one(),
+                )
+            except (ValueError, TypeError, NoResultFound) as error:
+                # A number without a name, a text that is no JSON, no timestamp: not our doing.
+                raise StoreUnusableError(f"a row of the store makes no sense: {error}") from error
+
+    def commit(self, changes: Sequence[Change], /) -> None:
+        """Make all of these durable in one transaction, or none of them.
+
+        Raises ConflictError, StoreRefusedError (none is kept), StoreUnavailableError (all may be
+        kept, or none), StoreUnusableError.
+        """
+        try:
+            with self._begin() as connection:
+                _apply(connection, changes, run_max=None)
+        except _RunConflictError:
+            self._name_conflict(changes)
+
+    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
+        """Return up to `limit` entries, newest first, those with a lower number than `before`."""
+        query = select(AUDIT).order_by(AUDIT.c.number.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AUDIT.c.number < before)
+        with self._begin(reads=True) as connection:
+            return tuple(
+                AuditRow(
+                    number=row.number,
+                    entry=AuditEntry(
+                        at_ms=row.at_ms,
+                        actor=row.actor,
+                        action=row.action,
+                        target=row.target,
+                        before=row.before_json,
+                        after=row.after_json,
+                        by_node=row.by_node,
+                    ),
+                )
+                for row in connection.execute(query)
+            )
+
+    def count_audit(self) -> AuditCounts:
+        """Return how many entries there are."""
+        with self._begin(reads=True) as connection:
+            asked, by_node = (
+                connection.execute(_COUNT_AUDIT, {"key_by_node": kind}).scalar_one()
+                for kind in (False, True)
+            )
+        return AuditCounts(asked=asked, by_node=by_node)
+
+    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
+        """Return up to `limit` entries of one kind, oldest first."""
+        with self._begin(reads=True) as connection:
+            found = connection.execute(_OLDEST_AUDIT.limit(limit), {"key_by_node": by_node})
+            return tuple(AuditAge(number=row.number, at_ms=row.at_ms) for row in found)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()
+
+    @contextmanager
+    def _begin(self, *, reads: bool = False) -> Iterator[Connection]:
+        """Begin a transaction in the very store that was opened."""
+        with self._database.begin(reads=reads) as connection:
+            state = known_state(connection)
+            if state.store_uuid != self._store_uuid:
+                raise StoreUnusableError(
+                    f"the store is {state.store_uuid}, but the one opened was {self._store_uuid}"
+                )
+            if state.version != len(MIGRATIONS):
+                raise NewerSchemaError(found=state.version, known=len(MIGRATIONS))
+            yield connection
+
+    def _name_conflict(self, changes: Sequence[Change]) -> None:
+        """Raise the ConflictError of a commit of which a run failed."""
+        with self._begin() as connection:
+            _apply(connection, changes, run_max=1)
+            # The other writer has taken its change back meanwhile.
+            connection.rollback()
+        raise ConflictError(what="commit", expected="rows as loaded", found="other rows")
+
+
+class _RunConflictError(Exception):
+    """One row of several was not as expected."""
+
+
+def _apply(connection: Connection, changes: Sequence[Change], *, run_max: int | None) -> None:
+    """Make the changes, up to `run_max` of one kind at once.
+
+    Tables are taken one after another, each with its changes in order: no row depends on one of
+    another table. So runs are long, and meta servers that commit at once meet in the same order.
+    """
+    steps = sorted(map(_step_of, changes), key=lambda one: one[0].table.name)
+    for step, run in groupby(steps, key=itemgetter(0)):
+        together = [row for _, row in run]
+        size = run_max or len(together)
+        for start in range(0, len(together), size):
+            step.apply(connection, together[start : start + size])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Step:
+    """What one kind of change does to a table: a statement, run with the values of each row.
+
+    statements: by the dialect's name. values: parameters of a row; those called `key_…` tell which
+    row of the table is meant, and with which versions. what: the rows' name, for conflicts; empty
+    where nothing can conflict. then: what else is to be done.
+    """
+
+    table: Table
+    statements: Mapping[str, Executable]
+    values: Callable[[Any], Values]
+    what: str = ""
+    keys: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ("version",)
+    then: Callable[[Connection, Sequence[Any]], None] | None = None
+
+    def apply(self, connection: Connection, rows: Sequence[Any]) -> None:
+        """Change these rows; raise ConflictError, or _RunConflictError if there are several."""
+        parameters = [self.values(row) for row in rows]
+        result = connection.execute(
+            self.statements[connection.dialect.name],
+            parameters,
+            execution_options={"preserve_rowcount": True},
+        )
+        if self.what and result.rowcount != len(rows):
+            if len(rows) > 1:
+                raise _RunConflictError
+            raise self._conflict(connection, parameters[0])
+        if self.then is not None:
+            self.then(connection, rows)
+
+    def _conflict(self, connection: Connection, values: Values) -> ConflictError:
+        names = [self.table.c[name] for name in self.versions]
+        found = connection.execute(
+            select(*names).where(*(self.table.c[key] == values[key] for key in self.keys))
+        ).one_or_none()
+        expected = [values.get(f"key_{name}") for name in self.versions]
+        if found is None and None in expected:
+            there = "another one that must not be there beside it"
+        else:
+            there = "none" if found is None else _text_of(self.versions, found)
+        return ConflictError(
+            what=f"{self.what} {' '.join(str(values[key]) for key in self.keys)!a}",
+            expected="none" if None in expected else _text_of(self.versions, expected),
+            found=there,
+        )
+
+
+def _text_of(names: Sequence[str], numbers: Iterable[object]) -> str:
+    return " ".join(f"{name} {number}" for name, number in zip(names, numbers, strict=True))
+
+
+def _same(statement: Executable) -> Mapping[str, Executable]:
+    return {"sqlite": statement, "postgresql": statement}
+
+
+def _add(table: Table) -> Mapping[str, Executable]:
+    """Return what adds a row unless there is one that it must not be beside."""
+    return {
+        "sqlite": sqlite.insert(table).on_conflict_do_nothing(),
+        "postgresql": postgresql.insert(table).on_conflict_do_nothing(),
+    }
+
+
+def _put(table: Table, key: str) -> Mapping[str, Executable]:
+    """Return what adds a row, or replaces the one with this key."""
+    lite, post = sqlite.insert(table), postgresql.insert(table)
+    others = [column.name for column in table.columns if column.name != key]
+    return {
+        "sqlite": lite.on_conflict_do_update(
+            index_elements=[key], set_={name: lite.excluded[name] for name in others}
+        ),
+        "postgresql": post.on_conflict_do_update(
+            index_elements=[key], set_={name: post.excluded[name] for name in others}
+        ),
+    }
+
+
+def _named(table: Table, *names: str) -> ColumnElement[bool]:
+    """Return the condition that these columns are as the parameters `key_…` say."""
+    return and_(*(table.c[name] == bindparam(f"key_{name}") for name in names))
+
+
+def _keys_of(row: Values, *names: str) -> Values:
+    return {f"key_{name}": row[name] for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class _Versioned:
+    """A table whose rows have a version, and the steps that add, replace and remove one."""
+
+    add: _Step
+    replace: _Step
+    remove: _Step
+
+    def saving(self, row: Any) -> tuple[_Step, Any]:  # noqa: ANN401 - a row of the table
+        """Return the step that saves a row, and the row: the first version is added."""
+        return (self.add if row.version == 1 else self.replace), row
+
+
+def _unset(table: Table, values_of: Callable[[Any], Values]) -> _Step:
+    """Return what removes a row that is all key, if it is there."""
+    names = [column.name for column in table.columns if not column.primary_key]
+    return _Step(
+        table=table,
+        statements=_same(delete(table).where(_named(table, *names))),
+        values=lambda row: _keys_of(values_of(row), *names),
+    )
+
+
+def _versioned(
+    table: Table, what: str, keys: tuple[str, ...], row_of: Callable[[Any], Values]
+) -> _Versioned:
+    def replacing(row: Any) -> Values:  # noqa: ANN401 - a row of the table
+        values = row_of(row)
+        return values | _keys_of(values, *keys) | {"key_version": values["version"] - 1}
+
+    def removing(row: Any) -> Values:  # noqa: ANN401 - a row of the table
+        values = row_of(row)
+        return {name: values[name] for name in keys} | _keys_of(values, *keys, "version")
+
+    key = _named(table, *keys, "version")
+    return _Versioned(
+        add=_Step(table=table, statements=_add(table), values=row_of, what=what, keys=keys),
+        replace=_Step(
+            table=table,
+            statements=_same(update(table).where(key)),
+            values=replacing,
+            what=what,
+            keys=keys,
+        ),
+        remove=_Step(
+            table=table,
+            statements=_same(delete(table).where(key)),
+            values=removing,
+            what=what,
+            keys=keys,
+        ),
+    )
+
+
+# Rows as the database has them, and back.
+
+
+def _values_of_broker_group(group: BrokerGroup) -> Values:
+    return {
+        "group_name": group.name,
+        "kind": int(group.kind),
+        "master_address": group.master,
+        "broker_state": int(group.state),
+        "tag": group.tag,
+        "ext": json.dumps(dict(group.ext)),
+        "weight": group.weight,
+        "is_read_only": group.is_read_only,
+        "is_retired": group.is_retired,
+        "updated_ms": group.updated_ms,
+        "version": group.version,
+    }
+
+
+def _broker_group(row: Row[Any]) -> BrokerGroup:
+    return BrokerGroup(
+        name=row.group_name,
+        kind=GroupKind(row.kind),
+        master=row.master_address,
+        state=BrokerState(row.broker_state),
+        tag=row.tag,
+        ext=json.loads(row.ext),
+        weight=row.weight,
+        is_read_only=row.is_read_only,
+        is_retired=row.is_retired,
+        updated_ms=row.updated_ms,
+        version=row.version,
+    )
+
+
+def _values_of_broker(broker: Broker) -> Values:
+    return {
+        "group_name": broker.group,
+        "hostname": broker.hostname,
+        "ip": broker.ip,
+        "role": int(broker.role),
+        "serve_port": broker.serve_port,
+        "sync_port": broker.sync_port,
+        "version": broker.version,
+    }
+
+
+def _broker(row: Row[Any]) -> Broker:
+    return Broker(
+        hostname=row.hostname,
+        serve_port=row.serve_port,
+        ip=row.ip,
+        group=row.group_name,
+        role=BrokerRole(row.role),
+        sync_port=row.sync_port,
+        version=row.version,
+    )
+
+
+def _values_of_subject(subject: Subject) -> Values:
+    return {
+        "name": subject.name,
+        "tag": subject.tag,
+        "created_ms": subject.created_ms,
+        "version": subject.version,
+    }
+
+
+def _subject(row: Row[Any]) -> Subject:
+    return Subject(name=row.name, tag=row.tag, created_ms=row.created_ms, version=row.version)
+
+
+def _values_of_route(route: Route) -> Values:
+    return {
+        "subject_info": route.name,
+        "is_prefix": route.is_prefix,
+        "broker_group_json": json.dumps(list(route.groups)),
+        "is_chosen": route.is_chosen,
+        "version": route.version,
+    }
+
+
+def _route(row: Row[Any]) -> Route:
+    return Route(
+        name=row.subject_info,
+        is_prefix=row.is_prefix,
+        groups=tuple(json.loads(row.broker_group_json)),
+        is_chosen=row.is_chosen,
+        version=row.version,
+    )
+
+
+def _values_of_offline(state: OfflineState) -> Values:
+    return {
+        "client_id": state.client_id,
+        "subject_info": state.subject,
+        "consumer_group": state.consumer_group,
+    }
+
+
+def _offline(row: Row[Any]) -> OfflineState:
+    return OfflineState(
+        client_id=row.client_id, subject=row.subject_info, consumer_group=row.consumer_group
+    )
+
+
+def _values_of_read_only(setting: ReadOnlySetting) -> Values:
+    return {"subject": setting.subject, "broker_group": setting.group}
+
+
+def _read_only(row: Row[Any]) -> ReadOnlySetting:
+    return ReadOnlySetting(subject=row.subject, group=row.broker_group)
+
+
+def _values_of_limit(setting: LimitSetting) -> Values:
+    return {"name": setting.name, "value_json": json.dumps(setting.value)}
+
+
+def _limit(row: Row[Any]) -> LimitSetting:
+    value = json.loads(row.value_json)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"the limit {row.name} is {row.value_json}, which is no number")
+    return LimitSetting(name=row.name, value=value)
+
+
+def _values_of_controls(row: ClusterControls) -> Values:
+    return {
+        "cluster": row.cluster,
+        "document_json": encode_controls(row.controls).decode(),
+        "version": row.version,
+    }
+
+
+def _controls(row: Row[Any]) -> ClusterControls:
+    controls = decode_controls(row.document_json.encode())
+    if controls.version != row.version:
+        raise ValueError(f"the controls of {row.cluster} are of another version than their row")
+    return ClusterControls(cluster=row.cluster, controls=controls)
+
+
+def _hash_of(key: ClientKey) -> bytes:
+    parts = [key.subject, int(key.client_type), key.consumer_group, key.client_id]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).digest()
+
+
+def _values_of_client(client: ClientSeen) -> Values:
+    return {
+        "key_hash": _hash_of(client.key),
+        "subject_info": client.key.subject,
+        "client_type": int(client.key.client_type),
+        "consumer_group": client.key.consumer_group,
+        "client_id": client.key.client_id,
+        "app_code": client.app_code,
+        "room": client.room,
+        "seen_ms": client.seen_ms,
+    }
+
+
+def _client(row: Row[Any]) -> ClientSeen:
+    return ClientSeen(
+        key=ClientKey(
+            subject=row.subject_info,
+            client_type=row.client_type,
+            consumer_group=row.consumer_group,
+            client_id=row.client_id,
+        ),
+        app_code=row.app_code,
+        room=row.room,
+        seen_ms=row.seen_ms,
+    )
+
+
+def _values_of_delay_node(node: DelayNode) -> Values:
+    return {
+        "cluster": node.cluster,
+        "group_name": node.group,
+        "node_id": node.node_id,
+        "role": node.role.value,
+        "log_uuid": node.log_uuid,
+        "storage_uuid": node.storage_uuid,
+        "incarnation": node.incarnation,
+        "boot_id": node.boot_id,
+        "last_sequence": node.last_sequence,
+        "last_epoch": node.last_epoch,
+        "address": node.address,
+        "sync_address": node.sync_address,
+        "http_address": node.http_address,
+        "software": node.software,
+        "registered_ms": node.registered_ms,
+        "version": node.version,
+    }
+
+
+def _delay_node(row: Row[Any]) -> DelayNode:
+    return DelayNode(
+        cluster=row.cluster,
+        group=row.group_name,
+        node_id=row.node_id,
+        role=NodeRole(row.role),
+        log_uuid=row.log_uuid,
+        storage_uuid=row.storage_uuid,
+        incarnation=row.incarnation,
+        boot_id=row.boot_id,
+        last_sequence=row.last_sequence,
+        last_epoch=row.last_epoch,
+        address=row.address,
+        sync_address=row.sync_address,
+        http_address=row.http_address,
+        software=row.software,
+        registered_ms=row.registered_ms,
+        version=row.version,
+    )
+
+
+def _values_of_delay_group(group: DelayGroup) -> Values:
+    record = group.record
+    return {
+        "name": group.name,
+        "cluster": group.cluster,
+        "log_uuid": group.log_uuid,
+        "epoch": record.epoch,
+        "version": record.version,
+        "master_node_id": None if record.master is None else record.master.node_id,
+        "master_incarnation": None if record.master is None else record.master.incarnation,
+        "min_isr": record.min_isr,
+        "phase": record.phase.value,
+    }
+
+
+def _delay_group(row: Row[Any], in_sync: dict[str, UUID]) -> DelayGroup:
+    master = None
+    if row.master_node_id is not None:
+        master = Master(node_id=row.master_node_id, incarnation=row.master_incarnation)
+    return DelayGroup(
+        name=row.name,
+        cluster=row.cluster,
+        log_uuid=row.log_uuid,
+        record=GroupRecord(
+            epoch=row.epoch,
+            version=row.version,
+            master=master,
+            in_sync=in_sync,
+            min_isr=row.min_isr,
+            phase=Phase(row.phase),
+        ),
+    )
+
+
+# Steps
+
+
+def _delay_group_of(change: SaveDelayGroup) -> Values:
+    values = _values_of_delay_group(change.group)
+    if change.expected is None:
+        return values
+    epoch, version = change.expected
+    return values | {"key_name": values["name"], "key_epoch": epoch, "key_version": version}
+
+
+def _replace_in_sync(connection: Connection, changes: Sequence[SaveDelayGroup]) -> None:
+    for change in changes:
+        connection.execute(_FORGET_IN_SYNC, {"key_name": change.group.name})
+        members = [
+            {"key_name": change.group.name, "node_id": node_id, "storage_uuid": storage_uuid}
+            for node_id, storage_uuid in change.group.record.in_sync.items()
+        ]
+        if members:
+            connection.execute(_ADD_IN_SYNC, members)
+
+
+_GROUP_ID: Final = (
+    select(DELAY_GROUP.c.id)
+    .where(DELAY_GROUP.c.name == bindparam("key_name", type_=DELAY_GROUP.c.name.type))
+    .scalar_subquery()
+)
+_FORGET_IN_SYNC: Final = delete(DELAY_GROUP_IN_SYNC).where(
+    DELAY_GROUP_IN_SYNC.c.delay_group_id == _GROUP_ID
+)
+_ADD_IN_SYNC: Final[Insert] = insert(DELAY_GROUP_IN_SYNC).values(
+    delay_group_id=_GROUP_ID,
+    node_id=bindparam("node_id", type_=DELAY_GROUP_IN_SYNC.c.node_id.type),
+    storage_uuid=bindparam("storage_uuid", type_=DELAY_GROUP_IN_SYNC.c.storage_uuid.type),
+)
+
+
+def _delay_group_step(statements: Mapping[str, Executable]) -> _Step:
+    return _Step(
+        table=DELAY_GROUP,
+        statements=statements,
+        values=_delay_group_of,
+        what="delay group",
+        keys=("name",),
+        versions=("epoch", "version"),
+        then=_replace_in_sync,
+    )
+
+
+_ADD_DELAY_GROUP: Final = _delay_group_step(_add(DELAY_GROUP))
+_REPLACE_DELAY_GROUP: Final = _delay_group_step(
+    _same(update(DELAY_GROUP).where(_named(DELAY_GROUP, "name", "epoch", "version")))
+)
+_REMOVE_DELAY_GROUP: Final = _Step(
+    table=DELAY_GROUP,
+    statements=_same(delete(DELAY_GROUP).where(_named(DELAY_GROUP, "name", "epoch", "version"))),
+    values=lambda group: {
+        "name": group.name,
+        "key_name": group.name,
+        "key_epoch": group.record.epoch,
+        "key_version": group.record.version,
+    },
+    what="delay group",
+    keys=("name",),
+    versions=("epoch", "version"),
+)
+
+_BROKER_GROUPS: Final = _versioned(
+    BROKER_GROUP, "broker group", ("group_name",), _values_of_broker_group
+)
+_BROKERS: Final = _versioned(BROKER, "broker", ("hostname", "serve_port"), _values_of_broker)
+_SUBJECTS: Final = _versioned(SUBJECT_INFO, "subject", ("name",), _values_of_subject)
+_ROUTES: Final = _versioned(SUBJECT_ROUTE, "route", ("subject_info", "is_prefix"), _values_of_route)
+_DELAY_NODES: Final = _versioned(
+    DELAY_NODE, "delay node", ("cluster", "group_name", "node_id"), _values_of_delay_node
+)
+_CONTROLS: Final = _versioned(CONTROLS, "controls", ("cluster",), _values_of_controls)
+
+_SET_OFFLINE: Final = _Step(
+    table=CLIENT_OFFLINE_STATE, statements=_add(CLIENT_OFFLINE_STATE), values=_values_of_offline
+)
+_UNSET_OFFLINE: Final = _unset(CLIENT_OFFLINE_STATE, _values_of_offline)
+_SET_READ_ONLY: Final = _Step(
+    table=READONLY_BROKER_GROUP_SETTING,
+    statements=_add(READONLY_BROKER_GROUP_SETTING),
+    values=_values_of_read_only,
+)
+_UNSET_READ_ONLY: Final = _unset(READONLY_BROKER_GROUP_SETTING, _values_of_read_only)
+_NOTE_CLIENT: Final = _Step(
+    table=CLIENT_META_INFO,
+    statements=_put(CLIENT_META_INFO, "key_hash"),
+    values=_values_of_client,
+)
+_FORGET_CLIENT: Final = _Step(
+    table=CLIENT_META_INFO,
+    statements=_same(delete(CLIENT_META_INFO).where(_named(CLIENT_META_INFO, "key_hash"))),
+    values=lambda key: {"key_key_hash": _hash_of(key)},
+)
+_RAISE_TIMESTAMP: Final = _Step(
+    table=LAST_TIMESTAMP,
+    statements=_same(
+        update(LAST_TIMESTAMP).where(LAST_TIMESTAMP.c.timestamp_ms < bindparam("key_timestamp_ms"))
+    ),
+    values=lambda timestamp_ms: {
+        "timestamp_ms": timestamp_ms,
+        "key_timestamp_ms": timestamp_ms,
+    },
+)
+_AUDIT: Final = _Step(
+    table=AUDIT,
+    statements=_same(insert(AUDIT)),
+    values=lambda entry: {
+        "at_ms": entry.at_ms,
+        "actor": entry.actor,
+        "action": entry.action,
+        "target": entry.target,
+        "before_json": entry.before,
+        "after_json": entry.after,
+        "by_node": entry.by_node,
+    },
+)
+_FORGET_AUDIT: Final = _Step(
+    table=AUDIT,
+    statements=_same(delete(AUDIT).where(_named(AUDIT, "number"))),
+    values=lambda number: {"key_number": number},
+)
+_COUNT_AUDIT: Final = select(func.count()).select_from(AUDIT).where(_named(AUDIT, "by_node"))
+_OLDEST_AUDIT: Final = (
+    select(AUDIT.c.number, AUDIT.c.at_ms)
+    .where(_named(AUDIT, "by_node"))
+    .order_by(AUDIT.c.at_ms, AUDIT.c.number)
+)
+_SET_LIMIT: Final = _Step(
+    table=LIMIT_SETTING, statements=_put(LIMIT_SETTING, "name"), values=_values_of_limit
+)
+_UNSET_LIMIT: Final = _Step(
+    table=LIMIT_SETTING,
+    statements=_same(delete(LIMIT_SETTING).where(_named(LIMIT_SETTING, "name"))),
+    values=lambda name: {"key_name": name},
+)
+
+
+def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR0912 - a table
+    """Return what a change does, and the row it does it to."""
+    match change:
+        case SaveBrokerGroup(group):
+            return _BROKER_GROUPS.saving(group)
+        case RemoveBrokerGroup(group):
+            return _BROKER_GROUPS.remove, group
+        case SaveBroker(broker):
+            return _BROKERS.saving(broker)
+        case RemoveBroker(broker):
+            return _BROKERS.remove, broker
+        case SaveSubject(subject):
+            return _SUBJECTS.saving(subject)
+        case RemoveSubject(subject):
+            return _SUBJECTS.remove, subject
+        case SaveRoute(route):
+            return _ROUTES.saving(route)
+        case RemoveRoute(route):
+            return _ROUTES.remove, route
+        case SetOffline(state):
+            return _SET_OFFLINE, state
+        case UnsetOffline(state):
+            return _UNSET_OFFLINE, state
+        case SetReadOnly(setting):
+            return _SET_READ_ONLY, setting
+        case UnsetReadOnly(setting):
+            return _UNSET_READ_ONLY, setting
+        case NoteClient(client):
+            return _NOTE_CLIENT, client
+        case ForgetClient(key):
+            return _FORGET_CLIENT, key
+        case SaveDelayNode(node):
+            return _DELAY_NODES.saving(node)
+        case RemoveDelayNode(node):
+            return _DELAY_NODES.remove, node
+        case SaveDelayGroup(expected=None):
+            return _ADD_DELAY_GROUP, change
+        case SaveDelayGroup():
+            return _REPLACE_DELAY_GROUP, change
+        case RemoveDelayGroup(group):
+            return _REMOVE_DELAY_GROUP, group
+        case RaiseTimestamp(timestamp_ms):
+            return _RAISE_TIMESTAMP, timestamp_ms
+        case Audit(entry):
+            return _AUDIT, entry
+        case ForgetAudit(number):
+            return _FORGET_AUDIT, number
+        case SetLimit(setting):
+            return _SET_LIMIT, setting
+        case UnsetLimit(name):
+            return _UNSET_LIMIT, name
+        case SaveControls(row):
+            return _CONTROLS.saving(row)

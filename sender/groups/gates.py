@@ -1,0 +1,87 @@
+"""What an operator allows a broker group: nothing for now, or so much a second. Pure.
+
+A gate is not health: a paused group is well and keeps its connection, it only gets nothing.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from sender.settings.errors import SettingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGate:
+    """What an operator allows one group."""
+
+    paused: bool = False
+    """Nothing is sent; what was queued for it goes elsewhere, or waits."""
+
+    rate_per_s: float | None = None
+    """Messages a second at the most, each try counted; None is no limit."""
+
+    def __post_init__(self) -> None:
+        rate = self.rate_per_s
+        if rate is not None and not 0 < rate < math.inf:
+            raise SettingError(f"a group's rate must be a positive number, got {rate}: pause it")
+
+
+OPEN_GATE: Final = GroupGate()
+"""Where no operator has said anything."""
+
+
+class TokenBucket:
+    """Smooths to a rate: after a pause there is no more than a burst of saved tokens.
+
+    Times are in seconds, of any clock that does not go back.
+    """
+
+    def __init__(self, *, rate_per_s: float, burst_s: float, now: float) -> None:
+        """Give `rate_per_s` tokens a second and save at most those of `burst_s` (but one)."""
+        self._rate = rate_per_s
+        self._most = max(1.0, rate_per_s * burst_s)
+        self._tokens = self._most
+        self._at = now
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self._rate
+
+    @property
+    def step(self) -> int:
+        """As many tokens as are worth waiting for: half a burst."""
+        return max(1, int(self._most / 2))
+
+    def available(self, now: float) -> int:
+        """Return how many whole tokens there are."""
+        self._fill(now)
+        return int(self._tokens)
+
+    def take(self, count: int, now: float) -> None:
+        """Take tokens, of which there must be as many."""
+        self._fill(now)
+        assert count <= self._tokens, f"{count} tokens taken of {self._tokens}"
+        self._tokens -= count
+
+    def ready_at(self, count: int, now: float) -> float:
+        """Return when there are so many tokens, or as many as there can be."""
+        self._fill(now)
+        lacking = min(count, self._most) - self._tokens
+        # A hair later: by then rounding must not have kept it from being whole.
+        return now if lacking <= 0 else now + lacking / self._rate + _HAIR_S
+
+    def change(self, rate_per_s: float, burst_s: float, now: float) -> None:
+        """Go on with another rate; what was saved stays, as far as it may be."""
+        self._fill(now)
+        self._rate = rate_per_s
+        self._most = max(1.0, rate_per_s * burst_s)
+        self._tokens = min(self._tokens, self._most)
+
+    def _fill(self, now: float) -> None:
+        if now > self._at:
+            self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate)
+            self._at = now
+
+
+_HAIR_S: Final = 1e-6

@@ -1,0 +1,113 @@
+"""How a broker group's connection stands, what follows what, and what the group has done so far.
+
+DOWN --> CONNECTING --> UP --> RETIRING --> DOWN    a failure: the others take over
+             |
+             +------> FENCED                        for good: our epoch is over there
+
+Whether it is trusted with messages is another question, see circuit.py: nothing is sent unless the
+connection is UP, and what is sent then is up to the circuit.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from sender.groups.connection import End
+from sender.groups.gates import GroupGate
+from sender.health.circuit import CircuitState
+
+
+class GroupState(Enum):
+    """How the connection of a group stands."""
+
+    DOWN = "down"
+    """Not connected; tried again after a while."""
+    CONNECTING = "connecting"
+    """Until the HELLO is answered."""
+    UP = "up"
+    RETIRING = "retiring"
+    """Gets nothing more; waits for the answers to what is in flight, then closes."""
+    FENCED = "fenced"
+    """Refuses our epoch. Never tried again."""
+
+
+MOVES: Final = {
+    GroupState.DOWN: {GroupState.CONNECTING},
+    GroupState.CONNECTING: {
+        GroupState.UP,
+        GroupState.DOWN,
+        GroupState.FENCED,
+    },
+    GroupState.UP: {GroupState.RETIRING, GroupState.DOWN},
+    GroupState.RETIRING: {GroupState.DOWN},
+    GroupState.FENCED: set[GroupState](),
+}
+"""What may follow each state."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupCounts:
+    """What happened at one group so far; numbers only grow. Items unless it says requests."""
+
+    requests: int = 0
+    """Requests sent, each try counted."""
+    delivered: int = 0
+    known: int = 0
+    """Taken as delivered, since the group had them already."""
+    refused: int = 0
+    """Refused, by a code of their own or with their whole request; tried again."""
+    possible_duplicates: int = 0
+    """Tried again although the group may have taken them."""
+    requests_refused: int = 0
+    """Requests answered with a code other than success."""
+    requests_timed_out: int = 0
+    requests_lost: int = 0
+    """Requests unanswered when their connection ended."""
+    answers_unmatched: int = 0
+    """Frames that answered nothing in flight: late answers, most likely."""
+    ends: dict[End, int] = field(default_factory=lambda: dict.fromkeys(End, 0))
+    """Connections (or attempts at one) by why they ended."""
+    changes: dict[CircuitState, int] = field(default_factory=lambda: dict.fromkeys(CircuitState, 0))
+    """Changes of the circuit by what it changed to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """A look at one group."""
+
+    name: str
+    address: str
+    """host:port of its master."""
+    source: str
+    """Who says so."""
+    state: GroupState
+    queued: int
+    """Entries that wait for this group."""
+    in_flight: int
+    """Entries sent and not answered."""
+    in_flight_bytes: int
+    failures: int
+    """Failures in a row; 0 while it delivers."""
+    last_end: str
+    """Why its last connection ended, for people."""
+    circuit: CircuitState
+    circuit_reason: str
+    """Why the circuit changed last, for people; empty if it never did."""
+    gate: GroupGate
+    """What an operator allows."""
+    weight: float
+    """As configured."""
+    effective_weight: float
+    """What a turn of it is worth now: the least while it gets probes only, 0 while it gets
+    nothing."""
+    window_requests: int
+    """Requests that may be unanswered."""
+    queue_items: int
+    """Entries that may wait for it."""
+    answer_s: float
+    """Time that an answer takes, of late; 0 before the first."""
+    is_slow: bool
+    """Whether others get what it could be given."""
+    refused_lanes: int
+    """Lanes of which it refused the latest items for good."""
+    counts: GroupCounts

@@ -1,0 +1,185 @@
+"""Which broker group takes which entries: the one place where a choice between groups is made.
+
+The sender asks for a choice whenever entries wait and a group has room, with the groups as they are
+found by entries of that lane: what room they have, and what a turn of theirs is worth. How a group
+is doing is no business of a Routing; what the doing of one means for another is (`is_well`).
+
+Where groups differ by subject a lane has one set of groups, told by LaneRoutes, and a Routing is
+shown those alone: so nothing is looked up for a message.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sender.queues.parcels import Entries
+
+LATER: Final = -1
+"""The choice for an entry that no group can take now. It keeps its place at the front."""
+
+_PARTS: Final = 4
+"""Into so many parts is divided what waits, if that is not very much: one group does not get all of
+it, for which the others would get all that comes in the seconds after it."""
+
+_PART_MIN: Final = 16
+"""Entries that are not divided: each group that gets some of them has a request of its own."""
+
+_SETS_KEPT_MAX: Final = 10_000
+"""Sets of groups come and go; beyond it what each group has to its credit is forgotten."""
+
+Choices = npt.NDArray[np.int16]
+"""For each entry the position of its group among those offered, or LATER."""
+
+
+class GroupView(Protocol):
+    """What a choice may depend on."""
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+
+    @property
+    def room(self) -> int:
+        """How many of these entries it can be given now; 0 while it can be sent nothing."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it takes these entries, in good time, if perhaps not now."""
+
+    @property
+    def room_beside(self) -> int:
+        """How many it should be given beside groups that are well; never more than `room`."""
+
+    @property
+    def weight(self) -> float:
+        """What a turn of it is worth now; more than 0."""
+
+
+@dataclass(slots=True)
+class LaneView:
+    """A GroupView: the group as the entries of one lane find it at one moment."""
+
+    name: str
+    room: int
+    is_well: bool
+    room_beside: int
+    weight: float
+
+
+class Routing(Protocol):
+    """Chooses groups for entries."""
+
+    def choose(self, entries: Entries, *, avoid: int, groups: Sequence[GroupView]) -> Choices:
+        """Return the group of each entry. No group may get more entries than it has room.
+
+        `avoid` is the position of the group where these entries failed last, or NOBODY.
+        """
+
+
+class LaneRoutes(Protocol):
+    """Which groups the entries of each lane may go to, and in which lane an entry belongs.
+
+    Both change at run time: then `Sender.routes_changed` is called with the lanes concerned.
+    """
+
+    def groups_of(self, lane: int) -> Sequence[str]:
+        """Return the names of the groups that a lane may use.
+
+        Those that the sender has not got count for nothing.
+        """
+
+    def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
+        """Return the lane in which each entry belongs now."""
+
+    def refused(self, entries: Entries, group: str) -> None:
+        """Hear that a group refused entries in a way that puts their route in doubt."""
+
+    def group_failed(self, group: str) -> None:
+        """Hear that a group could not be reached, or that its connection ended badly."""
+
+
+class Weighted:
+    """Smooth weighted round robin, part by part, over the groups that have room.
+
+    Each group that has room is credited its part, by weight, of whatever is given to any; whoever
+    has most to its credit is next and pays for what it gets. A part is a batch in the middle of a
+    burst, and smaller towards the end of what waits: so shares are exact to a few entries however
+    many come at a time, and nobody gets many parts in a row. A group without room earns nothing: it
+    has nothing to catch up on when it is back.
+
+    Whole batches have an account of their own: what one group got too much of in the middle of a
+    burst is made up for in batches of the next one, or else a group would be given none of the
+    hundreds of single entries after it. So what each got is within a few batches of its share over
+    any time, and of what comes one by one within a few entries.
+
+    Entries that a group which is well can take soon are not given to one which is not, but for a
+    few. The group to avoid is taken only where no other one has room: a broker that does not answer
+    must not keep entries from the only one that does.
+    """
+
+    def __init__(self, *, batch_items: int) -> None:
+        self._batch_items = batch_items
+        self._credits: dict[tuple[bool, tuple[str, ...]], list[float]] = {}
+        """By whether whole batches are given, for each set of groups to choose from, what they have
+        to their credit, in entries: with one for all sets, what a lane of one group gets there
+        would be missing in other lanes."""
+
+    def choose(self, entries: Entries, *, avoid: int, groups: Sequence[GroupView]) -> Choices:
+        """Return the group of each entry."""
+        choices = np.full(len(entries), LATER, np.int16)
+        if any(group.is_well for group in groups):
+            rooms = [group.room_beside for group in groups]
+        else:
+            rooms = [group.room for group in groups]
+        weights = [group.weight for group in groups]
+        # So many are a part of a burst, of which more comes next: only its end is divided.
+        is_more = len(entries) >= 2 * self._batch_items
+        credit = self._credits_of(groups, is_more=is_more)
+        able: list[int] = []
+        parts: list[float] = []
+        start = 0
+        least = self._batch_items if is_more else _PART_MIN
+        while start < len(entries):
+            if not able:
+                able = [number for number, room in enumerate(rooms) if room > 0]
+                able = [number for number in able if number != avoid] or able
+                if not able:
+                    break
+                of_one = 1.0 / sum([weights[number] for number in able])
+                parts = [weight * of_one for weight in weights]
+            left = len(entries) - start
+            chosen = able[0]
+            if len(able) == 1:
+                # There is no choice, so nobody owes anything for it.
+                count = min(left, rooms[chosen])
+            else:
+                count = min(left, self._batch_items, max(left // _PARTS, least))
+                most = -math.inf
+                for number in able:
+                    # Rounded, or equals would not take turns.
+                    has = round(credit[number] + count * parts[number], 6)
+                    if has > most:
+                        chosen, most = number, has
+                count = min(count, rooms[chosen])
+                for number in able:
+                    credit[number] += count * parts[number]
+                credit[chosen] -= count
+            choices[start : start + count] = chosen
+            rooms[chosen] -= count
+            if not rooms[chosen]:
+                able = []
+            start += count
+        return choices
+
+    def _credits_of(self, groups: Sequence[GroupView], *, is_more: bool) -> list[float]:
+        account = is_more, tuple([group.name for group in groups])
+        found = self._credits.get(account)
+        if found is None:
+            if len(self._credits) >= _SETS_KEPT_MAX:
+                self._credits.clear()
+            found = self._credits[account] = [0.0] * len(groups)
+        return found

@@ -1,0 +1,50 @@
+"""What is in the messages, read and checked where it is asked for: nothing else of a run needs it.
+
+What is damaged there takes no row and no fact away, so it changes no figure: the input is not
+complete.
+"""
+
+from dataclasses import dataclass
+
+from spark_tools.files.columns import sift
+from spark_tools.judge.account import Account, TaskResult
+from spark_tools.judge.findings import FindingsMaker
+from spark_tools.judge.tasks import Extent, LogRange, Node
+from storage.batch.batches import Damage
+from storage.readers.arrow import ArrowReader, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadTask:
+    """Check the items of one file: their CRCs, and those of their batches."""
+
+    node: Node
+    file: Extent | LogRange
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes are read."""
+        return self.file.length
+
+    def __call__(self) -> TaskResult:
+        """Do it."""
+        account, damages = Account(), list[Damage]()
+        node, file = self.node, self.file
+        kind = Kind.SCHEDULE if isinstance(file, Extent) else Kind.MESSAGE
+        reader = ArrowReader(node.disk(), node.log_uuid, kind, ["sequence"], check_items=True)
+        if isinstance(file, Extent):
+            found = reader.rows(file.file, length=file.length)
+        else:
+            found = reader.messages(
+                file.file,
+                length=file.length,
+                first_sequence=file.first_sequence,
+                next_sequence=file.next_sequence,
+            )
+        for _ in sift(found, damages):
+            pass  # What is read is checked; nothing of it is kept.
+        account.damages = {(node.node_id, damage) for damage in damages}
+        if reader.bad_items:
+            text = f"{file.file}: {reader.bad_items} item(s) are not what their rows say"
+            account.problems.add((node.node_id, text))
+        return TaskResult(node.name, account, FindingsMaker.nothing())

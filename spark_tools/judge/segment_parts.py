@@ -1,0 +1,59 @@
+"""Where a large segment is cut, so that no task holds more than so many rows of it.
+
+A part is a range of sequences: every row and every fact of a message is in the same part, and parts
+leave nothing out, whatever sequences there are. So it does not matter for what is found where the
+cuts lie, only for how much a task holds.
+"""
+
+from itertools import pairwise
+
+from spark_tools.judge.tasks import WHOLE, Extent, Node, Part
+from storage.batch.batches import file_seed
+from storage.batch.byte_ranges import chained_headers
+from storage.batch.file_header import FileHeader, LogKind
+from storage.disk.spans import key_of_name
+
+ROWS_AT_ONCE = 4_000_000
+"""Some 600 MB while they are judged."""
+
+
+def parts_of(node: Node, extent: Extent, rows_at_once: int) -> list[Part]:
+    """Cut a segment into parts of about so many rows, and facts, at the most.
+
+    Only headers of batches are read, and of small segments nothing. A batch is in one part. Behind
+    the first thing that is irregular cuts are guessed, and parts may be larger.
+    """
+    most = max(extent.rows, extent.facts)
+    if most <= rows_at_once or not extent.rows:
+        return [WHOLE]
+    count = -(-most // rows_at_once)
+    share = -(-extent.rows // count)
+    cuts: list[int] = []
+    held = seen = following = 0
+    seed = _seed_of(node, extent)
+    for _, header in chained_headers(node.disk(), extent.file, extent.length, seed=seed):
+        if held and held + header.count > share:
+            cuts.append(header.base_sequence)
+            held = 0
+        held += header.count
+        seen += header.count
+        following = header.next_sequence
+    guesses = -(-max(extent.rows - seen, 0) // share)
+    left = max(extent.last_sequence + 1 - following, 0)
+    cuts += [following + left * place // guesses for place in range(guesses)]
+    edges = [None, *sorted(set(cuts)), None]
+    return [Part(first, after) for first, after in pairwise(edges)]
+
+
+def _seed_of(node: Node, extent: Extent) -> int:
+    """Return what the CRCs of a segment's batches begin with."""
+    key = key_of_name(extent.file.rpartition("/")[2])
+    assert key is not None
+    return file_seed(
+        FileHeader(
+            kind=LogKind.SCHEDULE_LOG,
+            log_uuid=node.log_uuid,
+            span=key.span,
+            start_minute=key.start,
+        )
+    )

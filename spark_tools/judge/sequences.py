@@ -1,0 +1,98 @@
+"""Sets of sequences that can be added up, and say where a sequence came twice.
+
+Sequences of a group have no gaps, so a bit for each is little: 125 MB for a billion messages.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_tools.files.columns import Int64s
+
+BLOCK = 2**15
+"""Sequences that are compared, and looked into, together."""
+_SPARSE_MAX = 2**11
+"""With more sequences in a block than this it is kept as bits (4 KiB)."""
+
+_Places = npt.NDArray[np.uint16]
+_Bits = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Sequences:
+    """A set of sequences, block by block: a few places, or a bit for each."""
+
+    blocks: dict[int, _Places | _Bits] = field(default_factory=dict)
+    doubled: set[int] = field(default_factory=set)
+    """Blocks in which a sequence was added twice."""
+
+    def add(self, ascending: Int64s) -> None:
+        """Add sequences, in order; one may be there several times."""
+        if not len(ascending):
+            return
+        block = ascending // BLOCK
+        edges = np.flatnonzero(block[1:] != block[:-1]) + 1
+        for part in np.split(ascending, edges):
+            number = int(part[0]) // BLOCK
+            places = (part - number * BLOCK).astype(np.uint16)
+            if (places[1:] == places[:-1]).any():
+                self.doubled.add(number)
+                places = np.unique(places)
+            self._add_block(number, places)
+
+    def _add_block(self, number: int, more: _Places | _Bits) -> None:
+        known = self.blocks.get(number)
+        if known is None:
+            self.blocks[number] = _compact(more)
+            return
+        if known.dtype == np.uint16 and more.dtype == np.uint16:
+            if np.intersect1d(known, more, assume_unique=True).size:
+                self.doubled.add(number)
+            self.blocks[number] = _compact(np.union1d(known, more))
+            return
+        bits, more_bits = _bits(known), _bits(more)
+        if (bits & more_bits).any():
+            self.doubled.add(number)
+        self.blocks[number] = bits | more_bits
+
+    def within(self, first: int, after: int) -> Int64s:
+        """Return the sequences from `first` up to `after`, in order."""
+        numbers = sorted(one for one in self.blocks if first // BLOCK <= one <= after // BLOCK)
+        parts = [number * BLOCK + _places(self.blocks[number]) for number in numbers]
+        found = np.concatenate([np.empty(0, np.int64), *parts])
+        chosen: Int64s = found[(found >= first) & (found < after)]
+        return chosen
+
+    def common(self, other: "Sequences") -> Int64s:
+        """Return the sequences that are in both, in order."""
+        parts = [
+            number * BLOCK
+            + np.intersect1d(_places(self.blocks[number]), _places(other.blocks[number]))
+            for number in sorted(self.blocks.keys() & other.blocks.keys())
+        ]
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+    def merge(self, other: "Sequences") -> None:
+        """Add another set."""
+        self.doubled |= other.doubled
+        for number, more in other.blocks.items():
+            self._add_block(number, more)
+
+
+def _compact(block: _Places | _Bits) -> _Places | _Bits:
+    return _bits(block) if block.dtype == np.uint16 and len(block) > _SPARSE_MAX else block
+
+
+def _places(block: _Places | _Bits) -> Int64s:
+    if block.dtype == np.uint8:
+        return np.flatnonzero(np.unpackbits(block.view(np.uint8)))
+    return block.astype(np.int64)
+
+
+def _bits(block: _Places | _Bits) -> _Bits:
+    if block.dtype == np.uint8:
+        return block.view(np.uint8)
+    flags = np.zeros(BLOCK, np.uint8)
+    flags[block] = 1
+    return np.packbits(flags)

@@ -1,0 +1,212 @@
+"""The audit of repairs: a file of JSON lines that says of each message what was done with it.
+
+    begin    a run: who, when, where to, which classes
+    intent   a message is about to be sent; on disk before it is
+    answer   what became of that
+    end      how a run ended
+
+Each line has a CRC of its own (storage/state/audit_file.py). What a crash has left of the last line
+is cut off when the file is opened again: nothing was done yet that it would tell of.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from spark_tools.files.errors import ReconcileError
+from storage.disk.disk import DirectoryDisk, File
+from storage.disk.errors import DataDirectoryError
+from storage.state.audit_file import audit_lines, encode_audit_line
+
+AUDIT_SCHEMA: Final = 1
+"""Counted up when a reader of an older version would misunderstand a newer one."""
+ACCEPTED: Final = "accepted"
+KNOWN: Final = "known"
+REFUSED: Final = "refused"
+UNANSWERED: Final = "unanswered"
+_PIECE: Final = 4 * 1024 * 1024
+"""Read at a time."""
+_LINE_MAX: Final = 16 * 1024 * 1024
+"""Longer than any line, and than what a crash may leave of some."""
+
+
+class _Line(msgspec.Struct, kw_only=True):
+    """What all lines have. The first field is what the files' reader finds lines by."""
+
+    at_ms: int
+    """Wall clock."""
+    what: str
+    run: str
+    """The id of the run."""
+
+
+class Begin(_Line, kw_only=True):
+    """A run begins."""
+
+    who: str
+    """User and host."""
+    to: list[str]
+    kinds: list[str]
+    rate: int
+    details: str
+    schema: int = AUDIT_SCHEMA
+
+
+class _OfMessage(_Line, kw_only=True):
+    """What lines about a message of an old log have."""
+
+    kind: str
+    """`lost` or `missing`."""
+    cluster: str
+    group: str
+    log_uuid: str
+    sequence: int
+    filed_minute: int
+    message_id: str
+
+
+class Intent(_OfMessage, kw_only=True):
+    """A message is about to be sent."""
+
+    subject: str
+    due_ms: int
+    size: int
+    node: str
+    file: str
+    position: int
+
+
+class Answer(_OfMessage, kw_only=True):
+    """What became of it. result: `accepted`, `known`, `refused` or `unanswered`."""
+
+    result: str
+    by: str | None
+    """The node that answered, or was asked last."""
+    tries: int
+    reason: str | None
+
+
+class End(_Line, kw_only=True):
+    """A run is over. why: `done`, or what stopped it."""
+
+    why: str
+    counts: dict[str, int]
+
+
+Line = Begin | Intent | Answer | End
+_KINDS: Final[dict[str, type[Line]]] = {
+    "begin": Begin,
+    "intent": Intent,
+    "answer": Answer,
+    "end": End,
+}
+
+
+class Audit:
+    """An audit that is written to, by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Prepare to open the file, which may not be there yet."""
+        self._path = path
+        self._disk = DirectoryDisk(path.parent)
+        self._held = contextlib.ExitStack()
+        self._file: File | None = None
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        """Open the file, cutting off a torn line.
+
+        Raises ReconcileError if another process writes to it, StorageError or OSError.
+        """
+        name = self._path.name
+        with contextlib.ExitStack() as held:
+            if not self._disk.exists(name):
+                self._disk.open(name, create=True).close()
+                self._disk.sync_directory("")
+            try:
+                held.enter_context(self._disk.lock(name))
+            except DataDirectoryError as error:
+                raise ReconcileError(
+                    f"{self._path} is in use: another repair writes to it; wait until it has ended"
+                ) from error
+            self._file = self._disk.open(name)
+            held.callback(self._file.close)
+            self._end = self._file.size()
+            self._cut_torn_line(self._file)
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self._held.close()
+
+    def _cut_torn_line(self, file: File) -> None:
+        begin = self._end
+        while begin:
+            begin = max(begin - _PIECE, 0)
+            found = file.read_at(begin, min(_PIECE, self._end - begin)).rfind(b"\n")
+            if found >= 0:
+                begin += found + 1
+                break
+        if begin < self._end:
+            file.truncate(begin)
+            file.sync()
+            self._end = begin
+
+    def append(self, lines: Sequence[_Line]) -> None:
+        """Write lines; they are on disk when this returns. StorageError if they cannot be."""
+        if not lines:
+            return
+        assert self._file is not None
+        data = b"".join(map(encode_audit_line, lines))
+        self._file.write_at(self._end, [data])
+        self._file.sync()
+        self._end += len(data)
+
+
+def read_audit(path: Path) -> Iterator[Line | None]:
+    """Yield the lines of an audit; None for what is none. A torn last line is left out.
+
+    Raises ReconcileError for what is no audit of repairs, or one of a newer schema, StorageError or
+    OSError.
+    """
+    disk = DirectoryDisk(path.parent)
+    file = disk.open_read(path.name)
+    try:
+        rest, position, size = b"", 0, file.size()
+        while position < size:
+            piece = file.read_at(position, _PIECE)
+            if not piece:
+                break
+            position += len(piece)
+            whole, newline, rest = (rest + piece).rpartition(b"\n")
+            if len(rest) > _LINE_MAX:
+                raise ReconcileError(f"{path} is no audit of repairs: it has no lines")
+            for line in audit_lines(whole + newline):
+                yield None if line.fault is not None else _decoded(line.text, path)
+    finally:
+        file.close()
+
+
+def _decoded(text: bytes, path: Path) -> Line:
+    try:
+        kind = _KINDS.get(msgspec.json.decode(text, type=_Line).what)
+        if kind is None:
+            raise ReconcileError(f"{path} is no audit of repairs, or one of a newer version")
+        line = msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise ReconcileError(f"{path} is no audit of repairs: {error}") from error
+    if isinstance(line, Begin) and line.schema != AUDIT_SCHEMA:
+        raise ReconcileError(
+            f"{path} is an audit of schema {line.schema}, this version knows {AUDIT_SCHEMA}"
+        )
+    return line

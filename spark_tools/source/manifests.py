@@ -1,0 +1,64 @@
+"""Where manifests come from: a directory as it is now, or a file of `delaywheel log manifest`."""
+
+from spark_tools.files.errors import ReconcileError
+from spark_tools.files.roots import absolute_root, directory_of, disk_of, local_path, read_file
+from spark_tools.run.plan import Source, dead_extents_of, extents_of
+from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.readers.manifest import Manifest, decode_manifest, read_manifest
+from storage.readers.manifest_check import contradiction_in
+
+
+def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
+    """Return what a data directory, or a copy of one, commits now.
+
+    now_ms: the wall clock. Of deleted segments only those are told of that ended after
+    `from_minute`. Raises what `read_manifest` and `disk_of` do.
+    """
+    try:
+        found = read_manifest(disk_of(root), now_ms=now_ms, deleted_from_minute=from_minute)
+    except DataDirectoryError as error:
+        if isinstance(error, OSError):
+            raise  # It names the file.
+        raise DataDirectoryError(f"{root}: {error}") from error
+    return Source(found, absolute_root(root))
+
+
+def source_of_file(text: str) -> Source:
+    """Return the manifest that `FILE=DATA_DIR` names; without `=` it lies among its files.
+
+    Raises OSError, RemoteError, or ReconcileError for what is no manifest, or one that no directory
+    has.
+    """
+    file, _, root = text.partition("=")
+    found = _decoded(file)
+    root = root or directory_of(file)
+    path = local_path(root)
+    if path is not None and not path.is_dir():
+        raise ReconcileError(
+            f"{root} is no directory: give --manifest FILE=DATA_DIR, where the files are that "
+            f"{file} names"
+        )
+    return Source(found, absolute_root(root))
+
+
+def _decoded(file: str) -> Manifest:
+    """Return a manifest whose segments are some, and that may be one of a directory."""
+    again = "make it again with `delaywheel log manifest`"
+    try:
+        found = decode_manifest(read_file(file), path=file)
+    except DamagedError as error:
+        raise ReconcileError(f"{file}: {error.reason}; {again}") from error
+    except UnsupportedFormatError as error:
+        raise ReconcileError(
+            f"{file}: {error.reason}; {again} of this version, or read it with the version that "
+            "made it"
+        ) from error
+    try:
+        extents_of(found)
+        dead_extents_of(found)
+    except ReconcileError as error:
+        raise ReconcileError(f"{file}: {error}; {again}") from error
+    wrong = contradiction_in(found)
+    if wrong is not None:
+        raise ReconcileError(f"{file} contradicts itself: {wrong.field}: {wrong.reason}; {again}")
+    return found

@@ -1,0 +1,249 @@
+"""From manifests and options to what is read of which file, and which of it goes together.
+
+Nothing is opened for it but files that are larger than a partition: those are cut at batches.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from spark_tools.files.errors import OptionError
+from spark_tools.judge.tasks import FOREVER, Cover, Extent, Node
+from spark_tools.run.plan import (
+    Source,
+    by_group,
+    dead_extents_of,
+    extents_of,
+    faults_of,
+    logs_of,
+    node_of,
+)
+from spark_tools.run.source_options import About, ReadOptions, Replicas
+from storage.batch.byte_ranges import Stretch
+from storage.readers.arrow import ArrowReader, Kind
+from storage.readers.manifest import Manifest
+
+_OPEN_BYTES = 64 * 1024
+"""What opening a file weighs, so that a partition has not thousands of small ones."""
+_ROW_BYTES = 256
+"""What a row weighs at least: for Spark it is work, however few bytes it has on disk."""
+
+
+class Role(StrEnum):
+    """What a file is."""
+
+    ROWS = "rows"
+    FACTS = "facts"
+    JOURNAL = "journal"
+    RECORDS = "records"
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """Which records of the message_log a node has in segments: those up to `sequence`, and more."""
+
+    cover: Cover
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is read of one file.
+
+    length: its bytes that count; size: those of this part; start, end: the minutes of its segment,
+    all where it is of none; first, after: the numbers, or sequences, that are wanted of a numbered
+    log; count: rows that there must be, None where the reader itself says what is missing; filed:
+    records that are in segments are not wanted.
+    """
+
+    node: Node
+    role: Role
+    file: str
+    length: int
+    size: int
+    start: int = 0
+    end: int = FOREVER
+    first: int = 0
+    after: int = 0
+    count: int | None = None
+    is_sealed: bool = False
+    stretch: Stretch | None = None
+    filed: Filed | None = None
+
+    @property
+    def weight(self) -> int:
+        """How much work it is, in bytes."""
+        rows = self.after - self.first if self.count is None else self.count
+        return max(self.size, _ROW_BYTES * rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a manifest says is not there, or cannot be read."""
+
+    node: Node
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What one task of Spark reads."""
+
+    parts: tuple[Part, ...]
+    missing: tuple[Missing, ...] = ()
+
+
+@dataclass(slots=True)
+class _Planned:
+    parts: list[Part] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+
+
+def plan_partitions(sources: Sequence[Source], options: ReadOptions) -> list[PartitionPlan]:
+    """Return what each task reads; the rows of all together are each there once.
+
+    Raises OptionError for groups that are not there, ReconcileError for manifests that do not
+    belong together.
+    """
+    groups = by_group(sources)
+    absent = sorted(set(options.groups) - {name.group for name in groups})
+    if absent:
+        raise OptionError(f"no manifest is of group {', '.join(absent)}")
+    planned = _Planned()
+    for name, nodes in groups.items():
+        if options.groups and name.group not in options.groups:
+            continue
+        for source in nodes if options.replicas is Replicas.ALL else nodes[:1]:
+            node = node_of(source)
+            planned.missing += [Missing(node, *one) for one in faults_of(source.manifest)]
+            for part in _parts(source.manifest, node, options):
+                planned.parts += _cut(part, options)
+    plans = [PartitionPlan(tuple(parts)) for parts in _packed(planned.parts, options)]
+    if planned.missing:
+        plans.insert(0, PartitionPlan((), tuple(planned.missing)))
+    return plans
+
+
+def _parts(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[Part]:
+    """Yield what is read of a node, in order of time."""
+    match options.kind:
+        case Kind.SCHEDULE:
+            yield from _segments(_accepted(manifest, options), node, Role.ROWS)
+        case Kind.DEAD:
+            yield from _segments(_dead(manifest), node, Role.ROWS)
+        case Kind.MESSAGE:
+            yield from _records(manifest, node, options)
+        case Kind.DISPATCH:
+            dead = options.about is About.DEAD
+            extents = _dead(manifest) if dead else _accepted(manifest, options)
+            yield from _segments(extents, node, Role.FACTS)
+            for one in manifest.journal:
+                yield Part(
+                    node=node,
+                    role=Role.JOURNAL,
+                    file=one.file,
+                    length=one.length,
+                    size=one.length,
+                    first=one.first_number,
+                    after=one.next_number,
+                )
+
+
+def _accepted(manifest: Manifest, options: ReadOptions) -> list[Extent]:
+    extents = [one for one in extents_of(manifest) if options.wants(one.start, one.end)]
+    return _in_order(extents)
+
+
+def _dead(manifest: Manifest) -> list[Extent]:
+    return _in_order(dead_extents_of(manifest))
+
+
+def _in_order(extents: Sequence[Extent]) -> list[Extent]:
+    return sorted((one for one in extents if not one.is_deleted), key=lambda one: one.start)
+
+
+def _segments(extents: Sequence[Extent], node: Node, role: Role) -> Iterator[Part]:
+    is_rows = role is Role.ROWS
+    for one in extents:
+        length, count = (one.length, one.rows) if is_rows else (one.facts_length, one.facts)
+        if not length and not count:
+            continue
+        yield Part(
+            node=node,
+            role=role,
+            file=one.file if is_rows else one.facts_file,
+            length=length,
+            size=length,
+            start=one.start,
+            end=one.end,
+            count=count,
+            is_sealed=one.is_sealed,
+        )
+
+
+def _records(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[Part]:
+    filed = None
+    if options.unfiled:
+        filed = Filed(Cover.of(extents_of(manifest)), manifest.sequence)
+    for log in logs_of(manifest):
+        first = log.first_sequence
+        if filed is not None:
+            first = max(first, filed.sequence + 1)
+        if first < log.next_sequence:
+            yield Part(
+                node=node,
+                role=Role.RECORDS,
+                file=log.file,
+                length=log.length,
+                size=log.length,
+                first=first,
+                after=log.next_sequence,
+                filed=filed,
+            )
+
+
+def _cut(part: Part, options: ReadOptions) -> list[Part]:
+    """Return a part as it is, or in stretches if it is larger than a partition."""
+    if part.weight <= options.partition_bytes or part.role is Role.JOURNAL:
+        return [part]
+    reader = ArrowReader(part.node.disk(), part.node.log_uuid, options.kind, ["sequence"])
+    size = max(part.size * options.partition_bytes // part.weight, 1)
+    stretches = reader.stretches(part.file, length=part.length, size=size)
+    if len(stretches) == 1:
+        return [part]
+    if part.role is Role.RECORDS:
+        return [
+            replace(
+                part,
+                size=one.end - one.start,
+                first=max(part.first, one.first),
+                after=part.after if one.after is None else min(part.after, one.after),
+                stretch=one,
+            )
+            for one in stretches
+            if one.after is None or one.after > part.first
+        ]
+    assert part.count is not None
+    *before, last = stretches
+    # What the headers do not tell of is missing in the last one, or more than there should be.
+    rest = part.count - sum(one.count for one in before)
+    counts = [*(one.count for one in before), rest]
+    return [
+        replace(part, size=one.end - one.start, count=count, stretch=one)
+        for one, count in zip([*before, last], counts, strict=True)
+    ]
+
+
+def _packed(parts: Sequence[Part], options: ReadOptions) -> Iterator[list[Part]]:
+    """Yield parts that follow each other, as many as make up a partition."""
+    gathered: list[Part] = []
+    weight = 0
+    for part in parts:
+        if gathered and weight + part.weight + _OPEN_BYTES > options.partition_bytes:
+            yield gathered
+            gathered, weight = [], 0
+        gathered.append(part)
+        weight += part.weight + _OPEN_BYTES
+    if gathered:
+        yield gathered

@@ -1,0 +1,7 @@
+"""Spark itself.
+
+    engine    tasks to Spark's workers
+    session   a Spark session
+
+Imported by delaywheel.
+"""

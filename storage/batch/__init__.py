@@ -1,0 +1,14 @@
+"""The bytes of a log: batches of columns. docs/formats draws them.
+
+    batches        header, CRC, compression of a batch
+    byte_ranges    places where a large file may be entered
+    chained_file   one append-only file of batches
+    columns        table of names and arrays of a batch
+    entries        the 36-byte index entry of a pending message
+    facts          outcomes of messages, as arrays
+    file_header    the first 64 bytes of a log file
+    item_formats   whether the bytes of an item are whole
+    rows           messages on their way into segments, as arrays
+
+Imported by whatever reads or writes a log.
+"""

@@ -1,0 +1,417 @@
+"""The message_log: every accepted message and control record, in the order of acceptance.
+
+It is the truth from which everything else is derived. Files `message_log/<first sequence>.log`,
+each a file header and batches (batches.py); records are numbered from 1 without gaps over all
+files, and the chain of previous CRCs goes on from file to file. `message_log/durable_end` says how
+far it is known to be durable (durable_end.py); recovery is in message_log_recovery.py.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from storage.batch.batches import (
+    BatchHeader,
+    Codec,
+    Damage,
+    DecodedBatch,
+    decode_batch,
+    encode_batch,
+    log_seed,
+)
+from storage.batch.columns import KINDS_WITH_ITEMS, Array, RecordKind, encode_columns
+from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
+from storage.disk.disk import Bytes, Disk, File
+from storage.disk.errors import FatalDiskError, StorageFullError
+from storage.logs.message_log_recovery import RecoveryReport, recover_message_log
+from storage.logs.numbered_log import LogFile, LogWalk, PlacedBatch, files_from, log_file
+from storage.state.durable_end import DurableEnd, DurableEndFile
+
+__all__ = ["MESSAGE_LOG_DIRECTORY", "Append", "MessageLog", "RecoveryReport"]
+
+MESSAGE_LOG_DIRECTORY = "message_log"
+_FILE_BYTES_MAX = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """One batch to be appended: everything but its place in the log.
+
+    names, arrays: see columns.py; blob: the items in as many buffers as is convenient, their bytes
+    one after another; count: records; floor_minute: never below that of the batch before.
+    """
+
+    kind: RecordKind
+    count: int
+    floor_minute: int
+    names: Sequence[bytes] = ()
+    arrays: Mapping[str, Array]
+    blob: Sequence[Bytes] = ()
+    codec: Codec = Codec.RAW
+
+
+class MessageLog:
+    """An open message_log, to be used by one thread at a time; `read` may run in another.
+
+    Invariants: everything up to `end` is durable, and the durable end file says so where the disk
+    has space for it (itself durable after `sync_durable_end`). Bytes beyond `end` mean nothing.
+    After a FatalDiskError, or any other exception in the middle of an append, it refuses everything
+    but reading.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        log_uuid: UUID,
+        files: Sequence[LogFile],
+        end: DurableEnd,
+        durable_end: DurableEndFile,
+        file_bytes_max: int,
+        first_sequence: int = 1,
+    ) -> None:
+        """Take over what recovery established; others call `recover`.
+
+        `end.position` 0 says that the file of `end.file_sequence` is still to be made.
+        """
+        self._disk = disk
+        self._log_uuid = log_uuid
+        self._seed = log_seed(log_uuid, LogKind.MESSAGE_LOG)
+        self._files = tuple(files)
+        self._first_sequence = first_sequence
+        self._end = end
+        self._durable_end = durable_end
+        self._file_bytes_max = file_bytes_max
+        self._file: File | None = None
+        """The last of `files`, once it was written to."""
+        self._new_file: File | None = None
+        """The one after it, while its first append is under way."""
+        self._durable_end_behind = False
+        self._failure: BaseException | None = None
+        self.bytes_written = 0
+        """Bytes appended since the log was opened."""
+
+    @classmethod
+    def recover(
+        cls,
+        disk: Disk,
+        *,
+        log_uuid: UUID,
+        checkpoint_sequence: int,
+        known_sequence: int,
+        had_checkpoint: bool,
+        first_sequence: int = 1,
+        checkpoint_epoch: int = 0,
+        file_bytes_max: int = _FILE_BYTES_MAX,
+    ) -> tuple["MessageLog", RecoveryReport]:
+        """Open the log after a stop of any kind; make it if there is none.
+
+        checkpoint_sequence: the last record that the checkpoint covers, and checkpoint_epoch its
+        epoch; known_sequence: the last one that anything else on this disk speaks of; 0 for none;
+        had_checkpoint: whether there is a checkpoint: the first is written after the first recovery
+        of the log, and so a log that has one must have a durable end.
+        Records up to either were durable once, as were those below the durable end: bad batches
+        there are reported and left as they are. Beyond, what is good and in order is kept, the
+        rest is cut. first_sequence: the log is kept from here on; files before it, which may still
+        be there, are none of it.
+
+        Raises UnsupportedFormatError, DataDirectoryError, LogStateError, FatalDiskError or
+        StorageFullError; then nothing that was kept is lost.
+        """
+        durable_end = DurableEndFile(disk, MESSAGE_LOG_DIRECTORY, log_uuid=log_uuid)
+        files, end, report = recover_message_log(
+            disk,
+            MESSAGE_LOG_DIRECTORY,
+            log_uuid=log_uuid,
+            durable_end=durable_end,
+            checkpoint_sequence=checkpoint_sequence,
+            known_sequence=known_sequence,
+            had_checkpoint=had_checkpoint,
+            first_sequence=first_sequence,
+            checkpoint_epoch=checkpoint_epoch,
+        )
+        log = cls(
+            disk,
+            log_uuid=log_uuid,
+            files=files,
+            end=end,
+            durable_end=durable_end,
+            file_bytes_max=file_bytes_max,
+            first_sequence=first_sequence,
+        )
+        if durable_end.damaged_slot is not None and durable_end.doubt is None:
+            # A power cut may have torn it. Whoever reads a manifest cannot know that, and a log at
+            # rest would not write to the slot for long.
+            log._write_durable_end()
+            log.sync_durable_end()
+        return log, report
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the next record; 1 in a new log."""
+        return self._end.next_sequence
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record, in which appends are made; 0 in a new log."""
+        return self._end.epoch
+
+    @property
+    def last_floor_minute(self) -> int:
+        """The floor of the last batch."""
+        return self._end.floor_minute
+
+    @property
+    def durable_end_synced(self) -> bool:
+        """Whether the durable end itself is durable; it should be 20 ms after an append."""
+        return self._durable_end.synced and not self._durable_end_behind
+
+    @property
+    def first_sequence(self) -> int:
+        """The log is kept from this record on."""
+        return self._first_sequence
+
+    def files(self) -> Sequence[LogFile]:
+        """Return the files of the log, oldest first."""
+        first = self._first_sequence
+        return tuple(file for file in self._files if file.first_sequence >= first)
+
+    def drop_before(self, sequence: int) -> None:
+        """Forget the files before this record, with which a file begins; the caller deletes them.
+
+        May be called in another thread than the log's own.
+        """
+        self._first_sequence = max(self._first_sequence, sequence)
+
+    def start_epoch(self, epoch: int, *, append_ms: int) -> BatchHeader:
+        """Append EPOCH_START, which must be the first record of a new log; return its header."""
+        assert epoch > self._end.epoch, f"epoch {epoch} after {self._end.epoch}"
+        start = Append(
+            kind=RecordKind.EPOCH_START,
+            count=1,
+            floor_minute=self._end.floor_minute,
+            arrays={},
+        )
+        return self._append([start], epoch=epoch, append_ms=append_ms)[0]
+
+    def append(self, records: Sequence[Append], *, append_ms: int) -> list[BatchHeader]:
+        """Append batches in one write and return their headers; they are durable then.
+
+        Raises StorageFullError with nothing of it kept: the log goes on as if it had not been
+        called. Raises FatalDiskError if nobody can say what is on the disk; recovery will.
+        ValueError if a batch contradicts itself.
+        """
+        assert self._end.epoch > 0, "the first record of a log is EPOCH_START"
+        return self._append(records, epoch=self._end.epoch, append_ms=append_ms)
+
+    def _append(
+        self, records: Sequence[Append], *, epoch: int, append_ms: int
+    ) -> list[BatchHeader]:
+        self._require_usable()
+        headers, buffers = self._encode(records, epoch=epoch, append_ms=append_ms)
+        if not headers:
+            return []
+        size = sum(header.size for header in headers)
+        try:
+            end = self._write(size, buffers)
+            end = replace(
+                end,
+                next_sequence=headers[-1].next_sequence,
+                last_crc=headers[-1].crc,
+                epoch=epoch,
+                floor_minute=headers[-1].floor_minute,
+            )
+        except StorageFullError:
+            self._undo()
+            raise
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._settle(end)
+        self.bytes_written += size
+        self._write_durable_end()
+        return headers
+
+    def _write_durable_end(self) -> None:
+        try:
+            self._durable_end.write(self._end)
+            self._durable_end_behind = False
+        except StorageFullError:
+            # Some file systems need space even to overwrite. The batches are durable, and recovery
+            # keeps good batches beyond the durable end: this is no reason to stop.
+            self._durable_end_behind = True
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _encode(
+        self, records: Sequence[Append], *, epoch: int, append_ms: int
+    ) -> tuple[list[BatchHeader], list[Bytes]]:
+        sequence, crc = self._end.next_sequence, self._end.last_crc
+        floor = self._end.floor_minute
+        headers: list[BatchHeader] = []
+        buffers: list[Bytes] = []
+        for record in records:
+            assert record.floor_minute >= floor, f"floor {record.floor_minute} after {floor}"
+            _require_whole(record)
+            columns = encode_columns(record.kind, record.names, record.arrays)
+            header, parts = encode_batch(
+                seed=self._seed,
+                kind=record.kind,
+                epoch=epoch,
+                base_sequence=sequence,
+                count=record.count,
+                floor_minute=record.floor_minute,
+                append_ms=append_ms,
+                previous_crc=crc,
+                columns=columns,
+                blob=record.blob,
+                codec=record.codec,
+            )
+            headers.append(header)
+            buffers += parts
+            sequence, crc, floor = header.next_sequence, header.crc, record.floor_minute
+        return headers, buffers
+
+    def _write(self, size: int, buffers: Sequence[Bytes]) -> DurableEnd:
+        """Write and sync batches of `size` bytes, in a new file where it is time.
+
+        Return the end with its new place, and everything else of it as it was.
+        """
+        end = self._end
+        if end.position > FILE_HEADER_SIZE and end.position + size > self._file_bytes_max:
+            end = replace(end, file_sequence=end.next_sequence, position=0)
+        if end.position == 0:
+            file = self._make_file(end.file_sequence)
+            buffers = [self._file_header(end.file_sequence), *buffers]
+        else:
+            file = self._file or self._open_file()
+        written = file.write_at(end.position, buffers)
+        file.sync()
+        return replace(end, position=end.position + written)
+
+    def _make_file(self, first_sequence: int) -> File:
+        place = log_file(MESSAGE_LOG_DIRECTORY, first_sequence)
+        self._new_file = self._disk.open(place.path, create=True)
+        # Its name must be durable before anything in it is said to be.
+        self._disk.sync_directory(MESSAGE_LOG_DIRECTORY)
+        return self._new_file
+
+    def _open_file(self) -> File:
+        self._file = self._disk.open(self._files[-1].path)
+        return self._file
+
+    def _file_header(self, first_sequence: int) -> bytes:
+        return encode_file_header(
+            FileHeader(
+                kind=LogKind.MESSAGE_LOG, log_uuid=self._log_uuid, first_sequence=first_sequence
+            )
+        )
+
+    def _settle(self, end: DurableEnd) -> None:
+        """Make the end of a successful append the end of the log."""
+        if self._new_file is not None:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._new_file = self._new_file, None
+            self._files = (*self.files(), log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence))
+        self._end = end
+
+    def _undo(self) -> None:
+        """Remove what a full disk let through of an append: nobody was told that it was kept."""
+        try:
+            if self._new_file is not None:
+                path = self._new_file.path
+                self._new_file.close()
+                self._new_file = None
+                self._disk.unlink(path)
+                self._disk.sync_directory(MESSAGE_LOG_DIRECTORY)
+            elif self._file is not None:
+                self._file.truncate(self._end.position)
+                # The next append may go to another file: nothing would sync this one again.
+                self._file.sync()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def read(self, from_sequence: int) -> Iterator[DecodedBatch | Damage]:
+        """Yield the batches that hold `from_sequence` and later records, fully checked.
+
+        The first may begin below it. What is damaged or missing comes as Damage in its place, with
+        the sequences lost by it. Ends with what was durable when the reading began. Raises
+        UnsupportedFormatError or DataDirectoryError.
+
+        What is below `first_sequence` was deleted on purpose: it is passed over in silence.
+        """
+        end, files = self._end, self.files()
+        from_sequence = max(from_sequence, self._first_sequence)
+        if from_sequence >= end.next_sequence or not files:
+            return
+        files = tuple(files_from(files, from_sequence))
+        walk = LogWalk(
+            self._disk,
+            files,
+            log_uuid=self._log_uuid,
+            kind=LogKind.MESSAGE_LOG,
+            first_sequence=min(files[0].first_sequence, from_sequence),
+            until=end.next_sequence,
+            check=self._decode,
+            skip_below=from_sequence,
+            end=end.position or None,
+        )
+        for found in walk:
+            yield found.content if isinstance(found, PlacedBatch) else found
+
+    def _decode(
+        self, header: BatchHeader, data: memoryview, path: str, position: int
+    ) -> DecodedBatch:
+        return decode_batch(header, data, seed=self._seed, path=path, position=position)
+
+    def sync_durable_end(self) -> None:
+        """Make the durable end itself durable, as far as the disk has space. FatalDiskError."""
+        self._require_usable()
+        if self._durable_end_behind:
+            self._write_durable_end()
+        try:
+            self._durable_end.sync()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def require_in_place(self) -> None:
+        """Refuse every append from now on if the directory or the open file is elsewhere now.
+
+        Raises FatalDiskError.
+        """
+        self._require_usable()
+        try:
+            self._disk.require_in_place([] if self._file is None else [self._file])
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def close(self) -> None:
+        """Give the descriptors back; makes nothing durable."""
+        for file in (self._file, self._new_file):
+            if file is not None:
+                file.close()
+        self._file = self._new_file = None
+        self._durable_end.close()
+
+    def _require_usable(self) -> None:
+        if self._failure is not None:
+            raise FatalDiskError(
+                f"the message_log stopped when an append failed ({self._failure}); a restart "
+                "recovers it"
+            ) from self._failure
+
+
+def _require_whole(record: Append) -> None:
+    """Raise ValueError unless the batch could be decoded again (encode_columns sees the rest)."""
+    for name, array in record.arrays.items():
+        if len(array) != record.count:
+            raise ValueError(f"column {name} has {len(array)} rows, not {record.count}")
+    stored = sum(map(len, record.blob))
+    items = int(record.arrays["size"].sum()) if record.kind in KINDS_WITH_ITEMS else 0
+    if items != stored:
+        raise ValueError(f"items of {items} bytes in a blob of {stored}")

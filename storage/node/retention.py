@@ -1,0 +1,432 @@
+"""What may be deleted, when, and in which order.
+
+Three kinds of files leave while the server runs:
+
+* those of the **message_log**, oldest first, when the durable checkpoint covers every record in
+  them, they are beyond the window of duplicates (by which none are recognised yet), and they are
+  old enough;
+* both files of a **sealed segment**, when it was sealed long enough ago; never one that is not
+  sealed, and never a quarantined file;
+* those of the **seals log**, when they are old enough and no segment they tell of has files.
+
+All of them, and files that splits and the facts journal leave behind, take the same way: a seal
+marks a segment as deleted, durably; a checkpoint lists the files as *retired* and is durable; they
+are unlinked when the grace is over, and their directories fsynced, before a checkpoint drops them
+from its list. So a crash at any point leaves files that are named, or gone.
+
+Below the floor of free disk the grace is over at once, and what is kept for its age only goes too,
+oldest first, as far as needed.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import takewhile
+from uuid import UUID
+
+import numpy as np
+
+from storage.batch.batches import BatchHeader, Damage
+from storage.batch.file_header import LogKind
+from storage.disk.disk import Disk, size_if_opened
+from storage.disk.spans import key_of_code
+from storage.logs.message_log import MessageLog
+from storage.logs.numbered_log import LogFile, LogWalk, PlacedBatch
+from storage.schedule.seals import LiveSeals, Seals, SealsLog, codes_of, marked_deleted
+from storage.state.checkpoint import Checkpoint, RetiredFile
+
+HOUR_MS = 60 * 60 * 1000
+DAY_MS = 24 * HOUR_MS
+
+_SWEEP_MS = 10 * 60 * 1000
+"""Segments that grow old within the same ten minutes go together: one mark, one checkpoint."""
+
+_SEGMENTS_AT_ONCE = 2000
+"""Segments marked by one checkpoint: a setting that was lowered does not make it huge."""
+
+_RETIRED_MAX = 10_000
+"""Retired files a checkpoint lists before no more segments join them."""
+
+_CONTROL_RECORDS_MAX = 10_000
+"""More than this many records of the last minutes are no items: a FLOOR is written once a minute,
+an EPOCH_START once a start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRules:
+    """How long things are kept that nothing needs any more."""
+
+    message_log_keep_ms: int = DAY_MS
+    """Files of the message_log stay until their last record is this old."""
+
+    duplicate_window_ms: int = 10 * 60 * 1000
+    """Even on a full disk records of the message_log stay until they are this old…"""
+
+    duplicate_window_items: int = 4_000_000
+    """… or so many later items are there."""
+
+    segments_keep_ms: int = 7 * DAY_MS
+    """Segments stay for this long after they were sealed."""
+
+    seals_keep_ms: int = 3 * 365 * DAY_MS
+    """Seals stay for this long."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would delete the future."""
+        for name in self.__slots__:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+
+
+class Hold(Enum):
+    """Why a file of the message_log has to stay."""
+
+    REPLAY = "a restart would replay it"
+    DUPLICATES = "it is within the window of duplicates"
+    AGE = "it is not old enough"
+
+
+@dataclass(frozen=True, slots=True)
+class AgedFile:
+    """A closed file of the message_log. newest_ms: its last append; None if that is not known."""
+
+    path: str
+    last_sequence: int
+    newest_ms: int | None
+
+
+def hold_on(
+    file: AgedFile,
+    rules: RetentionRules,
+    *,
+    now_ms: int,
+    replayed_sequence: int,
+    next_sequence: int,
+) -> Hold | None:
+    """Return why a file that is not the newest has to stay, the firmest reason first.
+
+    replayed_sequence: what the durable checkpoint covers; next_sequence: of the log.
+    """
+    if file.last_sequence > replayed_sequence:
+        return Hold.REPLAY
+    later = next_sequence - 1 - file.last_sequence
+    age_ms = None if file.newest_ms is None else now_ms - file.newest_ms
+    if later < rules.duplicate_window_items + _CONTROL_RECORDS_MAX and (
+        age_ms is None or age_ms < rules.duplicate_window_ms
+    ):
+        return Hold.DUPLICATES
+    if age_ms is None or age_ms < rules.message_log_keep_ms:
+        return Hold.AGE
+    return None
+
+
+def leaves_at_ms(since_ms: int, keep_ms: int) -> int:
+    """Return when something kept since then leaves, in step with its neighbours."""
+    step = max(1, min(_SWEEP_MS, keep_ms // 64))
+    return -(-(since_ms + keep_ms) // step) * step
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What one checkpoint deletes, and what it lists for deletion."""
+
+    unlink: list[str] = field(default_factory=list)
+    """Files that the last durable checkpoint lists and whose grace is over."""
+    retired: list[RetiredFile] = field(default_factory=list)
+    """What this checkpoint lists."""
+    marks: Seals | None = None
+    """The seals that mark segments as deleted."""
+    first_sequence: int = 1
+    """The message_log is kept from here on."""
+    seals_files: list[str] = field(default_factory=list)
+    """Files of the seals log among the retired."""
+    unreadable: list[str] = field(default_factory=list)
+    """Files of segments whose seals cannot be read: they are not deleted, now or later."""
+    damages: list[Damage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Expendable:
+    """One segment, or one file of the message_log, that is kept for its age only."""
+
+    since_ms: int
+    place: int | None = None
+    """Of the segment among the live seals."""
+    log_file: AgedFile | None = None
+
+
+class Retention:
+    """Finds what may leave a data directory; deletes nothing by itself.
+
+    Belongs to the lane that prepares and finishes checkpoints, but for `next_ms`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_uuid: UUID,
+        *,
+        rules: RetentionRules,
+        grace_ms: int,
+        message_log: MessageLog,
+        seals_log: SealsLog,
+        checkpoint: Checkpoint,
+    ) -> None:
+        """Take over what the durable checkpoint lists."""
+        self._disk = disk
+        self._log_uuid = log_uuid
+        self._rules = rules
+        self._grace_ms = grace_ms
+        self._message_log = message_log
+        self._seals_log = seals_log
+        self._checkpoint = checkpoint
+        self._unlisted: list[RetiredFile] = []
+        """Retired since the last durable checkpoint, which does not list them."""
+        self._begun_ms: dict[str, int | None] = {}
+        """When the first batch of a file was appended, where that was looked up."""
+        self.files_deleted = 0
+        """Files unlinked since the start."""
+        self.next_ms: int | None = None
+        """When the next file leaves, None if none waits for its time."""
+        self.look_ahead()
+
+    @property
+    def retired(self) -> int:
+        """How many files wait for the end of their grace."""
+        return len(self._checkpoint.retired)
+
+    # -- for a checkpoint --------------------------------------------------------------------
+
+    def sweep(
+        self, also: Sequence[str], *, now_ms: int, free_bytes_wanted: int | None = None
+    ) -> Sweep:
+        """Return what the next checkpoint is to delete, and to list.
+
+        also: files that nothing needs since the last call; they are remembered until a durable
+        checkpoint lists them. free_bytes_wanted: with less free disk than this, graces and ages
+        are cut short.
+        """
+        missing = 0
+        if free_bytes_wanted is not None:
+            missing = free_bytes_wanted - self._disk.free_bytes()[0]
+        sweep = Sweep()
+        for file in self._checkpoint.retired:
+            if missing > 0 or now_ms >= file.since_ms + self._grace_ms:
+                sweep.unlink.append(file.path)
+            else:
+                # A clock that was ahead when it was listed must not keep it for so much longer.
+                sweep.retired.append(RetiredFile(file.path, min(file.since_ms, now_ms)))
+        known = {file.path for file in (*self._checkpoint.retired, *self._unlisted)}
+        self._unlisted += [RetiredFile(path, now_ms) for path in also if path not in known]
+        sweep.retired += self._unlisted
+        places, log_files = self._old_segments(now_ms), self._old_log_files(now_ms)
+        if missing > 0:
+            missing -= sum(map(self._size, sweep.unlink))
+            self._sacrifice(missing, places, log_files, now_ms)
+        paths = self._mark(sweep, places[: min(_SEGMENTS_AT_ONCE, self._room(sweep.retired))])
+        paths += [file.path for file in log_files]
+        sweep.first_sequence = self._message_log.first_sequence
+        if log_files:
+            sweep.first_sequence = log_files[-1].last_sequence + 1
+        sweep.seals_files = self._old_seals_files(now_ms)
+        paths += sweep.seals_files
+        # A mark that was damaged is made again; its files are listed once.
+        sweep.retired += [RetiredFile(path, now_ms) for path in paths if path not in known]
+        return sweep
+
+    def listed(self, sweep: Sweep, checkpoint: Checkpoint) -> None:
+        """Note that the checkpoint with this sweep is durable."""
+        self._checkpoint = checkpoint
+        listed = set(sweep.retired)
+        self._unlisted = [file for file in self._unlisted if file not in listed]
+        self._message_log.drop_before(sweep.first_sequence)
+        self._seals_log.forget(sweep.seals_files)
+        self.files_deleted += len(sweep.unlink)
+        for path in sweep.unlink:
+            self._begun_ms.pop(path, None)
+        self.look_ahead()
+
+    def look_ahead(self) -> None:
+        """Find out when the next file leaves."""
+        times = [file.since_ms + self._grace_ms for file in self._checkpoint.retired]
+        live = self._seals_log.live
+        if len(live) and self._room(self._checkpoint.retired):
+            times.append(leaves_at_ms(int(live.sealed_ms.min()), self._rules.segments_keep_ms))
+        oldest = next(self._closed_log_files(), None)
+        if oldest is not None and oldest.newest_ms is not None:
+            keep_ms = self._rules.message_log_keep_ms
+            if self._hold_on(oldest, oldest.newest_ms + keep_ms) is Hold.DUPLICATES:
+                keep_ms = self._rules.duplicate_window_ms
+            if oldest.last_sequence <= self._checkpoint.sequence:
+                times.append(oldest.newest_ms + keep_ms)
+        seals_file_ms = self._seals_file_leaves_ms(0)
+        if seals_file_ms is not None:
+            times.append(seals_file_ms)
+        self.next_ms = min(times, default=None)
+
+    def can_free(self, now_ms: int) -> bool:
+        """Say whether a sweep for want of free disk would delete or list anything."""
+        oldest = next(self._closed_log_files(), None)
+        is_free = oldest is not None and self._hold_on(oldest, now_ms) in {None, Hold.AGE}
+        return is_free or bool(self._checkpoint.retired or len(self._seals_log.live))
+
+    def _room(self, retired: Sequence[RetiredFile]) -> int:
+        """Return how many segments may join the retired files."""
+        return max(_RETIRED_MAX - len(retired), 0) // 2
+
+    def _mark(self, sweep: Sweep, places: Sequence[int]) -> list[str]:
+        """Have these segments marked as deleted; return their files."""
+        if not places:
+            return []
+        chosen = self._seals_log.live.take(np.sort(np.array(places, np.intp)))
+        seals, sweep.damages = self._seals_log.find(chosen.number)
+        readable = np.isin(chosen.code, codes_of(seals))
+        if readable.any():
+            sweep.marks = marked_deleted(seals)
+        if not readable.all():
+            # Told once: all that cannot be read are given up now, whenever they were to go.
+            live = self._seals_log.live
+            found, _ = self._seals_log.find(live.number)
+            unreadable = live.take(~np.isin(live.code, codes_of(found)))
+            self._seals_log.give_up(unreadable.code)
+            sweep.unreadable = _paths_of(unreadable)
+        return _paths_of(chosen.take(readable))
+
+    # -- what is old enough ------------------------------------------------------------------
+
+    def _old_segments(self, now_ms: int) -> list[int]:
+        """Return the places of the segments that are old enough, oldest first."""
+        sealed_ms, keep_ms = self._seals_log.live.sealed_ms, self._rules.segments_keep_ms
+        places = np.flatnonzero(sealed_ms <= now_ms - keep_ms)
+        places = places[np.argsort(sealed_ms[places], kind="stable")]
+        return [
+            place
+            for place in places[:_SEGMENTS_AT_ONCE].tolist()
+            if leaves_at_ms(int(sealed_ms[place]), keep_ms) <= now_ms
+        ]
+
+    def _old_log_files(self, now_ms: int) -> list[AgedFile]:
+        def is_free(file: AgedFile) -> bool:
+            return self._hold_on(file, now_ms) is None
+
+        return list(takewhile(is_free, self._closed_log_files()))
+
+    def _closed_log_files(self) -> Iterator[AgedFile]:
+        """Yield the files of the message_log but the newest, oldest first."""
+        files = self._message_log.files()
+        for place, file in enumerate(files[:-1]):
+            newest_ms = self._newest_ms(files, place, LogKind.MESSAGE_LOG)
+            yield AgedFile(file.path, files[place + 1].first_sequence - 1, newest_ms)
+
+    def _hold_on(self, file: AgedFile, now_ms: int) -> Hold | None:
+        return hold_on(
+            file,
+            self._rules,
+            now_ms=now_ms,
+            replayed_sequence=self._checkpoint.sequence,
+            next_sequence=self._message_log.next_sequence,
+        )
+
+    def _old_seals_files(self, now_ms: int) -> list[str]:
+        old: list[str] = []
+        for place, file in enumerate(self._seals_log.files):
+            leaves_ms = self._seals_file_leaves_ms(place)
+            if leaves_ms is None or leaves_ms > now_ms:
+                break
+            old.append(file.path)
+        return old
+
+    def _seals_file_leaves_ms(self, place: int) -> int | None:
+        """Return when a file of the seals log leaves; None while it has to stay."""
+        files = self._seals_log.files
+        if place + 1 >= len(files):
+            return None
+        if files[place + 1].first_sequence > self._checkpoint.seals_needed:
+            return None
+        newest_ms = self._newest_ms(files, place, LogKind.SEALS)
+        if newest_ms is None:
+            return None
+        return leaves_at_ms(newest_ms, self._rules.seals_keep_ms)
+
+    def _newest_ms(self, files: Sequence[LogFile], place: int, kind: LogKind) -> int | None:
+        """Return an append time that is not before the last append to a file; None if unknown.
+
+        It is that of the first batch behind the file.
+        """
+        for file in files[place + 1 :]:
+            if file.path not in self._begun_ms:
+                self._begun_ms[file.path] = self._find_begun_ms(file, kind)
+            begun_ms = self._begun_ms[file.path]
+            if begun_ms is not None:
+                return begun_ms
+        return None
+
+    def _find_begun_ms(self, file: LogFile, kind: LogKind) -> int | None:
+        walk = LogWalk(
+            self._disk,
+            [file],
+            log_uuid=self._log_uuid,
+            kind=kind,
+            first_sequence=file.first_sequence,
+            until=file.first_sequence,
+            check=_header_of,
+        )
+        with contextlib.suppress(OSError):
+            for found in walk:
+                if isinstance(found, PlacedBatch):
+                    return found.content.append_ms
+        return None
+
+    # -- below the floor of free disk --------------------------------------------------------
+
+    def _sacrifice(
+        self, missing: int, places: list[int], log_files: list[AgedFile], now_ms: int
+    ) -> None:
+        """Add what is kept for its age only, oldest first, until so many bytes are found."""
+        live = self._seals_log.live
+        missing -= sum(map(self._size, _paths_of(live.take(np.array(places, np.intp)))))
+        missing -= sum(self._size(file.path) for file in log_files)
+        for thing in sorted(self._expendable(places, log_files, now_ms), key=_since_ms):
+            if missing <= 0:
+                return
+            if thing.place is not None:
+                places.append(thing.place)
+                missing -= int(live.length[thing.place] + live.facts_length[thing.place])
+            elif thing.log_file is not None:
+                log_files.append(thing.log_file)
+                missing -= self._size(thing.log_file.path)
+
+    def _expendable(
+        self, places: Sequence[int], log_files: Sequence[AgedFile], now_ms: int
+    ) -> Iterator[_Expendable]:
+        chosen, sealed_ms = set(places), self._seals_log.live.sealed_ms
+        for place in np.argsort(sealed_ms, kind="stable")[:_SEGMENTS_AT_ONCE].tolist():
+            if place not in chosen:
+                yield _Expendable(int(sealed_ms[place]), place=place)
+        since_ms = 0
+        for file in self._closed_log_files():
+            # In order, whatever the clock was when they were written: the log has no gaps.
+            since_ms = max(since_ms, file.newest_ms or 0)
+            if file in log_files:
+                continue
+            if self._hold_on(file, now_ms) not in {None, Hold.AGE}:
+                return
+            yield _Expendable(since_ms, log_file=file)
+
+    def _size(self, path: str) -> int:
+        return size_if_opened(self._disk, path)
+
+
+def _header_of(header: BatchHeader, _data: memoryview, _path: str, _position: int) -> BatchHeader:
+    return header
+
+
+def _since_ms(thing: _Expendable) -> int:
+    return thing.since_ms
+
+
+def _paths_of(segments: LiveSeals) -> list[str]:
+    """Return the files of these segments."""
+    keys = [key_of_code(code) for code in segments.code.tolist()]
+    return [path for key in keys for path in (key.path, key.facts_path)]

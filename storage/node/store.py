@@ -1,0 +1,873 @@
+"""One node's data directory, opened: identity, the logs, recovery and the checkpoint.
+
+data directory/
+  lock, identity            who this is; one process at a time
+  message_log/              what was accepted, and `durable_end`
+  schedule_log/             by the time it is due, one file per segment
+  dispatch_log/             what became of it, filed alike; `journal/` as it became known
+  seals/                    complete segments
+  checkpoint/               the manifest of all that is derived
+"""
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from storage.batch.batches import Damage
+from storage.batch.chained_file import ChainedFile
+from storage.batch.columns import RecordKind
+from storage.batch.facts import FactBlock, Outcome
+from storage.batch.file_header import HEADER_SIZE_MAX, decode_file_header
+from storage.batch.rows import Int64s
+from storage.disk.disk import Disk, File, next_data
+from storage.disk.errors import DamagedError, LogStateError, ReadFailedError, UnsupportedFormatError
+from storage.disk.read_ahead import PIECE
+from storage.disk.sorting import each_once
+from storage.disk.spans import SegmentKey, Span, key_of_name
+from storage.logs.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
+from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
+from storage.logs.numbered_log import list_log_files
+from storage.node.retention import Retention, RetentionRules, Sweep
+from storage.schedule.loading import contained
+from storage.schedule.provision import Provision
+from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
+from storage.schedule.seals import (
+    SEALS_DIRECTORY,
+    Seal,
+    Seals,
+    SealsLog,
+    columns_of_seals,
+    join_seals,
+    seals_end,
+)
+from storage.schedule.segment import Segment, SegmentBatch
+from storage.state.checkpoint import (
+    CHECKPOINT_PATH,
+    FORMAT_WITH_DEAD,
+    FORMAT_WITHOUT_DEAD,
+    Checkpoint,
+    ClockMark,
+    read_checkpoint,
+    write_checkpoint,
+)
+from storage.state.durable_end import DURABLE_END_NAME
+from storage.state.identity import IDENTITY_PATH, Identity, open_identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """What a node decides about its data directory."""
+
+    cluster: str | None = None
+    """Name of the cluster; None takes what the directory says."""
+
+    group: str | None = None
+    """Name of the group; fixed at the first start."""
+
+    node_id: str | None = None
+    """Name of the node; fixed at the first start."""
+
+    begins_new_log: bool = True
+    """Whether a new log begins with epoch 1 at once. Otherwise it stays empty until `start_epoch`:
+    a node that is told its epoch may be told to copy another's log instead."""
+
+    schedule: ScheduleLimits = field(default_factory=ScheduleLimits)
+    """How the schedule_log gathers and cuts time."""
+
+    message_log_file_bytes_max: int = 256 * 1024 * 1024
+    """A message_log file is closed and the next begun beyond this size."""
+
+    journal_file_bytes_max: int = 64 * 1024 * 1024
+    """A file of the facts journal is closed and the next begun beyond this size."""
+
+    seals_file_bytes_max: int = 1024 * 1024
+    """A file of the seals log is closed and the next begun beyond this size."""
+
+    retired_grace_ms: int = 60 * 60 * 1000
+    """How long files that nothing needs any more stay for those who read them."""
+
+    provision: Provision = field(default_factory=Provision)
+    """What is kept free for what was accepted."""
+
+    retention: RetentionRules = field(default_factory=RetentionRules)
+    """How long things are kept that nothing needs any more."""
+
+
+@dataclass(slots=True)
+class RecoverySummary:
+    """What opening a data directory found and did."""
+
+    message_log: RecoveryReport
+    had_checkpoint: bool = True
+    """Whether there was one; if not, everything was derived from the first record on."""
+    replayed: int = 0
+    """Records replayed into the schedule_log."""
+    facts: int = 0
+    """Facts of the journal that were not filed yet."""
+    orphans: list[str] = field(default_factory=list)
+    """Files that nothing named, deleted."""
+    quarantined: list[str] = field(default_factory=list)
+    """What was put aside, since records that are lost may be in it: files that nothing named, and
+    copies of those that were cut."""
+    damages: list[Damage] = field(default_factory=list)
+    """Bytes that should be readable and are not."""
+
+
+@dataclass(slots=True)
+class CheckpointWork:
+    """A checkpoint that is being written: what has to be durable before it, and what it says."""
+
+    disk: Disk
+    identity: Identity
+    seals_log: SealsLog
+    files: list[File]
+    sync_names: bool
+    seals: list[Seal]
+    sweep: Sweep
+    checkpoint: Checkpoint
+
+    def write(self) -> None:
+        """Make everything durable in the order that recovery relies on. May take its time."""
+        changed = self._unlink()
+        if self.sync_names:
+            changed |= {"schedule_log", "dispatch_log"}
+        self.disk.sync_files(self.files)
+        for directory in sorted(changed):
+            self.disk.sync_directory(directory)
+        self.seals_log.compact()
+        seals = self._seals()
+        if seals is not None:
+            self.seals_log.append(seals, append_ms=self.checkpoint.written_ms)
+        end = self.seals_log.end
+        self.checkpoint = msgspec.structs.replace(
+            self.checkpoint,
+            seals_file=end.file,
+            seals_length=end.length,
+            seals_count=end.count,
+            seals_last_crc=end.last_crc,
+            seals_needed=end.needed,
+        )
+        write_checkpoint(self.disk, self.identity.log_uuid, self.checkpoint)
+
+    def _unlink(self) -> set[str]:
+        """Delete what the checkpoint before this one lists; return the changed directories.
+
+        A name that came back in a power cut must be listed still: so the directories are fsynced
+        before this checkpoint, which does not list it. And what is deleted may be just the space
+        that the rest needs.
+        """
+        for path in self.sweep.unlink:
+            if self.disk.exists(path):
+                self.disk.unlink(path)
+        return {path.rpartition("/")[0] for path in self.sweep.unlink}
+
+    def _seals(self) -> Seals | None:
+        parts = [columns_of_seals(self.seals)] if self.seals else []
+        parts += [self.sweep.marks] if self.sweep.marks is not None else []
+        return join_seals(parts) if parts else None
+
+
+_DIRECTORIES = (
+    "message_log",
+    "schedule_log",
+    "dispatch_log",
+    JOURNAL_DIRECTORY,
+    SEALS_DIRECTORY,
+    "checkpoint",
+)
+
+
+QUARANTINE_DIRECTORY = "quarantine"
+"""Files that nothing names, of starts that found damage: `<directory>.<incarnation>.<name>`."""
+
+
+class Store:
+    """An open data directory.
+
+    `schedule` and the checkpoint's preparation and end belong to one lane of the executor,
+    `message_log` and `journal` to one each; `CheckpointWork.write` to another.
+    """
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        settings: StoreSettings,
+        identity: Identity,
+        message_log: MessageLog,
+        journal: FactsJournal,
+        schedule: ScheduleLog,
+        seals_log: SealsLog,
+        retention: Retention,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self.disk = disk
+        self.settings = settings
+        self.identity = identity
+        self.message_log = message_log
+        self.journal = journal
+        self.schedule = schedule
+        self.seals_log = seals_log
+        self.retention = retention
+        self.checkpoint = checkpoint
+        """The last durable one."""
+        self.fact_number = checkpoint.fact_number
+        """Number of the last fact the schedule_log was told of."""
+        self.sealed = 0
+        """Segments sealed since the start."""
+        self.untold: FactBlock | None = None
+        """Facts that records of the message_log make and the journal has not got, since a crash
+        came in between. They are to be durable before anything is sent; the first thing that the
+        master does."""
+        self._locks = contextlib.ExitStack()
+
+    # -- opening -----------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        settings: StoreSettings,
+        *,
+        chance: random.Random,
+        now_ms: int,
+        on_damage: Callable[[Damage], None],
+    ) -> tuple["Store", RecoverySummary]:
+        """Lock, recover and replay a data directory, making it first if it is empty.
+
+        Raises DataDirectoryError (NotPermittedError, NotRegularFileError), LogStateError,
+        DamagedError, UnsupportedFormatError, StorageFullError or FatalDiskError; nothing was lost
+        then.
+        """
+        with contextlib.ExitStack() as locks:
+            disk.make_directory("")
+            locks.enter_context(disk.lock("lock"))
+            identity = open_identity(
+                disk,
+                cluster=settings.cluster,
+                group=settings.group,
+                node_id=settings.node_id,
+                chance=chance,
+            )
+            for name in _DIRECTORIES:
+                disk.make_directory(name)
+            disk.require_usable(("", *_DIRECTORIES), _files_of_logs(disk))
+            for name in ("", *_DIRECTORIES):
+                # A process that died between making a name and its fsync left a name that only the
+                # page cache knows; nothing may rely on it before it is durable.
+                disk.sync_directory(name)
+            recovery = _Recovery(disk, settings, identity, now_ms, on_damage)
+            store, summary = recovery.run()
+            store.schedule.owed.keep_free = store.keep_free
+            store.schedule.is_patient = True
+            store.hold(locks.pop_all())
+            return store, summary
+
+    def hold(self, locks: contextlib.ExitStack) -> None:
+        """Take over the directory's lock."""
+        self._locks = locks
+
+    # -- epochs ------------------------------------------------------------------------------
+
+    def start_epoch(self, epoch: int, *, now_ms: int) -> None:
+        """Begin an epoch, which must be above the log's last one; it is durable then, and filed.
+
+        Only while nothing else uses the logs: what is committed and not filed would be passed over.
+        Raises StorageFullError with nothing changed, or FatalDiskError.
+        """
+        header = self.message_log.start_epoch(epoch, append_ms=now_ms)
+        self.schedule.file_control(
+            sequence=header.base_sequence,
+            floor_minute=header.floor_minute,
+            epoch=epoch,
+            now_ms=now_ms,
+        )
+
+    # -- crossing off ------------------------------------------------------------------------
+
+    def note_facts(self, facts: FactBlock, last_number: int) -> None:
+        """Tell the schedule_log of durable facts, up to the journal's `last_number`."""
+        self.schedule.note_facts(facts)
+        self.fact_number = last_number
+
+    # -- space -------------------------------------------------------------------------------
+
+    def keep_free(self) -> int:
+        """Return the bytes of disk that are for facts, seals and checkpoints, and nothing else."""
+        return self.settings.provision.reserve_bytes + self._bookkeeping_bytes(0)
+
+    def owed_bytes(self, rows: int, blob_bytes: int) -> int:
+        """Return the bytes of disk still to be written for what is in the message_log.
+
+        rows, blob_bytes: of what the schedule_log was not told of yet. May be called outside the
+        lanes: what is on its way is counted in both places rather than in none.
+        """
+        owed = self.schedule.owed
+        waiting = owed.provision.filing(rows, blob_bytes) + owed.unwritten_bytes
+        return waiting + owed.split_bytes + self._bookkeeping_bytes(rows)
+
+    def _bookkeeping_bytes(self, rows: int) -> int:
+        schedule = self.schedule
+        return self.settings.provision.bookkeeping(
+            pending=schedule.pending + schedule.dead.pending + rows,
+            unfiled_facts=schedule.owed.unfiled_facts,
+            segments=len(schedule.segments) + len(schedule.dead.segments),
+            sealed=len(self.seals_log.live),
+            retired=len(self.checkpoint.retired),
+            seals_bytes=self.checkpoint.seals_length,
+        )
+
+    # -- the checkpoint ----------------------------------------------------------------------
+
+    @property
+    def clock_known(self) -> ClockMark | None:
+        """What the last durable checkpoint says of the clock; None if there was none."""
+        last = self.checkpoint
+        if isinstance(last.clock, ClockMark):
+            return last.clock
+        if not last.written_ms:
+            return None
+        return ClockMark(boot_id="", wall_ms=last.written_ms, boot_ms=0, held=False)
+
+    def needs_checkpoint(self, now_ms: int) -> bool:
+        """Say whether a checkpoint would say anything new. May be called outside the lane."""
+        schedule, last, next_ms = self.schedule, self.checkpoint, self.retention.next_ms
+        return (
+            schedule.last_filed != last.sequence
+            or self.fact_number != last.fact_number
+            or schedule.names_changed
+            or bool(schedule.retired)
+            or (next_ms is not None and now_ms >= next_ms)
+        )
+
+    def prepare_checkpoint(
+        self,
+        now_ms: int,
+        free_bytes_wanted: int | None = None,
+        clock: ClockMark | None = None,
+    ) -> CheckpointWork:
+        """Write what waits in memory and take down what a checkpoint shall say.
+
+        With less free disk than `free_bytes_wanted`, what is kept for its age only goes as well.
+        Without `clock` it says of the clock what the last one did.
+        """
+        schedule = self.schedule
+        schedule.flush(now_ms)
+        if schedule.file_facts(now_ms):
+            fact_number = self.fact_number
+        else:
+            fact_number = self.checkpoint.fact_number
+        sequence = schedule.replayed_sequence()
+        seals = self._find_seals(sequence, now_ms)
+        sealed = {seal.key for seal in seals}
+        names_changed, schedule.names_changed = schedule.names_changed, False
+        sweep = self._sweep(fact_number, now_ms, free_bytes_wanted)
+        checkpoint = Checkpoint(
+            format=FORMAT_WITH_DEAD if schedule.dead.ever else FORMAT_WITHOUT_DEAD,
+            written_ms=now_ms,
+            sequence=sequence,
+            fact_number=fact_number,
+            first_sequence=sweep.first_sequence,
+            epochs=tuple(schedule.epochs),
+            floor_minute=schedule.floor_minute,
+            hour_mark=schedule.hour_mark,
+            day_mark=schedule.day_mark,
+            segments=tuple(state for state in schedule.states() if state.key not in sealed),
+            retired=tuple(sweep.retired),
+            quarantined=tuple(schedule.quarantined),
+            clock=self.checkpoint.clock if clock is None else clock,
+        )
+        return CheckpointWork(
+            disk=self.disk,
+            identity=self.identity,
+            seals_log=self.seals_log,
+            files=schedule.take_dirty(),
+            sync_names=names_changed,
+            seals=seals,
+            sweep=sweep,
+            checkpoint=checkpoint,
+        )
+
+    def _sweep(self, fact_number: int, now_ms: int, free_bytes_wanted: int | None) -> Sweep:
+        schedule = self.schedule
+        retired, schedule.retired = schedule.retired, []
+        sweep = self.retention.sweep(
+            [*retired, *self.journal.forget_below(fact_number)],
+            now_ms=now_ms,
+            free_bytes_wanted=free_bytes_wanted,
+        )
+        schedule.quarantined += sweep.unreadable
+        for damage in sweep.damages:
+            schedule.report(damage)
+        return sweep
+
+    def finish_checkpoint(self, work: CheckpointWork) -> None:
+        """Forget what the checkpoint, durable now, allows to forget."""
+        self.checkpoint = work.checkpoint
+        self.schedule.drop_sealed([seal.key for seal in work.seals])
+        self.sealed += len(work.seals)
+        self.seals_log.settle()
+        self.retention.listed(work.sweep, work.checkpoint)
+        self.schedule.close_clean_files()
+
+    def abandon_checkpoint(self, work: CheckpointWork) -> None:
+        """Take back a checkpoint that found no space; the next one does its work."""
+        self.schedule.put_back_dirty(work.files)
+        self.schedule.names_changed |= work.sync_names
+        self.seals_log.take_back()
+
+    def _find_seals(self, sequence: int, now_ms: int) -> list[Seal]:
+        """Return the seals of segments that are complete, none of which a replay would touch.
+
+        A replay files what is above `sequence` again: rows of a sealed segment would be taken for
+        new ones there, and so a row that waits in memory keeps its segment open.
+        """
+        seals = []
+        for segment in self.schedule.covered_segments():
+            key = segment.key
+            if segment.last_sequence > sequence or self.schedule.waits(key):
+                continue
+            try:
+                seal = self._seal_of(segment, now_ms)
+            except ReadFailedError:
+                continue  # The next checkpoint tries again.
+            if seal is None:
+                segment.facts_at_last_look = segment.facts
+            else:
+                seals.append(seal)
+        return seals
+
+    def _seal_of(self, segment: Segment, now_ms: int) -> Seal | None:
+        """Return the seal of a segment whose facts cover its rows, None if they do not.
+
+        Raises ReadFailedError.
+        """
+        schedule = self.schedule
+        digests = [hashlib.blake2b(digest_size=16) for _ in _DIGESTED]
+        sequences = [np.empty(0, np.int64)]
+        path, length = segment.file.path, segment.file.length
+        with schedule.trying(path):
+            patient = schedule.is_patient_with(path)
+            for batch in segment.read_rows(self.disk, length, patient=patient):
+                if not isinstance(batch, SegmentBatch):
+                    return None
+                sequences.append(batch.sequence)
+                for name, digest in zip(_DIGESTED, digests, strict=True):
+                    digest.update(batch.columns.arrays[name].data)
+        rows = np.concatenate(sequences)
+        path = segment.facts_file.path
+        with schedule.trying(path):
+            patient = schedule.is_patient_with(path)
+            found = list(segment.read_facts(self.disk, patient=patient))
+        facts = [block for block in found if isinstance(block, FactBlock)]
+        told = each_once(np.concatenate([rows[:0], *(block.sequence for block in facts)]))
+        is_told = contained(rows, told)
+        settled = int(np.count_nonzero(is_told))
+        if len(rows) != segment.rows:
+            return None
+        schedule.note_surplus(segment, segment.facts - settled)
+        if settled < len(rows):
+            return None
+        outcomes = np.zeros(max(Outcome) + 1, np.int64)
+        for block in facts:
+            outcomes += np.bincount(block.outcome, minlength=len(outcomes))[: len(outcomes)]
+        return Seal(
+            key=segment.key,
+            rows=len(rows),
+            distinct=len(each_once(rows[is_told])),
+            last_sequence=segment.last_sequence,
+            length=segment.file.length,
+            facts_length=segment.facts_file.length,
+            digest=_digest(b"".join(digest.digest() for digest in digests)),
+            facts_digest=_digest(told.tobytes()),
+            outcomes=tuple(outcomes.tolist()[1:]),
+            sealed_ms=now_ms,
+        )
+
+    def can_free(self, free_bytes_wanted: int, now_ms: int) -> bool:
+        """Say whether a checkpoint that wants so much free disk would help to get it."""
+        missing = free_bytes_wanted > self.disk.free_bytes()[0]
+        return missing and self.retention.can_free(now_ms)
+
+    def close(self) -> None:
+        """Give descriptors and the lock back; makes nothing durable."""
+        self.schedule.close()
+        self.journal.close()
+        self.seals_log.close()
+        self.message_log.close()
+        self._locks.close()
+
+
+def _segment_files(disk: Disk) -> tuple[list[str], Int64s]:
+    """Return the paths of all segment files, and the codes of their keys."""
+    found = [
+        (f"{directory}/{name}", key.code)
+        for directory in ("schedule_log", "dispatch_log")
+        for name in disk.list(directory)
+        if (key := key_of_name(name)) is not None
+    ]
+    return [path for path, _ in found], np.array([code for _, code in found], np.int64)
+
+
+def _keys_of(paths: Iterable[str]) -> Iterator[SegmentKey]:
+    """Yield the keys of those files that are segments in their place."""
+    for path in paths:
+        key = key_of_name(path.rpartition("/")[2])
+        if key is not None:
+            yield key
+
+
+def _files_of_logs(disk: Disk) -> list[str]:
+    """Return the paths of all files that have the name of one of ours."""
+    found = _segment_files(disk)[0]
+    for directory in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY, SEALS_DIRECTORY):
+        found += [file.path for file in list_log_files(disk, directory)]
+    ends = (f"{name}/{DURABLE_END_NAME}" for name in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY))
+    small = (IDENTITY_PATH, CHECKPOINT_PATH, *ends)
+    return found + [path for path in small if disk.exists(path)]
+
+
+_DIGESTED = ("sequence", "due_ms", "size", "id_hash")
+
+
+def _digest(data: bytes) -> tuple[int, int]:
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
+"""Records that name older ones."""
+
+
+def _lost_above(sequence: int, damages: Sequence[Damage]) -> bool:
+    """Say whether records above this one are among what is damaged."""
+    return any(
+        damage.next_sequence is not None and damage.next_sequence > sequence + 1
+        for damage in damages
+    )
+
+
+class _Recovery:
+    """Brings a data directory to the state its logs prescribe."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: StoreSettings,
+        identity: Identity,
+        now_ms: int,
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._identity = identity
+        self._now_ms = now_ms
+        self._damages: list[Damage] = []
+        self._report = on_damage
+        self._lost_records = False
+        """Whether records are lost that the checkpoint does not cover."""
+
+    def _on_damage(self, damage: Damage) -> None:
+        self._damages.append(damage)
+        self._report(damage)
+
+    def run(self) -> tuple[Store, RecoverySummary]:
+        """Recover; return the open store and what was done."""
+        disk, settings, uuid = self._disk, self._settings, self._identity.log_uuid
+        found = read_checkpoint(disk, uuid)
+        checkpoint = found or Checkpoint()
+        if found is None:
+            self._require_young_logs()
+        schedule = ScheduleLog(
+            disk,
+            uuid,
+            limits=settings.schedule,
+            on_damage=self._on_damage,
+            provision=settings.provision,
+        )
+        # First all that may refuse to start: until then nothing derived is cut or deleted.
+        self._require_known_formats(checkpoint)
+        journal, facts = FactsJournal.recover(
+            disk,
+            uuid,
+            filed_number=checkpoint.fact_number,
+            file_bytes_max=settings.journal_file_bytes_max,
+        )
+        for damage in facts.damages:
+            self._on_damage(damage)
+        known = [int(block.sequence.max()) for block in facts.facts]
+        known += [state.last_sequence for state in checkpoint.segments]
+        epochs = checkpoint.epochs
+        message_log, report = MessageLog.recover(
+            disk,
+            log_uuid=uuid,
+            checkpoint_sequence=checkpoint.sequence,
+            known_sequence=max(known, default=0),
+            had_checkpoint=found is not None,
+            first_sequence=checkpoint.first_sequence,
+            checkpoint_epoch=epochs[-1].epoch if epochs else 0,
+            file_bytes_max=settings.message_log_file_bytes_max,
+        )
+        for damage in report.damages:
+            self._on_damage(damage)
+        if found is None:
+            # From now on one is always there: seals and retired files are never without it, nor is
+            # it without the durable end that is there now.
+            write_checkpoint(disk, uuid, checkpoint)
+        summary = RecoverySummary(message_log=report, damages=self._damages)
+        summary.had_checkpoint = found is not None
+        self._lost_records = _lost_above(checkpoint.sequence, report.damages)
+        self._restore_segments(schedule, checkpoint, summary)
+        seals_log = self._restore_seals(schedule, checkpoint)
+        self._remove_orphans(schedule, checkpoint, seals_log, summary)
+        schedule.quarantined += summary.quarantined
+        if message_log.next_sequence == 1 and settings.begins_new_log:
+            message_log.start_epoch(1, append_ms=self._now_ms)
+        summary.replayed, untold = self._replay(message_log, schedule, checkpoint.sequence)
+        store = Store(
+            disk=disk,
+            settings=settings,
+            identity=self._identity,
+            message_log=message_log,
+            journal=journal,
+            schedule=schedule,
+            seals_log=seals_log,
+            retention=Retention(
+                disk,
+                uuid,
+                rules=settings.retention,
+                grace_ms=settings.retired_grace_ms,
+                message_log=message_log,
+                seals_log=seals_log,
+                checkpoint=checkpoint,
+            ),
+            checkpoint=checkpoint,
+        )
+        for block in facts.facts:
+            store.note_facts(block, journal.next_number - 1)
+            summary.facts += len(block)
+        store.untold = schedule.still_untold(untold)
+        return store, summary
+
+    def _require_young_logs(self) -> None:
+        """Without a checkpoint everything must be derivable from the very first record."""
+        disk = self._disk
+        files = list_log_files(disk, MESSAGE_LOG_DIRECTORY)
+        young = files[0].first_sequence == 1 if files else not _segment_files(disk)[0]
+        if not young or list_log_files(disk, SEALS_DIRECTORY):
+            raise LogStateError(
+                "the checkpoint is missing, and without it nobody can say which messages were "
+                "delivered; start a node on an empty directory and send it what `delaywheel log "
+                "salvage` finds pending here (--send), or restore the whole directory from a "
+                "backup; an older checkpoint alone must never be put back"
+            )
+
+    def _require_known_formats(self, checkpoint: Checkpoint) -> None:
+        """Raise UnsupportedFormatError or DataDirectoryError for segments that are not for us."""
+        for state in checkpoint.segments:
+            for path in (state.key.path, state.key.facts_path):
+                # What is missing or damaged is reported by those who read it.
+                with contextlib.suppress(DamagedError, OSError):
+                    file = self._disk.open_read(path)
+                    try:
+                        head = file.read_at(0, HEADER_SIZE_MAX)
+                    finally:
+                        file.close()
+                    decode_file_header(head, path=path, log_uuid=self._identity.log_uuid)
+
+    def _restore_segments(
+        self, schedule: ScheduleLog, checkpoint: Checkpoint, summary: RecoverySummary
+    ) -> None:
+        schedule.floor_minute = checkpoint.floor_minute
+        schedule.hour_mark = checkpoint.hour_mark
+        schedule.day_mark = checkpoint.day_mark
+        schedule.quarantined = list(checkpoint.quarantined)
+        schedule.last_filed = checkpoint.sequence
+        schedule.dead.ever = checkpoint.format == FORMAT_WITH_DEAD
+        schedule.epochs = list(checkpoint.epochs)
+        if checkpoint.epochs:
+            schedule.epoch = checkpoint.epochs[-1].epoch
+        for state in checkpoint.segments:
+            segment = Segment.of_state(self._disk, self._identity.log_uuid, state)
+            for file in (segment.file, segment.facts_file):
+                if not file.length:
+                    continue
+                if not self._disk.exists(file.path):
+                    self._on_damage(
+                        Damage(
+                            path=file.path, position=0, size=file.length, reason="the file is gone"
+                        )
+                    )
+                    # Its place is kept: what is written later leaves a hole where rows are missing.
+                    continue
+                if self._lost_records and file is segment.file:
+                    self._copy_aside(file, summary)
+                file.cut()
+                file.close()
+            if segment.key.span is Span.DEAD:
+                schedule.dead.restore(segment)
+                continue
+            if segment.key.span is not Span.MINUTE:
+                segment.estimate_raw_bytes()
+            schedule.segments[segment.key.code] = segment
+            schedule.pending += segment.pending
+        schedule.count_splits()
+
+    def _copy_aside(self, segment: ChainedFile, summary: RecoverySummary) -> None:
+        """Keep a copy of a segment file that is about to be cut: lost records may be in it."""
+        opened = self._disk.open_read(segment.path)
+        try:
+            if opened.size() <= segment.length:
+                return
+            path = self._name_aside(segment.path)
+            copy = self._disk.open(path, create=True)
+            try:
+                position = next_data(opened, 0)
+                while position is not None and (data := opened.read_at(position, PIECE)):
+                    position += copy.write_at(position, [data])
+                    position = next_data(opened, position)
+                copy.sync()
+            finally:
+                copy.close()
+        finally:
+            opened.close()
+        self._disk.sync_directory(QUARANTINE_DIRECTORY)
+        summary.quarantined.append(path)
+
+    def _name_aside(self, path: str) -> str:
+        """Return where a file goes that is to stay but must not be used; nobody writes there."""
+        directory, _, name = path.rpartition("/")
+        self._disk.make_directory(QUARANTINE_DIRECTORY)
+        self._disk.sync_directory("")
+        return f"{QUARANTINE_DIRECTORY}/{directory}.{self._identity.incarnation}.{name}"
+
+    def _restore_seals(self, schedule: ScheduleLog, checkpoint: Checkpoint) -> SealsLog:
+        """Open the seals log; put into quarantine what it should tell of and does not."""
+        log, damages = SealsLog.recover(
+            self._disk,
+            self._identity.log_uuid,
+            end=seals_end(checkpoint),
+            retired={file.path for file in checkpoint.retired},
+            file_bytes_max=self._settings.seals_file_bytes_max,
+        )
+        for damage in damages:
+            self._on_damage(damage)
+        if damages:
+            # Which segments were sealed is not known any more: no file is taken for an orphan that
+            # may be of one. A segment that may still get rows cannot be: its file is made again.
+            unnamed = self._unnamed_files(schedule, checkpoint, log)
+            schedule.quarantined += [
+                path
+                for path, key in zip(unnamed, _keys_of(unnamed), strict=True)
+                if key.end <= checkpoint.floor_minute
+            ]
+        codes = [key.code for key in _keys_of(schedule.quarantined)]
+        log.give_up(np.array(codes, np.int64))
+        return log
+
+    def _unnamed_files(
+        self, schedule: ScheduleLog, checkpoint: Checkpoint, seals_log: SealsLog
+    ) -> list[str]:
+        """Return segment files that neither checkpoint nor seals nor quarantine tell of."""
+        paths, codes = _segment_files(self._disk)
+        named = np.array([state.key.code for state in checkpoint.segments], np.int64)
+        is_named = np.isin(codes, np.concatenate([named, seals_log.live.code]))
+        kept = {file.path for file in checkpoint.retired} | set(schedule.quarantined)
+        unnamed = [paths[place] for place in np.flatnonzero(~is_named).tolist()]
+        return [path for path in unnamed if path not in kept]
+
+    def _remove_orphans(
+        self,
+        schedule: ScheduleLog,
+        checkpoint: Checkpoint,
+        seals_log: SealsLog,
+        summary: RecoverySummary,
+    ) -> None:
+        """Delete files that nothing names: they were made after the checkpoint.
+
+        Where anything is damaged no segment is deleted: it may hold rows of records that are lost.
+        They are put aside for salvage.
+        """
+        retired = {file.path for file in checkpoint.retired}
+        orphans = self._unnamed_files(schedule, checkpoint, seals_log)
+        for state in checkpoint.segments:
+            # Named by the checkpoint, but as a segment that had no such file yet.
+            if not state.facts_length and self._disk.exists(state.key.facts_path):
+                orphans.append(state.key.facts_path)
+        for path in orphans:
+            if self._damages:
+                aside = self._name_aside(path)
+                self._disk.rename(path, aside)
+                summary.quarantined.append(aside)
+            else:
+                self._disk.unlink(path)
+                summary.orphans.append(path)
+        if summary.quarantined:
+            self._disk.sync_directory(QUARANTINE_DIRECTORY)
+        for file in list_log_files(self._disk, MESSAGE_LOG_DIRECTORY):
+            if file.first_sequence < checkpoint.first_sequence and file.path not in retired:
+                self._disk.unlink(file.path)
+                summary.orphans.append(file.path)
+
+    def _replay(
+        self, message_log: MessageLog, schedule: ScheduleLog, sequence: int
+    ) -> tuple[int, list[FactBlock]]:
+        """File what the checkpoint does not cover.
+
+        Return the number of records, and the facts that some of them make of older ones.
+        """
+        replayed = 0
+        facts: list[FactBlock] = []
+        for batch in message_log.read(sequence + 1):
+            if isinstance(batch, Damage):
+                self._on_damage(batch)
+                continue
+            header = batch.header
+            replayed += header.count
+            if header.kind in {RecordKind.EPOCH_START, RecordKind.FLOOR}:
+                schedule.file_control(
+                    sequence=header.base_sequence,
+                    floor_minute=header.floor_minute,
+                    epoch=header.epoch,
+                    now_ms=self._now_ms,
+                )
+                continue
+            if header.kind in NAMING_KINDS:
+                _, told = schedule.file_naming(
+                    kind=header.kind,
+                    base_sequence=header.base_sequence,
+                    floor_minute=header.floor_minute,
+                    epoch=header.epoch,
+                    columns=batch.columns,
+                    blob=bytes(batch.blob),
+                    append_ms=header.append_ms,
+                    above=sequence,
+                )
+                facts.append(told)
+                if schedule.pile_is_full:
+                    schedule.flush(self._now_ms)
+                continue
+            if header.kind is not RecordKind.MESSAGE:
+                raise UnsupportedFormatError(
+                    path="message_log",
+                    position=header.base_sequence,
+                    reason=f"record kind {header.kind.name} does not belong in this log",
+                )
+            schedule.file(
+                base_sequence=header.base_sequence,
+                floor_minute=header.floor_minute,
+                epoch=header.epoch,
+                columns=batch.columns,
+                blob=bytes(batch.blob),
+                append_ms=self._now_ms,
+                above=sequence,
+            )
+            if schedule.pile_is_full:
+                schedule.flush(self._now_ms)
+        schedule.last_filed = max(schedule.last_filed, message_log.next_sequence - 1)
+        return replayed, facts

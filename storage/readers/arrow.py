@@ -1,0 +1,751 @@
+r"""Whole batches as Arrow tables, without a loop over the records: for Spark and notebooks.
+
+The only module that knows pyarrow, which is an optional dependency (the extra `spark`). Columns
+have the types that Spark takes as they are: int64, int32, string, binary and bool, all nullable.
+
+The blob of a batch is neither read, checked nor decompressed unless a column needs it (`create_ms`,
+`message_id`, `payload`). What is damaged comes as `Damage` between the batches, never as an
+exception: an answer without any is complete. Of a batch of which only the blob is damaged the rows
+are there, with null for what was in it, beside the Damage.
+
+Bytes of producers are never trusted. Names that are no UTF-8 are shown with `\xff` for what is
+none, as `delaywheel log dump` does; where the bytes of an item cannot be what they should be its
+fields are null, and `ArrowReader.bad_items` counts it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage.batch.batches import (
+    BatchHeader,
+    Damage,
+    check_blob,
+    check_columns,
+    file_seed,
+    log_seed,
+)
+from storage.batch.byte_ranges import Stretch, stretches_of
+from storage.batch.chained_file import read_batches
+from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
+from storage.batch.facts import Outcome
+from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
+from storage.batch.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
+from storage.disk.disk import Bytes, ReadableDisk
+from storage.disk.errors import DamagedError, StorageError, UnsupportedFormatError
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span, dead_minute, key_of_name
+from storage.logs.dispatch_log import JOURNAL_DIRECTORY
+from storage.logs.numbered_log import LogFile, LogWalk, first_of_name
+from storage.schedule.dead_log import dead_segment_of
+
+_ROWS_MAX = 65_536
+_BYTES_MAX = 8 * 1024 * 1024
+_PIECE = 256 * 1024
+"""Bytes of the message_log read at a time where no blob is wanted; larger ones are hopped over."""
+
+
+class Kind(StrEnum):
+    """What a table is made of."""
+
+    MESSAGE = "message"
+    """Records of the message_log."""
+    SCHEDULE = "schedule"
+    """Rows of the schedule_log: accepted messages, by when they are due."""
+    DEAD = "dead"
+    """Rows of dead segments: messages that were given up."""
+    DISPATCH = "dispatch"
+    """Facts, filed or in the journal: what became of messages."""
+
+
+_ITEM_COLUMNS: dict[str, pa.DataType] = {
+    "due_ms": pa.int64(),
+    "size": pa.int32(),
+    "id_hash": pa.int64(),
+    "subject": pa.string(),
+    "message_id": pa.string(),
+    "create_ms": pa.int64(),
+}
+_PLACE_COLUMNS: dict[str, pa.DataType] = {"file": pa.string(), "position": pa.int64()}
+_OLD_COLUMNS: dict[str, pa.DataType] = {"old_sequence": pa.int64(), "old_minute": pa.int64()}
+
+COLUMNS: Mapping[Kind, Mapping[str, pa.DataType]] = {
+    Kind.MESSAGE: {
+        "sequence": pa.int64(),
+        "kind": pa.string(),
+        "filed_minute": pa.int64(),
+        "append_ms": pa.int64(),
+        "epoch": pa.int64(),
+        "floor_minute": pa.int64(),
+        **_ITEM_COLUMNS,
+        **_OLD_COLUMNS,
+        "reason": pa.string(),
+        **_PLACE_COLUMNS,
+        "payload": pa.binary(),
+    },
+    Kind.SCHEDULE: {
+        "sequence": pa.int64(),
+        "filed_minute": pa.int64(),
+        **_ITEM_COLUMNS,
+        "segment": pa.string(),
+        "start_minute": pa.int64(),
+        "span": pa.string(),
+        "is_sealed": pa.bool_(),
+        **_PLACE_COLUMNS,
+        "payload": pa.binary(),
+    },
+    Kind.DEAD: {
+        "sequence": pa.int64(),
+        **_OLD_COLUMNS,
+        "dead_ms": pa.int64(),
+        **_ITEM_COLUMNS,
+        "reason": pa.string(),
+        **_PLACE_COLUMNS,
+        "payload": pa.binary(),
+    },
+    Kind.DISPATCH: {
+        "sequence": pa.int64(),
+        "filed_minute": pa.int64(),
+        "at_ms": pa.int64(),
+        "target": pa.string(),
+        "outcome": pa.string(),
+        "is_filed": pa.bool_(),
+        "number": pa.int64(),
+        **_PLACE_COLUMNS,
+    },
+}
+"""The columns of each kind, in order. Minutes are since 1970, `_ms` is wall clock in ms since 1970.
+
+filed_minute, old_minute: a filed minute, or what stands for a dead segment (storage/disk/spans.py);
+that of a row is always one of its segment, however wrong its due time; `kind` of a message:
+`message`, `epoch_start`, `floor`, `cancel`, `move` or `dead`; id_hash: the 64 bits, signed; number:
+of a fact in the journal, null of one that is filed; position: of the batch; payload: the whole item
+as its producer sent it.
+"""
+
+_BLOB_COLUMNS = frozenset({"message_id", "create_ms", "payload"})
+_LOG_KINDS = {
+    kind: kind.name.lower()
+    for kind in (
+        RecordKind.MESSAGE,
+        RecordKind.EPOCH_START,
+        RecordKind.FLOOR,
+        RecordKind.CANCEL,
+        RecordKind.MOVE,
+        RecordKind.DEAD,
+    )
+}
+_FILED_KINDS = frozenset({RecordKind.MESSAGE, RecordKind.MOVE})
+
+
+def _outcome_name(number: int) -> str:
+    try:
+        return Outcome(number).name.lower()
+    except ValueError:
+        return f"unknown ({number})"
+
+
+_OUTCOMES = pa.array([_outcome_name(number) for number in range(256)], pa.string())
+
+
+def schema_of(kind: Kind, columns: Sequence[str] | None = None) -> pa.Schema:
+    """Return the schema of a table of these columns, in the order given; all but `payload` if None.
+
+    ValueError for a column that the kind does not have, or that is named twice, and for none.
+    """
+    known = COLUMNS[kind]
+    if columns is None:
+        columns = [name for name in known if name != "payload"]
+    wrong = [name for name in columns if name not in known]
+    if wrong:
+        raise ValueError(
+            f"no column {', '.join(map(repr, wrong))} in {kind}; there are {', '.join(known)}"
+        )
+    if len(set(columns)) < len(columns) or not columns:
+        raise ValueError(f"each column must be named once, and one at least: {list(columns)}")
+    return pa.schema([pa.field(name, known[name]) for name in columns])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one batch. blob: of these rows; None where it is not wanted, bad, or not there."""
+
+    header: BatchHeader
+    position: int
+    first: int
+    """Sequence, or number, of the first row, in logs that count them one by one."""
+    count: int
+    names: Sequence[bytes]
+    arrays: Mapping[str, Array]
+    blob: Bytes | None
+
+
+def _part(
+    header: BatchHeader,
+    position: int,
+    columns: Columns,
+    blob: Bytes | None,
+    rows: range | None = None,
+) -> _Part:
+    """Return the rows of a batch, those at the places `rows` if they are not all wanted."""
+    arrays, first = columns.arrays, header.base_sequence
+    if rows is None or len(rows) == header.count:
+        return _Part(header, position, first, header.count, columns.names, arrays, blob)
+    if blob is not None:
+        ends = np.cumsum(arrays["size"], dtype=np.int64)
+        begin = int(ends[rows.start - 1]) if rows.start else 0
+        blob = memoryview(blob)[begin : int(ends[rows.stop - 1])]
+    arrays = {name: array[rows.start : rows.stop] for name, array in arrays.items()}
+    return _Part(header, position, first + rows.start, len(rows), columns.names, arrays, blob)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What all rows of one file have in common."""
+
+    path: str
+    key: SegmentKey | None = None
+    is_sealed: bool = False
+    is_filed: bool = False
+
+    @property
+    def segment(self) -> SegmentKey:
+        """The segment; only where there is one."""
+        assert self.key is not None
+        return self.key
+
+
+class ArrowReader:
+    """Reads files of one data directory, all into tables of the same columns.
+
+    Every method yields `pa.RecordBatch`es of `schema` and, between them, what is damaged; they
+    raise nothing but what the arguments are to blame for. Memory is bounded by `bytes_max` and the
+    4 MiB of a batch, whatever the files' sizes.
+    """
+
+    def __init__(
+        self,
+        disk: ReadableDisk,
+        log_uuid: UUID,
+        kind: Kind,
+        columns: Sequence[str] | None = None,
+        *,
+        check_items: bool | None = None,
+        rows_max: int = _ROWS_MAX,
+        bytes_max: int = _BYTES_MAX,
+    ) -> None:
+        """Prepare to read the logs of a group, as `Identity.log_uuid` names it.
+
+        columns: as `schema_of` takes them. check_items: whether each item's own CRC and due time
+        are held against its bytes (with `payload` they are, unless something else is said); one
+        that does not pass has null fields. rows_max, bytes_max: rows, and bytes of the batches on
+        disk (uncompressed where blobs are read), that one table is made of; it has more only where
+        a single batch does.
+        """
+        self.schema = schema_of(kind, columns)
+        self.kind = kind
+        self.bad_items = 0
+        """Items so far whose bytes cannot be what they should be; counted where blobs are read."""
+        names = set(self.schema.names)
+        self._disk = disk
+        self._log_uuid = log_uuid
+        self._check_items = "payload" in names if check_items is None else check_items
+        self._with_blobs = bool(names & _BLOB_COLUMNS) or (
+            self._check_items and kind is not Kind.DISPATCH
+        )
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+
+    # -- files -------------------------------------------------------------------------------
+
+    def stretches(self, path: str, *, length: int, size: int) -> list[Stretch]:
+        """Cut the first `length` bytes of a file into parts of about `size` bytes.
+
+        `rows`, `filed_facts` and `messages` read one of them alone. ValueError unless the path is
+        one that they read.
+        """
+        seed = self._seed_of(path)
+        return stretches_of(self._disk, path, length, seed=seed, size=size)
+
+    def rows(
+        self,
+        path: str,
+        *,
+        length: int,
+        is_sealed: bool = False,
+        stretch: Stretch | None = None,
+    ) -> Iterator[pa.RecordBatch | Damage]:
+        """Yield the rows in the first `length` bytes of a segment of the schedule_log.
+
+        ValueError unless the path is one of a segment that holds what this reader is for.
+        """
+        key = _key_of(path, "schedule_log")
+        self._require(Kind.DEAD if key.span is Span.DEAD else Kind.SCHEDULE, path)
+        header = self._header(LogKind.SCHEDULE_LOG, key)
+        origin = _Origin(path, key=key, is_sealed=is_sealed)
+        return self._safely(self._chained(path, length, header, stretch), origin, length)
+
+    def filed_facts(
+        self, path: str, *, length: int, stretch: Stretch | None = None
+    ) -> Iterator[pa.RecordBatch | Damage]:
+        """Yield the facts in the first `length` bytes of a segment of the dispatch_log.
+
+        ValueError as `rows`.
+        """
+        key = _key_of(path, "dispatch_log")
+        self._require(Kind.DISPATCH, path)
+        header = self._header(LogKind.DISPATCH_LOG, key)
+        origin = _Origin(path, key=key, is_filed=True)
+        return self._safely(self._chained(path, length, header, stretch), origin, length)
+
+    def journal(
+        self, path: str, *, length: int, first_number: int, next_number: int
+    ) -> Iterator[pa.RecordBatch | Damage]:
+        """Yield the facts with numbers from `first_number` up to `next_number` of a journal file.
+
+        What of these is not in the first `length` bytes is reported; what a crash has left behind
+        the last of them is not. ValueError unless the path is one of the journal.
+        """
+        first = _first_of(path, JOURNAL_DIRECTORY)
+        self._require(Kind.DISPATCH, path)
+        header = self._header(LogKind.DISPATCH_JOURNAL, first=first)
+        parts = self._journal_parts(path, length, header, range(first_number, next_number))
+        return self._safely(parts, _Origin(path), length)
+
+    def messages(
+        self,
+        path: str,
+        *,
+        length: int,
+        first_sequence: int,
+        next_sequence: int,
+        stretch: Stretch | None = None,
+    ) -> Iterator[pa.RecordBatch | Damage]:
+        """Yield the records from `first_sequence` up to `next_sequence` of a message_log file.
+
+        What of these is not in the first `length` bytes is reported, with the sequences.
+        ValueError unless the path is one of the message_log.
+        """
+        first = _first_of(path, "message_log")
+        self._require(Kind.MESSAGE, path)
+        file, stretch = LogFile(path, first), stretch or Stretch(start=FILE_HEADER_SIZE, end=length)
+        begin = max(first_sequence, first, stretch.first)
+        end = next_sequence if stretch.after is None else min(next_sequence, stretch.after)
+        parts = self._log_parts(file, stretch, range(begin, end))
+        return self._safely(parts, _Origin(path), length)
+
+    def _require(self, kind: Kind, path: str) -> None:
+        if kind is not self.kind:
+            raise ValueError(f"{path} holds rows of kind {kind}, this reader is for {self.kind}")
+
+    def _header(
+        self, kind: LogKind, key: SegmentKey | None = None, *, first: int = 0
+    ) -> FileHeader:
+        if key is None:
+            return FileHeader(kind=kind, log_uuid=self._log_uuid, first_sequence=first)
+        return FileHeader(kind=kind, log_uuid=self._log_uuid, span=key.span, start_minute=key.start)
+
+    def _seed_of(self, path: str) -> int:
+        """Return what the CRCs of a file's batches begin with."""
+        directory = path.partition("/")[0]
+        if directory == "message_log":
+            _first_of(path, directory)
+            return log_seed(self._log_uuid, LogKind.MESSAGE_LOG)
+        if directory == "dispatch_log":
+            return file_seed(self._header(LogKind.DISPATCH_LOG, _key_of(path, directory)))
+        return file_seed(self._header(LogKind.SCHEDULE_LOG, _key_of(path, "schedule_log")))
+
+    # -- batches -----------------------------------------------------------------------------
+
+    def _chained(
+        self, path: str, length: int, header: FileHeader, stretch: Stretch | None
+    ) -> Iterator[_Part | Damage]:
+        if not length:
+            return
+        for found in read_batches(
+            self._disk, path, length, header, with_blobs=self._with_blobs, stretch=stretch
+        ):
+            if isinstance(found, Damage):
+                yield found
+                continue
+            blob = found.blob
+            if isinstance(blob, Damage):
+                yield blob
+                blob = None
+            yield _part(found.header, found.position, found.columns, blob)
+
+    def _journal_parts(
+        self, path: str, length: int, header: FileHeader, wanted: range
+    ) -> Iterator[_Part | Damage]:
+        """Yield the facts that are wanted, and the damage if any of them is missing."""
+        damages: list[Damage] = []
+        missing = len(wanted)
+        for found in read_batches(self._disk, path, length, header, with_blobs=False):
+            if isinstance(found, Damage):
+                damages.append(found)
+                continue
+            # No number comes twice, wherever in the file the batches lie.
+            batch = found.header
+            begin = max(batch.base_sequence, wanted.start)
+            end = min(batch.next_sequence, wanted.stop)
+            if begin < end:
+                missing -= end - begin
+                rows = range(begin - batch.base_sequence, end - batch.base_sequence)
+                yield _part(batch, found.position, found.columns, None, rows)
+        if missing:
+            reason = (
+                f"{missing} of the facts from {wanted.start} to {wanted.stop - 1} are not there"
+            )
+            yield from damages or [Damage(path, length, 0, reason)]
+
+    def _log_parts(
+        self, file: LogFile, stretch: Stretch, wanted: range
+    ) -> Iterator[_Part | Damage]:
+        if not len(wanted):
+            return
+        without_blob: dict[int, tuple[BatchHeader, Columns]] = {}
+        """Position of batches whose blob alone is bad: the walk takes them for lost."""
+        walk = LogWalk(
+            self._disk,
+            [file],
+            log_uuid=self._log_uuid,
+            kind=LogKind.MESSAGE_LOG,
+            first_sequence=max(file.first_sequence, stretch.first),
+            until=wanted.stop,
+            check=self._checker(without_blob),
+            skip_below=wanted.start,
+            end=stretch.end,
+            stretch=stretch,
+            with_blobs=self._with_blobs,
+            **({} if self._with_blobs else {"piece": _PIECE}),
+        )
+        for found in walk:
+            if isinstance(found, Damage):
+                yield found
+                kept = without_blob.pop(found.position, None)
+                if kept is None or found.header is None:
+                    continue
+                header, (columns, blob) = found.header, (kept[1], None)
+                position = found.position
+            else:
+                header, position = found.header, found.position
+                columns, blob = found.content
+            begin = max(wanted.start, header.base_sequence)
+            end = min(wanted.stop, header.next_sequence)
+            if begin < end:
+                rows = range(begin - header.base_sequence, end - header.base_sequence)
+                yield _part(header, position, columns, blob, rows)
+
+    def _checker(
+        self, without_blob: dict[int, tuple[BatchHeader, Columns]]
+    ) -> Callable[[BatchHeader, memoryview, str, int], tuple[Columns, Bytes | None]]:
+        seed = log_seed(self._log_uuid, LogKind.MESSAGE_LOG)
+
+        def check(
+            header: BatchHeader, data: memoryview, path: str, position: int
+        ) -> tuple[Columns, Bytes | None]:
+            if header.kind not in _LOG_KINDS:
+                reason = f"batch of {header.kind.name} in a message_log"
+                raise DamagedError(path=path, position=position, reason=reason)
+            columns = check_columns(header, data, seed=seed, path=path, position=position)
+            if not self._with_blobs or header.kind not in KINDS_WITH_ITEMS:
+                return columns, None
+            try:
+                blob = check_blob(header, data, seed=seed, path=path, position=position)
+            except DamagedError:
+                without_blob[position] = header, columns
+                raise
+            return columns, blob
+
+        return check
+
+    # -- tables ------------------------------------------------------------------------------
+
+    def _safely(
+        self, parts: Iterator[_Part | Damage], origin: _Origin, length: int
+    ) -> Iterator[pa.RecordBatch | Damage]:
+        """Yield tables of what is found, and the damage as it is met; errors become damage."""
+        gathered: list[_Part] = []
+        rows = size = 0
+        try:
+            for part in parts:
+                if isinstance(part, Damage):
+                    yield part
+                    continue
+                weight = part.header.size
+                if part.blob is not None:
+                    weight += len(part.blob)
+                if gathered and (
+                    rows + part.count > self._rows_max or size + weight > self._bytes_max
+                ):
+                    yield self._table(gathered, origin)
+                    gathered, rows, size = [], 0, 0
+                gathered.append(part)
+                rows, size = rows + part.count, size + weight
+        except UnsupportedFormatError as error:
+            place = min(error.position, length)
+            yield Damage(origin.path, error.position, length - place, str(error))
+        except (StorageError, OSError) as error:
+            yield Damage(origin.path, 0, length, f"cannot be read: {error}")
+        if gathered:
+            yield self._table(gathered, origin)
+
+    def _table(self, parts: Sequence[_Part], origin: _Origin) -> pa.RecordBatch:
+        table = _Table(parts, origin, check_items=self._check_items)
+        columns = [table.column(field.name, field.type) for field in self.schema]
+        if self._with_blobs:
+            self.bad_items += table.items.bad_count
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class _Items:
+    """The items of some parts, one after the other; rows without one are empty.
+
+    gone: rows without an item, or with a bad blob; bad_count: items whose bytes cannot be what they
+    should be.
+    """
+
+    def __init__(self, parts: Sequence[_Part], *, check: bool) -> None:
+        blobs = [part.blob for part in parts if part.blob is not None]
+        self.data = memoryview(blobs[0] if len(blobs) == 1 else b"".join(blobs))
+        sizes = [
+            np.zeros(part.count, np.int64)
+            if part.blob is None
+            else part.arrays["size"].astype(np.int64)
+            for part in parts
+        ]
+        self.size: Int64s = np.concatenate(sizes)
+        self.begin: Int64s = np.cumsum(self.size) - self.size
+        has_blob = [part.blob is not None for part in parts]
+        self.gone: Mask = ~np.repeat(has_blob, [part.count for part in parts])
+        bytes_ = np.frombuffer(self.data, np.uint8)
+        self.fields: QmqFields = qmq_fields(bytes_, self.begin, self.size)
+        self.suspects: Mask = np.zeros(len(self.size), np.bool_)
+        if check:
+            due_ms = np.concatenate(
+                [part.arrays.get("due_ms", np.zeros(part.count, np.int64)) for part in parts]
+            )
+            self.suspects = qmq_suspects(self.data, self.begin, self.size, due_ms)
+        bad = (self.suspects | ~self.fields.has_id) & ~self.gone
+        self.bad_count = int(np.count_nonzero(bad))
+
+    def create_ms(self) -> pa.Array:
+        """Return the create time of each item."""
+        missing = ~self.fields.has_head | self.suspects
+        return pa.array(self.fields.create_ms, mask=missing if missing.any() else None)
+
+    def message_id(self) -> pa.Array:
+        """Return the message id of each item."""
+        fields, count = self.fields, len(self.size)
+        # Ids and what lies between them are one array over the whole blob; every other one is it.
+        edges = np.empty(2 * count, np.int32)
+        edges[::2], edges[1::2] = fields.id_begin, fields.id_end
+        buffers = [None, pa.py_buffer(edges), pa.py_buffer(self.data)]
+        pieces = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+        missing = ~fields.has_id | self.suspects
+        places = np.arange(0, 2 * count, 2)
+        found = pieces.take(pa.array(places, mask=missing if missing.any() else None))
+        try:
+            return found.cast(pa.string())
+        except pa.ArrowInvalid:
+            return pa.array([_text(value) for value in found.to_pylist()], pa.string())
+
+    def payload(self) -> pa.Array:
+        """Return the items, without copying them."""
+        edges = np.empty(len(self.size) + 1, np.int32)
+        edges[:-1], edges[-1] = self.begin, len(self.data)
+        missing = self.gone | self.suspects
+        validity = None
+        if missing.any():
+            validity = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+        buffers = [validity, pa.py_buffer(edges), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.binary(), len(self.size), buffers)
+
+
+def _text(name: bytes | None) -> str | None:
+    """Return a name as it is shown, what is no UTF-8 in it included."""
+    return None if name is None else name.decode(errors="backslashreplace")
+
+
+class _Table:
+    """The columns of some parts of one file, made when they are asked for."""
+
+    def __init__(self, parts: Sequence[_Part], origin: _Origin, *, check_items: bool) -> None:
+        self._parts = parts
+        self._origin = origin
+        self._check_items = check_items
+        self._counts = [part.count for part in parts]
+        self._rows = sum(self._counts)
+
+    @cached_property
+    def items(self) -> _Items:
+        """The items; only where blobs were read."""
+        return _Items(self._parts, check=self._check_items)
+
+    def column(self, name: str, data_type: pa.DataType) -> pa.Array:
+        """Return the column of this name."""
+        make = _MAKERS.get(name)
+        return make(self, data_type) if make is not None else self._stored(name, data_type)
+
+    def sequence(self, _type: pa.DataType) -> pa.Array:
+        """Return the sequence of each record: told by itself, or by its place in the log."""
+        is_told = "sequence" in self._parts[0].arrays
+        return pa.array(self._joined("sequence") if is_told else self._counted())
+
+    def number(self, data_type: pa.DataType) -> pa.Array:
+        """Return the number of each fact; those that are filed have none."""
+        if self._origin.is_filed:
+            return pa.nulls(self._rows, data_type)
+        return pa.array(self._counted())
+
+    def kind(self, _type: pa.DataType) -> pa.Array:
+        """Return the kind of each record."""
+        kinds = list(_LOG_KINDS)
+        places = np.array([kinds.index(part.header.kind) for part in self._parts], np.int32)
+        texts = pa.array(list(_LOG_KINDS.values()), pa.string())
+        return texts.take(pa.array(self._repeated(places)))
+
+    def outcome(self, _type: pa.DataType) -> pa.Array:
+        """Return what became of each message."""
+        return _OUTCOMES.take(pa.array(self._joined("outcome")))
+
+    def filed_minute(self, _type: pa.DataType) -> pa.Array:
+        """Return filed minutes: a fact tells its own, a row and a record have it from due times."""
+        if "minute" in self._parts[0].arrays:
+            return pa.array(self._joined("minute").astype(np.int64))
+        if self.origin.key is not None:
+            key = self.origin.key
+            return pa.array(np.clip(self._joined("due_ms") // MINUTE_MS, key.start, key.end - 1))
+        minutes = np.zeros(self._rows, np.int64)
+        missing = np.zeros(self._rows, np.bool_)
+        end = 0
+        for part in self._parts:
+            rows, end = slice(end, end + part.count), end + part.count
+            header = part.header
+            if header.kind in _FILED_KINDS:
+                due = part.arrays["due_ms"] // MINUTE_MS
+                minutes[rows] = np.maximum(due, header.floor_minute)
+            elif header.kind is RecordKind.DEAD:
+                minutes[rows] = dead_minute(dead_segment_of(header.append_ms, header.floor_minute))
+            else:
+                missing[rows] = True
+        return pa.array(minutes, mask=missing if missing.any() else None)
+
+    def names(self, name: str) -> pa.Array:
+        """Return a column of indexes into the batches' tables of names as the names."""
+        numbers: dict[bytes, int] = {}
+        found: list[npt.NDArray[Any]] = []
+        names: Sequence[bytes] = ()
+        places = np.empty(0, np.int32)
+        for part in self._parts:
+            if name not in part.arrays:
+                found.append(np.zeros(part.count, np.int32))
+                continue
+            if part.names != names:
+                names = part.names
+                places = np.array(
+                    [numbers.setdefault(one, len(numbers)) for one in names], np.int32
+                )
+            found.append(places[part.arrays[name]])
+        texts = pa.array([_text(one) for one in numbers], pa.string())
+        return texts.take(pa.array(np.concatenate(found), mask=self._missing(name)))
+
+    def of_batches(self, values: Callable[[_Part], int]) -> pa.Array:
+        """Return what all rows of a batch have in common."""
+        found = np.fromiter(map(values, self._parts), np.int64, len(self._parts))
+        return pa.array(self._repeated(found))
+
+    def of_file(self, value: object, data_type: pa.DataType) -> pa.Array:
+        """Return what all rows of a file have in common."""
+        return pa.repeat(pa.scalar(value, data_type), self._rows)
+
+    @property
+    def origin(self) -> _Origin:
+        """The file."""
+        return self._origin
+
+    def _repeated(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return one value per batch as one per row."""
+        return np.repeat(values, self._counts)
+
+    def _counted(self) -> Int64s:
+        """Return base sequence, and so on, of each row."""
+        before = np.cumsum(self._counts) - self._counts
+        firsts = np.array([part.first for part in self._parts], np.int64)
+        counted: Int64s = np.arange(self._rows) + self._repeated(firsts - before)
+        return counted
+
+    def _missing(self, name: str) -> Mask | None:
+        """Return which rows are of batches without this column; None if none is."""
+        absent = [name not in part.arrays for part in self._parts]
+        return self._repeated(np.array(absent)) if any(absent) else None
+
+    def _joined(self, name: str) -> npt.NDArray[Any]:
+        """Return a column as it is stored, zeros where a batch does not have it; a copy."""
+        present = [part.arrays[name] for part in self._parts if name in part.arrays]
+        if len(present) == len(self._parts):
+            return np.concatenate(present)
+        dtype = present[0].dtype if present else np.dtype(np.int64)
+        return np.concatenate(
+            [part.arrays.get(name, np.zeros(part.count, dtype)) for part in self._parts]
+        )
+
+    def _stored(self, name: str, data_type: pa.DataType) -> pa.Array:
+        values = self._joined(name)
+        if values.dtype == np.uint64:
+            values = values.view(np.int64)
+        wanted = data_type.to_pandas_dtype()
+        return pa.array(values.astype(wanted, copy=False), mask=self._missing(name))
+
+
+_MAKERS: dict[str, Callable[[_Table, pa.DataType], pa.Array]] = {
+    "sequence": _Table.sequence,
+    "number": _Table.number,
+    "kind": _Table.kind,
+    "outcome": _Table.outcome,
+    "filed_minute": _Table.filed_minute,
+    "subject": lambda table, _: table.names("subject"),
+    "reason": lambda table, _: table.names("reason"),
+    "target": lambda table, _: table.names("target"),
+    "create_ms": lambda table, _: table.items.create_ms(),
+    "message_id": lambda table, _: table.items.message_id(),
+    "payload": lambda table, _: table.items.payload(),
+    "position": lambda table, _: table.of_batches(lambda part: part.position),
+    "append_ms": lambda table, _: table.of_batches(lambda part: part.header.append_ms),
+    "floor_minute": lambda table, _: table.of_batches(lambda part: part.header.floor_minute),
+    # An unsigned number: the same 64 bits, whatever they say.
+    "epoch": lambda table, _: table.of_batches(lambda part: _signed(part.header.epoch)),
+    "file": lambda table, kind: table.of_file(table.origin.path, kind),
+    "segment": lambda table, kind: table.of_file(table.origin.segment.name, kind),
+    "start_minute": lambda table, kind: table.of_file(table.origin.segment.start, kind),
+    "span": lambda table, kind: table.of_file(table.origin.segment.span.name.lower(), kind),
+    "is_sealed": lambda table, kind: table.of_file(table.origin.is_sealed, kind),
+    "is_filed": lambda table, kind: table.of_file(table.origin.is_filed, kind),
+}
+"""How columns are made that are not stored as they are."""
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _key_of(path: str, directory: str) -> SegmentKey:
+    where, _, name = path.rpartition("/")
+    key = key_of_name(name)
+    if where != directory or key is None:
+        raise ValueError(f"{path} is no segment of {directory}")
+    return key
+
+
+def _first_of(path: str, directory: str) -> int:
+    where, _, name = path.rpartition("/")
+    first = first_of_name(name)
+    if where != directory or first is None:
+        raise ValueError(f"{path} is no file of {directory}")
+    return first

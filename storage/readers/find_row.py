@@ -1,0 +1,144 @@
+"""Where a message is among the rows that wait to be delivered, by its sequence or message id.
+
+It reads columns only, segment by segment, the earliest first, and no more rows than it was given;
+whoever drives it lets others work between two steps. An id is found by its hash, which others may
+share: rows are candidates until somebody reads the item.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.batch.batches import Damage
+from storage.batch.rows import Int64s
+from storage.disk.sorting import each_once
+from storage.schedule.loading import contained
+from storage.schedule.schedule_log import ScheduleLog
+from storage.schedule.segment import SegmentBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRow:
+    """A row that was looked for."""
+
+    sequence: int
+    due_ms: int
+    subject: bytes
+    size: int
+    segment: str
+    """Name of the file that has it; empty while it waits to be written."""
+    is_crossed_off: bool
+    """It has a fact: it was delivered, or is done with otherwise."""
+
+
+class FindRow:
+    """Looks for rows; made and stepped in the schedule_log's lane."""
+
+    def __init__(
+        self, schedule: ScheduleLog, *, sequence: int | None, id_hash: int | None, rows_max: int
+    ) -> None:
+        """Look for a sequence, or for the hash of a message id."""
+        self.found: list[FoundRow] = []
+        """The first ones; one for a sequence, several if an id was sent several times."""
+        self.examined = 0
+        """Rows looked at."""
+        self.is_complete = False
+        """Whether all rows were looked at, or what was looked for was found."""
+        self.unreadable = 0
+        """Places that could not be read: damaged, or the disk failed."""
+        self._schedule = schedule
+        self._sequence = sequence
+        self._id_hash = id_hash
+        self._rows_max = rows_max
+        self._work = self._run()
+
+    def step(self, rows: int) -> bool:
+        """Look at about so many rows; say whether that was all."""
+        until = self.examined + rows
+        while self.examined < until:
+            if next(self._work, True):
+                return True
+        return False
+
+    def _run(self) -> Iterator[bool]:
+        schedule = self._schedule
+        looked_at: set[int] | None = None
+        # A segment that was split meanwhile has its rows in others by now.
+        while looked_at != set(schedule.segments):
+            looked_at = set(schedule.segments)
+            segments = sorted(schedule.segments.values(), key=lambda segment: segment.key.start)
+            for segment in segments:
+                if self._sequence is not None and segment.last_sequence < self._sequence:
+                    continue
+                for batch in segment.read_rows(schedule.disk, segment.file.length):
+                    if isinstance(batch, Damage):
+                        self.unreadable += 1
+                        continue
+                    self.examined += batch.header.count
+                    self._take(batch)
+                    if self._is_enough():
+                        return
+                    if self.examined >= self._rows_max:
+                        return
+                    yield False
+            self._take_unwritten()
+            if self.found:
+                break
+        # Of a segment that was set aside because of damage there may be rows that nothing else has.
+        self.unreadable += sum(path.startswith("schedule_log/") for path in schedule.quarantined)
+        self.is_complete = bool(self.found) or not self.unreadable
+
+    def _is_enough(self) -> bool:
+        enough = len(self.found) >= (_FOUND_MAX if self._sequence is None else 1)
+        self.is_complete |= enough
+        return enough
+
+    def _places(self, sequences: Int64s, hashes: npt.NDArray[np.uint64]) -> list[int]:
+        if self._sequence is not None:
+            mask = sequences == self._sequence
+        else:
+            mask = hashes == np.uint64(self._id_hash or 0)
+        places: list[int] = np.flatnonzero(mask).tolist()
+        return places
+
+    def _take(self, batch: SegmentBatch) -> None:
+        """Note the rows of a batch that were looked for."""
+        arrays = batch.columns.arrays
+        places = self._places(batch.sequence, arrays["id_hash"])
+        if not places:
+            return
+        crossed_off = each_once(self._schedule.crossed_off(batch.segment))
+        gone = contained(batch.sequence[places], crossed_off)
+        for place, is_gone in zip(places, gone.tolist(), strict=True):
+            self.found.append(
+                FoundRow(
+                    sequence=int(batch.sequence[place]),
+                    due_ms=int(batch.due_ms[place]),
+                    subject=batch.columns.names[int(arrays["subject"][place])],
+                    size=int(arrays["size"][place]),
+                    segment=batch.segment.key.name,
+                    is_crossed_off=is_gone,
+                )
+            )
+
+    def _take_unwritten(self) -> None:
+        """Note the rows that were looked for and wait in memory, of a split segment say."""
+        names = self._schedule.subjects.names
+        for block in self._schedule.unwritten():
+            self.examined += len(block)
+            self.found += [
+                FoundRow(
+                    sequence=int(block.sequence[place]),
+                    due_ms=int(block.due_ms[place]),
+                    subject=names[int(block.subject[place])],
+                    size=int(block.size[place]),
+                    segment="",
+                    is_crossed_off=False,
+                )
+                for place in self._places(block.sequence, block.id_hash)
+            ]
+
+
+_FOUND_MAX = 20

@@ -1,0 +1,11 @@
+"""Messages by the time they are due.
+
+    dead_log       dead letters, a segment for each day
+    loading        rows of due minutes become entries
+    provision      bytes that accepted messages will still take
+    schedule_log   files, splits, loads and seals segments
+    seals          what became of complete segments
+    segment        rows and facts of one unsealed segment
+
+Imported by node and readers.
+"""

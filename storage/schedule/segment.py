@@ -1,0 +1,312 @@
+"""One unsealed segment: its two files, rows and facts, and what is known about them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.batch.batches import BATCH_BYTES_MAX, BatchHeader, Codec, Damage
+from storage.batch.chained_file import (
+    BatchDraft,
+    ChainedFile,
+    read_blob,
+    read_columns,
+    records_of,
+    sample_raw_bytes,
+)
+from storage.batch.columns import Columns, RecordKind, encode_columns
+from storage.batch.entries import SubjectTable
+from storage.batch.facts import FactBlock, fact_drafts, facts_of_columns
+from storage.batch.file_header import FileHeader, LogKind
+from storage.batch.item_formats import QMQ_ITEM
+from storage.batch.rows import Int64s, RowBlock, effective_due_ms
+from storage.disk.disk import Disk
+from storage.disk.spans import SegmentKey, Span
+from storage.state.checkpoint import SegmentState
+
+_BATCH_OVERHEAD = 64 * 1024
+"""Room left in a batch for its header and, mostly, its subject table."""
+_NAMES_BYTES_MAX = _BATCH_OVERHEAD // 2
+_NEVER_MS = 2**62
+_SAMPLED = 16
+"""Batches by which the raw size of a segment is estimated."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """State of an unsealed segment; only the schedule log changes it.
+
+    Invariant: `rows` rows lie in the first `file.length` bytes of its file, ascending by sequence,
+    the last one `last_sequence`; `facts_seen >= facts`, the facts in the first `facts_file.length`
+    bytes of its facts file.
+    """
+
+    key: SegmentKey
+    file: ChainedFile
+    facts_file: ChainedFile
+    rows: int = 0
+    raw_bytes: int = 0
+    """Bytes of the items, uncompressed; after a restart an estimate, and for coarse segments only:
+    what is split is written uncompressed."""
+    last_sequence: int = 0
+    earliest_due_ms: int = _NEVER_MS
+    facts: int = 0
+    facts_seen: int = 0
+    """Facts filed and not filed yet, repeated ones included."""
+    surplus_facts: int = 0
+    """Of `facts`, those known to tell of no row here, or of one that another tells of: what damage
+    to rows or to facts leaves behind. Known at a start, and when the segment is looked through."""
+    facts_at_last_look: int = -1
+    """`facts` when the segment was last found to be incomplete."""
+
+    @classmethod
+    def new(cls, disk: Disk, log_uuid: UUID, key: SegmentKey) -> "Segment":
+        """Return an empty segment that has no files yet."""
+
+        def header(kind: LogKind) -> FileHeader:
+            return FileHeader(kind=kind, log_uuid=log_uuid, span=key.span, start_minute=key.start)
+
+        return cls(
+            key=key,
+            file=ChainedFile(disk, key.path, header(LogKind.SCHEDULE_LOG)),
+            facts_file=ChainedFile(disk, key.facts_path, header(LogKind.DISPATCH_LOG)),
+        )
+
+    @classmethod
+    def of_state(cls, disk: Disk, log_uuid: UUID, state: SegmentState) -> "Segment":
+        """Return the segment as a checkpoint describes it."""
+        segment = cls.new(disk, log_uuid, state.key)
+        segment.file.length = state.length
+        segment.file.last_crc = state.last_crc
+        segment.facts_file.length = state.facts_length
+        segment.facts_file.last_crc = state.facts_last_crc
+        segment.rows = state.rows
+        segment.last_sequence = state.last_sequence
+        segment.earliest_due_ms = state.earliest_due_ms
+        segment.facts = segment.facts_seen = state.facts
+        segment.surplus_facts = max(state.facts - state.rows, 0)
+        return segment
+
+    def estimate_raw_bytes(self) -> None:
+        """Find out about how many bytes there are uncompressed, from a few of the batches."""
+        self.raw_bytes = sample_raw_bytes(
+            self.file.disk, self.file.path, self.file.length, self.file.header, batches=_SAMPLED
+        )
+
+    def state(self) -> SegmentState:
+        """Return what a checkpoint has to know."""
+        return SegmentState(
+            start=self.key.start,
+            span=int(self.key.span),
+            rows=self.rows,
+            length=self.file.length,
+            last_sequence=self.last_sequence,
+            last_crc=self.file.last_crc,
+            earliest_due_ms=self.earliest_due_ms,
+            facts=self.facts,
+            facts_length=self.facts_file.length,
+            facts_last_crc=self.facts_file.last_crc,
+        )
+
+    @property
+    def pending(self) -> int:
+        """Rows that have no fact yet."""
+        return max(self.unsettled, 0)
+
+    @property
+    def unsettled(self) -> int:
+        """What it adds to the count of what is pending; below 0 where facts are told twice."""
+        return self.rows - self.facts_seen + self.surplus_facts
+
+    @property
+    def earliest_effective_ms(self) -> int:
+        """When its first row has to be in the wheel."""
+        return max(self.earliest_due_ms, self.key.start * 60_000)
+
+    def append(
+        self, block: RowBlock, subjects: SubjectTable, *, epoch: int, append_ms: int
+    ) -> Int64s:
+        """Append rows; return the file position of each item. Not synced.
+
+        Raises StorageFullError with nothing appended, or FatalDiskError.
+        """
+        raw = self.key.span is Span.MINUTE
+        parts = list(
+            block.batches(
+                bytes_max=BATCH_BYTES_MAX - _BATCH_OVERHEAD,
+                names_bytes_max=_NAMES_BYTES_MAX,
+                subjects=subjects,
+            )
+        )
+        drafts = [
+            BatchDraft(
+                kind=RecordKind.ROWS,
+                base_sequence=int(part.sequence[0]),
+                count=len(part),
+                columns=_encode_rows(part, subjects),
+                blob=[part.blob],
+                epoch=epoch,
+                floor_minute=self.key.start,
+                append_ms=append_ms,
+                codec=Codec.RAW if raw else Codec.LZ4,
+                item_format=QMQ_ITEM,
+            )
+            for part in parts
+        ]
+        placed = self.file.append(drafts)
+        self.rows += len(block)
+        self.raw_bytes += len(block.blob)
+        self.last_sequence = int(block.sequence[-1])
+        self.earliest_due_ms = min(self.earliest_due_ms, int(block.due_ms.min()))
+        return np.concatenate(
+            [
+                _item_positions(position, header, part.size)
+                for (position, header), part in zip(placed, parts, strict=True)
+            ]
+        )
+
+    def append_facts(self, facts: FactBlock, *, epoch: int, append_ms: int) -> None:
+        """File facts of this segment. Not synced; does not touch facts_seen."""
+        drafts = fact_drafts(
+            facts,
+            first_number=self.facts + 1,
+            epoch=epoch,
+            append_ms=append_ms,
+            floor_minute=self.key.start,
+        )
+        self.facts_file.append(drafts)
+        self.facts += len(facts)
+
+    def take_back_facts(self, before: SegmentState) -> None:
+        """Undo appends of facts since this was the segment's state."""
+        self.facts_file.length = before.facts_length
+        self.facts_file.last_crc = before.facts_last_crc
+        self.facts = before.facts
+
+    def forget_facts(self) -> None:
+        """Begin the facts file anew; only while nobody counts on the segment."""
+        self.facts_file.length = self.facts_file.last_crc = 0
+        self.facts = self.facts_seen = self.surplus_facts = 0
+
+    def read_rows(
+        self,
+        disk: Disk,
+        length: int,
+        *,
+        patient: bool = False,
+        unreadable: list[tuple[str, int]] | None = None,
+    ) -> Iterator["SegmentBatch | Damage"]:
+        """Yield the batches in the first `length` bytes, columns checked, blobs unread.
+
+        patient, unreadable: as `read_columns` takes them.
+        """
+        if not length:
+            return
+        file = self.file
+        for found in read_columns(
+            disk, file.path, length, file.header, unreadable=unreadable, patient=patient
+        ):
+            if isinstance(found, Damage):
+                yield found
+            else:
+                yield SegmentBatch(self, *found)
+
+    def read_facts(self, disk: Disk, *, patient: bool = False) -> Iterator[FactBlock | Damage]:
+        """Yield the facts filed for this segment; `patient` as `read_columns` takes it."""
+        file = self.facts_file
+        if not file.length:
+            return
+        for found in read_columns(disk, file.path, file.length, file.header, patient=patient):
+            yield found if isinstance(found, Damage) else facts_of_columns(found[2])
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self.file.close()
+        self.facts_file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBatch:
+    """One readable batch of a segment."""
+
+    segment: Segment
+    position: int
+    header: BatchHeader
+    columns: Columns
+
+    @property
+    def records(self) -> range:
+        """Sequences from its first row's to its last one's."""
+        return records_of(self.header, self.columns)
+
+    @property
+    def sequence(self) -> Int64s:
+        """Sequence of each row."""
+        return self.columns.arrays["sequence"]
+
+    @property
+    def due_ms(self) -> Int64s:
+        """Due time of each row."""
+        return self.columns.arrays["due_ms"]
+
+    def minutes(self) -> Int64s:
+        """Return the filed minute of each row.
+
+        In a coarse segment the rows that were due before the segment began are those that the
+        floor moved to its first minute.
+        """
+        if self.segment.key.span is Span.MINUTE:
+            return np.full(self.header.count, self.segment.key.start, np.int64)
+        return np.maximum(self.due_ms // 60_000, self.segment.key.start)
+
+    def effective_due_ms(self) -> Int64s:
+        """Return the times by which the rows are loaded."""
+        return effective_due_ms(self.due_ms, self.minutes())
+
+    def item_positions(self) -> Int64s:
+        """Return the file position of each item (of an uncompressed blob)."""
+        return _item_positions(self.position, self.header, self.columns.arrays["size"])
+
+    def rows(self, disk: Disk, subjects: SubjectTable, *, patient: bool = False) -> RowBlock:
+        """Return the rows with their bytes, read and checked; raises what `read_blob` does."""
+        file = self.segment.file
+        arrays = self.columns.arrays
+        blob = read_blob(
+            disk,
+            self.header,
+            position=self.position,
+            path=file.path,
+            header=file.header,
+            patient=patient,
+        )
+        return RowBlock(
+            sequence=arrays["sequence"],
+            due_ms=arrays["due_ms"],
+            id_hash=arrays["id_hash"],
+            size=arrays["size"],
+            subject=subjects.numbers(self.columns.names)[arrays["subject"]],
+            minute=self.minutes(),
+            blob=blob,
+        )
+
+
+def _item_positions(position: int, header: BatchHeader, size: npt.NDArray[np.uint32]) -> Int64s:
+    ends = np.cumsum(size, dtype=np.int64)
+    return ends - size + (position + header.size - header.blob_size)
+
+
+def _encode_rows(block: RowBlock, subjects: SubjectTable) -> bytes:
+    names, subject = block.names(subjects)
+    return encode_columns(
+        RecordKind.ROWS,
+        names,
+        {
+            "sequence": block.sequence,
+            "due_ms": block.due_ms,
+            "id_hash": block.id_hash,
+            "size": block.size,
+            "subject": subject,
+        },
+    )

@@ -1,0 +1,248 @@
+"""The checkpoint: the manifest of everything derived from the message_log.
+
+    +-------------------------+----------------------+------------------------+
+    | file header (64 bytes,  | size u32, crc u32    | JSON of `Checkpoint`   |
+    | kind CHECKPOINT)        | (seeded, of the JSON)| (size bytes)           |
+    +-------------------------+----------------------+------------------------+
+                              | size u32, crc u32    | JSON of `ClockMark`    |
+                              | (seeded, of the JSON)| (size bytes)           |
+                              +----------------------+------------------------+
+
+The second part is there where the clock was known; versions that know nothing of it pass it over.
+
+It says up to which sequence and fact number the logs have been replayed and, for every segment that
+is not sealed, how much of its files counts. What neither it nor the seals nor its retired list
+names does not exist. Written to a temporary file, fsynced, renamed, the directory fsynced.
+"""
+
+import struct
+from typing import Annotated, TypeVar
+from uuid import UUID
+from zlib import crc32
+
+import msgspec
+
+from storage.batch.batches import log_seed
+from storage.batch.file_header import (
+    FILE_HEADER_SIZE,
+    FileHeader,
+    LogKind,
+    decode_file_header,
+    encode_file_header,
+)
+from storage.disk.disk import Disk, ListedDisk, ReadableDisk, read_small
+from storage.disk.errors import (
+    DamagedError,
+    NotPermittedError,
+    NotRegularFileError,
+    StorageError,
+    UnsupportedFormatError,
+)
+from storage.disk.spans import SegmentKey, Span, can_begin
+
+CHECKPOINT_PATH = "checkpoint/checkpoint"
+_TEMPORARY_PATH = "checkpoint/checkpoint.tmp"
+_PREFIX = struct.Struct("<II")
+CHECKPOINT_BYTES_MAX = 256 * 1024 * 1024
+"""A segment has 100 bytes in it, a retired file 60: this is room for two millions of them. A larger
+file is refused, unread."""
+FORMAT_WITHOUT_DEAD = 1
+"""Of a directory that never had a dead letter: older versions read it too."""
+FORMAT_WITH_DEAD = 2
+"""There are dead segments, or facts and seals of some: an older version would not keep them."""
+
+
+class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One unsealed segment, as far as the checkpoint vouches for it."""
+
+    start: int
+    """First minute, minutes since the epoch."""
+    span: Annotated[int, msgspec.Meta(ge=1, le=4)]
+    """1 minute, 2 hour, 3 day, 4 dead (from format 2 on)."""
+    rows: int
+    length: int
+    """Bytes of the segment file that count; 0 if it has no file."""
+    last_sequence: int
+    """Sequence of the last row; replay skips rows not above it."""
+    last_crc: int
+    """CRC of the last batch, which the next batch names."""
+    earliest_due_ms: int
+    facts: int
+    """Facts filed, repeated ones included."""
+    facts_length: int
+    facts_last_crc: int
+
+    @property
+    def key(self) -> SegmentKey:
+        """Which segment this is."""
+        return SegmentKey(self.start, Span(self.span))
+
+
+class EpochStart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where an epoch of the message_log begins; its EPOCH_START may be deleted by now."""
+
+    epoch: int
+    first_sequence: int
+
+
+class RetiredFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A file nothing needs any more; deleted after a grace so that its readers are not cut off."""
+
+    path: str
+    since_ms: int
+
+
+class ClockMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was known of the clocks when a checkpoint was written, for the start after it."""
+
+    boot_id: str
+    """Names the boot of the machine; empty if that was not known."""
+    wall_ms: int
+    """The latest time that was trusted, ms since 1970…"""
+    boot_ms: int
+    """… when the boot clock showed this."""
+    held: bool
+    """Whether the wall clock had leapt ahead of it, and nobody had vouched for that."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest of derived state; see the module's docstring."""
+
+    format: int = FORMAT_WITHOUT_DEAD
+    written_ms: int = 0
+    sequence: int = 0
+    """Records up to this sequence are in the segments below or need none."""
+    fact_number: int = 0
+    """Facts up to this number of the journal are in the filed facts."""
+    first_sequence: int = 1
+    """The message_log is kept from this record on; files before it are retired or gone."""
+    epochs: tuple[EpochStart, ...] = ()
+    """Every epoch of the records up to `sequence`, oldest first."""
+    floor_minute: int = 0
+    """Floor of the last record replayed; segments that end at or before it are closed."""
+    hour_mark: int = 0
+    """All minutes before this one are in minute segments."""
+    day_mark: int = 0
+    """All minutes before this one are in minute or hour segments."""
+    seals_file: int = 0
+    """First number of the newest file of the seals log; 0 if there is none."""
+    seals_length: int = 0
+    """Bytes of that file that count."""
+    seals_count: int = 0
+    """The last number; all files count as far as this."""
+    seals_last_crc: int = 0
+    seals_needed: int = 1
+    """Of the seals below this number no segment has files any more."""
+    segments: tuple[SegmentState, ...] = ()
+    retired: tuple[RetiredFile, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    """Files with damaged batches, kept for salvage; nothing reads them."""
+    clock: ClockMark | msgspec.UnsetType = msgspec.UNSET
+    """Of the second part; not in the JSON of the first."""
+
+
+def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint; it is durable when this returns.
+
+    What it names must be durable before. Raises StorageFullError or FatalDiskError.
+    """
+    parts = [msgspec.json.encode(msgspec.structs.replace(checkpoint, clock=msgspec.UNSET))]
+    if isinstance(checkpoint.clock, ClockMark):
+        parts.append(msgspec.json.encode(checkpoint.clock))
+    seed = log_seed(log_uuid, LogKind.CHECKPOINT)
+    parts = [_PREFIX.pack(len(data), crc32(data, seed)) + data for data in parts]
+    header = encode_file_header(FileHeader(kind=LogKind.CHECKPOINT, log_uuid=log_uuid))
+    if disk.exists(_TEMPORARY_PATH):
+        disk.unlink(_TEMPORARY_PATH)
+    file = disk.open(_TEMPORARY_PATH, create=True)
+    try:
+        file.write_at(0, [header, *parts])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(_TEMPORARY_PATH, CHECKPOINT_PATH)
+    disk.sync_directory("checkpoint")
+
+
+def checkpoint_if_whole(disk: Disk, log_uuid: UUID | None) -> Checkpoint | None:
+    """Return the checkpoint of a log; None without one, where it is damaged, or without a log.
+
+    Raises NotPermittedError.
+    """
+    try:
+        return None if log_uuid is None else read_checkpoint(disk, log_uuid)
+    except NotPermittedError:
+        raise
+    except StorageError:
+        return None
+
+
+def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
+    """Return the checkpoint, or None if none was ever written.
+
+    Raises DamagedError, UnsupportedFormatError, NotPermittedError or NotRegularFileError.
+    """
+    if not disk.exists(CHECKPOINT_PATH):
+        return None
+    data = _read(disk)
+    decode_file_header(data, kind=LogKind.CHECKPOINT, log_uuid=log_uuid, path=CHECKPOINT_PATH)
+    seed, body = log_seed(log_uuid, LogKind.CHECKPOINT), FILE_HEADER_SIZE + _PREFIX.size
+    checkpoint, end = _part(data, FILE_HEADER_SIZE, Checkpoint, seed)
+    if end < len(data):
+        clock, end = _part(data, end, ClockMark, seed)
+        checkpoint = msgspec.structs.replace(checkpoint, clock=clock)
+    if end < len(data):
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=end, reason="something follows that nobody wrote"
+        )
+    if checkpoint.format not in {FORMAT_WITHOUT_DEAD, FORMAT_WITH_DEAD}:
+        raise UnsupportedFormatError(
+            path=CHECKPOINT_PATH, position=body, reason=f"manifest format {checkpoint.format}"
+        )
+    for state in checkpoint.segments:
+        is_foreign = state.span == Span.DEAD and checkpoint.format == FORMAT_WITHOUT_DEAD
+        if is_foreign or not can_begin(state.start, Span(state.span)):
+            reason = f"the manifest has a segment of span {state.span} from {state.start} on"
+            raise DamagedError(path=CHECKPOINT_PATH, position=body, reason=reason)
+    return checkpoint
+
+
+_Part = TypeVar("_Part", Checkpoint, ClockMark)
+
+
+def _part(data: bytes, position: int, as_type: type[_Part], seed: int) -> tuple[_Part, int]:
+    """Return what one part of the file says, and the position behind it."""
+    body = position + _PREFIX.size
+    if len(data) < body:
+        raise DamagedError(path=CHECKPOINT_PATH, position=len(data), reason="the file is cut short")
+    size, crc = _PREFIX.unpack_from(data, position)
+    text = data[body : body + size]
+    if len(text) != size or crc32(text, seed) != crc:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=body, reason="the manifest does not match its CRC"
+        )
+    try:
+        return msgspec.json.decode(text, type=as_type), body + size
+    except msgspec.ValidationError as error:
+        raise UnsupportedFormatError(
+            path=CHECKPOINT_PATH, position=body, reason=f"the manifest has unknown parts ({error})"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=body, reason=f"the manifest is not JSON: {error}"
+        ) from error
+
+
+def _read(disk: ReadableDisk) -> bytes:
+    try:
+        file = disk.open_read(CHECKPOINT_PATH)
+        try:
+            return read_small(file, CHECKPOINT_BYTES_MAX)
+        finally:
+            file.close()
+    except (NotPermittedError, NotRegularFileError):
+        raise
+    except OSError as error:
+        raise DamagedError(
+            path=CHECKPOINT_PATH, position=0, reason=f"cannot be read: {error}"
+        ) from error

@@ -1,0 +1,921 @@
+"""Looks into files of a data directory without changing anything: `delaywheel log dump | verify`.
+
+Works on a running server's directory, on a copy of one, and on a single file. Of a file that is
+being written the part beyond the last whole batch is reported as a tail, not as damage; `verify` of
+a whole directory believes the checkpoint, the seals and the durable end about what must be there.
+"""
+
+import contextlib
+import datetime as dt
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from uuid import UUID
+
+from storage.batch.batches import (
+    BatchHeader,
+    Damage,
+    ScannedBatch,
+    check_blob,
+    check_columns,
+    file_seed,
+    walk_batches,
+)
+from storage.batch.columns import Columns, ColumnsError, RecordKind
+from storage.batch.facts import Outcome
+from storage.batch.file_header import (
+    FILE_HEADER_SIZE,
+    HEADER_SIZE_MAX,
+    FileHeader,
+    LogKind,
+    decode_file_header,
+)
+from storage.batch.item_formats import qmq_item_fault, qmq_message_id
+from storage.disk.disk import Bytes, DirectoryDisk, Disk
+from storage.disk.errors import (
+    DamagedError,
+    DataDirectoryError,
+    NotPermittedError,
+    StorageError,
+    UnsupportedFormatError,
+)
+from storage.disk.read_ahead import ReadAhead
+from storage.disk.spans import (
+    DEAD_MINUTES_FROM,
+    MINUTE_MAX,
+    MINUTE_MS,
+    SegmentKey,
+    Span,
+    dead_key,
+    key_of_code,
+    key_of_name,
+)
+from storage.logs.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH, NO_JOURNAL_LEFT
+from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
+from storage.logs.message_log_recovery import no_file_left
+from storage.logs.numbered_log import first_of_name, list_log_files, log_file, without_strays
+from storage.node.store import QUARANTINE_DIRECTORY
+from storage.schedule.seals import SEALS_DIRECTORY, read_live, seals_end, seals_of_columns
+from storage.state.audit_file import (
+    AUDIT_DIRECTORY,
+    audit_lines,
+    audit_numbers,
+    audit_path,
+    read_audit_file,
+    version_told,
+)
+from storage.state.checkpoint import (
+    CHECKPOINT_PATH,
+    ClockMark,
+    checkpoint_if_whole,
+    read_checkpoint,
+)
+from storage.state.controls_file import CONTROLS_PATH, DOCUMENT_AT, read_controls_document
+from storage.state.durable_end import (
+    DURABLE_END_NAME,
+    SLOT_POSITIONS,
+    DurableEnd,
+    DurableEndFile,
+    decode_slot,
+)
+from storage.state.identity import IDENTITY_PATH, Identity, read_identity
+
+Record = Mapping[str, object]
+
+DURABLE_END_PATH = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
+_KINDS = {
+    MESSAGE_LOG_DIRECTORY: LogKind.MESSAGE_LOG,
+    "schedule_log": LogKind.SCHEDULE_LOG,
+    "dispatch_log": LogKind.DISPATCH_LOG,
+    JOURNAL_DIRECTORY: LogKind.DISPATCH_JOURNAL,
+    "seals": LogKind.SEALS,
+}
+_END_KINDS = {DURABLE_END_PATH: LogKind.DURABLE_END, JOURNAL_END_PATH: LogKind.JOURNAL_END}
+_DAMAGES_SHOWN = 20
+_OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
+_ITEM_KINDS = (
+    RecordKind.MESSAGE,
+    RecordKind.MOVE,
+    RecordKind.DEAD,
+    RecordKind.ROWS,
+    RecordKind.DEAD_ROWS,
+)
+_ROW_KINDS = (RecordKind.ROWS, RecordKind.DEAD_ROWS)
+
+
+@dataclass(slots=True)
+class _Report:
+    """What verifying one file found."""
+
+    file: str
+    kind: str = "?"
+    size: int = 0
+    batches: int = 0
+    records: int = 0
+    damage: list[str] = field(default_factory=list)
+    more: int = 0
+    tail: int = 0
+
+    def add(self, position: int, reason: str) -> None:
+        if len(self.damage) < _DAMAGES_SHOWN:
+            self.damage.append(f"{position}: {reason}")
+        else:
+            self.more += 1
+
+    def record(self) -> Record:
+        if self.more:
+            self.damage.append(f"and {self.more} more")
+        return {
+            "file": self.file,
+            "kind": self.kind,
+            "bytes": self.size,
+            "batches": self.batches,
+            "records": self.records,
+            "tail bytes": self.tail,
+            "damage": self.damage,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A file, seen from the root of its data directory where that is known."""
+
+    disk: Disk
+    path: str
+    log_uuid: UUID | None
+    vouched: int | None
+    """Bytes that must be whole, where durable end or manifest say; 0 for a retired file."""
+    following: int | None = None
+    """First record of the next file of the same log, where there is one, or of what comes behind
+    those that the checkpoint knows."""
+    fault: str | None = None
+    """What is wrong with the place as a whole, whatever lies there."""
+
+
+def verify_files(path: Path) -> Iterator[Record]:
+    """Yield a report for each file; `damage` lists what is wrong, with positions.
+
+    Raises NotPermittedError for the first file that this user may not read: whether it is damaged
+    is not known. DataDirectoryError if the path is a directory and has nothing to do with logs.
+    """
+    for place in _places(path):
+        yield _verify(place).record()
+
+
+def verify_disk(disk: Disk) -> Iterator[Record]:
+    """Yield a report for each file of a data directory."""
+    for place in _places_on(disk, ""):
+        yield _verify(place).record()
+
+
+@dataclass(frozen=True, slots=True)
+class _Neighbour:
+    """What the other files of a numbered log say of one: see _Place."""
+
+    following: int | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vouchers:
+    """What a data directory says about its own files: whose they are, and how long at least."""
+
+    log_uuid: UUID | None
+    lengths: Mapping[str, int]
+    neighbours: Mapping[str, _Neighbour]
+
+
+def read_vouchers(disk: Disk) -> Vouchers:
+    """Return what identity, durable ends, checkpoint and seals say, as far as they are readable."""
+    uuid = _uuid_of(disk)
+    return Vouchers(uuid, _vouched(disk, uuid), _neighbours(disk, uuid))
+
+
+def lost_logs(disk: Disk) -> Iterator[tuple[str, str]]:
+    """Yield directory and reason for each log that is gone whole, though it had records.
+
+    Neither log ever loses its newest file by itself.
+    """
+    uuid = _uuid_of(disk)
+    checkpoint = checkpoint_if_whole(disk, uuid)
+    if uuid is None or checkpoint is None:
+        return
+    if not list_log_files(disk, MESSAGE_LOG_DIRECTORY):
+        last = [checkpoint.sequence, *(state.last_sequence for state in checkpoint.segments)]
+        with contextlib.suppress(StorageError):
+            end = _durable_end(disk, DURABLE_END_PATH, uuid).read()
+            last.append(end.next_sequence - 1 if end is not None else 0)
+        if max(last):
+            yield MESSAGE_LOG_DIRECTORY, no_file_left(max(last))
+    if checkpoint.fact_number and not list_log_files(disk, JOURNAL_DIRECTORY):
+        yield JOURNAL_DIRECTORY, NO_JOURNAL_LEFT
+
+
+def verify_path(disk: Disk, path: str, vouchers: Vouchers) -> Record:
+    """Return the report for one file."""
+    return _verify(_place(disk, path, vouchers)).record()
+
+
+def dump_records(path: Path) -> Iterator[Record]:
+    """Yield every readable record of a file or of all logs; damage becomes a record of its own.
+
+    Raises what `verify_files` does.
+    """
+    for place in _places(path):
+        if place.fault is not None:
+            yield {"file": place.path, "position": 0, "damage": place.fault}
+        elif place.path.endswith(CHECKPOINT_PATH.rpartition("/")[2]):
+            yield from _dump_checkpoint(place)
+        elif place.path.rpartition("/")[2] == CONTROLS_PATH:
+            yield from _dump_controls(place)
+        elif _is_small_file(place.path):
+            yield from _dump_small(place)
+        elif _is_audit(place.path):
+            yield from _dump_audit(place)
+        else:
+            yield from _dump_log(place)
+
+
+def _is_small_file(path: str) -> bool:
+    names = {"durable_end", "identity", "lock", "checkpoint", CONTROLS_PATH}
+    return path.rpartition("/")[2] in names
+
+
+def _is_audit(path: str) -> bool:
+    return path.rpartition("/")[0].rpartition("/")[2] == AUDIT_DIRECTORY
+
+
+def _places(path: Path) -> Iterator[_Place]:
+    if path.is_file():
+        root, name = data_directory_of(path)
+        disk = DirectoryDisk(root)
+        yield _place(disk, name, read_vouchers(disk))
+        return
+    root, prefix = (path, "") if is_data_directory(path) else data_directory_of(path)
+    if not is_data_directory(root):
+        raise DataDirectoryError(f"{path} is no data directory, and lies in none")
+    yield from _places_on(DirectoryDisk(root), prefix)
+
+
+def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
+    vouchers = read_vouchers(disk)
+    vouched = vouchers.lengths
+    names = [IDENTITY_PATH, CHECKPOINT_PATH, CONTROLS_PATH, DURABLE_END_PATH]
+    for directory in (*_KINDS, QUARANTINE_DIRECTORY, AUDIT_DIRECTORY):
+        names += [f"{directory}/{name}" for name in disk.list(directory)]
+    names += [JOURNAL_END_PATH, *sorted(vouched)]
+    # All are made before the first file of their logs, the durable end before the checkpoint.
+    made = any(_is_log_file(name) for name in names)
+    needed = {IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH} if made else set()
+    if disk.exists(CHECKPOINT_PATH):
+        needed.add(DURABLE_END_PATH)
+    if list_log_files(disk, JOURNAL_DIRECTORY):
+        needed.add(JOURNAL_END_PATH)
+    for name in dict.fromkeys(names):
+        wanted = name.startswith(prefix) and not name.endswith(".tmp") and name not in _KINDS
+        if wanted and (name in vouched or name in needed or disk.exists(name)):
+            yield _place(disk, name, vouchers)
+    for directory, reason in lost_logs(disk):
+        if directory.startswith(prefix):
+            yield _Place(disk, directory, vouchers.log_uuid, None, fault=reason)
+
+
+def _is_log_file(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return path.rpartition("/")[0] in _KINDS and (
+        key_of_name(name) is not None or first_of_name(name) is not None
+    )
+
+
+def _place(disk: Disk, path: str, vouchers: Vouchers) -> _Place:
+    neighbour = vouchers.neighbours.get(path, _Neighbour())
+    return _Place(
+        disk,
+        path,
+        vouchers.log_uuid,
+        vouchers.lengths.get(path),
+        neighbour.following,
+        neighbour.fault,
+    )
+
+
+def _neighbours(disk: Disk, log_uuid: UUID | None) -> dict[str, _Neighbour]:
+    """Return of each file of a numbered log what comes behind it, or why it is none of the log."""
+    found: dict[str, _Neighbour] = {}
+    for directory in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY):
+        files = list_log_files(disk, directory)
+        if directory == MESSAGE_LOG_DIRECTORY and log_uuid is not None:
+            files, strays = without_strays(disk, files, log_uuid=log_uuid, kind=LogKind.MESSAGE_LOG)
+            found |= {stray.path: _Neighbour(fault=stray.reason) for stray in strays}
+            checkpoint = checkpoint_if_whole(disk, log_uuid)
+            if checkpoint and files and files[-1].first_sequence <= checkpoint.sequence:
+                found[files[-1].path] = _Neighbour(following=checkpoint.sequence + 1)
+        for file, after in itertools.pairwise(files):
+            found[file.path] = _Neighbour(following=after.first_sequence)
+    for number, after_it in itertools.pairwise(audit_numbers(disk)):
+        found[audit_path(number)] = _Neighbour(following=after_it)
+    return found
+
+
+_DATA_DIRECTORY_NAMES = (*_KINDS, IDENTITY_PATH, CHECKPOINT_PATH)
+
+
+def is_data_directory(path: Path) -> bool:
+    """Say whether a directory has anything that only a data directory has."""
+    return any(os.path.exists(path / name) for name in _DATA_DIRECTORY_NAMES)
+
+
+def data_directory_of(path: Path) -> tuple[Path, str]:
+    """Return the data directory a file or folder lies in, and its path from there."""
+    for parent in path.resolve().parents:
+        if is_data_directory(parent):
+            return parent, path.resolve().relative_to(parent).as_posix()
+    return path.resolve().parent, path.name
+
+
+def _uuid_of(disk: Disk) -> UUID | None:
+    try:
+        identity = read_identity(disk)
+    except NotPermittedError:
+        raise
+    except StorageError:
+        return None
+    return None if identity is None else identity.log_uuid
+
+
+def _vouched(disk: Disk, log_uuid: UUID | None) -> dict[str, int]:
+    """Return how long each file must be at least, by durable ends, checkpoint and seals."""
+    if log_uuid is None:
+        return {}
+    vouched = _vouched_by_checkpoint(disk, log_uuid)
+    for path in _END_KINDS:
+        vouched |= _vouched_by_durable_end(disk, path, log_uuid)
+    if not disk.exists(CONTROLS_PATH) and version_told(disk):
+        vouched[CONTROLS_PATH] = DOCUMENT_AT
+    return vouched
+
+
+def _durable_end(disk: Disk, path: str, log_uuid: UUID) -> DurableEndFile:
+    directory = path.rpartition("/")[0]
+    return DurableEndFile(disk, directory, log_uuid=log_uuid, kind=_END_KINDS[path])
+
+
+def _vouched_by_durable_end(disk: Disk, path: str, log_uuid: UUID) -> dict[str, int]:
+    try:
+        end = _durable_end(disk, path, log_uuid).read()
+    except NotPermittedError:
+        raise
+    except StorageError:
+        return {}
+    if end is None:
+        return {}
+    directory = path.rpartition("/")[0]
+    last = log_file(directory, end.file_sequence).path
+    lengths = {last: end.position} if end.position else {}
+    if directory == MESSAGE_LOG_DIRECTORY:
+        # Those before it were complete when it was made; in the journal they may have torn ends.
+        for file in list_log_files(disk, directory):
+            if file.first_sequence < end.file_sequence:
+                lengths |= _whole_length(disk, file.path)
+    return lengths
+
+
+def _whole_length(disk: Disk, path: str) -> dict[str, int]:
+    """Return how long a file is that must be whole; nothing if it cannot be opened."""
+    try:
+        return {path: _size_of(disk, path)}
+    except NotPermittedError:
+        raise
+    except OSError:
+        return {}  # Verifying it says why.
+
+
+def _size_of(disk: Disk, path: str) -> int:
+    file = disk.open_read(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
+    try:
+        checkpoint = read_checkpoint(disk, log_uuid)
+        if checkpoint is None:
+            return {}
+        lengths = {}
+        if checkpoint.seals_file:
+            path = log_file(SEALS_DIRECTORY, checkpoint.seals_file).path
+            lengths[path] = checkpoint.seals_length
+        live, _ = read_live(disk, log_uuid, seals_end(checkpoint))
+        columns = (live.code.tolist(), live.length.tolist(), live.facts_length.tolist())
+        for code, length, facts_length in zip(*columns, strict=True):
+            key = key_of_code(code)
+            lengths |= {key.path: length, key.facts_path: facts_length}
+    except NotPermittedError:
+        raise
+    except (StorageError, OSError):
+        return {}
+    # Nothing needs retired files, and nobody made them durable before they were replaced.
+    lengths |= {file.path: 0 for file in checkpoint.retired if disk.exists(file.path)}
+    # Nor a file of the journal whose facts are all filed. A power cut may bring back some that were
+    # deleted, and others between them not.
+    for file, following in itertools.pairwise(list_log_files(disk, JOURNAL_DIRECTORY)):
+        if following.first_sequence <= checkpoint.fact_number + 1:
+            lengths[file.path] = 0
+        else:
+            # Retired or not: facts that are not filed should begin in it, or right behind it.
+            lengths.pop(file.path, None)
+    for path in checkpoint.quarantined:
+        # Kept because it is damaged: every byte of it matters.
+        lengths |= _whole_length(disk, path)
+    for state in checkpoint.segments:
+        lengths |= {state.key.path: state.length} if state.length else {}
+        lengths |= {state.key.facts_path: state.facts_length} if state.facts_length else {}
+    return lengths
+
+
+def _verify(place: _Place) -> _Report:
+    report = _Report(place.path)
+    if place.fault is not None:
+        report.add(0, place.fault)
+        return report
+    if not place.disk.exists(place.path):
+        if place.vouched != 0:
+            report.add(0, "the file is gone")
+        return report
+    try:
+        _verifier_of(place.path)(place, report)
+    except (DamagedError, UnsupportedFormatError) as error:
+        if isinstance(error, DamagedError) and _needs_nothing(place, report):
+            report.tail = report.size
+        else:
+            report.add(error.position, error.reason)
+    except NotPermittedError:
+        raise
+    except StorageError as error:
+        report.add(0, str(error))
+    except OSError as error:
+        report.add(0, f"cannot be read: {error}")
+    return report
+
+
+def _verifier_of(path: str) -> Callable[[_Place, _Report], None]:
+    if _is_small_file(path):
+        return _verify_small
+    return _verify_audit if _is_audit(path) else _verify_log
+
+
+def _needs_nothing(place: _Place, report: _Report) -> bool:
+    """Say whether a file may be unreadable: retired, or just made and still without a header."""
+    unborn = (
+        place.vouched is None
+        and report.size < FILE_HEADER_SIZE
+        and place.following is None
+        # Those get their names when they are whole.
+        and not _is_small_file(place.path)
+    )
+    return place.vouched == 0 or (unborn and place.log_uuid is not None)
+
+
+def _verify_small(place: _Place, report: _Report) -> None:
+    name = place.path.rpartition("/")[2]
+    report.kind = name.upper()
+    report.size = _size_of(place.disk, place.path)
+    if name == "identity":
+        read_identity(place.disk)
+    elif place.log_uuid is None:
+        report.add(0, "cannot be checked: the directory's identity is unreadable")
+    elif name == "checkpoint":
+        read_checkpoint(place.disk, place.log_uuid)
+    elif name == CONTROLS_PATH:
+        read_controls_document(place.disk, place.log_uuid)
+    else:
+        _verify_durable_end(place, place.log_uuid, report)
+    report.records = 1
+
+
+def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
+    kind = _END_KINDS.get(place.path, LogKind.DURABLE_END)
+    end = DurableEndFile(place.disk, place.path.rpartition("/")[0], log_uuid=log_uuid, kind=kind)
+    try:
+        end.read()
+        lost = end.doubt
+    except DamagedError as error:
+        lost = error
+    if lost is not None:
+        report.add(lost.position, f"{lost.reason}; how far the log was durable is not known")
+    file = place.disk.open_read(place.path)
+    try:
+        data = file.read_at(0, 2 * SLOT_POSITIONS[1])
+    finally:
+        file.close()
+    for position in SLOT_POSITIONS:
+        sector = data[position : position + SLOT_POSITIONS[1]]
+        try:
+            decode_slot(sector, log_uuid=log_uuid, path=place.path, position=position, kind=kind)
+        except DamagedError as error:
+            if lost is None:
+                report.add(position, f"{error.reason} (a power cut may leave one slot like this)")
+            elif position != lost.position:
+                report.add(position, error.reason)
+
+
+def _verify_audit(place: _Place, report: _Report) -> None:
+    """Check a file of the audit; only the last one may end with what a crash has left of a line."""
+    report.kind = "AUDIT"
+    data = read_audit_file(place.disk, place.path)
+    report.size = len(data)
+    for line in audit_lines(data):
+        if line.fault is None:
+            report.records += 1
+        elif line.is_tail and place.following is None:
+            report.tail = line.size
+        else:
+            report.add(line.position, line.fault)
+    if place.following is not None:
+        number = int(place.path.rpartition("/")[2].partition(".")[0])
+        if place.following > number + 1:
+            report.add(report.size, f"{number + 1} to {place.following - 1} are missing")
+
+
+class _Log:
+    """A log file that is being read, and the header it begins with."""
+
+    def __init__(self, place: _Place, size: int) -> None:
+        self._file = place.disk.open_read(place.path)
+        self.place = place
+        self.size = size
+        self.unreadable: list[tuple[str, int]] = []
+        window = ReadAhead(self._file, end=size, unreadable=self.unreadable)
+        self.view, self._next_data = window.view, window.next_data
+        self.header = decode_file_header(self.view(0, HEADER_SIZE_MAX), path=place.path)
+        if place.log_uuid is not None and self.header.log_uuid != place.log_uuid:
+            raise DataDirectoryError(f"{place.path} belongs to another log, {self.header.log_uuid}")
+        self._seed = file_seed(self.header)
+
+    def walk(self) -> Iterator[ScannedBatch | Damage]:
+        """Yield the batches and the damage between them; closes the file at the end."""
+        try:
+            yield from walk_batches(
+                self.view,
+                start=FILE_HEADER_SIZE,
+                end=self.size,
+                seed=self._seed,
+                path=self.place.path,
+                # The bodies in a message_log may hold images of its batches.
+                any_order=self.header.kind is not LogKind.MESSAGE_LOG,
+                next_data=self._next_data,
+            )
+        finally:
+            self._file.close()
+
+    def decode(self, found: ScannedBatch) -> tuple[Columns, Bytes]:
+        """Return columns and blob of a batch, checked. Raises DamagedError."""
+        data = self.view(found.position, found.header.size)
+        seed, path, position = self._seed, self.place.path, found.position
+        columns = check_columns(found.header, data, seed=seed, path=path, position=position)
+        if found.header.kind is RecordKind.SEALS:
+            try:
+                seals_of_columns(columns)
+            except ColumnsError as error:
+                raise DamagedError(path=path, position=position, reason=str(error)) from error
+        return columns, check_blob(found.header, data, seed=seed, path=path, position=position)
+
+
+def _verify_log(place: _Place, report: _Report) -> None:
+    report.size = _size_of(place.disk, place.path)
+    log = _Log(place, report.size)
+    header = log.header
+    report.kind = header.kind.name
+    _verify_place(place, header, report)
+    last_sequence = 0
+    next_sequence = header.first_sequence
+    for found in log.walk():
+        if isinstance(found, Damage):
+            _note_damage(place, report, found, report.size)
+            continue
+        batch = found.header
+        report.batches += 1
+        report.records += batch.count
+        if not found.chained:
+            report.add(found.position, "the batch before it is not the one it was written behind")
+        try:
+            columns, blob = log.decode(found)
+        except DamagedError as error:
+            damage = Damage(place.path, error.position, batch.size, error.reason)
+            _note_damage(place, report, damage, report.size)
+            continue
+        next_sequence = batch.next_sequence
+        if batch.kind in _ITEM_KINDS:
+            _verify_items(report, found.position, columns, memoryview(blob))
+        if batch.kind in _ROW_KINDS:
+            _verify_rows(report, found.position, columns, header, last_sequence)
+            last_sequence = int(columns.arrays["sequence"][-1])
+    for _path, block in log.unreadable:
+        report.add(block, "the disk cannot read this block")
+    needed = place.following if place.vouched != 0 else None
+    if needed is not None and next_sequence < needed and not report.damage:
+        end = report.size - report.tail
+        report.add(end, f"{next_sequence} to {needed - 1} are missing")
+    if place.vouched is not None and report.size < place.vouched:
+        reason = f"the file is cut short, {place.vouched} bytes are vouched for"
+        report.add(report.size, reason)
+
+
+def _verify_place(place: _Place, header: FileHeader, report: _Report) -> None:
+    """Report a file that is whole, but another one than its name says."""
+    directory, _, name = place.path.rpartition("/")
+    kind = _KINDS.get(directory)
+    if kind is not None and header.kind is not kind:
+        report.add(0, f"this is a {header.kind.name} file where a {kind.name} file belongs")
+    key = key_of_name(name)
+    if key is not None and (header.start_minute, header.span) != (key.start, key.span):
+        found = SegmentKey(header.start_minute, header.span).name
+        report.add(0, f"this is the file of {found}")
+    if name.endswith(".log") and name[:-4].isdecimal() and int(name[:-4]) != header.first_sequence:
+        report.add(0, f"this is the file that begins with {header.first_sequence}")
+
+
+def _note_damage(place: _Place, report: _Report, damage: Damage, size: int) -> None:
+    """Take bytes that nothing vouches for as a tail that is being written, or was in a crash."""
+    if place.vouched is None:
+        is_tail = damage.position + damage.size >= size
+    else:
+        is_tail = damage.position >= place.vouched
+    if is_tail:
+        report.tail = max(report.tail, size - damage.position)
+    else:
+        report.add(damage.position, damage.reason)
+
+
+def _verify_rows(
+    report: _Report, position: int, columns: Columns, header: FileHeader, last_sequence: int
+) -> None:
+    sequence = columns.arrays["sequence"]
+    if int(sequence[0]) <= last_sequence or (sequence[1:] <= sequence[:-1]).any():
+        report.add(position, "the rows' sequences do not ascend")
+    if header.span is Span.DEAD:
+        return  # When they were due says nothing about the day on which they were given up.
+    end_ms = (header.start_minute + header.span.minutes) * MINUTE_MS
+    if (columns.arrays["due_ms"] >= end_ms).any():
+        report.add(position, "a row is due after the segment's end")
+
+
+def _verify_items(report: _Report, position: int, columns: Columns, blob: memoryview) -> None:
+    begin = 0
+    sizes, dues = columns.arrays["size"].tolist(), columns.arrays["due_ms"].tolist()
+    for size, due_ms in zip(sizes, dues, strict=True):
+        fault = qmq_item_fault(blob[begin : begin + size], due_ms)
+        if fault is not None:
+            report.add(position, fault)
+        begin += size
+
+
+def _dump_log(place: _Place) -> Iterator[Record]:
+    try:
+        log = _Log(place, _size_of(place.disk, place.path))
+    except NotPermittedError:
+        raise
+    except (StorageError, OSError) as error:
+        yield {"file": place.path, "position": 0, "damage": str(error)}
+        return
+    try:
+        for found in log.walk():
+            if isinstance(found, Damage):
+                yield {"file": place.path, "position": found.position, "damage": found.reason}
+                continue
+            try:
+                columns, blob = log.decode(found)
+            except DamagedError as error:
+                yield {"file": place.path, "position": error.position, "damage": error.reason}
+                continue
+            yield from _records(place, log.header, found, columns, memoryview(blob))
+    except UnsupportedFormatError as error:
+        # What comes behind a batch of a newer version cannot be told from its contents.
+        yield {"file": place.path, "position": error.position, "damage": str(error)}
+
+
+def _records(
+    place: _Place, header: FileHeader, found: ScannedBatch, columns: Columns, blob: memoryview
+) -> Iterator[Record]:
+    batch = found.header
+    where = {"file": place.path, "position": found.position}
+    match batch.kind:
+        case RecordKind.CANCEL:
+            for place_in_batch, old in enumerate(_dump_old(columns)):
+                record = {"sequence": batch.base_sequence + place_in_batch, "kind": "CANCEL"}
+                yield where | record | old | {"appended": _time(batch.append_ms)}
+        case kind if kind in _ITEM_KINDS:
+            yield from _dump_items(where, batch, columns, blob)
+        case RecordKind.FACTS:
+            yield from _dump_facts(where, header, batch, columns)
+        case RecordKind.SEALS:
+            for place_in_batch, seal in enumerate(seals_of_columns(columns)):
+                yield where | {
+                    "seal": batch.base_sequence + place_in_batch,
+                    "segment": seal.key.name,
+                    "sealed": _time(seal.sealed_ms),
+                    "deleted": seal.deleted,
+                    "rows": seal.rows,
+                    "delivered": seal.outcomes[0],
+                    "facts": sum(seal.outcomes),
+                    "bytes": seal.length,
+                    "digest": f"{seal.digest[0]:016x}{seal.digest[1]:016x}",
+                }
+        case _:
+            yield where | {
+                "sequence": batch.base_sequence,
+                "kind": batch.kind.name,
+                "epoch": batch.epoch,
+                "floor": _time(batch.floor_minute * 60_000),
+                "appended": _time(batch.append_ms),
+            }
+
+
+def _dump_items(
+    where: dict[str, object], batch: BatchHeader, columns: Columns, blob: memoryview
+) -> Iterator[Record]:
+    arrays = columns.arrays
+    count = batch.count
+    sequences = (
+        arrays["sequence"].tolist()
+        if "sequence" in arrays
+        else range(batch.base_sequence, batch.base_sequence + count)
+    )
+    begin = 0
+    for sequence, due_ms, size, subject, old in zip(
+        sequences,
+        arrays["due_ms"].tolist(),
+        arrays["size"].tolist(),
+        arrays["subject"].tolist(),
+        _dump_old(columns) if "old_sequence" in arrays else [{}] * count,
+        strict=True,
+    ):
+        item = blob[begin : begin + size]
+        begin += size
+        yield where | {
+            "sequence": sequence,
+            "kind": batch.kind.name,
+            "due": _time(due_ms),
+            "subject": columns.names[subject].decode(errors="backslashreplace"),
+            "message id": qmq_message_id(item).decode(errors="backslashreplace"),
+            "bytes": size,
+            "appended": _time(batch.append_ms),
+            **old,
+        }
+
+
+def _dump_old(columns: Columns) -> Iterator[dict[str, object]]:
+    """Yield for each record the row that it names, and why it was given up if it says so."""
+    arrays = columns.arrays
+    minutes = arrays["old_minute"].tolist()
+    for place, sequence in enumerate(arrays["old_sequence"].tolist()):
+        old: dict[str, object] = {"of": sequence, "of filed": _filed(minutes[place])}
+        if "reason" in arrays:
+            reason = columns.names[arrays["reason"][place]]
+            old["reason"] = reason.decode(errors="backslashreplace")
+        if "dead_ms" in arrays:
+            old["dead"] = _time(int(arrays["dead_ms"][place]))
+        yield old
+
+
+def _filed(minute: int) -> str:
+    """Return the filed minute of a row, or the dead segment for which it stands."""
+    if minute < DEAD_MINUTES_FROM:
+        return _time(minute * MINUTE_MS)
+    start = dead_key(minute).start
+    return f"dead {_time(start * MINUTE_MS)[:10]}" if start <= MINUTE_MAX else f"dead {minute}"
+
+
+def _dump_facts(
+    where: dict[str, object], header: FileHeader, batch: BatchHeader, columns: Columns
+) -> Iterator[Record]:
+    arrays = columns.arrays
+    numbered = header.kind is LogKind.DISPATCH_JOURNAL
+    for place, (sequence, minute, at_ms, target, outcome) in enumerate(
+        zip(
+            arrays["sequence"].tolist(),
+            arrays["minute"].tolist(),
+            arrays["at_ms"].tolist(),
+            arrays["target"].tolist(),
+            arrays["outcome"].tolist(),
+            strict=True,
+        )
+    ):
+        number = {"fact": batch.base_sequence + place} if numbered else {}
+        yield (
+            where
+            | number
+            | {
+                "sequence": sequence,
+                "filed": _filed(minute),
+                "at": _time(at_ms),
+                "target": columns.names[target].decode(errors="backslashreplace"),
+                "outcome": _OUTCOMES.get(outcome, f"unknown ({outcome})"),
+            }
+        )
+
+
+def _dump_small(place: _Place) -> Iterator[Record]:
+    """Yield what identity or durable end say; nothing of the lock, which says nothing."""
+    found: Identity | DurableEnd | None = None
+    try:
+        if place.path.endswith(IDENTITY_PATH):
+            found = read_identity(place.disk)
+        elif place.path in _END_KINDS and place.log_uuid is not None:
+            found = _durable_end(place.disk, place.path, place.log_uuid).read()
+    except NotPermittedError:
+        raise
+    except StorageError as error:
+        yield {"file": place.path, "position": 0, "damage": str(error)}
+    if found is not None:
+        values = {field.name: getattr(found, field.name) for field in fields(found)}
+        yield {"file": place.path} | {
+            name: str(value) if isinstance(value, UUID) else value for name, value in values.items()
+        }
+
+
+def _dump_controls(place: _Place) -> Iterator[Record]:
+    """Yield the document of the controls."""
+    if place.log_uuid is None:
+        return
+    try:
+        document = read_controls_document(place.disk, place.log_uuid)
+    except NotPermittedError:
+        raise
+    except (StorageError, OSError) as error:
+        yield {"file": place.path, "position": 0, "damage": str(error)}
+        return
+    if document is not None:
+        yield {"file": place.path, "document": document.decode(errors="backslashreplace")}
+
+
+def _dump_audit(place: _Place) -> Iterator[Record]:
+    """Yield the entries, and what is none."""
+    try:
+        data = read_audit_file(place.disk, place.path)
+    except NotPermittedError:
+        raise
+    except OSError as error:
+        yield {"file": place.path, "position": 0, "damage": f"cannot be read: {error}"}
+        return
+    for line in audit_lines(data):
+        where = {"file": place.path, "position": line.position}
+        if line.fault is None:
+            yield where | {"entry": line.text.decode(errors="backslashreplace")}
+        elif not line.is_tail or place.following is not None:
+            yield where | {"damage": line.fault}
+
+
+def _dump_checkpoint(place: _Place) -> Iterator[Record]:
+    if place.log_uuid is None:
+        return
+    try:
+        checkpoint = read_checkpoint(place.disk, place.log_uuid)
+    except NotPermittedError:
+        raise
+    except StorageError as error:
+        yield {"file": place.path, "position": 0, "damage": str(error)}
+        return
+    if checkpoint is None:
+        return
+    yield {
+        "file": place.path,
+        "sequence": checkpoint.sequence,
+        "fact": checkpoint.fact_number,
+        "kept from": checkpoint.first_sequence,
+        "floor": _time(checkpoint.floor_minute * 60_000),
+        "hours split until": _time(checkpoint.hour_mark * 60_000),
+        "days split until": _time(checkpoint.day_mark * 60_000),
+        "written": _time(checkpoint.written_ms),
+    }
+    if isinstance(checkpoint.clock, ClockMark):
+        yield {
+            "clock trusted until": _time(checkpoint.clock.wall_ms),
+            "clock held": checkpoint.clock.held,
+        }
+    for state in checkpoint.segments:
+        yield {
+            "segment": state.key.name,
+            "rows": state.rows,
+            "facts": state.facts,
+            "bytes": state.length,
+            "facts bytes": state.facts_length,
+            "last sequence": state.last_sequence,
+            "earliest due": _time(state.earliest_due_ms),
+        }
+    for file in checkpoint.retired:
+        yield {"retired": file.path, "since": _time(file.since_ms)}
+    for path in checkpoint.quarantined:
+        yield {"quarantined": path}
+
+
+def _time(ms: int) -> str:
+    try:
+        when = dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

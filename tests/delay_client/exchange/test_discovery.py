@@ -1,0 +1,86 @@
+"""The answer to /meta/address is read however it comes, and nothing else is taken for one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay_client.exchange.discovery import (
+    ANSWER_BYTES_MAX,
+    AddressAnswer,
+    DiscoveryError,
+    address_request,
+)
+
+GOOD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nContent-Length: 15\r\n\r\n127.0.0.1:20880"
+ENDED_BY_CLOSING = b"HTTP/1.0 200 \r\nServer: Jetty\r\n\r\n127.0.0.1:20880\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"4;x=y\r\n127.\r\nb\r\n0.0.1:20880\r\n0\r\n\r\n"
+)
+
+
+def read(data: bytes, *, cut: int | None = None) -> tuple[str, int]:
+    answer = AddressAnswer()
+    pieces = [data] if cut is None else [data[at : at + cut] for at in range(0, len(data), cut)]
+    for piece in pieces:
+        found = answer.feed(piece)
+        if found is not None:
+            return found
+    return answer.finish()
+
+
+@pytest.mark.parametrize("data", [GOOD, ENDED_BY_CLOSING, CHUNKED])
+@pytest.mark.parametrize("cut", [None, 1, 7])
+def test_an_address_is_read_in_whatever_pieces_it_comes(data: bytes, cut: int | None) -> None:
+    assert read(data, cut=cut) == ("127.0.0.1", 20880)
+
+
+def test_an_answer_with_a_length_needs_no_end_of_the_connection() -> None:
+    assert AddressAnswer().feed(GOOD) == ("127.0.0.1", 20880)
+    assert AddressAnswer().feed(CHUNKED) == ("127.0.0.1", 20880)
+    assert AddressAnswer().feed(ENDED_BY_CLOSING) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"HTTP/1.1 503 \r\ncontent-length: 9\r\n\r\nnot ready", r"status 503 \('not ready'\)"),
+        (b"HTTP/1.1 200 \r\ncontent-length: 5\r\n\r\nhello", "no host:port"),
+        (b"HTTP/1.1 200 \r\ncontent-length: 2\r\n\r\n\xff\xfe", "no host:port"),
+        (b"HTTP/1.1 200 \r\ncontent-length: 0\r\n\r\n", "no host:port"),
+        (b"\x00\x00\x00\x14\x00\x12\xde\xc1", "does not speak HTTP: give the address"),
+        (b"HTTP/1.x 200 OK\r\n\r\n", "does not speak HTTP/1"),
+        (b"HTTP/1.1 200 \r\ncontent-length: 15\r\n\r\n127.0.0", "before its answer was complete"),
+        (b"", "without an answer: give the address"),
+        (b"HTTP/1.1 200 \r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", "chunks"),
+        (b"HTTP/1.1 200 \r\nx: " + b"y" * ANSWER_BYTES_MAX, "more than"),
+    ],
+)
+def test_what_is_no_answer_is_said_to_be_none(data: bytes, said: str) -> None:
+    for cut in (None, 3):
+        with pytest.raises(DiscoveryError, match=said):
+            read(data, cut=cut)
+
+
+@given(st.lists(st.sampled_from([GOOD[:40], CHUNKED[40:], b"\r\n", b"0"]) | st.binary(max_size=40)))
+def test_whatever_comes_is_an_address_or_an_error(pieces: list[bytes]) -> None:
+    answer = AddressAnswer()
+    try:
+        for piece in pieces:
+            found = answer.feed(piece)
+            if found is not None:
+                break
+        else:
+            found = answer.finish()
+    except DiscoveryError:
+        return
+    assert found is not None
+    assert 0 < found[1] < 65536
+
+
+def test_the_request_names_the_host_as_http_wants_it() -> None:
+    assert address_request("127.0.0.1", 8080).startswith(
+        b"GET /meta/address HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n"
+    )
+    assert b"\r\nHost: [::1]:8080\r\n" in address_request("::1", 8080)
+    assert b"\r\nHost: xn--mta-bma:8080\r\n" in address_request("méta", 8080)

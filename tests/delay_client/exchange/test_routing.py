@@ -1,0 +1,674 @@
+"""Promise: with a meta server every message has one outcome, whatever groups and routes do.
+
+Groups fail, come and go, the meta server dies and lies; what can be accepted is accepted soon.
+"""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from delay_client import (
+    ClientClosed,
+    ClientConfig,
+    NoRoute,
+    Overloaded,
+    Receipt,
+    RetryableError,
+    TimedOut,
+    Unavailable,
+)
+from delay_client.exchange.batches import Collection
+from delay_client.exchange.routing import FixedRouting, MetaRouting
+from delay_protocol.meta.requests import BrokerState
+from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
+
+
+def accepted(world: World, name: str) -> Receipt:
+    outcome = world.outcome(name)
+    assert isinstance(outcome, Receipt), outcome
+    return outcome
+
+
+def sent_soon(world: World, name: str, subject: str = "s", *, within_s: float = 0.2) -> Receipt:
+    world.send(name, subject)
+    world.run(within_s)
+    return accepted(world, name)
+
+
+# Finding the groups.
+
+
+def test_the_route_is_asked_for_at_the_first_use_and_nothing_before() -> None:
+    world = World("a", "b")
+    world.run(100)
+    assert world.meta.connects == []
+    assert sent_soon(world, "m1").server == "a:1"
+    assert [address for _, address in world.meta.connects] == [META, LISTENER]
+    assert [subject for _, subject in world.meta.asked] == ["s"]
+    assert sent_soon(world, "m2").attempts == 1
+    assert len(world.meta.asked) == 1, "what is known is not asked for again"
+
+
+def test_the_connection_to_the_meta_server_stays_with_a_heartbeat_a_minute() -> None:
+    world = World("a")
+    sent_soon(world, "m1")
+    world.run(500)
+    times = [at for at, _ in world.meta.asked]
+    gaps = [after - before for before, after in pairwise(times)]
+    assert len(gaps) >= 8
+    assert all(47 < gap < 61 for gap in gaps)
+    assert len(world.meta.connects) == 2
+    world.run(700)
+    asked = len(world.meta.asked)
+    world.run(2000)
+    assert len(world.meta.asked) == asked, "a subject that nobody uses is forgotten"
+    assert sent_soon(world, "m2").server == "a:1"
+
+
+def test_messages_wait_for_the_route_and_then_share_requests() -> None:
+    world = World("a")
+    collection = world.send_many(*((f"m{number}", "s") for number in range(6)))
+    for number in range(3):
+        world.send(f"single{number}")
+    world.run(0.1)
+    assert all(isinstance(outcome, Receipt) for outcome in collection.outcomes())
+    assert sorted(len(ids) for _, ids in world.servers["a:1"].requests) == [3, 3, 3]
+
+
+def test_subjects_with_the_same_route_share_requests_and_others_do_not() -> None:
+    world = World("a", "b")
+    world.meta.routes = {"x": [group("a")], "y": [group("a")], "z": [group("b")]}
+    for subject in ("x", "y", "z"):
+        sent_soon(world, f"first.{subject}", subject)
+    for server in world.servers.values():
+        server.requests.clear()
+    world.send_many(("m1", "x"), ("m2", "z"), ("m3", "y"), ("m4", "x"), ("m5", "z"))
+    world.run(0.1)
+    assert [ids for _, ids in world.servers["a:1"].requests] == [["m1", "m3", "m4"]]
+    assert [ids for _, ids in world.servers["b:1"].requests] == [["m2", "m5"]]
+
+
+def test_outcomes_stand_in_their_places_though_lanes_and_refusals_mix_them() -> None:
+    world = World("a", "b")
+    world.meta.routes = {"x": [group("a")], "z": [group("b")]}
+    chance = random.Random(3)
+    named = [(f"m{n}", chance.choice(["x", "z", "bad subject", "new"])) for n in range(200)]
+    collection = world.send_many(*named)
+    world.run(5)
+    outcomes = collection.outcomes()
+    assert len(outcomes) == 200
+    for (name, subject), outcome in zip(named, outcomes, strict=True):
+        assert outcome.message_id == name
+        assert isinstance(outcome, Receipt) == (subject != "bad subject")
+    assert sorted(world.servers["a:1"].ids + world.servers["b:1"].ids) == sorted(
+        name for name, subject in named if subject != "bad subject"
+    )
+
+
+def test_without_a_route_a_message_waits_and_goes_when_there_is_one() -> None:
+    world = World()
+    world.send("m1")
+    world.run(5)
+    assert world.outcome("m1") is None
+    world.add("a:1")
+    world.route(group("a"))
+    world.run(0.1)
+    assert accepted(world, "m1").server == "a:1"
+
+
+def test_no_group_at_all_is_told_after_the_callers_time_with_what_to_do() -> None:
+    world = World()
+    world.send("m1", timeout_s=3)
+    world.run(3.1)
+    outcome = world.outcome("m1")
+    assert isinstance(outcome, NoRoute)
+    assert not outcome.maybe_kept
+    assert "knows no delay group" in str(outcome)
+    assert "check that a delay server is registered" in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("mood", "said"),
+    [
+        ("refuses", "meta:8080: refused"),
+        ("hole", "no answer"),
+        ("hangs", "no answer within 5 s"),
+        ("garbage", "does not speak the protocol"),
+        ("51", "the store is down"),
+    ],
+)
+def test_a_meta_server_that_does_not_answer_is_told_as_what_it_does(mood: str, said: str) -> None:
+    world = World("a")
+    world.meta.mood = mood
+    world.send("m1")
+    world.run(15.1)
+    outcome = world.outcome("m1")
+    assert isinstance(outcome, NoRoute)
+    assert said in str(outcome)
+
+
+def test_a_meta_server_that_hangs_is_left_for_the_next_one() -> None:
+    world = World("a", metas=("meta:8080", "other:8080"))
+    world.meta.mood = "refuses"
+    world.send("m1")
+    world.run(1.5)
+    tried = {address for _, address in world.meta.connects}
+    assert tried == {"meta:8080", "other:8080"}
+    world.meta.mood = "answers"
+    world.run(5)
+    assert accepted(world, "m1")
+
+
+def test_a_client_with_too_many_subjects_says_so() -> None:
+    world = World("a", config=replace(CONFIG, subjects_max=2))
+    for subject in ("x", "y"):
+        sent_soon(world, f"m.{subject}", subject)
+    world.send("m1", "z", timeout_s=2)
+    world.run(2.1)
+    assert "uses 2 subjects" in str(world.outcome("m1"))
+    assert sent_soon(world, "m2", "x")
+
+
+def test_more_subjects_and_servers_than_are_kept_do_not_fill_the_memory() -> None:
+    world = World("a", config=replace(CONFIG, subjects_max=20, servers_max=10))
+    for number in range(300):
+        world.meta.routes[f"s{number}"] = [group(f"g{number}"), group("a")]
+        if number < 20:
+            sent_soon(world, f"m{number}", f"s{number}", within_s=0.3)
+        else:
+            world.send(f"m{number}", f"s{number}", timeout_s=0.1)
+        world.run(0.1)
+        assert len(world.exchange.links) <= 10
+    routing = world.exchange.lanes
+    assert isinstance(routing, MetaRouting)
+    assert len(routing._young) + len(routing._old) <= 60
+    assert len(routing._routeless) <= 60
+    assert len(routing._lanes) <= 60
+    assert sent_soon(world, "again", "s3").server == "a:1"
+
+
+def test_a_group_with_an_impossible_address_is_done_without() -> None:
+    world = World("a")
+    world.meta.default = [group("bad", "nonsense"), group("a")]
+    assert sent_soon(world, "m1").server == "a:1"
+
+
+def test_while_the_meta_server_is_away_known_routes_are_used() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.meta.mood = "refuses"
+    world.cut(LISTENER)
+    world.run(300)
+    assert sent_soon(world, "m2").server == "a:1"
+    world.meta.mood = "answers"
+    world.run(10)
+    world.route(group("b"))
+    world.run(0.2)
+    assert sent_soon(world, "m3").server == "b:1"
+
+
+def test_clients_that_lost_their_meta_server_together_do_not_come_back_together() -> None:
+    at: list[float] = []
+    for seed in range(40):
+        world = World("a", seed=seed)
+        sent_soon(world, "m1")
+        lost_at = world.now
+        world.cut(LISTENER)
+        world.run(2)
+        at.append(world.meta.connects[2][0] - lost_at)
+    assert max(at) <= 1.0
+    assert max(at) - min(at) > 0.8
+    assert len({round(one, 2) for one in at}) > 25
+
+
+# Spreading, and moving on.
+
+
+def test_while_little_is_in_flight_a_subject_stays_with_its_first_group() -> None:
+    world = World("a", "b")
+    for number in range(10):
+        assert sent_soon(world, f"m{number}").server == "a:1"
+
+
+def test_load_is_spread_over_the_groups() -> None:
+    world = World("a", "b", "c", config=replace(CONFIG, requests_in_flight_max=16))
+    for server in world.servers.values():
+        server.delay_s = 0.5
+    sent_soon(world, "m", within_s=1)
+    world.send_many(*((f"m{number}", "s") for number in range(36)))
+    world.run(0.1)
+    assert [len(server.requests) for server in world.servers.values()] == [5, 4, 4]
+
+
+def test_a_group_that_failed_a_little_gets_less() -> None:
+    world = World("a", "b", config=replace(CONFIG, requests_in_flight_max=16))
+    sent_soon(world, "m")
+    a, b = world.servers["a:1"], world.servers["b:1"]
+    a.delay_s = b.delay_s = 0.5
+    a.mood = "51"
+    sent_soon(world, "n", within_s=2)
+    a.mood = "takes"
+    a.requests.clear()
+    b.requests.clear()
+    world.send_many(*((f"m{number}", "s") for number in range(27)))
+    world.run(0.1)
+    assert (len(a.requests), len(b.requests)) == (3, 6)
+
+
+@pytest.mark.parametrize("mood", ["51", "52", "4", "garbage"])
+def test_what_one_group_does_not_take_another_gets_at_once(mood: str) -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.servers["a:1"].mood = mood
+    receipt = sent_soon(world, "m2", within_s=2)
+    assert (receipt.server, receipt.attempts) == ("b:1", 2)
+    assert world.servers["b:1"].requests[0][0] - world.servers["a:1"].requests[-1][0] < 0.01
+
+
+def test_a_group_that_is_killed_is_left_within_a_tenth_of_a_second() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.servers["a:1"].delay_s = 1
+    world.send("m2")
+    world.run(0.01)
+    world.kill("a:1")
+    world.run(0.15)
+    assert accepted(world, "m2").server == "b:1"
+    for number in range(20):
+        assert sent_soon(world, f"n{number}", within_s=0.05).server == "b:1"
+
+
+def test_what_a_lost_connection_left_unanswered_goes_to_the_same_group_if_it_is_back_at_once() -> (
+    None
+):
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.servers["a:1"].delay_s = 1
+    world.send("m2")
+    world.run(0.01)
+    world.cut("a:1")
+    world.servers["a:1"].delay_s = 0.001
+    world.run(0.3)
+    receipt = accepted(world, "m2")
+    assert (receipt.server, receipt.attempts) == ("a:1", 2)
+    assert world.servers["b:1"].kept == []
+    first, second = world.servers["a:1"].kept[1:]
+    assert first == second, "byte for byte, so that it can be told to be the same"
+
+
+def test_a_group_that_cuts_connections_instead_of_answering_gets_a_request_twice_at_most() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.servers["a:1"].mood = "cuts"
+    receipt = sent_soon(world, "m2", within_s=1)
+    assert (receipt.server, receipt.attempts) == ("b:1", 3)
+
+
+def test_it_waits_for_the_same_group_no_longer_than_it_may() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.servers["a:1"].delay_s = 10
+    world.send("m2")
+    world.run(0.01)
+    world.servers["a:1"].mood = "hole"
+    cut_at = world.now
+    world.cut("a:1")
+    world.run(1.2)
+    assert accepted(world, "m2").server == "b:1"
+    assert 0.9 < world.servers["b:1"].requests[0][0] - cut_at < 1.1
+    assert world.servers["b:1"].kept == world.servers["a:1"].kept[1:]
+
+
+def test_a_group_that_hangs_costs_its_requests_one_try_and_the_others_nothing() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.servers["a:1"].mood = "hangs"
+    world.send("m2")
+    world.run(0.01)
+    # What comes meanwhile is spread by what is in flight.
+    quick = [sent_soon(world, f"n{number}", within_s=0.05).server for number in range(5)]
+    assert quick == ["b:1"] * 5
+    world.run(4.1)
+    receipt = accepted(world, "m2")
+    assert (receipt.server, receipt.attempts) == ("b:1", 2)
+
+
+def test_a_group_that_keeps_failing_gets_a_probe_now_and_then_and_is_taken_back() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m")
+    a = world.servers["a:1"]
+    a.mood = "4"
+    for number in range(400):
+        sent_soon(world, f"m{number}", within_s=0.1)
+    assert 5 <= len(a.requests) <= 25, "probes, with growing pauses of up to 8 s"
+    assert all(len(ids) == 1 for _, ids in a.requests)
+    a.mood = "takes"
+    world.run(10)
+    assert sent_soon(world, "n1").server == "a:1"
+    assert sent_soon(world, "n2").server == "a:1"
+
+
+def test_if_all_groups_fail_each_is_tried_again_soon_and_the_first_that_works_is_used() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m")
+    for server in world.servers.values():
+        server.mood = "52"
+    world.send("m1")
+    world.run(9)
+    assert world.outcome("m1") is None
+    world.servers["b:1"].mood = "takes"
+    world.run(2.1)
+    assert accepted(world, "m1").server == "b:1"
+    assert len(world.servers["a:1"].requests) < 20
+
+
+def test_out_of_time_after_every_group_failed_says_what_the_last_one_did() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m")
+    for mood, kind in (("51", Overloaded), ("52", Unavailable), ("hangs", TimedOut)):
+        for server in world.servers.values():
+            server.mood = mood
+        world.send(mood, timeout_s=6)
+        world.run(6.1)
+        outcome = world.outcome(mood)
+        assert isinstance(outcome, kind), outcome
+        assert outcome.maybe_kept == (mood == "hangs")
+
+
+def test_the_meta_server_is_asked_when_a_group_fails_but_seldom() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m")
+    world.servers["a:1"].mood = "52"
+    for number in range(100):
+        sent_soon(world, f"m{number}", within_s=0.1)
+    asked = [at for at, _ in world.meta.asked]
+    assert 2 <= len(asked) <= 8
+
+
+# Routes change.
+
+
+def test_a_new_group_is_used_as_soon_as_it_is_pushed() -> None:
+    world = World("a")
+    sent_soon(world, "m1")
+    world.add("b:1")
+    world.route(group("b"), group("a"))
+    world.run(0.01)
+    # The first message has it connected to; it does not wait for that.
+    sent_soon(world, "m2")
+    assert sent_soon(world, "m3").server == "b:1"
+
+
+def test_a_group_that_is_gone_gets_nothing_more_and_its_connection_is_closed() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.route(group("b"))
+    world.run(0.2)
+    assert sent_soon(world, "m2").server == "b:1"
+    world.run(250)
+    assert list(world.links()) == []
+    assert sent_soon(world, "m3").server == "b:1"
+    assert list(world.links()) == ["b:1"]
+
+
+def test_what_is_on_its_way_to_a_group_that_goes_is_still_answered() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.servers["a:1"].delay_s = 1
+    world.send("m2")
+    world.run(0.01)
+    world.route(group("b"))
+    world.run(1.1)
+    receipt = accepted(world, "m2")
+    assert (receipt.server, receipt.attempts) == ("a:1", 1)
+    assert world.servers["b:1"].kept == []
+
+
+def test_what_waits_for_a_group_that_goes_is_sent_to_the_one_that_comes() -> None:
+    world = World("a")
+    sent_soon(world, "m1")
+    world.kill("a:1")
+    collection = world.send_many(*((f"n{number}", "s") for number in range(20)))
+    world.run(2)
+    world.add("b:1")
+    world.route(group("b"))
+    world.run(0.3)
+    assert all(isinstance(outcome, Receipt) for outcome in collection.outcomes())
+    assert world.servers["b:1"].ids == [f"n{number}" for number in range(20)]
+
+
+def test_a_group_whose_master_has_moved_is_followed() -> None:
+    world = World("a")
+    sent_soon(world, "m1")
+    world.kill("a:1")
+    world.add("a2:1")
+    world.send("m2")
+    world.run(1)
+    world.route(group("a", "a2:1"))
+    world.run(0.2)
+    assert accepted(world, "m2").server == "a2:1"
+
+
+def test_a_group_that_only_holds_messages_gets_none() -> None:
+    world = World("a", "b")
+    world.meta.default = [group("a", state=BrokerState.R), group("b")]
+    assert sent_soon(world, "m1").server == "b:1"
+    world.route(group("a"), group("b", state=BrokerState.NRW))
+    world.run(0.1)
+    assert sent_soon(world, "m2").server == "a:1"
+
+
+def test_subjects_that_shared_requests_part_when_their_routes_do() -> None:
+    world = World("a", "b")
+    world.meta.routes = {"x": [group("a")], "y": [group("a")]}
+    sent_soon(world, "m.x", "x")
+    sent_soon(world, "m.y", "y")
+    world.servers["a:1"].mood = "hole"
+    world.cut("a:1")
+    collection = world.send_many(("m1", "x"), ("m2", "y"), ("m3", "x"), ("m4", "y"))
+    world.run(1)
+    world.meta.routes["y"] = [group("b")]
+    world.push()
+    world.run(0.2)
+    assert world.servers["b:1"].ids == ["m2", "m4"]
+    world.servers["a:1"].mood = "takes"
+    world.run(8)
+    assert world.servers["a:1"].ids[2:] == ["m1", "m3"]
+    assert [outcome.message_id for outcome in collection.outcomes()] == ["m1", "m2", "m3", "m4"]
+
+
+def test_a_dead_group_delays_only_what_is_routed_to_it_alone() -> None:
+    world = World("a", "b")
+    world.meta.routes = {"x": [group("a")], "y": [group("b")]}
+    sent_soon(world, "m.x", "x")
+    sent_soon(world, "m.y", "y")
+    world.servers["a:1"].mood = "hole"
+    world.cut("a:1")
+    world.send_many(*((f"x{number}", "x") for number in range(30)))
+    for number in range(30):
+        assert sent_soon(world, f"y{number}", "y", within_s=0.05).server == "b:1"
+
+
+def test_a_call_pauses_where_its_messages_wait_and_no_other_does() -> None:
+    world = World("a", "b")
+    world.meta.routes = {"x": [group("a")], "y": [group("b")]}
+    sent_soon(world, "m.x", "x")
+    sent_soon(world, "m.y", "y")
+    world.kill("a:1")
+    to_dead = world.batches(Collection(lambda: None), *((f"x{n}", "x") for n in range(30)))
+    congested = []
+    for batch in to_dead[:3]:
+        batch.deadline = world.now + 15
+        world.exchange.submit(batch, world.now)
+        congested.append(world.exchange.is_congested(batch))
+    assert congested == [False, True, True]
+    [other] = world.batches(Collection(lambda: None), ("y", "y"))
+    other.deadline = world.now + 15
+    world.exchange.submit(other, world.now)
+    assert not world.exchange.is_congested(other)
+
+
+def test_all_that_waits_is_limited() -> None:
+    world = World(config=replace(CONFIG, requests_queued_max=10))
+    named = [(f"m{n}", f"s{n}") for n in range(30)]
+    congested = 0
+    for batch in world.batches(Collection(lambda: None), *named):
+        batch.deadline = world.now + 5
+        world.exchange.submit(batch, world.now)
+        congested += world.exchange.is_congested(batch)
+    assert congested == 21
+
+
+def test_closing_settles_what_waits_for_a_route_too() -> None:
+    world = World()
+    world.send("m1")
+    world.run(1)
+    world.exchange.close()
+    assert isinstance(world.outcome("m1"), ClientClosed)
+    world.run(100)
+    assert len(world.meta.connects) == 2
+
+
+def test_with_nothing_to_do_it_rests() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    world.run(60)
+    polls = world.polls
+    world.run(600)
+    assert world.polls - polls < 100
+
+
+def test_fixed_servers_take_every_subject() -> None:
+    routing = FixedRouting(["a:1", "b:1"], ClientConfig())
+    assert routing.lane_of("x") is routing.lane_of("y")
+    assert list(routing.lane_of("x").links) == routing.links
+
+
+def test_a_group_that_is_gone_is_disconnected_from_soon() -> None:
+    world = World("a", "b")
+    sent_soon(world, "m1")
+    assert world.connected_to() == ["a:1", "b:1"]
+    world.route(group("b"))
+    world.run(0.2)
+    assert world.connected_to() == ["b:1"]
+
+
+def test_a_batch_that_was_cut_before_its_route_came_is_sent_by_it() -> None:
+    world = World("a")
+    collection = Collection(lambda: None)
+    [batch] = world.batches(collection, ("m1", "s"))
+    world.exchange.poll(world.now)
+    world.run(0.1)
+    assert len(world.meta.asked) == 1
+    batch.deadline = world.now + 15
+    world.exchange.submit(batch, world.now)
+    world.run(0.1)
+    [outcome] = collection.outcomes()
+    assert isinstance(outcome, Receipt)
+
+
+def test_a_batch_that_was_cut_before_its_route_changed_is_sent_by_the_new_one() -> None:
+    world = World("a", "b")
+    world.meta.default = [group("a")]
+    sent_soon(world, "m1")
+    collection = Collection(lambda: None)
+    [batch] = world.batches(collection, ("m2", "s"))
+    world.kill("a:1")
+    world.route(group("b"))
+    world.run(1)
+    batch.deadline = world.now + 15
+    world.exchange.submit(batch, world.now)
+    world.run(0.1)
+    [outcome] = collection.outcomes()
+    assert isinstance(outcome, Receipt)
+    assert outcome.server == "b:1"
+
+
+def test_after_a_long_rest_it_works_as_before() -> None:
+    world = World("a")
+    for number in range(3):
+        assert sent_soon(world, f"m{number}").attempts == 1
+        world.run(50_000)
+        assert world.connected_to() == []
+    assert len(world.meta.connects) == 6
+
+
+# Anything at all.
+
+MOODS = ["takes", "takes", "takes", "refuses", "hole", "hangs", "51", "52", "4", "garbage", "cuts"]
+META_MOODS = ["answers", "answers", "answers", "refuses", "hole", "hangs", "51", "garbage"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_groups_and_meta_servers_do_every_message_gets_one_outcome_and_receipts_are_true(
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    names = ["a", "b", "c"]
+    world = World(*names, seed=seed)
+    subjects = ["x", "y", "z"]
+    sent: dict[str, str] = {}
+    collections: list[tuple[list[str], Collection]] = []
+
+    def message(subject: str) -> str:
+        name = f"m{len(sent)}"
+        sent[name] = subject
+        return name
+
+    def any_route() -> list[str]:
+        return chance.sample(names, chance.randrange(0, 4))
+
+    for _ in range(60):
+        match chance.randrange(8):
+            case 0 | 1:
+                for subject in subjects:
+                    world.send(message(subject), subject, timeout_s=chance.choice([3.0, 15.0]))
+            case 2 | 3:
+                drawn = [chance.choice(subjects) for _ in range(chance.randrange(1, 12))]
+                named = [(message(subject), subject) for subject in drawn]
+                collections.append(([name for name, _ in named], world.send_many(*named)))
+            case 4:
+                server = chance.choice(list(world.servers.values()))
+                server.mood = chance.choice(MOODS)
+                server.delay_s = chance.choice([0.001, 0.1, 3.9, 5.0])
+            case 5:
+                world.cut(chance.choice([*world.servers, LISTENER]))
+            case 6:
+                subject = chance.choice(subjects)
+                world.meta.routes[subject] = [group(name) for name in any_route()]
+                if chance.random() < 0.8:
+                    world.push()
+            case 7:
+                world.meta.mood = chance.choice(META_MOODS)
+        world.run(chance.choice([0.0, 0.01, 0.5, 3.0]))
+    world.run(40)
+    kept = {name: server.ids for name, server in world.servers.items()}
+    outcomes = {name: waiter.outcome for name, waiter in world.waiters.items()}
+    for ids, collection in collections:
+        assert not collection.unsettled
+        outcomes |= dict(zip(ids, collection.outcomes(), strict=True))
+    assert outcomes.keys() == sent.keys()
+    assert all(count == 1 for count in world.settled.values())
+    for name, outcome in outcomes.items():
+        assert outcome is not None
+        assert outcome.message_id == name
+        if isinstance(outcome, Receipt):
+            assert name in kept[outcome.server]
+        else:
+            assert isinstance(outcome, RetryableError)
+            is_kept = any(name in ids for ids in kept.values())
+            assert outcome.maybe_kept or not is_kept, "kept, and the caller was not warned"
+    # Nothing of it is left behind.
+    assert list(world.exchange._batches()) == []
+    assert world.exchange._busy == {}
+    # When all is well again everything goes through.
+    for server in world.servers.values():
+        server.mood, server.delay_s = "takes", 0.001
+    world.meta.mood = "answers"
+    world.meta.routes = {}
+    world.push()
+    world.run(70)
+    for subject in subjects:
+        sent_soon(world, message(subject), subject, within_s=3)

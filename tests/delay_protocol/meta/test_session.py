@@ -1,0 +1,800 @@
+"""What a client asks of a meta server when, and what it believes, whatever is answered."""
+
+import random
+import time
+import tracemalloc
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
+    BrokerGroupInfo,
+    BrokerState,
+    ClientRegister,
+    ClientRegisterReply,
+    ClientType,
+    OnlineState,
+    RegisterType,
+    decode_client_register,
+    encode_client_register_reply,
+)
+from delay_protocol.meta.session import MetaDialogue, MetaSession, MetaSessionConfig, Standing
+from delay_protocol.wire.frames import Frame, FrameDecoder
+
+CALM = MetaSessionConfig(
+    heartbeat_s=60,
+    answer_timeout_s=5,
+    retry_min_s=1,
+    retry_max_s=8,
+    suspect_pause_s=2,
+    resubscribe_s=5,
+    doubt_s=10,
+    unused_s=600,
+    questions_max=4,
+    subjects_max=100,
+    groups_max=3,
+)
+
+
+def group(
+    name: str = "d1", port: int = 20801, state: BrokerState = BrokerState.RW
+) -> BrokerGroupInfo:
+    return BrokerGroupInfo(name=name, master=f"10.0.0.1:{port}", updated_ms=1, state=state)
+
+
+D1 = group("d1", 1)
+D2 = group("d2", 2)
+
+
+def answer(
+    subject: str,
+    *groups: BrokerGroupInfo,
+    timestamp_ms: int = 1000,
+    client_type: int = ClientType.DELAY_PRODUCER,
+    consumer_group: str = "",
+) -> ClientRegisterReply:
+    return ClientRegisterReply(
+        timestamp_ms=timestamp_ms,
+        subject=subject,
+        consumer_group=consumer_group,
+        online_state=OnlineState.ONLINE,
+        client_type=client_type,
+        groups=groups,
+    )
+
+
+def session(config: MetaSessionConfig = CALM, *, seed: int = 1, **more: str) -> MetaSession:
+    return MetaSession(
+        client_type=ClientType.DELAY_PRODUCER,
+        client_id="h@@1",
+        app_code=more.get("app_code", "app"),
+        room=more.get("room", ""),
+        config=config,
+        chance=random.Random(seed),
+    )
+
+
+def subjects(requests: list[ClientRegister]) -> list[str]:
+    return [request.subject for request in requests]
+
+
+def routed(*names: str, config: MetaSessionConfig = CALM) -> MetaSession:
+    """Return a connected session that was told d1 for each of these subjects at time 0."""
+    asker = session(config)
+    asker.connected(0)
+    for name in names:
+        assert asker.want(name, 0)
+        assert subjects(asker.next_requests(0)) == [name]
+        assert asker.receive(answer(name, D1), 0) == name
+    return asker
+
+
+def run(asker: MetaSession, since: float, until: float) -> list[tuple[float, str]]:
+    """Ask when the session says so, and never answer; return what was asked when."""
+    asked = [(since, request.subject) for request in asker.next_requests(since)]
+    now = since
+    while (at := asker.next_at()) <= until:
+        assert at > now, "the session wants to be called again and again"
+        now = at
+        asked += [(now, request.subject) for request in asker.next_requests(now)]
+    return asked
+
+
+def test_a_subject_is_asked_for_at_once_and_only_once() -> None:
+    asker = session(room="fra")
+    asker.connected(0)
+    assert asker.next_at() == float("inf")
+    assert asker.want("a", 3)
+    assert asker.want("a", 3)
+    assert asker.next_at() <= 3
+    assert asker.next_requests(3) == [
+        ClientRegister(
+            subject="a",
+            client_type=ClientType.DELAY_PRODUCER,
+            client_id="h@@1",
+            app_code="app",
+            register_type=RegisterType.ONLINE,
+            ldc="fra",
+        )
+    ]
+    assert asker.next_requests(3) == []
+    assert (asker.route("a"), asker.standing("a")) == (None, Standing.UNKNOWN)
+
+
+def test_nothing_is_asked_without_a_connection_and_what_was_wanted_meanwhile_at_once_on_one() -> (
+    None
+):
+    asker = session()
+    asker.want("a", 0)
+    assert (asker.next_at(), asker.next_requests(0)) == (float("inf"), [])
+    asker.connected(1)
+    assert asker.next_at() <= 1
+    assert subjects(asker.next_requests(1)) == ["a"]
+
+
+def test_an_answer_is_the_route_and_the_next_question_a_heartbeat() -> None:
+    asker = routed("a")
+    assert (asker.route("a"), asker.standing("a")) == ((D1,), Standing.ROUTED)
+    assert 48 <= asker.next_at() <= 60.1
+    [request] = asker.next_requests(61)
+    assert request.register_type == RegisterType.HEARTBEAT
+    assert asker.receive(answer("a", D1), 61) is None, "nothing has changed"
+    assert asker.next_requests(61 + 47) == []
+
+
+def test_heartbeats_of_many_clients_do_not_stay_in_step() -> None:
+    at = set()
+    for seed in range(20):
+        asker = session(seed=seed)
+        asker.connected(0)
+        asker.want("a", 0)
+        asker.next_requests(0)
+        asker.receive(answer("a", D1), 0)
+        at.add(asker.next_at())
+    assert len(at) > 10
+    assert max(at) - min(at) > 5
+
+
+def test_a_push_changes_the_route_and_not_the_time_of_the_heartbeat() -> None:
+    asker = routed("a")
+    at = asker.next_at()
+    assert asker.receive(answer("a", D2, timestamp_ms=1001), 10) == "a"
+    assert asker.route("a") == (D2,)
+    assert asker.next_at() == at
+    assert asker.counts.pushes == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "is_usable"),
+    [
+        (BrokerState.RW, True),
+        (BrokerState.W, True),
+        (BrokerState.R, False),
+        (BrokerState.NRW, False),
+    ],
+)
+def test_a_producer_keeps_the_groups_that_it_may_write_to(
+    state: BrokerState, *, is_usable: bool
+) -> None:
+    asker = routed("a")
+    other = group("d2", 2, state)
+    asker.receive(answer("a", D1, other), 1)
+    assert asker.route("a") == ((D1, other) if is_usable else (D1,))
+
+
+def test_a_consumer_keeps_the_groups_that_it_may_read_from() -> None:
+    asker = MetaSession(
+        client_type=ClientType.CONSUMER, client_id="h", config=CALM, chance=random.Random(1)
+    )
+    asker.want("a", 0)
+    groups = [group(state.name, 1, state) for state in BrokerState]
+    asker.receive(answer("a", *groups, client_type=ClientType.CONSUMER), 0)
+    assert [g.name for g in asker.route("a") or ()] == ["RW", "R"]
+
+
+def test_groups_without_a_name_or_a_master_are_left_out_and_so_are_too_many() -> None:
+    asker = routed("a")
+    nameless, nowhere = replace(D1, name=""), replace(D1, master="")
+    many = [group(f"d{number}") for number in range(5)]
+    asker.receive(answer("a", nameless, nowhere, *many), 1)
+    assert asker.route("a") == tuple(many[:3])
+
+
+def test_a_question_that_is_not_answered_is_asked_again_ever_less_often() -> None:
+    asker = session()
+    asker.connected(0)
+    asker.want("a", 0)
+    asked = [at for at, _ in run(asker, 0, 200)]
+    gaps = [after - before for before, after in pairwise(asked)]
+    assert len(gaps) >= 5
+    for failures, gap in enumerate(gaps):
+        pause = min(8, 2**failures)
+        assert 5 + pause / 2 <= gap <= 5 + pause + 0.2
+    assert asker.counts.timeouts >= len(gaps)
+
+
+def test_a_refusal_is_told_with_its_reason_and_asked_again_after_a_pause() -> None:
+    asker = session()
+    asker.connected(0)
+    asker.want("a", 0)
+    asker.next_requests(0)
+    asker.refused("a", 0, "too many subjects" + "!" * 1000)
+    assert asker.standing("a") is Standing.REFUSED
+    assert asker.reason("a").startswith("too many subjects!")
+    assert len(asker.reason("a")) == 200
+    assert 0.5 <= asker.next_at() <= 1.1
+    assert subjects(asker.next_requests(1.1)) == ["a"]
+    asker.receive(answer("a", D1), 2)
+    assert (asker.standing("a"), asker.reason("a")) == (Standing.ROUTED, "")
+
+
+def test_a_refused_subject_keeps_the_route_it_had() -> None:
+    asker = routed("a")
+    asker.next_requests(61)
+    assert asker.receive(answer("a", timestamp_ms=-2), 61) is None
+    assert asker.route("a") == (D1,)
+    assert (asker.standing("a"), bool(asker.reason("a"))) == (Standing.ROUTED, True)
+    assert asker.next_at() <= 62.1, "asked again after a pause"
+
+
+def test_a_subject_refused_for_good_is_barred_until_it_has_a_route() -> None:
+    asker = session()
+    asker.connected(0)
+    asker.want("a", 0)
+    assert subjects(asker.next_requests(0)) == ["a"]
+    assert asker.receive(answer("a", timestamp_ms=-2), 0) == "a"
+    assert (asker.standing("a"), asker.is_barred("a")) == (Standing.REFUSED, True)
+    assert asker.next_at() >= 48, "it is asked again at heartbeats only"
+    assert subjects(asker.next_requests(60)) == ["a"]
+    assert asker.receive(answer("a", timestamp_ms=-2), 60) is None
+    # Of a new connection it has its turn with those that have a route.
+    asker.connected(70)
+    assert asker.want("b", 70)
+    assert subjects(asker.next_requests(70)) == ["b", "a"]
+    assert asker.receive(answer("a", D1), 70) == "a"
+    assert (asker.route("a"), asker.is_barred("a")) == ((D1,), False)
+
+
+def test_who_is_new_does_not_wait_for_those_that_were_put_off() -> None:
+    asker = routed("known", config=replace(CALM, questions_max=1000, subjects_max=1000))
+    flood = [f"flood.{n}" for n in range(400)]
+    for name in flood:
+        asker.want(name, 0)
+    assert subjects(asker.next_requests(0, 1000)) == flood
+    for name in flood:
+        asker.refused(name, 0, "too many are new")
+    # A second's worth of them at the most, then as many as may be in the time.
+    assert len(asker.next_requests(2, 1000)) in {100, 101}
+    assert len(asker.next_requests(2.5, 1000)) in {50, 51}
+    asker.want("new", 2.5)
+    asker.want("sent just now", 2.5, soon=True)
+    asker.suspect("known", 2.5)
+    assert subjects(asker.next_requests(4.5, 3)) == ["known", "sent just now", "new"]
+    assert len(asker.next_requests(4.5, 1000)) in {100, 101}
+    # The same on a new connection, where all of them are new.
+    asker.connected(5)
+    asker.want("new", 5, soon=True)
+    assert subjects(asker.next_requests(5, 2)) == ["new", "flood.0"]
+    rest = subjects(asker.next_requests(5, 1000))
+    assert sorted(rest) == sorted([*flood[1:], "sent just now", "known"])
+
+
+def test_an_older_answer_does_not_replace_a_newer_one_until_it_is_all_there_is() -> None:
+    asker = routed("a")
+    assert asker.receive(answer("a", D2, timestamp_ms=999), 1) is None
+    assert asker.route("a") == (D1,)
+    assert asker.next_at() <= 3.1, "it is asked soon which of them is right"
+    assert asker.next_requests(4)
+    assert asker.receive(answer("a", D2, timestamp_ms=999), 4) is None
+    assert asker.receive(answer("a", D2, timestamp_ms=999), 10.9) is None
+    assert asker.receive(answer("a", D2, timestamp_ms=999), 11) == "a"
+    assert asker.route("a") == (D2,)
+    # From here on the clock of the new server counts.
+    assert asker.receive(answer("a", D1, timestamp_ms=1000), 11) == "a"
+
+
+def test_an_older_answer_that_says_the_same_does_not_lower_what_counts_as_old() -> None:
+    asker = routed("a")
+    asker.receive(answer("a", D1, timestamp_ms=500), 1)
+    assert asker.receive(answer("a", D2, timestamp_ms=700), 2) is None
+    assert asker.route("a") == (D1,)
+
+
+def test_an_answer_with_the_same_timestamp_is_believed() -> None:
+    asker = routed("a")
+    assert asker.receive(answer("a", D2, timestamp_ms=1000), 1) == "a"
+
+
+def asked(asker: MetaSession, reply: ClientRegisterReply, now: float) -> str | None:
+    """Have a subject asked for on a new connection (resubscribe_s is 0), and answered."""
+    asker.disconnected(now)
+    asker.connected(now)
+    assert reply.subject in subjects(asker.next_requests(now))
+    return asker.receive(reply, now)
+
+
+def test_an_empty_answer_is_believed_once_it_is_given_for_long_enough() -> None:
+    asker = routed("a", config=replace(CALM, resubscribe_s=0))
+    assert asked(asker, answer("a", timestamp_ms=1001), 1) is None
+    assert asker.route("a") == (D1,)
+    asked(asker, answer("a", D1, timestamp_ms=1002), 2)
+    assert asked(asker, answer("a", timestamp_ms=1003), 12) is None, "in doubt since 12, not 1"
+    assert asked(asker, answer("a", timestamp_ms=1003), 22) == "a"
+    assert (asker.route("a"), asker.standing("a")) == ((), Standing.NONE)
+    assert asked(asker, answer("a", D1, timestamp_ms=1004), 23) == "a"
+
+
+def test_an_empty_push_is_believed_at_once() -> None:
+    # Only a meta server that knows that the last group is gone says so unasked.
+    asker = routed("a")
+    assert asker.receive(answer("a", timestamp_ms=999), 1) is None, "it is behind"
+    assert asker.receive(answer("a", timestamp_ms=1001), 2) == "a"
+    assert asker.route("a") == ()
+
+
+def test_the_first_answer_is_believed_though_it_is_empty() -> None:
+    asker = session()
+    asker.want("a", 0)
+    assert asker.receive(answer("a"), 0) == "a"
+    assert asker.route("a") == ()
+
+
+def test_a_list_of_groups_that_are_all_read_only_is_believed_at_once() -> None:
+    asker = routed("a")
+    assert asker.receive(answer("a", replace(D1, state=BrokerState.R)), 1) == "a"
+    assert asker.route("a") == ()
+
+
+def test_what_was_never_wanted_is_a_stray() -> None:
+    asker = routed("a")
+    asker.receive(answer("b", D1), 1)
+    asker.receive(answer("a", D2, client_type=ClientType.PRODUCER), 1)
+    asker.receive(answer("a", D2, consumer_group="g"), 1)
+    asker.refused("a", 1)
+    assert asker.route("a") == (D1,)
+    assert asker.counts.strays == 4
+
+
+def test_a_suspected_route_is_asked_for_soon_but_not_at_once_and_ever_less_often() -> None:
+    asker = routed("a", config=replace(CALM, retry_max_s=100, heartbeat_s=1000))
+    first: set[float] = set()
+    now, asked = 30.0, []
+    while now < 160:
+        asker.suspect("a", now)
+        asker.suspect("a", now)
+        if found := asker.next_requests(now):
+            asked.append(now)
+            assert len(found) == 1
+            asker.receive(answer("a", D1), now)
+        now += 0.1
+    assert asked[0] <= 32.2
+    gaps = [after - before for before, after in pairwise(asked)]
+    assert all(later > sooner - 0.3 for sooner, later in pairwise(gaps))
+    assert 5 <= len(asked) <= 8
+    for seed in range(10):
+        asker = session(seed=seed)
+        asker.connected(0)
+        asker.want("a", 0)
+        asker.next_requests(0)
+        asker.receive(answer("a", D1), 0)
+        asker.suspect("a", 30)
+        first.add(asker.next_at())
+    assert len(first) > 5, "all clients of a group that fails notice it at once"
+
+
+def test_a_route_that_has_changed_is_suspected_anew() -> None:
+    asker = routed("a", config=replace(CALM, retry_max_s=100, heartbeat_s=1000))
+    now = 30.0
+    for _ in range(5):
+        asker.suspect("a", now)
+        now = asker.next_at()
+        assert asker.next_requests(now)
+        asker.receive(answer("a", D1), now)
+    asker.receive(answer("a", D2), now)
+    asker.suspect("a", now)
+    assert asker.next_at() <= now + 2.1
+
+
+def test_a_suspicion_does_not_cut_the_pause_short_that_the_meta_server_wanted() -> None:
+    asker = routed("a")
+    asker.next_requests(61)
+    asker.refused("a", 61)
+    at = asker.next_at()
+    asker.suspect("a", 61)
+    assert asker.next_at() == at
+
+
+def test_on_a_new_connection_all_are_asked_anew_spread_out_and_those_without_a_route_first() -> (
+    None
+):
+    names = [f"s{number}" for number in range(10)]
+    asker = routed(*names, config=replace(CALM, questions_max=100))
+    asker.disconnected(1)
+    asker.want("new", 1)
+    assert asker.next_at() == float("inf")
+    assert [asker.route(name) for name in names] == [(D1,)] * 10
+    asker.connected(100)
+    asked = run(asker, 100, 104.99)
+    assert [name for _, name in asked[:2]] == ["new", "s0"]
+    assert sorted(name for _, name in asked) == sorted([*names, "new"])
+    times = [at for at, name in asked if name != "new"]
+    assert times == pytest.approx([100 + 5 * place / 11 for place in range(10)])
+
+
+def test_what_was_asked_on_a_lost_connection_is_asked_again_on_the_next() -> None:
+    asker = session()
+    asker.connected(0)
+    asker.want("a", 0)
+    assert asker.next_requests(0)
+    asker.disconnected(1)
+    asker.connected(1)
+    assert subjects(asker.next_requests(1)) == ["a"]
+
+
+def test_a_pause_that_one_connection_wanted_does_not_hold_on_the_next() -> None:
+    asker = session()
+    asker.connected(0)
+    asker.want("a", 0)
+    for now in range(0, 100, 10):
+        asker.next_requests(now)
+        asker.refused("a", now)
+    asker.disconnected(91)
+    asker.connected(91)
+    assert subjects(asker.next_requests(91)) == ["a"]
+
+
+def test_questions_are_limited_and_the_others_wait_for_answers() -> None:
+    asker = session()
+    asker.connected(0)
+    for number in range(10):
+        asker.want(f"s{number}", 0)
+    assert len(asker.next_requests(0, at_most=3)) == 3
+    assert len(asker.next_requests(0)) == 1
+    assert asker.next_requests(0) == []
+    assert asker.next_at() == 5, "when the oldest question is given up"
+    asker.receive(answer("s0", D1), 1)
+    assert subjects(asker.next_requests(1)) == ["s4"]
+
+
+def test_subjects_are_limited() -> None:
+    asker = session()
+    assert all(asker.want(f"s{number}", 0) for number in range(100))
+    assert not asker.want("one more", 0)
+    assert asker.want("s1", 0)
+    asker.drop("s2")
+    assert asker.want("one more", 0)
+
+
+def test_a_dropped_subject_is_not_asked_for_wherever_it_was() -> None:
+    asker = routed("scheduled")
+    asker.want("urgent", 1)
+    asker.drop("urgent")
+    asker.drop("scheduled")
+    asker.drop("never wanted")
+    assert asker.next_requests(100) == []
+    asker.want("asked", 100)
+    asker.next_requests(100)
+    asker.drop("asked")
+    assert asker.receive(answer("asked", D1), 101) is None
+    assert run(asker, 100, 300) == []
+    asker.disconnected(300)
+    asker.connected(300)
+    assert run(asker, 300, 400) == []
+
+
+def test_a_subject_wanted_again_is_asked_for_once() -> None:
+    asker = session()
+    asker.connected(0)
+    asker.want("a", 0)
+    asker.drop("a")
+    asker.want("a", 0)
+    assert subjects(asker.next_requests(0)) == ["a"]
+
+
+def test_what_nobody_wanted_for_long_is_forgotten() -> None:
+    asker = routed("a", "b")
+    asker.want("b", 500)
+    assert asker.forget_unused(599) == []
+    assert asker.forget_unused(600, at_most=1) in (["a"], [])
+    assert set(asker.forget_unused(600) + asker.forget_unused(600)) <= {"a"}
+    assert (len(asker), asker.route("a"), asker.route("b")) == (1, None, (D1,))
+
+
+def test_a_connection_on_which_nothing_is_answered_is_given_up() -> None:
+    asker = session()
+    asker.connected(0)
+    assert asker.stalls_at() == float("inf")
+    asker.want("a", 7)
+    asker.next_requests(7)
+    assert asker.stalls_at() == 12
+    asker.receive(answer("somebody else's", D1), 8)
+    assert asker.stalls_at() == float("inf"), "it lives"
+    asker.want("b", 9)
+    asker.next_requests(9)
+    asker.disconnected(10)
+    assert asker.stalls_at() == float("inf")
+
+
+@pytest.mark.parametrize("name", ["heartbeat_s", "questions_max", "retry_min_s", "groups_max"])
+def test_a_setting_that_cannot_work_is_named(name: str) -> None:
+    for value in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match=name):
+            MetaSessionConfig(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="retry_max_s"):
+        MetaSessionConfig(retry_min_s=2, retry_max_s=1)
+
+
+# Frames.
+
+
+def asked_frames(dialogue: MetaDialogue, now: float) -> list[Frame]:
+    decoder = FrameDecoder(frame_bytes_max=1 << 20)
+    decoder.feed(dialogue.outgoing(now))
+    return decoder.frames()
+
+
+def test_a_dialogue_asks_in_frames_and_takes_answers_pushes_and_refusals() -> None:
+    dialogue = MetaDialogue(session())
+    dialogue.connected(0)
+    for name in ("a", "b"):
+        dialogue.session.want(name, 0)
+    first, second = asked_frames(dialogue, 0)
+    assert first.code == first.request_code == CommandCode.CLIENT_REGISTER
+    assert (first.opaque, second.opaque) == (1, 2)
+    assert decode_client_register(second.body).subject == "b"
+
+    def answered(request: Frame, reply: ClientRegisterReply) -> Frame:
+        return Frame(
+            0,
+            9,
+            request.opaque,
+            1,
+            CommandCode.CLIENT_REGISTER,
+            encode_client_register_reply(reply),
+        )
+
+    assert dialogue.take(answered(first, answer("a", D1)), 1) == "a"
+    assert dialogue.take(Frame(51, 9, second.opaque, 1, 35, b"not now\xff"), 1) is None
+    assert dialogue.session.reason("b") == "not now\ufffd"
+    push = Frame(0, 9, 0, 1, 35, encode_client_register_reply(answer("a", D2)))
+    assert dialogue.take(push, 1) == "a"
+
+
+def test_a_dialogue_survives_garbage() -> None:
+    dialogue = MetaDialogue(session())
+    dialogue.connected(0)
+    dialogue.session.want("a", 0)
+    [request] = asked_frames(dialogue, 0)
+    assert dialogue.take(Frame(0, 9, 77, 1, 35, b"nonsense"), 1) is None
+    assert dialogue.take(Frame(51, 9, 77, 1, 35, b""), 1) is None
+    assert dialogue.session.standing("a") is Standing.UNKNOWN
+    assert dialogue.take(Frame(0, 9, request.opaque, 1, 35, b"nonsense"), 1) is None
+    assert dialogue.session.standing("a") is Standing.REFUSED
+    assert dialogue.session.counts.unreadable == 2
+    assert asked_frames(dialogue, 3), "asked again"
+
+
+def test_a_dialogue_forgets_questions_that_were_given_up() -> None:
+    dialogue = MetaDialogue(session())
+    dialogue.connected(0)
+    for number in range(50):
+        dialogue.session.want(f"s{number}", 0)
+    for now in range(0, 1000, 5):
+        dialogue.outgoing(now)
+    assert len(dialogue._asked) <= 3 * CALM.questions_max
+
+
+# Size.
+
+
+def test_a_hundred_thousand_subjects_are_small_and_no_call_takes_long() -> None:
+    count = 100_000
+    names = [f"orders.region.{number}" for number in range(count)]
+    config = MetaSessionConfig()
+    asker = session(config)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    asker.connected(0)
+    for name in names:
+        asker.want(name, 0)
+    answered = 0
+    while answered < count:
+        for request in asker.next_requests(1, 256):
+            # As decoded from a frame: objects of its own.
+            reply = answer(
+                request.subject, replace(D1), replace(D2), timestamp_ms=10**12 + answered
+            )
+            asker.receive(reply, 1)
+            answered += 1
+    size = (tracemalloc.get_traced_memory()[0] - before) / count
+    tracemalloc.stop()
+    assert size < 500
+    worst = 0.0
+    asker.disconnected(2)
+    asker.connected(2)
+    now = 2.0
+    asked = 0
+    while asked < count and now < 30:
+        now = max(now + 0.005, min(asker.next_at(), now + 1))
+        start = time.perf_counter()
+        found = asker.next_requests(now, 64)
+        worst = max(worst, time.perf_counter() - start)
+        asked += len(found)
+        for request in found:
+            asker.receive(answer(request.subject, D1, D2, timestamp_ms=2 * 10**12), now)
+    assert asked == count
+    assert worst < 0.05, "64 questions take 0.1 ms; the machine may be busy"
+
+
+def test_suspicion_and_churn_do_not_fill_the_memory() -> None:
+    asker = session(replace(CALM, questions_max=1000))
+    asker.connected(0)
+    now = 0.0
+    for turn in range(20_000):
+        now += 0.001
+        name = f"s{turn % 50}"
+        asker.want(name, now)
+        for request in asker.next_requests(now):
+            asker.receive(answer(request.subject, D1), now)
+        asker.drop(name)
+    assert asker._entries < 5000
+    assert sum(map(len, asker._slots.values())) == asker._entries
+    assert len(asker._urgent) < 100
+
+
+# Anything, in any order.
+
+
+NAMES = st.sampled_from([f"s{number}" for number in range(6)])
+GROUPS = st.lists(
+    st.builds(
+        group,
+        st.sampled_from(["d1", "d2", ""]),
+        st.integers(1, 3),
+        st.sampled_from(list(BrokerState)),
+    ),
+    max_size=4,
+)
+
+
+class AnySession(RuleBasedStateMachine):
+    """Whatever happens: bounds hold, nothing that is wanted is forgotten, no call loops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.session = session(replace(CALM, subjects_max=5))
+        self.wanted: dict[str, float] = {}
+        self.outstanding: dict[str, float] = {}
+        self.asked_at: dict[str, float] = {}
+        self.known: dict[str, tuple[BrokerGroupInfo, ...]] = {}
+
+    def expect_asked(self, requests: list[ClientRegister]) -> None:
+        self.outstanding = {
+            name: at
+            for name, at in self.outstanding.items()
+            if at + CALM.answer_timeout_s > self.now
+        }
+        for request in requests:
+            assert request.subject in self.wanted
+            assert request.subject not in self.outstanding, "asked twice"
+            self.outstanding[request.subject] = self.asked_at[request.subject] = self.now
+        assert len(self.outstanding) <= CALM.questions_max
+
+    @rule(name=NAMES)
+    def want(self, name: str) -> None:
+        is_taken = self.session.want(name, self.now)
+        assert is_taken == (name in self.wanted or len(self.wanted) < 5)
+        if is_taken:
+            self.wanted[name] = self.now
+
+    @rule(name=NAMES)
+    def drop(self, name: str) -> None:
+        self.session.drop(name)
+        for known in (self.wanted, self.outstanding, self.asked_at, self.known):
+            known.pop(name, None)
+
+    @rule(name=NAMES)
+    def suspect(self, name: str) -> None:
+        self.session.suspect(name, self.now)
+
+    @rule()
+    def connected(self) -> None:
+        self.session.connected(self.now)
+        self.outstanding.clear()
+        self.asked_at.clear()
+
+    @rule()
+    def disconnected(self) -> None:
+        self.session.disconnected(self.now)
+        self.outstanding.clear()
+        assert self.session.next_at() == float("inf")
+        assert self.session.next_requests(self.now) == []
+
+    @rule(at_most=st.integers(1, 5))
+    def ask(self, at_most: int) -> None:
+        found = self.session.next_requests(self.now, at_most)
+        assert len(found) <= at_most
+        self.expect_asked(found)
+
+    @rule(name=NAMES, groups=GROUPS, timestamp_ms=st.sampled_from([-2, -1, 999, 1000, 1001, 5000]))
+    def receive(self, name: str, groups: list[BrokerGroupInfo], timestamp_ms: int) -> None:
+        before, was_barred = self.session.route(name), self.session.is_barred(name)
+        changed = self.session.receive(answer(name, *groups, timestamp_ms=timestamp_ms), self.now)
+        after = self.session.route(name)
+        self.outstanding.pop(name, None)
+        usable = tuple(g for g in groups if g.name and g.state in {BrokerState.RW, BrokerState.W})[
+            :3
+        ]
+        if name not in self.wanted:
+            assert (changed, after) == (None, None)
+        elif timestamp_ms == -2:
+            is_news = before is None and not was_barred
+            assert (changed, after) == (name if is_news else None, before)
+            assert self.session.is_barred(name) == (before is None)
+        elif before is None:
+            assert (changed, after) == (name, usable)
+        else:
+            assert after in (before, usable)
+            assert (changed is not None) == (after != before)
+            if timestamp_ms >= 5000 and groups:
+                assert after == usable, "the newest of all that names groups is believed"
+        if name in self.wanted and after is not None:
+            self.known[name] = after
+
+    @rule(name=NAMES)
+    def refuse(self, name: str) -> None:
+        before = self.session.route(name)
+        self.session.refused(name, self.now, "no")
+        self.outstanding.pop(name, None)
+        assert self.session.route(name) == before
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, 11.0, 61.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        for forgotten in self.session.forget_unused(self.now):
+            assert self.wanted.pop(forgotten) <= self.now - CALM.unused_s
+            for known in (self.outstanding, self.asked_at, self.known):
+                known.pop(forgotten, None)
+
+    @rule()
+    def run_for_two_heartbeats(self) -> None:
+        """With a connection everything that is wanted is asked in time, without busy loops."""
+        if not self.session.is_connected:
+            return
+        until = self.now + 125
+        last: dict[str, float] = {name: self.asked_at.get(name, self.now) for name in self.wanted}
+        calls = 0
+        while (at := self.session.next_at()) <= until:
+            calls += 1
+            assert calls < 5000, "it loops"
+            self.now = max(self.now, at)
+            found = self.session.next_requests(self.now, 64)
+            self.expect_asked(found)
+            for request in found:
+                last[request.subject] = self.now
+                groups = self.known.get(request.subject) or (D1,)
+                self.session.receive(answer(request.subject, *groups, timestamp_ms=5000), self.now)
+                self.outstanding.pop(request.subject, None)
+                self.known[request.subject] = groups
+        self.now = until
+        assert all(at >= until - 60.2 for at in last.values())
+        assert all(self.session.route(name) == self.known[name] for name in self.wanted)
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        assert len(self.session) == len(self.wanted) <= 5
+        asked = {name for name in self.wanted if self.session.is_asked(name)}
+        assert asked <= self.asked_at.keys()
+        assert len(asked) <= CALM.questions_max
+        for name, route in self.known.items():
+            assert self.session.route(name) == route
+
+
+AnySession.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
+TestAnySession = AnySession.TestCase

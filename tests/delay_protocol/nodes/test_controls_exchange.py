@@ -1,0 +1,164 @@
+"""What a node and its meta server say about controls, and what of it would let something flow."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+from delay_protocol.nodes.controls import (
+    Controls,
+    ControlsError,
+    GroupControl,
+    SubjectControl,
+    SubjectRules,
+    encode_controls,
+    opened_by,
+)
+from delay_protocol.nodes.controls_exchange import (
+    ASKED_BYTES_MAX,
+    TOLD_BYTES_MAX,
+    ControlsId,
+    NodeControls,
+    decode_node_controls,
+    decode_node_controls_reply,
+    document_of,
+    encode_node_controls,
+    encode_node_controls_reply,
+    id_of,
+)
+
+A = UUID(int=0xA)
+PAUSED = SubjectControl(paused=True)
+NAMES = st.text("ab*", min_size=1, max_size=4)
+RULES = st.builds(SubjectControl, paused=st.booleans(), rate_per_s=st.sampled_from([None, 1, 2]))
+GROUPS = st.builds(
+    GroupControl,
+    paused=st.booleans(),
+    rate_per_s=st.sampled_from([None, 1, 2]),
+    weight=st.sampled_from([None, 3]),
+)
+CONTROLS = st.builds(
+    Controls,
+    version=st.integers(0, 2**62),
+    subjects=st.dictionaries(NAMES, RULES, max_size=5),
+    groups=st.dictionaries(NAMES, GROUPS, max_size=3),
+)
+IDS = st.none() | st.builds(ControlsId, store=st.uuids(), version=st.integers(0, 2**62))
+
+
+@given(st.builds(NodeControls, has=IDS, told=IDS, keeps=st.text("ab", max_size=1000)))
+def test_what_a_node_asks_survives_its_encoding(asked: NodeControls) -> None:
+    assert decode_node_controls(encode_node_controls(asked)) == asked
+
+
+@given(CONTROLS, st.uuids())
+def test_a_document_is_told_with_its_store(controls: Controls, store: UUID) -> None:
+    told = decode_node_controls_reply(encode_node_controls_reply(document_of(controls, store)))
+    assert told is not None
+    assert told == msgspec.structs.replace(controls, store=store)
+    assert id_of(told) == ControlsId(store=store, version=controls.version)
+    assert id_of(controls) is None
+
+
+def test_nothing_new_is_told_as_nothing() -> None:
+    assert decode_node_controls_reply(encode_node_controls_reply(None)) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x80",
+        msgspec.msgpack.encode({"has": None}),
+        msgspec.msgpack.encode({"has": None, "told": {"store": "x", "version": 1}}),
+        msgspec.msgpack.encode({"has": None, "told": None, "keeps": "x" * 1001}),
+        msgspec.msgpack.encode({"has": None, "told": None, "more": b"x" * ASKED_BYTES_MAX}),
+    ],
+)
+def test_what_is_no_question_is_refused(body: bytes) -> None:
+    with pytest.raises(MalformedMetaError):
+        decode_node_controls(body)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"{}",
+        encode_controls(Controls(version=3)),
+        b'{"store":"00000000-0000-0000-0000-00000000000a","version":-1}',
+        b'{"store":"00000000-0000-0000-0000-00000000000a","subjects":{"a":{"shut":true}}}',
+        b" " * (TOLD_BYTES_MAX + 1),
+    ],
+)
+def test_what_is_no_document_of_a_meta_server_is_refused(document: bytes) -> None:
+    with pytest.raises(MalformedMetaError):
+        decode_node_controls_reply(encode_node_controls_reply(document))
+
+
+def test_a_reason_that_is_too_long_is_not_sent() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_node_controls(NodeControls(has=None, told=None, keeps="x" * 1001))
+
+
+def test_a_document_that_no_node_would_take_is_not_told() -> None:
+    subjects = {f"{number:03}{'x' * 1000}": PAUSED for number in range(300)}
+    with pytest.raises(ControlsError, match=f"at most {TOLD_BYTES_MAX}"):
+        document_of(Controls(version=1, subjects=subjects), A)
+
+
+def allowed(controls: Controls, subject: str) -> float:
+    """Return the rate at which a subject may leave."""
+    rules = SubjectRules(controls.subjects)
+    pattern = rules.pattern_of(subject)
+    return rate_of(None if pattern is None else rules.rule(pattern))
+
+
+def rate_of(rule: SubjectControl | GroupControl | None) -> float:
+    if rule is not None and rule.paused:
+        return 0
+    return float("inf") if rule is None or rule.rate_per_s is None else rule.rate_per_s
+
+
+SUBJECTS = [
+    a + b + c + d for a in "ab" for b in ("", *"ab") for c in ("", *"ab") for d in ("", *"abc")
+]
+
+
+@given(CONTROLS, CONTROLS)
+def test_what_one_document_opens_of_another_is_what_some_subject_or_group_gains(
+    before: Controls, after: Controls
+) -> None:
+    gains = {name for name in SUBJECTS if allowed(after, name) > allowed(before, name)}
+    opened = opened_by(before, after)
+    # Each gain is of a named rule; what has a `*` within may be gained by subjects that have one.
+    named = [name for name in opened if not name.startswith("group ")]
+    for gained in gains:
+        assert any(gained == name or gained.startswith(name.removesuffix("*")) for name in named)
+    if not any("*" in name[:-1] for name in (*before.subjects, *after.subjects)) and named:
+        assert any(
+            allowed(after, name) > allowed(before, name)
+            for pattern in named
+            for name in [
+                pattern if not pattern.endswith("*") else pattern[:-1] + end
+                for end in ("", "a", "b", "c", "cc", "ac", "bc", "aac", "abc", "bac", "bbc")
+            ]
+        )
+    groups = {
+        f"group {name}"
+        for name in {*before.groups, *after.groups}
+        if rate_of(after.groups.get(name)) > rate_of(before.groups.get(name))
+    }
+    assert {name for name in opened if name.startswith("group ")} == groups
+
+
+def test_an_exception_from_a_paused_prefix_opens_it() -> None:
+    before = Controls(subjects={"order.*": PAUSED})
+    assert opened_by(before, before) == []
+    assert opened_by(before, Controls(subjects={"*": PAUSED})) == []
+    assert opened_by(before, before.with_subject("order.paid", SubjectControl())) == ["order.paid"]
+    assert opened_by(before, Controls()) == ["order.*"]
+    assert opened_by(Controls(), before) == []

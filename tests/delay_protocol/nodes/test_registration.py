@@ -1,0 +1,285 @@
+"""A node says which data it is, and learns what is agreed of its group, or why it is refused."""
+
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+from delay_protocol.nodes.registration import (
+    COUNTED_MAX,
+    NAME_LENGTH_MAX,
+    NODE_BODY_BYTES_MAX,
+    REASON_LENGTH_MAX,
+    REPLICAS_MAX,
+    GroupRecord,
+    Master,
+    NodeRegister,
+    NodeRegistered,
+    NodeRole,
+    Phase,
+    Refused,
+    decode_node_register,
+    decode_node_reply,
+    encode_node_register,
+    encode_node_reply,
+)
+
+LOG, DISK, BOOT = UUID(int=1), UUID(int=2), UUID(int=3)
+REQUEST = NodeRegister(
+    cluster="c",
+    group="g",
+    node_id="n1",
+    log_uuid=LOG,
+    storage_uuid=DISK,
+    incarnation=3,
+    boot_id=BOOT,
+    last_sequence=7,
+    last_epoch=2,
+    address="h:1",
+    sync_address="",
+    http_address="h:2",
+    version="0.1",
+)
+RECORD = GroupRecord(
+    epoch=2,
+    version=5,
+    master=Master(node_id="n1", incarnation=3),
+    in_sync={"n1": DISK},
+    min_isr=1,
+    phase=Phase.ACTIVE,
+)
+REGISTERED = NodeRegistered(role=NodeRole.MASTER, record=RECORD, lease_ms=5000)
+
+OPTIONAL = {"last_epoch", "told_in_sync"}
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
+addresses = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+counts = st.integers(0, 2**63 - 1)
+records = st.builds(
+    GroupRecord,
+    epoch=counts,
+    version=counts,
+    master=st.none() | st.builds(Master, node_id=names, incarnation=counts),
+    in_sync=st.dictionaries(names, st.uuids(), max_size=REPLICAS_MAX),
+    min_isr=st.integers(1, REPLICAS_MAX),
+    phase=st.sampled_from(Phase),
+)
+replies = st.builds(
+    NodeRegistered,
+    role=st.sampled_from(NodeRole),
+    record=records,
+    lease_ms=st.integers(1, 2**31 - 1),
+    is_retired=st.booleans(),
+) | st.builds(Refused, reason=addresses)
+
+
+@given(
+    st.builds(
+        NodeRegister,
+        cluster=names,
+        group=names,
+        node_id=names,
+        log_uuid=st.uuids(),
+        storage_uuid=st.uuids(),
+        incarnation=st.integers(1, COUNTED_MAX),
+        boot_id=st.uuids(),
+        last_sequence=counts,
+        last_epoch=st.integers(0, COUNTED_MAX),
+        address=addresses,
+        sync_address=addresses,
+        http_address=addresses,
+        version=addresses,
+        told_in_sync=st.dictionaries(names, st.uuids(), max_size=REPLICAS_MAX),
+    )
+)
+def test_a_request_survives_the_round_trip(request: NodeRegister) -> None:
+    assert decode_node_register(encode_node_register(request)) == request
+
+
+@given(replies)
+def test_an_answer_survives_the_round_trip(reply: NodeRegistered | Refused) -> None:
+    assert decode_node_reply(encode_node_reply(reply)) == reply
+
+
+def test_the_bytes_of_an_answer_are_pinned() -> None:
+    body = encode_node_reply(REGISTERED)
+    assert msgspec.msgpack.decode(body) == {
+        "type": "registered",
+        "role": "master",
+        "record": {
+            "epoch": 2,
+            "version": 5,
+            "master": {"node_id": "n1", "incarnation": 3},
+            "in_sync": {"n1": "00000000-0000-0000-0000-000000000002"},
+            "min_isr": 1,
+            "phase": "active",
+        },
+        "lease_ms": 5000,
+        "is_retired": False,
+    }
+    assert encode_node_reply(Refused(reason="no")) == bytes.fromhex(
+        "82 a474797065 a772656675736564 a6726561736f6e a26e6f"
+    )
+
+
+def test_the_bytes_of_a_request_are_pinned() -> None:
+    assert msgspec.msgpack.decode(encode_node_register(REQUEST)) == {
+        "cluster": "c",
+        "group": "g",
+        "node_id": "n1",
+        "log_uuid": "00000000-0000-0000-0000-000000000001",
+        "storage_uuid": "00000000-0000-0000-0000-000000000002",
+        "incarnation": 3,
+        "boot_id": "00000000-0000-0000-0000-000000000003",
+        "last_sequence": 7,
+        "last_epoch": 2,
+        "address": "h:1",
+        "sync_address": "",
+        "http_address": "h:2",
+        "version": "0.1",
+        "told_in_sync": {},
+    }
+
+
+def said(value: object, **changed: object) -> bytes:
+    """Return the body that says this, with some keys changed, or left out where None."""
+    keys = msgspec.msgpack.decode(msgspec.msgpack.encode(value)) | changed
+    return msgspec.msgpack.encode({key: keys[key] for key in keys if keys[key] is not None})
+
+
+def test_a_key_from_a_newer_node_is_skipped() -> None:
+    assert decode_node_register(said(REQUEST, zone="z", nested={"a": [1]})) == REQUEST
+    assert decode_node_reply(said(REGISTERED, hint="h")) == REGISTERED
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, None) for key in NodeRegister.__struct_fields__ if key not in OPTIONAL),
+        ("group", ""),
+        ("group", b"g"),
+        ("node_id", "n" * (NAME_LENGTH_MAX + 1)),
+        ("incarnation", 0),
+        ("incarnation", COUNTED_MAX + 1),
+        ("last_epoch", COUNTED_MAX + 1),
+        ("incarnation", True),
+        ("last_sequence", -1),
+        ("last_sequence", 1.5),
+        ("last_epoch", -1),
+        ("log_uuid", "1"),
+        ("log_uuid", b"\0" * 15),
+        ("boot_id", ""),
+        ("told_in_sync", {"n1": 1}),
+        ("told_in_sync", {f"n{place}": str(DISK) for place in range(REPLICAS_MAX + 1)}),
+        ("address", 1),
+        ("version", "v" * (NAME_LENGTH_MAX + 1)),
+    ],
+)
+def test_a_request_that_says_something_else_is_refused(key: str, value: object) -> None:
+    with pytest.raises(MalformedMetaError):
+        decode_node_register(said(REQUEST, **{key: value}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epoch", -1),
+        ("version", None),
+        ("master", {"node_id": "n1"}),
+        ("min_isr", 0),
+        ("min_isr", REPLICAS_MAX + 1),
+        ("phase", "idle"),
+        ("in_sync", {"n1": "x"}),
+        ("in_sync", {f"n{place}": str(DISK) for place in range(REPLICAS_MAX + 1)}),
+    ],
+)
+def test_a_record_that_says_something_else_is_refused(key: str, value: object) -> None:
+    record = msgspec.msgpack.decode(said(RECORD, **{key: value}))
+    with pytest.raises(MalformedMetaError):
+        decode_node_reply(said(REGISTERED, record=record))
+
+
+@pytest.mark.parametrize("value", [{"type": "promoted"}, {"type": None}, {}, [], 1, None])
+def test_an_answer_of_another_kind_is_refused(value: object) -> None:
+    with pytest.raises(MalformedMetaError):
+        decode_node_reply(msgspec.msgpack.encode(value))
+
+
+def test_a_record_without_a_master_is_one_of_an_election() -> None:
+    record = msgspec.structs.replace(RECORD, master=None, phase=Phase.ELECTING)
+    reply = msgspec.structs.replace(REGISTERED, record=record, role=NodeRole.SLAVE)
+    assert decode_node_reply(encode_node_reply(reply)) == reply
+
+
+@pytest.mark.parametrize("body", [encode_node_register(REQUEST), encode_node_reply(REGISTERED)])
+def test_every_cut_and_trailing_byte_is_refused(body: bytes) -> None:
+    for decode in (decode_node_register, decode_node_reply):
+        for bad in (*(body[:size] for size in range(len(body))), body + b"\0"):
+            with pytest.raises(MalformedMetaError):
+                decode(bad)
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_give_a_value_or_the_typed_error(body: bytes) -> None:
+    for decode in (decode_node_register, decode_node_reply):
+        with suppress(MalformedMetaError):
+            assert isinstance(decode(body), msgspec.Struct)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x81\xa1x" + b"\x91" * 5000,
+        b"\x81\xa5group\xa1\xe7",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x81\xa7cluster\xdb\xff\xff\xff\xff",
+        said(REQUEST, padding="x" * NODE_BODY_BYTES_MAX),
+    ],
+    ids=["nested too deeply", "no UTF-8", "4 billion keys", "4 GB of a name", "too large"],
+)
+def test_a_body_made_to_hurt_is_refused(body: bytes) -> None:
+    for decode in (decode_node_register, decode_node_reply):
+        with pytest.raises(MalformedMetaError):
+            decode(body)
+
+
+def test_the_largest_answer_there_can_be_fits() -> None:
+    name = "\U0001f5a5" * (NAME_LENGTH_MAX - 2)
+    record = GroupRecord(
+        epoch=2**63 - 1,
+        version=2**63 - 1,
+        master=Master(node_id=name, incarnation=2**63 - 1),
+        in_sync={f"{name}{place:02}": DISK for place in range(REPLICAS_MAX)},
+        min_isr=REPLICAS_MAX,
+        phase=Phase.ACTIVE,
+    )
+    reply = NodeRegistered(role=NodeRole.BACKUP, record=record, lease_ms=2**31 - 1)
+    assert decode_node_reply(encode_node_reply(reply)) == reply
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"group": "\ud800"},
+        {"group": ""},
+        {"incarnation": 2**70},
+        {"last_sequence": -1},
+        {"address": "h" * (NAME_LENGTH_MAX + 1)},
+    ],
+)
+def test_a_request_that_no_meta_server_would_read_is_the_callers_error(
+    changed: dict[str, Any],
+) -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_node_register(msgspec.structs.replace(REQUEST, **changed))
+
+
+def test_an_answer_that_no_node_would_read_is_the_callers_error() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_node_reply(Refused(reason="x" * (REASON_LENGTH_MAX + 1)))
+    assert encode_node_reply(Refused(reason="x" * REASON_LENGTH_MAX))

@@ -1,0 +1,102 @@
+"""One rule for the port: who may look after dead letters, and what the audit says of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delay_server.admin.http import application
+from storage.disk.errors import StorageFullError
+from tests.delay_server.admin.test_admin_http import Caller
+from tests.delay_server.dead_rig import bury, tokens
+from tests.delay_server.server_rig import World, make_config
+
+
+async def test_dead_letters_and_the_clock_are_behind_the_same_tokens_as_controls(
+    tmp_path: Path,
+) -> None:
+    world = World()
+    async with world.serving(make_config(admin=tokens(tmp_path / "tokens"))) as server:
+        server.tokens.read()
+        await bury(world, server, "m1", "m2")
+        app = application(server)
+        callers = {
+            "nobody": Caller(app),
+            "wrong": Caller(app, authorization="Bearer x"),
+            "reader": Caller(app, peer="10.0.0.9", authorization="Bearer r"),
+            "admin": Caller(app, peer="10.0.0.9", host="n7:20811", authorization="Bearer a"),
+        }
+        for method, target, body, codes in (
+            ("GET", "/dead", None, (401, 401, 200, 200)),
+            ("GET", "/explain?id=m1", None, (401, 401, 200, 200)),
+            ("POST", "/dead/requeue", {"filter": {}, "max": 1}, (401, 401, 403, 200)),
+            ("POST", "/dead/drop", {"filter": {}, "max": 1}, (401, 401, 403, 200)),
+            ("POST", "/clock/accept", {}, (401, 401, 403, 200)),
+            ("PUT", "/controls/subjects/s", {"paused": True}, (401, 401, 403, 200)),
+        ):
+            found = [(await caller.ask(method, target, body))[0] for caller in callers.values()]
+            assert found == list(codes), target
+
+
+async def test_the_audit_says_who_requeued_and_dropped_what_and_how_many(tmp_path: Path) -> None:
+    world = World()
+    async with world.serving(make_config(admin=tokens(tmp_path / "tokens"))) as server:
+        server.tokens.read()
+        await bury(world, server, *(f"m{number}" for number in range(30)))
+        operator = Caller(application(server), peer="10.0.0.9", authorization="Bearer a")
+        asked = {"filter": {"subject": "s", "code": "3"}, "max": 4}
+        await operator.ask("POST", "/dead/requeue", asked | {"dry_run": True})
+        assert (await operator.ask("GET", "/controls/audit"))[1]["items"] == []
+        await operator.ask("POST", "/dead/requeue", asked)
+        sequences = list(range(1, 200))
+        _, answer = await operator.ask("POST", "/dead/drop", {"sequences": sequences})
+        assert answer["done"] == 26
+        _, audit = await operator.ask("GET", "/controls/audit")
+        named = " ".join(map(str, range(1, 21))) + " and 179 more"
+        assert [
+            (row["who"], row["peer"], row["action"], row["target"], row.get("count"))
+            for row in reversed(audit["items"])
+        ] == [
+            ("adam", "10.0.0.9", "requeue dead letters", "subject=s, code=3, max=4", None),
+            ("adam", "10.0.0.9", "requeued dead letters", "subject=s, code=3, max=4", 4),
+            ("adam", "10.0.0.9", "drop dead letters", named, None),
+            ("adam", "10.0.0.9", "dropped dead letters", named, 26),
+        ]
+        assert all(row["at_ms"] <= world.now_ms for row in audit["items"])
+
+
+async def test_nothing_is_done_about_dead_letters_that_the_audit_cannot_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = await bury(world, server, "m")
+
+        def full(_entry: object) -> None:
+            raise StorageFullError("audit/1.log", "there is no space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server.controls.audit, "append", full)
+            code, answer = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
+        assert (code, answer["error"]["code"]) == (503, "store")
+        assert server.dead_letters.pending == 1
+        code, _ = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
+        assert (code, server.dead_letters.pending) == (200, 0)
+
+
+async def test_what_was_done_is_answered_though_the_audit_has_no_space_for_how_many() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = await bury(world, server, "m")
+        append, entries = server.controls.audit.append, []
+
+        def once(entry: Any) -> None:  # noqa: ANN401 (whatever comes)
+            entries.append(entry.action)
+            if len(entries) > 1:
+                raise StorageFullError("audit/1.log", "there is no space")
+            append(entry)
+
+        server.controls.audit.append = once  # type: ignore[method-assign]
+        code, answer = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
+        assert (code, answer["done"]) == (200, 1)
+        assert entries == ["drop dead letters", "dropped dead letters"]

@@ -1,0 +1,420 @@
+"""Pauses, limits, planned stops and reasons, as an operator asks for them over HTTP."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from starlette.applications import Starlette
+
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.nodes.controls import GroupControl, SubjectControl
+from delay_server.admin.http import application
+from delay_server.settings.config import AdminConfig
+from delay_transport.http.tokens import Role, Token, digest_of, encode_tokens
+from storage.state.audit_file import audit_path
+from tests import asgi
+from tests.delay_server.route_rig import RouteWorld
+from tests.delay_server.server_rig import World, make_config, make_item, until
+
+
+class Caller:
+    """A caller of the node's port, with its headers."""
+
+    def __init__(self, app: Starlette, *, peer: str = "127.0.0.1", **headers: str) -> None:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = {"host": "127.0.0.1:20811", **asgi.JSON, **given}
+        self._caller = asgi.Caller(app, peer=peer, headers=lines)
+
+    async def ask(
+        self, method: str, target: str, body: object = None, *, raw: bytes | None = None
+    ) -> tuple[int, Any]:
+        path, _, query = target.partition("?")
+        answer = await self._caller.ask(method, path, body, raw=raw, query=query)
+        return answer.code, answer.json if answer.kind == "application/json" else answer.body
+
+
+async def test_a_subject_is_paused_explained_and_resumed_and_the_audit_says_by_whom() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        code, answer = await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": True})
+        assert (code, answer["version"], answer["rule"]["paused"]) == (200, 1, True)
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms + 500))
+        await trio.sleep(2)
+        code, answer = await operator.ask("GET", "/explain?id=m1")
+        (message,) = answer["messages"]
+        assert (message["reason"], message["subject"], message["group"]) == (
+            "paused_subject",
+            "a.b",
+            None,
+        )
+        by_number = await operator.ask("GET", f"/explain?sequence={message['sequence']}")
+        assert by_number[1]["messages"] == answer["messages"]
+        _, about = await operator.ask("GET", "/explain?subject=a.b")
+        assert (about["reason"], about["rule"], about["left_on_disk"]) == (
+            "paused_subject",
+            "a.*",
+            1,
+        )
+        _, status = await operator.ask("GET", "/status")
+        assert status["undelivered"]["paused_subject"] == 1
+        assert (status["paused"]["messages"], status["paused"]["examples"]) == (1, ["a.b"])
+        code, answer = await operator.ask("DELETE", "/controls/subjects/a.*")
+        assert (code, answer["rule"]) == (200, None)
+        await until(lambda: world.broker.ids == ["m1"])
+        _, controls = await operator.ask("GET", "/controls")
+        assert (controls["version"], controls["subjects"]) == (2, {})
+        assert controls["group_states"]["g1"]["state"] == "up"
+        _, audit = await operator.ask("GET", "/controls/audit?limit=5")
+        first = audit["items"][0]
+        assert (first["who"], first["peer"], first["action"], first["target"]) == (
+            "loopback",
+            "127.0.0.1",
+            "remove subject",
+            "a.*",
+        )
+        assert (first["before"]["paused"], first["after"]) == (True, None)
+        assert len(audit["items"]) == 2
+
+
+async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        rule = "/controls/subjects/a"
+        await operator.ask("PUT", rule, {"rate_per_s": 5})
+        await operator.ask("PATCH", rule, {"paused": True})
+        expected = SubjectControl(paused=True, rate_per_s=5)
+        assert server.operator.applied.subjects == {"a": expected}
+        await operator.ask("PATCH", rule, {"rate_per_s": None})
+        assert server.operator.applied.subjects == {"a": SubjectControl(paused=True)}
+        await operator.ask("PUT", rule, {"rate_per_s": 7})
+        assert server.operator.applied.subjects == {"a": SubjectControl(rate_per_s=7)}
+        group = "/controls/groups/g1"
+        await operator.ask("PUT", group, {"weight": 2.5, "paused": True})
+        (status,) = server.sender.status()
+        assert (status.name, status.weight, status.gate.paused) == ("g1", 2.5, True)
+        await operator.ask("DELETE", group)
+        assert server.operator.applied.groups == {}
+        (status,) = server.sender.status()
+        assert (status.weight, status.gate.paused) == (1.0, False)
+
+
+async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/a.*", {"paused": True})
+        pause = {"a.*": SubjectControl(paused=True)}
+        code, answer = await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
+        assert (code, answer["rule"]) == (200, None)
+        assert server.operator.applied.subjects == pause
+        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
+        excepted = pause | {"a.b": SubjectControl()}
+        assert server.operator.applied.subjects == excepted
+        await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
+        assert server.operator.applied.subjects == excepted
+        await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": False})
+        assert server.operator.applied.subjects == {}
+
+
+async def test_a_subject_that_was_paused_leaves_no_faster_than_its_prefix_when_resumed() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/subjects/a.*", {"rate_per_s": 5})
+        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": True})
+        producer = await world.connect()
+        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(100)))
+        await trio.sleep(1)
+        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
+        await trio.sleep(4)
+        assert 10 <= len(world.broker.ids) <= 40
+
+
+async def test_what_a_broker_did_not_answer_for_is_in_doubt_until_one_answers() -> None:
+    world = World()
+    world.broker.answer_after_s = math.inf
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        producer = await world.connect()
+        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(20)))
+        await until(lambda: server.sender.in_flight == 20)
+        _, about = await operator.ask("GET", "/explain?subject=a.b")
+        assert (about["reason"], about["held"]) == ("in_flight", 20)
+        assert (await operator.ask("GET", "/drain"))[1]["in_doubt"] == 0
+        await operator.ask("POST", "/drain", {"seconds": 0})
+        await until(lambda: not server.sender.in_flight)
+        _, report = await operator.ask("GET", "/drain")
+        assert (report["done"], report["in_flight"], report["in_doubt"]) == (True, 0, 20)
+        world.broker.answer_after_s = 0
+        await operator.ask("DELETE", "/drain")
+        await until(lambda: not server.sender.unsent().total)
+        assert (await operator.ask("GET", "/drain"))[1]["in_doubt"] == 0
+
+
+async def test_a_node_that_has_not_begun_says_why() -> None:
+    world = World()
+    async with world.serving() as server:
+        server.is_wired = False
+        answer = await Caller(application(server)).ask("GET", "/controls")
+        server.is_wired = True
+    assert (answer[0], answer[1]["error"]["code"]) == (503, "starting")
+    assert "the node has not begun yet: " in answer[1]["error"]["message"]
+
+
+async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        await operator.ask("PUT", "/controls/groups/g1", {"rate_per_s": 2})
+        producer = await world.connect()
+        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(60)))
+        await trio.sleep(5)
+        before = len(world.broker.deliveries)
+        await trio.sleep(10)
+        assert 18 <= len(world.broker.deliveries) - before <= 22
+        await operator.ask("PATCH", "/controls/groups/g1", {"rate_per_s": None})
+        await trio.sleep(2)
+        assert len(world.broker.deliveries) == 60
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "code"),
+    [
+        ("PUT", "/controls/subjects/a", {"paused": 1}, 400),
+        ("PUT", "/controls/subjects/a", {"pausd": True}, 400),
+        ("PUT", "/controls/subjects/a", {"rate_per_s": 0}, 400),
+        ("PUT", "/controls/subjects/a", {"rate_per_s": -1}, 400),
+        ("PUT", "/controls/subjects/a", [], 400),
+        ("PUT", "/controls/subjects/" + "a" * 3000, {"paused": True}, 400),
+        ("PUT", "/controls/subjects/", {"paused": True}, 400),
+        ("PUT", "/controls/groups/g", {"weight": 0}, 400),
+        ("PATCH", "/controls/groups/g", {"version": 3}, 400),
+        ("DELETE", "/controls/subjects/nobody", None, 404),
+        ("PUT", "/controls/subjects/a?version=7", {"paused": True}, 409),
+        ("PUT", "/controls/subjects/a?version=x", {"paused": True}, 400),
+        ("GET", "/explain", None, 400),
+        ("GET", "/explain?id=a&subject=b", None, 400),
+        ("GET", "/explain?sequence=-1", None, 400),
+        ("GET", "/controls/audit?limit=9999999", None, 400),
+        ("GET", f"/explain?sequence={2**63}", None, 400),
+        ("PUT", f"/controls/subjects/a?version={10**30}", {"paused": True}, 400),
+        ("PUT", "/controls/subjects/a", {"rate_per_s": 10**400}, 400),
+        ("POST", "/drain", {"seconds": 10**400}, 400),
+        ("POST", "/drain", {"seconds": -1}, 400),
+        ("POST", "/drain", {"seconds": 1e9}, 400),
+        ("POST", "/drain", {"minutes": 1}, 400),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_with_a_reason_and_changes_nothing(
+    method: str, target: str, body: object, code: int
+) -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        found, answer = await operator.ask(method, target, body)
+        assert found == code
+        assert answer["error"]["message"]
+        assert server.operator.applied.version == 0
+        assert server.planned_stop.report()["phase"] == "running"
+
+
+@pytest.mark.parametrize("name", ["\0\n", "x\ny", "\n", "order.*\n", "a/b"])
+async def test_a_rule_is_that_of_exactly_the_name_in_the_path(name: str) -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        code, answer = await operator.ask("PUT", f"/controls/subjects/{name}", {"paused": True})
+        assert (code, answer["subject"]) == (200, name)
+        _, controls = await operator.ask("GET", "/controls")
+        assert list(controls["subjects"]) == [name]
+        assert server.gates.is_paused(name)
+        code, _ = await operator.ask("PATCH", f"/controls/subjects/{name}", {"paused": False})
+        assert (code, server.operator.applied.subjects) == (200, {})
+
+
+async def test_a_rule_for_a_group_that_is_not_there_is_kept_and_said() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        for name, is_known in (("nope", False), ("g1", True)):
+            _, answer = await operator.ask("PATCH", f"/controls/groups/{name}", {"paused": True})
+            assert (answer["rule"]["paused"], answer["is_known"]) == (True, is_known)
+        assert server.operator.applied.groups.keys() == {"nope", "g1"}
+
+
+async def test_damaged_lines_of_the_audit_are_told_at_the_start_and_beside_the_others() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        for name in "abc":
+            await operator.ask("PUT", f"/controls/subjects/{name}", {"paused": True})
+        assert server.damage_count == 0
+    place = world.disk.contents()[audit_path(1)].index(b'"target":"b"')
+    world.disk.damage(audit_path(1), place, b"X")
+    async with world.serving() as server:
+        assert (server.damage_count, server.damages[0].path) == (1, audit_path(1))
+        operator = Caller(application(server))
+        for _ in range(3):
+            _, audit = await operator.ask("GET", "/controls/audit")
+            assert [one["target"] for one in audit["items"]] == ["c", "a"]
+            [damage] = audit["damages"]
+            assert damage["position"] <= place < damage["position"] + damage["bytes"]
+        assert server.damage_count == 1
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b'"nan"'])
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
+    method: str, number: bytes
+) -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        for path, name in (
+            ("/controls/subjects/a", "rate_per_s"),
+            ("/controls/groups/g1", "rate_per_s"),
+            ("/controls/groups/g1", "weight"),
+        ):
+            await operator.ask("PATCH", path, {name: 7})
+            raw = b'{"%s":%s}' % (name.encode(), number)
+            assert (await operator.ask(method, path, raw=raw))[0] == 400
+        assert server.operator.applied.subjects["a"] == SubjectControl(rate_per_s=7)
+        assert server.operator.applied.groups["g1"] == GroupControl(rate_per_s=7, weight=7)
+        raw = b'{"seconds":%s}' % number
+        assert (await operator.ask("POST", "/drain", raw=raw))[0] == 400
+
+
+async def test_a_body_that_is_no_json_or_too_long_is_refused() -> None:
+    async with World().serving() as server:
+        operator = Caller(application(server))
+        assert (await operator.ask("PUT", "/controls/subjects/a", raw=b"{"))[0] == 400
+        too_long = b" " * (AdminConfig().body_bytes_max + 1)
+        assert (await operator.ask("PUT", "/controls/subjects/a", raw=too_long))[0] == 413
+
+
+async def test_without_tokens_only_this_machine_may_and_no_page_of_another_place() -> None:
+    async with World().serving() as server:
+        app = application(server)
+        body = {"paused": True}
+        rule = "/controls/subjects/a"
+        for caller, code in (
+            (Caller(app, peer="10.0.0.9"), 403),
+            (Caller(app, host="evil.example"), 403),
+            (Caller(app, origin="http://evil.example"), 403),
+            (Caller(app, sec_fetch_site="cross-site"), 403),
+            (Caller(app), 200),
+        ):
+            assert (await caller.ask("PUT", rule, body))[0] == code
+        form = Caller(app, content_type="text/plain")
+        assert (await form.ask("POST", "/drain", raw=b'{"seconds": 0}'))[0] == 415
+        assert server.planned_stop.report()["phase"] == "running"
+        assert (await Caller(app, peer="10.0.0.9").ask("GET", "/controls"))[0] == 403
+        # What there is to see as well; health is for everybody.
+        for target in ("/status", "/metrics"):
+            assert (await Caller(app).ask("GET", target))[0] == 200
+            for stranger in (Caller(app, peer="10.0.0.9"), Caller(app, host="evil.example")):
+                assert (await stranger.ask("GET", target))[0] == 403
+        for target in ("/livez", "/readyz"):
+            assert (await Caller(app, peer="10.0.0.9", host="x").ask("GET", target))[0] == 200
+
+
+async def test_with_tokens_a_reader_reads_and_an_administrator_changes(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(
+        encode_tokens(
+            [
+                Token(name="rita", role=Role.READ, sha256=digest_of("r")),
+                Token(name="adam", role=Role.ADMIN, sha256=digest_of("a")),
+            ]
+        )
+    )
+    path.chmod(0o600)
+    config = make_config(admin=AdminConfig(token_file=str(path)))
+    async with World().serving(config) as server:
+        server.tokens.read()
+        app = application(server)
+        rule, body = "/controls/subjects/a", {"paused": True}
+        nobody, wrong = Caller(app), Caller(app, authorization="Bearer x")
+        reader = Caller(app, peer="10.0.0.9", authorization="Bearer r")
+        admin = Caller(app, peer="10.0.0.9", host="node7:20811", authorization="Bearer a")
+        assert [(await c.ask("GET", "/controls"))[0] for c in (nobody, wrong)] == [401, 401]
+        assert (await reader.ask("GET", "/controls"))[0] == 200
+        assert (await reader.ask("PUT", rule, body))[0] == 403
+        assert (await reader.ask("POST", "/drain", {}))[0] == 403
+        assert (await admin.ask("PUT", rule, body))[0] == 200
+        foreign = Caller(app, peer="10.0.0.9", host="evil.example")
+        for target in ("/status", "/metrics"):
+            codes = [(await c.ask("GET", target))[0] for c in (nobody, wrong, foreign, reader)]
+            assert codes == [401, 401, 401, 200], target
+        for target in ("/livez", "/readyz"):
+            assert (await foreign.ask("GET", target))[0] == 200
+        _, audit = await reader.ask("GET", "/controls/audit")
+        assert [(row["who"], row["peer"]) for row in audit["items"]] == [("adam", "10.0.0.9")]
+
+
+async def test_a_node_that_is_drained_takes_and_sends_nothing_until_that_is_undone() -> None:
+    world = World()
+    world.broker.answer_after_s = 0.5
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        producer = await world.connect()
+        await producer.send(
+            make_item("m1", world.now_ms + 100), make_item("m2", world.now_ms + 600_000)
+        )
+        await trio.sleep(0.3)
+        assert server.sender.in_flight == 1
+        code, answer = await operator.ask("POST", "/drain", {"seconds": 2})
+        assert (code, answer["phase"], answer["in_flight"]) == (200, "resting", 0)
+        assert answer["done"]
+        # The producer did not go; it is told of.
+        assert answer["waits_for"] == ["1 connections to be closed by their clients"]
+        assert world.broker.ids == ["m1"]
+        _, ready = await operator.ask("GET", "/readyz")
+        assert "drained" in ready["failing"][0]
+        opaque = await producer.post(make_item("m3", world.now_ms + 100))
+        with trio.move_on_after(2):
+            await producer.answer(opaque)
+            pytest.fail("it was answered")
+        assert world.broker.ids == ["m1"]
+        code, answer = await operator.ask("DELETE", "/drain")
+        assert answer["phase"] == "running"
+        assert (await producer.answer(opaque)).code == 0
+        await until(lambda: world.broker.ids == ["m1", "m3"])
+        _, audit = await operator.ask("GET", "/controls/audit")
+        assert [row["action"] for row in audit["items"]] == ["end drain", "drain"]
+
+
+async def test_a_drain_that_somebody_undoes_says_that_the_node_runs() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server))
+        world.broker.answer_after_s = 3.0
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms))
+        await until(lambda: server.sender.in_flight == 1)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def undo() -> None:
+                await trio.sleep(1)
+                await operator.ask("DELETE", "/drain")
+
+            _, answer = await operator.ask("POST", "/drain", {"seconds": 20})
+        assert (answer["phase"], answer["done"]) == ("running", False)
+        assert (answer["waits_for"], answer["in_flight"]) == ([], 1)
+
+
+async def test_a_drained_node_of_a_meta_server_has_its_clients_go_elsewhere() -> None:
+    world = RouteWorld(groups=1)
+    async with world.routing() as (server, _):
+        operator = Caller(application(server))
+        producer = await world.connect()
+        assert await producer.send(make_item("m1", world.now_ms + 60_000)) == {}
+        _, answer = await operator.ask("POST", "/drain", {"seconds": 1})
+        assert answer["phase"] == "resting"
+        refused = await producer.send(make_item("m2", world.now_ms + 60_000))
+        assert {code for code, _ in refused.values()} == {ItemCode.BROKER_READ_ONLY}
+        await operator.ask("DELETE", "/drain")
+        assert await producer.send(make_item("m3", world.now_ms + 1000)) == {}
+        await until(lambda: "m3" in world.ids())

@@ -1,0 +1,193 @@
+"""Health, status, metrics and the operator's word, as any HTTP client gets them."""
+
+from typing import Any
+
+import pytest
+import trio
+from starlette.applications import Starlette
+
+from delay_server.admin.http import application, serve_http
+from delay_server.settings.config import HttpConfig, ListenerConfig
+from delay_transport.seams.errors import ListenError
+from delay_transport.seams.runtime import parse_address
+from tests.asgi import Caller
+from tests.delay_server.server_rig import World, make_config, make_item, until
+
+
+async def get(app: Starlette, path: str) -> tuple[int, Any]:
+    """Return code and value of a JSON answer."""
+    answer = await Caller(app).ask("GET", path)
+    assert answer.kind == "application/json"
+    return answer.code, answer.json
+
+
+async def test_a_server_that_starts_lives_but_is_not_ready() -> None:
+    app = application(World().server(make_config()))
+    assert await get(app, "/livez") == (200, {"live": True})
+    assert await get(app, "/readyz") == (
+        503,
+        {"ready": False, "failing": ["recovery has not finished"]},
+    )
+    code, status = await get(app, "/status")
+    assert (code, status["ready"]) == (200, False)
+    answer = await Caller(app).ask("GET", "/metrics")
+    assert (answer.code, answer.kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"delaywheel_messages_accepted_total 0.0" in answer.body
+
+
+async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
+    world = World()
+    async with world.serving() as server:
+        app = application(server)
+        assert await get(app, "/readyz") == (200, {"ready": True, "failing": []})
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms + 1000))
+        await until(lambda: world.broker.ids == ["m1"])
+        await trio.sleep(1)
+        code, status = await get(app, "/status")
+        assert (code, status["accepted"], status["dispatched"]) == (200, 1, {"delivered": 1})
+        metrics = (await Caller(app).ask("GET", "/metrics")).body
+        assert b'delaywheel_messages_dispatched_total{outcome="delivered"} 1.0' in metrics
+
+
+async def test_a_server_whose_places_are_taken_says_so_and_serves_who_comes() -> None:
+    world = World()
+    config = make_config(listener=ListenerConfig(connections_max=3))
+    async with world.serving(config) as server:
+        app = application(server)
+        _idle = [await world.connect() for _ in range(3)]
+        await until(lambda: server.connections == 3)
+        code, answer = await get(app, "/readyz")
+        assert (code, "all 3 connections are taken" in answer["failing"][0]) == (503, True)
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms))
+        await until(lambda: world.broker.ids == ["m1"])
+
+
+async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> None:
+    world = World()
+    world.clock.is_synchronised = False
+    async with world.serving() as server:
+        app = application(server)
+        producer = await world.connect()
+        await producer.send(make_item("m1", world.now_ms + 90_000))
+        await trio.sleep(5)
+        world.clock.step(3_600_000)
+        await trio.sleep(200)
+        assert world.broker.ids == []
+        code, answer = await get(app, "/readyz")
+        assert code == 503
+        assert "the clock is not trusted" in answer["failing"][0]
+        assert (await Caller(app).ask("GET", "/clock/accept")).code == 405
+        await trio.sleep(5)
+        assert world.broker.ids == []
+        accepted = await Caller(app).ask("POST", "/clock/accept")
+        assert (accepted.code, accepted.json) == (200, {"clock_held": False})
+        await until(lambda: world.broker.ids == ["m1"], seconds=2)
+        assert (await get(app, "/readyz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "peer", "server", "is_let_in"),
+    [
+        ({}, "127.0.0.1", "127.0.0.1", True),
+        ({"host": "localhost:20811"}, "127.0.0.1", "127.0.0.1", True),
+        # It listens on one address of the network, and the operator is on the machine.
+        ({"host": "10.0.0.5:20811"}, "10.0.0.5", "10.0.0.5", True),
+        ({"host": "delay1.example"}, "127.0.0.1", "127.0.0.1", True),
+        # Another machine.
+        ({"host": "10.0.0.5:20811"}, "10.0.0.9", "10.0.0.5", False),
+        # A page whose own name was made to lead here.
+        (
+            {"host": "evil.example:20811", "origin": "http://evil.example:20811"},
+            "127.0.0.1",
+            "127.0.0.1",
+            False,
+        ),
+        # A page of another place, a form of it, and one without a place.
+        ({"origin": "http://evil.example"}, "127.0.0.1", "127.0.0.1", False),
+        ({"sec-fetch-site": "cross-site"}, "127.0.0.1", "127.0.0.1", False),
+        ({"origin": "null"}, "127.0.0.1", "127.0.0.1", False),
+        ({"origin": "http://localhost:8000"}, "127.0.0.1", "127.0.0.1", False),
+    ],
+)
+async def test_nobody_but_an_operator_on_the_machine_vouches_for_the_clock(
+    headers: dict[str, str], peer: str, server: str, *, is_let_in: bool
+) -> None:
+    world = World()
+    world.clock.is_synchronised = False
+    config = make_config(http=HttpConfig(address="delay1.example:20811"))
+    async with world.serving(config) as running:
+        await trio.sleep(5)
+        world.clock.step(3_600_000)
+        await until(lambda: running.clock_held, seconds=200)
+        app = application(running)
+        answer = await Caller(app, peer=peer, server=server, headers=headers).ask(
+            "POST", "/clock/accept"
+        )
+        assert answer.code == (200 if is_let_in else 403), answer.body
+        assert running.clock_held is not is_let_in
+        # Whether it is well is for whoever reaches the port.
+        assert (await Caller(app, headers=headers).ask("GET", "/livez")).code == 200
+
+
+async def test_what_nobody_serves_is_not_found() -> None:
+    app = application(World().server(make_config()))
+    assert (await Caller(app).ask("GET", "/")).code == 404
+    assert (await Caller(app).ask("GET", "/status/")).code == 404
+
+
+def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:
+    async def scenario() -> None:
+        server = World().server(make_config())
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                address = await nursery.start(serve_http, server, HttpConfig(address="127.0.0.1:0"))
+                host, port = parse_address(address)
+                assert port > 0
+                answer = b""
+                async with await trio.open_tcp_stream(host, port) as stream:
+                    await stream.send_all(
+                        b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+                    )
+                    while data := await stream.receive_some():
+                        answer += data
+                assert answer.startswith(b"HTTP/1.1 200")
+                assert answer.endswith(b'{"live":true}')
+                nursery.cancel_scope.cancel()
+
+    trio.run(scenario)
+
+
+def test_beyond_its_number_connections_without_a_request_are_closed() -> None:
+    async def scenario() -> None:
+        server = World().server(make_config())
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                settings = HttpConfig(address="127.0.0.1:0", connections_max=2)
+                address = parse_address(await nursery.start(serve_http, server, settings))
+                idle = [await trio.open_tcp_stream(*address) for _ in range(3)]
+                assert await idle[0].receive_some() == b""
+                async with await trio.open_tcp_stream(*address) as stream:
+                    await stream.send_all(
+                        b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+                    )
+                    assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+                assert await idle[1].receive_some() == b""
+                for stream in idle:
+                    await stream.aclose()
+                nursery.cancel_scope.cancel()
+
+    trio.run(scenario)
+
+
+def test_an_address_that_is_taken_is_a_typed_error() -> None:
+    async def scenario() -> None:
+        server = World().server(make_config())
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        async with listeners[0]:
+            with trio.fail_after(10), pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
+                await serve_http(server, HttpConfig(address=f"127.0.0.1:{port}"))
+
+    trio.run(scenario)

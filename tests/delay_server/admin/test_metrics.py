@@ -1,0 +1,315 @@
+"""What is counted is shown under names that stay, and distributions count whole batches exactly."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay_protocol.nodes.registration import Master, NodeRole
+from delay_server.admin.metrics import (
+    LATENESS_BUCKETS_S,
+    SUBJECTS_SHOWN_MAX,
+    Distribution,
+    ServerMetrics,
+    top_subjects,
+)
+from delay_server.server import DelayServer, serve
+from sender.health.circuit import CircuitState
+from tests.delay_server.dead_rig import bury
+from tests.delay_server.meta_stub import FakeMeta, meta_config
+from tests.delay_server.route_rig import RouteWorld
+from tests.delay_server.server_rig import (
+    BROKER_PORT,
+    HOST,
+    World,
+    make_config,
+    make_item,
+    until,
+)
+
+VALUES = st.lists(
+    st.floats(0, 200_000, allow_nan=False) | st.sampled_from(LATENESS_BUCKETS_S), max_size=50
+)
+
+NAMES = """
+    unreadable_files read_failures_total unread_messages
+    build_info messages_accepted_total accepted_bytes_total messages_refused_total requests_total
+    requests_indivisible_total requests_expired_total requests_held connections
+    connections_accepted_total connections_refused_total connections_at_door
+    connections_turned_away_total connection_wasters connection_faults_total
+    connection_pauses_total received_bytes_total held_bytes
+    connections_closed_total commits_total fsync_seconds replay_lag_messages replay_lag_bytes
+    gathered_bytes checkpoints_total segments_sealed_total segments damaged disk_free_bytes
+    disk_owed_bytes disk_floor_bytes
+    sealed_segments retired_files files_deleted_total first_sequence
+    disk_bytes disk_full clock_held scheduled_messages wheel_entries late_messages wheel_messages
+    held_entries wheel_evicted_total slices_loaded_total lanes_waiting lanes_opened_total
+    lane_messages_total lane_dropped_total subjects subjects_bytes
+    undeliverable_messages messages_dispatched_total delivery_lateness_seconds
+    sender_tries_total sender_retries_total sender_possible_duplicates_total
+    sender_in_flight sender_queued sender_failures sender_up sender_fenced
+    sender_circuit sender_circuit_openings_total sender_weight sender_effective_weight sender_slow
+    sender_answer_seconds sender_window_requests sender_refused_lanes sender_paused
+    sender_rate_limit
+    burying_messages dead_letters dead_letters_dropped_total dead_letters_max
+    dead_letters_oldest_seconds dead_letters_requeued_total
+    undelivered_messages paused_subjects paused_rules paused_groups limits metered_messages
+    metered_total controls_version draining
+"""
+
+
+ROUTES = """
+    unrouted_subjects unrouted_subjects_max unrouted_messages unrouted_oldest_seconds
+    subjects_put_off_total routes_connected routed_subjects routes route_changes_total
+    route_questions_total route_pushes_total route_refusals_total
+"""
+"""Of a node that asks a meta server where messages go."""
+
+
+def parsed(text: bytes) -> dict[str, float]:
+    """Return the samples of an exposition by name and labels."""
+    lines = [line for line in text.decode().splitlines() if line and line[0] != "#"]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def shown(text: bytes) -> set[str]:
+    """Return the names of the families, without the prefix."""
+    found = set()
+    for line in text.decode().splitlines():
+        if line.startswith("# TYPE "):
+            found.add(line.split()[2].removeprefix("delaywheel_"))
+    return found
+
+
+@given(VALUES)
+def test_values_counted_one_by_one_or_all_at_once_make_the_same_distribution(
+    values: list[float],
+) -> None:
+    one, all_at_once = Distribution(LATENESS_BUCKETS_S), Distribution(LATENESS_BUCKETS_S)
+    for value in values:
+        one.observe(value)
+    all_at_once.observe_all(np.array(values, np.float64))
+    assert one.counts.tolist() == all_at_once.counts.tolist()
+    assert one.sum == pytest.approx(all_at_once.sum)
+    assert one.total == len(values)
+
+
+@given(VALUES)
+def test_a_bucket_holds_what_is_at_most_its_bound(values: list[float]) -> None:
+    distribution = Distribution(LATENESS_BUCKETS_S)
+    distribution.observe_all(np.array(values, np.float64))
+    buckets = dict(distribution.buckets())
+    for bound in LATENESS_BUCKETS_S:
+        assert buckets[f"{bound:g}"] == sum(value <= bound for value in values)
+    assert buckets["+Inf"] == len(values)
+
+
+def test_a_quantile_is_the_bound_below_which_that_share_lies() -> None:
+    distribution = Distribution((1, 2, 5))
+    assert distribution.quantile(0.5) is None
+    for value in (0.5, 1.5, 1.5, 4):
+        distribution.observe(value)
+    assert distribution.quantile(0.25) == 1
+    assert distribution.quantile(0.5) == 2
+    assert distribution.quantile(0.75) == 2
+    assert distribution.quantile(0.99) == 5
+    distribution.observe(100)
+    assert distribution.quantile(1) == 5
+
+
+async def test_before_it_is_ready_a_server_shows_what_it_has() -> None:
+    server = World().server(make_config())
+    names = shown(ServerMetrics(server).take().render())
+    assert "build_info" in names
+    assert "messages_accepted_total" in names
+    assert "commits_total" not in names
+
+
+MEMBERSHIP = """
+    meta_connected meta_away_seconds meta_answers_total meta_failures_total role accepts epoch
+    in_sync controls_taken_total controls_kept
+"""
+
+
+def figures_of(server: DelayServer) -> dict[str, float]:
+    """Return the samples of a server without the prefix."""
+    found = parsed(ServerMetrics(server).take().render())
+    return {name.removeprefix("delaywheel_"): value for name, value in found.items()}
+
+
+async def test_a_member_of_a_group_shows_what_it_is_and_whether_anybody_can_be_asked() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        text = ServerMetrics(server).take().render()
+        assert shown(text) == {*NAMES.split(), *MEMBERSHIP.split()}
+        values = figures_of(server)
+        roles = [values[f'role{{role="{role}"}}'] for role in ("master", "slave", "backup")]
+        assert roles == [1, 0, 0]
+        assert (values["accepts"], values["epoch"], values["in_sync"]) == (1, 1, 1)
+        assert (values["meta_connected"], values["meta_away_seconds"]) == (1, 0)
+        assert values["meta_answers_total"] == 2
+        meta.kill()
+        await trio.sleep(30)
+        values = figures_of(server)
+        assert (values["accepts"], values["meta_connected"]) == (1, 0)
+        assert 28 < values["meta_away_seconds"] < 31
+        assert values["meta_failures_total"] > 5
+
+
+async def test_a_node_that_asks_for_routes_shows_how_many_wait_and_how_many_may() -> None:
+    world = RouteWorld()
+    async with world.routing() as (server, _):
+        text = ServerMetrics(server).take().render()
+        assert shown(text) == {*NAMES.split(), *MEMBERSHIP.split(), *ROUTES.split()}
+        values = figures_of(server)
+        assert values["unrouted_subjects_max"] == 100_000
+        assert (values["unrouted_subjects"], values["subjects_put_off_total"]) == (0, 0)
+
+
+async def test_a_slave_shows_that_it_accepts_nothing() -> None:
+    world = World()
+    async with FakeMeta(world, role=NodeRole.SLAVE).running() as meta:
+        meta.changed(master=Master(node_id="other", incarnation=1))
+        server = world.server(meta_config())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, server, trio.Event())
+            await until(lambda: meta.nodes)
+            await trio.sleep(1)
+            values = figures_of(server)
+            assert (values["accepts"], values['role{role="slave"}']) == (0, 1)
+            assert "commits_total" not in values
+            nursery.cancel_scope.cancel()
+
+
+async def test_all_names_are_there_with_the_numbers_of_real_traffic() -> None:
+    world = World()
+    async with world.serving() as server:
+        producer = await world.connect()
+        now_ms = world.now_ms
+        items = [make_item(f"m{n}", now_ms + 100 * n, subject=f"s{n % 2}") for n in range(10)]
+        bad = make_item("far", now_ms + 10 * 365 * 86_400_000)
+        await producer.send(*items, bad)
+        await producer.send(make_item("later", now_ms + 100_000, subject="s1"))
+        await producer.answer(await producer.post(b"zzz"))
+        await until(lambda: len(world.broker.deliveries) == 10)
+        await trio.sleep(1)
+        text = ServerMetrics(server).take().render()
+        assert shown(text) == set(NAMES.split())
+        values = {name.removeprefix("delaywheel_"): value for name, value in parsed(text).items()}
+        assert values["messages_accepted_total"] == 11
+        assert values['messages_refused_total{reason="block"}'] == 1
+        assert values["requests_total"] == 3
+        assert values["requests_indivisible_total"] == 1
+        assert values["connections"] == 1
+        assert values["commits_total"] == 2
+        assert values["fsync_seconds_count"] == 2
+        assert values["replay_lag_messages"] == 0
+        assert values["scheduled_messages"] == 1
+        assert values["wheel_entries"] == 1
+        assert values['wheel_messages{subject="s1"}'] == 1
+        assert 'wheel_messages{subject="s0"}' not in values
+        assert values['messages_dispatched_total{outcome="delivered"}'] == 10
+        assert values["delivery_lateness_seconds_count"] == 10
+        assert values['delivery_lateness_seconds_bucket{le="0.01"}'] == 10
+        assert values['sender_tries_total{target="g1"}'] >= 1
+        assert values["disk_free_bytes"] > 0
+        assert values["disk_full"] == 0
+        assert values["clock_held"] == 0
+        assert values["accepted_bytes_total"] > sum(map(len, items))
+
+
+async def test_the_circuit_and_the_weight_of_a_broker_group_are_shown_as_they_are() -> None:
+    world = World()
+    brokers = {"g1": f"{HOST}:{BROKER_PORT},weight=3"}
+    async with world.serving(make_config(brokers=brokers)) as server:
+        producer = await world.connect()
+
+        def circuit() -> tuple[list[float], float, float, float]:
+            values = figures_of(server)
+            states = [
+                values[f'sender_circuit{{state="{state}",target="g1"}}']
+                for state in ("closed", "open", "half-open")
+            ]
+            opened, weight, effective = (
+                values[f'sender_{name}{{target="g1"}}']
+                for name in ("circuit_openings_total", "weight", "effective_weight")
+            )
+            return states, opened, weight, effective
+
+        await until(lambda: circuit() == ([1, 0, 0], 0, 3, 3))
+        world.broker.answer_after_s = math.inf
+        await producer.send(make_item("m1", world.now_ms))
+        seen = set()
+        for _ in range(150):
+            await trio.sleep(0.1)
+            states, opened, weight, effective = circuit()
+            (group,) = server.sender.status()
+            assert sum(states) == 1
+            assert opened == group.counts.changes[CircuitState.OPEN]
+            assert weight == 3
+            assert effective == round(group.effective_weight, 4)
+            seen.add((group.circuit, *states))
+        assert seen == {
+            (CircuitState.CLOSED, 1, 0, 0),
+            (CircuitState.OPEN, 0, 1, 0),
+            (CircuitState.HALF_OPEN, 0, 0, 1),
+        }
+        openings = circuit()[1]
+        assert openings >= 2
+        world.broker.answer_after_s = 0.0
+        await until(lambda: circuit()[0] == [1, 0, 0], seconds=60)
+        assert circuit()[1] >= openings
+        # It is led up to its weight again.
+        assert circuit()[3] < 3
+        await until(lambda: circuit()[3] == 3, seconds=60)
+
+
+async def test_a_dead_letter_counts_among_the_dead_until_it_is_settled() -> None:
+    world = World()
+    async with world.serving() as server:
+        assert figures_of(server)["dead_letters"] == 0
+        operator = await bury(world, server, "m1", "m2")
+        assert figures_of(server)["dead_letters"] == 2
+        await operator.ask("POST", "/dead/requeue", {"filter": {"message_id": "m1"}, "max": 1})
+        await until(lambda: world.broker.ids == ["m1"])
+        assert figures_of(server)["dead_letters"] == 1
+
+
+def test_every_metric_that_an_alert_names_is_there() -> None:
+    page = Path(__file__).parents[3] / "docs" / "operating.md"
+    rules = re.search(
+        r"^### Alerts$.*?^```yaml$(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert rules is not None
+    expressions = [text.partition("expr:")[2] for text in rules[1].split("- alert:")[1:]]
+    assert len(expressions) > 10
+    named = [set(re.findall(r"delaywheel_(\w+)", text)) for text in expressions]
+    # One asks only whether the server can be asked at all.
+    assert [text.strip() for text, names in zip(expressions, named, strict=True) if not names] == [
+        'up{job="delaywheel"} == 0\n  for: 1m'
+    ]
+    names = {name.removesuffix("_bucket") for name in set().union(*named)}
+    assert names <= {*NAMES.split(), *ROUTES.split()}
+
+
+async def test_many_subjects_do_not_make_many_labels() -> None:
+    world = World()
+    async with world.serving() as server:
+        producer = await world.connect()
+        due_ms = world.now_ms + 60_000
+        for number in range(SUBJECTS_SHOWN_MAX + 20):
+            count = 3 if number == 7 else 1
+            await producer.send(
+                *(make_item(f"m{n}", due_ms, subject=f"s{number}") for n in range(count))
+            )
+        await until(lambda: len(server.wheel) == SUBJECTS_SHOWN_MAX + 22)
+        subjects = top_subjects(server)
+        assert subjects[0] == ("s7", 3)
+        assert subjects[-1] == ("other", 20)
+        assert len(subjects) == SUBJECTS_SHOWN_MAX + 1
+        assert sum(count for _, count in subjects) == len(server.wheel)

@@ -1,0 +1,68 @@
+"""The text of a DEAD record: bounded, read back, and never more than a text if it is not ours."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay_protocol.basics.codes import ItemCode
+from delay_server.dead.reason import (
+    REASON_BYTES_MIN,
+    DeadReason,
+    code_name,
+    code_of,
+    decode_reason,
+    encode_reason,
+)
+from sender.outcomes.dead import Refusal
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=255)
+
+
+@given(
+    st.lists(st.tuples(NAMES, st.integers(0, 99), st.integers(0, 2**50)), min_size=1, max_size=40),
+    st.integers(1, 10_000),
+    st.integers(0, 5000),
+)
+def test_a_reason_is_read_back_and_never_longer_than_it_may_be(
+    history: list[tuple[str, int, int]], tries: int, bytes_max: int
+) -> None:
+    last: Refusal | None = None
+    for number, (group, code, at_ms) in enumerate(history, 1):
+        last = Refusal(group, code, at_ms, number, last)
+    assert last is not None
+    text = encode_reason(last, tries, bytes_max=bytes_max)
+    found = decode_reason(text)
+    assert found is not None
+    assert (found.code, found.tries, found.refused) == (last.code, tries, len(history))
+    assert (found.first_ms, found.last_ms) == (history[0][2], last.at_ms)
+    assert last.group.startswith(found.group)
+    assert len(text) <= max(bytes_max, REASON_BYTES_MIN)
+    kept = [(one.code, one.at_ms) for one in found.refusals]
+    assert kept == [(code, at_ms) for _, code, at_ms in history][len(history) - len(kept) :]
+
+
+@given(st.binary())
+def test_what_is_no_reason_of_ours_is_none(text: bytes) -> None:
+    found = decode_reason(text)
+    assert found is None or isinstance(found, DeadReason)
+
+
+def test_what_a_newer_version_adds_is_passed_over() -> None:
+    text = b'{"code":3,"group":"g","tries":3,"refused":3,"first_ms":1,"last_ms":2,"why":"new"}'
+    found = decode_reason(text)
+    assert found is not None
+    assert found.refusals == ()
+    assert msgspec.json.encode(found)
+
+
+def test_codes_are_called_by_name_or_number() -> None:
+    for code in ItemCode:
+        assert code_of(code_name(code)) == code
+    assert code_of("77") == 77
+    assert code_name(77) == "77"
+    assert code_of("nonsense") is None
+
+
+def test_what_is_nested_too_deep_or_too_long_a_number_is_no_reason_and_no_code() -> None:
+    assert decode_reason(b'{"more":' + b"[" * 60_000) is None
+    assert code_of("9" * 5000) is None

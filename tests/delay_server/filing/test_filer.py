@@ -1,0 +1,857 @@
+"""Each committed message is filed once and is in the wheel once and in time; idle means asleep."""
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar, TypeVarTuple
+
+import numpy as np
+import pytest
+import trio
+
+from delay_server.clock.clock_guard import ClockGuard
+from delay_server.clock.pace import Pacer
+from delay_server.filing.filer import (
+    Committed,
+    CommittedBatch,
+    CommittedControl,
+    Filing,
+    FilingLimits,
+)
+from delay_server.holding.out_of_wheel import OutOfWheel
+from delay_server.holding.wheel import Wheel
+from delay_server.lanes.lanes import LaneLimits, Lanes
+from storage.batch.batches import Damage
+from storage.batch.columns import Columns
+from storage.batch.entries import Entries
+from storage.batch.facts import FactBlock, Outcome
+from storage.disk.spans import Span
+from storage.node.store import Store, StoreSettings
+from storage.schedule.schedule_log import ScheduleLimits
+from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item, until
+from tests.simulation.clock import EPOCH_MS, SimClock
+from tests.simulation.disk import SimDisk
+from tests.simulation.executor import ExecutorPlan, SimExecutor, name_of
+from tests.simulation.faults import CALM, Action, Trap
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+MINUTE = EPOCH_MS // MINUTE_MS
+HOUR_MS = 60 * MINUTE_MS
+
+
+class CountingExecutor(SimExecutor):
+    """Counts what runs."""
+
+    def __init__(self, disk: SimDisk, plan: ExecutorPlan) -> None:
+        super().__init__(random.Random(4), disk=disk, plan=plan)
+        self.calls: Counter[str] = Counter()
+        self.before: Callable[[], None] | None = None
+        """Called before anything but filing itself runs."""
+
+    async def run(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        name = name_of(fn).rpartition(".")[2]
+        self.calls[name] += 1
+        if self.before is not None and name != "_file":
+            self.before()
+        return await super().run(lane, fn, *args)
+
+
+class Bench:
+    """A Filing on a store of a simulated disk; its log is only a counter."""
+
+    def __init__(
+        self, *, limits: FilingLimits, schedule: ScheduleLimits, plan: ExecutorPlan
+    ) -> None:
+        self.disk = SimDisk(random.Random(3), plan=CALM)
+        self.clock = SimClock(is_synchronised=False)
+        self.store, _ = Store.open(
+            self.disk,
+            StoreSettings(schedule=schedule),
+            chance=random.Random(5),
+            now_ms=EPOCH_MS,
+            on_damage=lambda damage: pytest.fail(str(damage)),
+        )
+        self.executor = CountingExecutor(self.disk, plan)
+        self.wheel = Wheel()
+        self.entered: Counter[int] = Counter()
+        """How often each sequence entered the wheel."""
+        self.grown = 0
+        self.elsewhere = 0
+        self.sent: list[Entries] = []
+        """What a sender holds."""
+        self.unnoted: list[int] = []
+        self.floors_wanted: list[int] = []
+        self.next_sequence = 2
+        self.next_fact = 1
+        self.due_ms: dict[int, int] = {}
+        self.names: dict[int, bytes] = {}
+        """The subjects of `submit_names` whose messages were not popped yet."""
+        self.minutes: dict[int, int] = {}
+        self.filing = Filing(
+            store=self.store,
+            wheel=self.wheel,
+            limits=limits,
+            executor=self.executor,
+            pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
+            lanes=Lanes(LaneLimits()),
+            out_of_wheel=OutOfWheel(
+                count=lambda: self.elsewhere + sum(map(len, self.sent)),
+                held=lambda: self.sent,
+                unnoted=lambda: [np.array(self.unnoted, np.int64)],
+            ),
+            on_wheel_grown=self._grown,
+            append_floor=self._append_floor,
+            on_facts=lambda facts: pytest.fail(f"{len(facts)} facts"),
+        )
+        add = self.wheel.add
+
+        def count(entries: Entries) -> None:
+            self.entered.update(entries["sequence"].tolist())
+            add(entries)
+
+        self.wheel.add = count  # type: ignore[method-assign]
+
+    def _grown(self) -> None:
+        self.grown += 1
+
+    async def _append_floor(self, wanted_minute: int) -> None:
+        self.floors_wanted.append(wanted_minute)
+
+    def batch(self, due_ms: Sequence[int], *, size: int = 1) -> CommittedBatch:
+        """Return the next batch of the log, with a message due at each of these times."""
+        floor = self.clock.now_ms() // MINUTE_MS
+        base = self.next_sequence
+        self.next_sequence += len(due_ms)
+        for number, due in enumerate(due_ms):
+            self.due_ms[base + number] = due
+            self.minutes[base + number] = max(due // MINUTE_MS, floor)
+        items = [
+            make_item(f"m{base + number}", due, attributes={"k": "v" * size})
+            for number, due in enumerate(due_ms)
+        ]
+        return CommittedBatch(
+            base_sequence=base,
+            floor_minute=floor,
+            epoch=1,
+            columns=Columns(
+                names=[b"a.b"],
+                arrays={
+                    "due_ms": np.array(due_ms, np.int64),
+                    "id_hash": np.arange(len(due_ms), dtype=np.uint64),
+                    "size": np.array(list(map(len, items)), np.uint32),
+                    "subject": np.zeros(len(due_ms), np.uint16),
+                },
+            ),
+            blob=b"".join(items),
+            append_ms=self.clock.now_ms(),
+        )
+
+    def submit(self, *due_ms: int, size: int = 1) -> CommittedBatch:
+        """Commit messages that are due at these times."""
+        batch = self.batch(due_ms, size=size)
+        self.filing.submit([batch])
+        return batch
+
+    def submit_names(self, names: list[bytes], due_ms: int) -> None:
+        """Commit a message of each subject, all due at once; their bytes are no items."""
+        base, count = self.next_sequence, len(names)
+        self.next_sequence += count
+        self.names |= dict(enumerate(names, base))
+        batch = CommittedBatch(
+            base_sequence=base,
+            floor_minute=self.clock.now_ms() // MINUTE_MS,
+            epoch=1,
+            columns=Columns(
+                names=names,
+                arrays={
+                    "due_ms": np.full(count, due_ms, np.int64),
+                    "id_hash": np.zeros(count, np.uint64),
+                    "size": np.ones(count, np.uint32),
+                    "subject": np.arange(count, dtype=np.uint16),
+                },
+            ),
+            blob=bytes(count),
+            append_ms=self.clock.now_ms(),
+        )
+        self.filing.submit([batch])
+
+    def pop_named(self, limit: int = 10**6) -> int:
+        """Take out of the wheel what is due, each with its own name; return how many they are."""
+        due = self.wheel.pop_due(self.clock.now_ms(), limit)
+        for sequence, subject in due[["sequence", "subject"]].tolist():
+            assert self.store.schedule.subjects.names[subject] == self.names.pop(sequence)
+        self.filing.wheel_has_shrunk()
+        return len(due)
+
+    def submit_floor(self, minute: int) -> None:
+        """Commit a FLOOR."""
+        control: list[Committed] = [CommittedControl(self.next_sequence, minute, 1)]
+        self.next_sequence += 1
+        self.filing.submit(control)
+
+    async def cross_off(self, *sequences: int) -> None:
+        """Have facts of these messages become known."""
+        count = len(sequences)
+        self.next_fact += count
+        facts = FactBlock(
+            sequence=np.array(sequences, np.int64),
+            minute=np.array([self.minutes[sequence] for sequence in sequences], np.uint32),
+            at_ms=np.full(count, self.clock.now_ms(), np.int64),
+            target=np.zeros(count, np.uint16),
+            outcome=np.full(count, Outcome.DELIVERED, np.uint8),
+            targets=[b"g1"],
+        )
+        await self.filing.note_facts(facts, self.next_fact - 1)
+
+    def assert_each_entered_once(self) -> None:
+        assert self.entered == dict.fromkeys(self.due_ms, 1)
+
+
+@asynccontextmanager
+async def bench(
+    *,
+    limits: FilingLimits | None = None,
+    schedule: ScheduleLimits | None = None,
+    plan: ExecutorPlan = PROMPT,
+    loops: str = "filing loading checkpoints",
+) -> AsyncIterator[Bench]:
+    b = Bench(limits=limits or FilingLimits(), schedule=schedule or ScheduleLimits(), plan=plan)
+    async with trio.open_nursery() as nursery:
+        for loop in loops.split():
+            nursery.start_soon(getattr(b.filing, f"run_{loop}"))
+        yield b
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_due_soon_enters_the_wheel_as_soon_as_it_is_filed() -> None:
+    async with bench() as b:
+        await trio.sleep(1)
+        b.submit(EPOCH_MS + 5000, EPOCH_MS + 1500, EPOCH_MS - 86_400_000)
+        await until(lambda: len(b.wheel) == 3, seconds=0.1, step_s=0.001)
+        assert b.wheel.next_due_ms() == EPOCH_MS - 86_400_000
+        assert b.grown == 1
+        b.assert_each_entered_once()
+
+
+async def test_what_is_due_later_is_loaded_before_its_time_and_not_long_before() -> None:
+    times = [
+        EPOCH_MS + delay
+        for delay in (
+            *(4 * MINUTE_MS, 4 * MINUTE_MS + 1, 5 * MINUTE_MS - 1, 90 * MINUTE_MS),
+            *(5 * HOUR_MS, 30 * HOUR_MS, 3 * 24 * HOUR_MS, 4 * 24 * HOUR_MS + 7),
+        )
+    ]
+    async with bench() as b:
+        b.submit(*times)
+        for due_ms in times:
+            sequence = 2 + times.index(due_ms)
+            early_s = (due_ms - 4 * MINUTE_MS - b.clock.now_ms()) / 1000 - 1
+            if early_s > 0:
+                await trio.sleep(early_s)
+                assert sequence not in b.entered
+            await trio.sleep(max(0, due_ms - MINUTE_MS - b.clock.now_ms()) / 1000)
+            assert sequence in b.entered
+        b.assert_each_entered_once()
+
+
+async def test_what_is_filed_while_the_loader_looks_around_is_not_slept_through() -> None:
+    # In the lane the loader found nothing to do. While a busy loop keeps that answer from it a
+    # message of a minute that was not loaded yet is filed.
+    async with bench() as b:
+        b.filing._pacer.sleep_ms_max = HOUR_MS
+        await trio.sleep(30 * 60)
+        run = b.executor.run
+
+        async def answer_late(lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+            result = await run(lane, fn, *args)
+            if name_of(fn).endswith("_next_work"):
+                await trio.sleep(1)
+            return result
+
+        b.executor.run = answer_late  # type: ignore[method-assign]
+        b.filing._wake_loading()
+        # The first answer is to move the cursor, the second that this was all.
+        await trio.sleep(1.5)
+        b.submit(b.clock.now_ms() + 10 * MINUTE_MS)
+        await trio.sleep(12 * 60)
+        assert len(b.wheel) == 1
+
+
+async def test_what_is_due_and_fills_the_pile_is_loaded_though_the_pile_is_written() -> None:
+    async with bench(schedule=ScheduleLimits(gather_bytes_max=1)) as b:
+        b.filing._pacer.sleep_ms_max = HOUR_MS
+        await trio.sleep(30 * 60)
+        b.submit(b.clock.now_ms())
+        await until(lambda: len(b.wheel) == 1, seconds=3)
+
+
+async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_once() -> None:
+    """Arrivals are slipped in before every step of the load, by the order of calls alone."""
+    for gap in range(6):
+        limits = FilingLimits(load_step_rows=1, load_ahead_ms=4 * MINUTE_MS)
+        async with bench(limits=limits, loops="filing") as b:
+            minute_ms = EPOCH_MS + 3 * MINUTE_MS
+            for number in range(5):
+                b.submit(minute_ms + number)
+                await until(lambda: not b.filing.backlog_bytes)
+                # A batch each, so that the load takes a step each.
+                b.store.schedule.flush(EPOCH_MS)
+            steps = 0
+
+            def arrive() -> None:
+                nonlocal steps
+                steps += 1
+                if steps % 2 == gap % 2 or steps == gap:  # noqa: B023
+                    b.submit(minute_ms + 100 + steps, minute_ms + 2 * MINUTE_MS)  # noqa: B023
+
+            b.executor.before = arrive
+            await trio.sleep(1)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(b.filing.run_loading)
+                await trio.sleep(10)
+                b.executor.before = None
+                await trio.sleep(600)
+                nursery.cancel_scope.cancel()
+            assert len(b.due_ms) > 9
+            assert b.executor.calls["step"] >= 6
+            b.assert_each_entered_once()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_whatever_arrives_whenever_enters_the_wheel_once_and_in_time(seed: int) -> None:
+    chance = random.Random(seed)
+    plan = ExecutorPlan(delay_s=(0.0005, 0.05), stall_chance=0.02, stall_s=(0.1, 3))
+    limits = FilingLimits(load_step_rows=3, load_ahead_ms=60_000, checkpoint_interval_ms=1000)
+    async with bench(limits=limits, plan=plan) as b:
+        late = 0
+        for _ in range(300):
+            ahead = chance.choice([0, 60_000, 120_000, 180_000, 400_000, 3 * HOUR_MS])
+            b.submit(
+                *(
+                    b.clock.now_ms() + ahead + chance.randrange(-5000, 60_000)
+                    for _ in range(chance.randint(1, 4))
+                )
+            )
+            await trio.sleep(chance.random() * 3)
+        while b.clock.now_ms() < max(b.due_ms.values()):
+            await trio.sleep(20)
+            now_ms = b.clock.now_ms()
+            late += sum(
+                due_ms < now_ms - 20_000 and sequence not in b.entered
+                for sequence, due_ms in b.due_ms.items()
+            )
+        assert late == 0
+        b.assert_each_entered_once()
+
+
+async def test_each_segment_is_read_once_and_between_two_minutes_nothing_is_done() -> None:
+    async with bench() as b:
+        for minute in range(10):
+            b.submit(*(EPOCH_MS + minute * MINUTE_MS + second * 1000 for second in range(60)))
+        await trio.sleep(7.5 * 60)
+        assert len(b.entered) == 600
+        assert b.executor.calls["step"] <= 12
+        assert b.executor.calls["_next_work"] <= 40
+        b.assert_each_entered_once()
+
+
+async def test_with_nothing_to_do_nothing_runs() -> None:
+    async with bench() as b:
+        b.submit(EPOCH_MS + 30 * HOUR_MS)
+        await trio.sleep(600)
+        b.executor.calls.clear()
+        written = b.filing.checkpoints
+        await trio.sleep(3600)
+        # Once a minute it is looked whether the clock was set.
+        assert set(b.executor.calls) <= {"_next_work", "step"}
+        assert b.executor.calls.total() <= 60 * 4
+        assert b.filing.checkpoints == written
+
+
+async def test_the_wheel_takes_no_more_than_it_may_and_the_rest_follows() -> None:
+    async with bench(limits=FilingLimits(wheel_entries_max=100, load_step_rows=10)) as b:
+        for _ in range(10):
+            b.submit(*(EPOCH_MS + 3 * MINUTE_MS + number for number in range(100)))
+        popped = 0
+        most = 0
+        b.elsewhere = 40
+        while b.clock.now_ms() < EPOCH_MS + 10 * MINUTE_MS:
+            await trio.sleep(0.5)
+            most = max(most, len(b.wheel))
+            popped += len(b.wheel.pop_due(b.clock.now_ms(), 1000))
+        assert popped == 1000
+        # About as many as may be: what is due in the same ms cannot be told apart.
+        assert most <= 80
+        b.assert_each_entered_once()
+
+
+async def test_commits_wait_for_room_while_filing_lags_and_the_backlog_is_bounded() -> None:
+    plan = ExecutorPlan(delay_s=(1, 1), stall_chance=0)
+    async with bench(limits=FilingLimits(backlog_bytes_max=5000), plan=plan) as b:
+        most = 0
+        for _ in range(50):
+            await b.filing.wait_for_room()
+            b.submit(EPOCH_MS + HOUR_MS, size=900)
+            most = max(most, b.filing.backlog_bytes)
+        assert 5000 < most < 5000 + 1100
+        assert trio.current_time() > 5
+        await b.filing.drain()
+        assert b.filing.backlog_bytes == 0
+        assert b.store.schedule.last_filed == 51
+
+
+async def test_whoever_waits_for_room_and_whoever_waits_for_the_end_are_both_woken() -> None:
+    plan = ExecutorPlan(delay_s=(1, 1), stall_chance=0)
+    async with bench(limits=FilingLimits(backlog_bytes_max=10), plan=plan, loops="filing") as b:
+        b.submit(EPOCH_MS + HOUR_MS)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(b.filing.wait_for_room)
+                nursery.start_soon(b.filing.drain)
+                nursery.start_soon(b.filing.wait_for_room)
+        await b.filing.drain()
+
+
+async def test_checkpoints_come_at_their_interval_while_there_is_something_new() -> None:
+    async with bench(limits=FilingLimits(checkpoint_interval_ms=2000)) as b:
+        await trio.sleep(100)
+        written = b.filing.checkpoints
+        for _ in range(20):
+            b.submit(EPOCH_MS + HOUR_MS)
+            await trio.sleep(1)
+        assert 6 <= b.filing.checkpoints - written <= 11
+        await trio.sleep(3)
+        written = b.filing.checkpoints
+        assert b.store.checkpoint.sequence == 21
+        await trio.sleep(1000)
+        assert b.filing.checkpoints == written
+
+
+async def test_much_that_is_filed_does_not_wait_for_the_interval() -> None:
+    limits = FilingLimits(checkpoint_interval_ms=3_600_000, checkpoint_bytes=20_000)
+    async with bench(limits=limits) as b:
+        await trio.sleep(3700)
+        written = b.filing.checkpoints
+        for _ in range(10):
+            b.submit(EPOCH_MS + 9 * HOUR_MS, size=10_000)
+            await trio.sleep(0.1)
+        assert 3 <= b.filing.checkpoints - written <= 6
+
+
+async def test_a_floor_is_wanted_only_while_a_covered_segment_waits_to_be_closed() -> None:
+    async with bench() as b:
+        await trio.sleep(1)
+        b.submit(EPOCH_MS + 2000, EPOCH_MS + 3000)
+        await trio.sleep(200)
+        assert b.floors_wanted == []
+        await b.cross_off(2)
+        await trio.sleep(200)
+        assert b.floors_wanted == []
+        await b.cross_off(3)
+        await trio.sleep(10)
+        assert set(b.floors_wanted) == {MINUTE + 1}
+        assert b.store.sealed == 0
+        b.submit_floor(MINUTE + 6)
+        await trio.sleep(10)
+        assert b.store.sealed == 1
+        assert b.store.schedule.segments == {}
+        b.floors_wanted.clear()
+        await trio.sleep(300)
+        assert b.floors_wanted == []
+
+
+async def test_a_floor_is_wanted_when_its_minute_is_over_though_nothing_else_happens() -> None:
+    async with bench() as b:
+        b.submit(EPOCH_MS + 2000)
+        await trio.sleep(3)
+        await b.cross_off(2)
+        await trio.sleep(56)
+        asked = len(b.floors_wanted)
+        assert asked <= 1
+        await trio.sleep(2)
+        assert len(b.floors_wanted) > asked
+
+
+async def test_nothing_is_loaded_or_split_by_a_clock_that_is_not_trusted() -> None:
+    async with bench() as b:
+        b.submit(EPOCH_MS + 10 * MINUTE_MS, EPOCH_MS + 5 * HOUR_MS)
+        await trio.sleep(10)
+        b.clock.step(4 * HOUR_MS)
+        b.executor.calls.clear()
+        await trio.sleep(200)
+        assert not b.entered
+        assert b.executor.calls.total() <= 210
+        mark = b.filing.hour_mark
+        b.clock.is_synchronised = True
+        await trio.sleep(200)
+        assert b.entered == {2: 1}
+        assert b.filing.hour_mark > mark
+
+
+async def test_rows_that_found_no_space_enter_the_wheel_once_there_is_some() -> None:
+    async with bench(loops="filing") as b:
+        b.store.schedule.cursor = (EPOCH_MS + 2 * MINUTE_MS, 0)
+        b.disk.arm(*(Trap(action=Action.FULL, kinds={"create", "write"}) for _ in range(5)))
+        b.submit(EPOCH_MS + 5000)
+        await trio.sleep(2)
+        assert not b.entered
+        await trio.sleep(20)
+        b.assert_each_entered_once()
+        b.executor.calls.clear()
+        await trio.sleep(100)
+        assert not b.executor.calls
+
+
+async def test_facts_that_found_no_space_do_not_keep_filing_busy_afterwards() -> None:
+    async with bench() as b:
+        b.submit(EPOCH_MS + 5000)
+        await trio.sleep(10)
+        await b.cross_off(2)
+        b.disk.arm(
+            Trap(
+                action=Action.FULL,
+                kinds={"create", "write"},
+                when=lambda _kind, path, _label: path.startswith("dispatch_log/2"),
+            )
+        )
+        await trio.sleep(20)
+        assert b.disk.fired
+        assert b.store.checkpoint.fact_number == 1
+        await trio.sleep(100)
+        b.executor.calls.clear()
+        await trio.sleep(50)
+        assert not b.executor.calls["_file"]
+
+
+async def test_a_checkpoint_that_finds_no_space_is_tried_again() -> None:
+    async with bench() as b:
+        await trio.sleep(20)
+        b.disk.arm(
+            Trap(
+                action=Action.FULL,
+                kinds={"create"},
+                when=lambda _kind, path, _label: path.startswith("checkpoint/"),
+            )
+        )
+        written = b.filing.checkpoints
+        b.submit(EPOCH_MS + HOUR_MS)
+        await trio.sleep(20)
+        assert b.disk.fired
+        assert b.filing.checkpoints == written + 1
+        assert b.store.checkpoint.sequence == 2
+
+
+async def test_a_split_without_space_does_not_hold_up_what_is_due() -> None:
+    async with bench() as b:
+        # Two messages in one hour that is split soon, and one that is due meanwhile.
+        b.submit(EPOCH_MS + 3 * HOUR_MS, EPOCH_MS + 3 * HOUR_MS + 1, EPOCH_MS + 62 * MINUTE_MS)
+        await trio.sleep(5)
+        await trio.sleep(50 * 60)
+
+        def is_split(_kind: str, path: str, label: str) -> bool:
+            return label.endswith("SplitJob.step") and path.endswith(".minute")
+
+        traps = (Trap(action=Action.FULL, kinds={"create", "write"}, when=is_split),) * 1000
+        b.disk.arm(*traps)
+        await trio.sleep(12 * 60)
+        assert len(b.disk.fired) > 100
+        assert b.entered == {4: 1}
+        b.disk.disarm()
+        await trio.sleep(2 * 3600)
+        b.assert_each_entered_once()
+
+
+@pytest.mark.parametrize("name", FilingLimits.__slots__)
+def test_limits_that_make_no_sense_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be positive"):
+        FilingLimits(**{name: 0})
+
+
+async def test_what_is_thrown_out_for_room_comes_again_and_what_was_sent_does_not() -> None:
+    """Rows come that are due earlier than those that the sender holds or has just delivered."""
+    async with bench(limits=FilingLimits(wheel_entries_max=40)) as b:
+        await trio.sleep(31)
+        now_ms = b.clock.now_ms()
+        b.submit(*[now_ms] * 10)
+        await trio.sleep(0.1)
+        b.sent = [b.wheel.pop_due(b.clock.now_ms(), 6)]
+        b.unnoted = b.wheel.pop_due(b.clock.now_ms(), 2)["sequence"].tolist()
+        b.submit(*range(now_ms - 1000, now_ms - 900))
+        await trio.sleep(0.1)
+        assert len(b.wheel) + 6 <= 40
+        assert b.filing.evicted
+        assert b.store.schedule.cursor < (now_ms, 0)
+        again: Counter[int] = Counter()
+        for _ in range(100):
+            again.update(b.wheel.pop_due(b.clock.now_ms(), 100)["sequence"].tolist())
+            b.filing.wheel_has_shrunk()
+            await trio.sleep(1)
+        gone = {*b.sent[0]["sequence"].tolist(), *b.unnoted}
+        assert again == dict.fromkeys(b.due_ms.keys() - gone, 1)
+
+
+async def test_what_is_thrown_out_is_not_loaded_again_before_there_is_room_for_a_slice() -> None:
+    async with bench(limits=FilingLimits(wheel_entries_max=80)) as b:
+        await trio.sleep(1)
+        now_ms = b.clock.now_ms()
+        for first in range(0, 200, 10):
+            b.submit(*range(now_ms + 60_000 - first, now_ms + 60_010 - first))
+            await trio.sleep(0.1)
+            assert len(b.wheel) <= 80
+        b.executor.calls.clear()
+        await trio.sleep(9)
+        assert b.executor.calls.total() <= 3
+        assert len(b.entered) == 200
+        # Each was thrown out at most once or twice, not by every arrival anew.
+        assert b.entered.total() < 2 * 200
+        await trio.sleep(100)
+
+
+WITH_NAMES = "filing loading checkpoints collecting"
+
+
+async def test_200_000_subjects_that_never_come_again_take_no_more_memory_than_they_may() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=1 << 20, gather_bytes_max=100_000)
+    async with bench(schedule=schedule, loops=WITH_NAMES) as b:
+        subjects = b.store.schedule.subjects
+        most_bytes = most_names = popped = 0
+        for first in range(0, 200_000, 1000):
+            names = [
+                b"a.subject.that.is.long.%092d" % number for number in range(first, first + 1000)
+            ]
+            await b.filing.wait_for_room()
+            # Every other commit goes to disk first, some of those by way of a segment of an hour.
+            due_ms = b.clock.now_ms() + (500 if first % 2000 else first // 10 * 600)
+            b.submit_names(names, due_ms)
+            await trio.sleep(1)
+            popped += b.pop_named()
+            most_bytes = max(most_bytes, subjects.bytes_held)
+            most_names = max(most_names, len(subjects))
+        while b.names:
+            await trio.sleep(60)
+            popped += b.pop_named()
+            most_bytes = max(most_bytes, subjects.bytes_held)
+        assert popped == 200_000
+        # One commit more, and one part of the bound until there is a collection.
+        assert most_bytes <= (1 << 20) * 9 // 8 + 1000 * 371
+        assert most_names > 2000
+        assert len(subjects.names) <= most_bytes // 371 + 1000
+        assert subjects.collections > 100
+        assert not b.store.schedule.lanes
+
+
+async def test_with_more_names_due_than_fit_what_is_due_last_waits_on_disk() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=100_000)
+    limits = FilingLimits(load_step_rows=20)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        subjects = b.store.schedule.subjects
+        due_ms = b.clock.now_ms() + 30_000
+        for first in range(0, 3000, 20):
+            names = [b"%044d" % number for number in range(first, first + 20)]
+            b.submit_names(names, due_ms + first % 1000)
+        await b.filing.drain()
+        assert b.filing.evicted
+        assert 100 < len(b.wheel) < 100_000 // 300
+        assert subjects.bytes_held < 100_000 * 9 // 8 + 20 * 300
+        most = 0
+        with trio.fail_after(60):
+            while b.names:
+                await trio.sleep(0.05)
+                b.pop_named(50)
+                most = max(most, subjects.bytes_held)
+        assert most < 100_000 * 9 // 8 + 20 * 300
+        # Slices are as large as there is room for, so hardly any is thrown out again.
+        assert b.entered.total() < 2 * 3000
+
+
+async def test_what_does_not_fit_for_its_names_does_not_come_and_go_without_end() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=1_024)
+    limits = FilingLimits(load_step_rows=1)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        due_ms = b.clock.now_ms() + 100_000
+        b.submit_names([b"%0200d" % number for number in range(5)], due_ms)
+        await trio.sleep(99)
+        # Seven times is 100 s halved before it is less than a second.
+        assert b.entered.total() < 7 * 5
+        with trio.fail_after(2):
+            while b.names:
+                await trio.sleep(0.05)
+                b.pop_named()
+
+
+async def test_names_of_messages_that_wait_to_be_written_do_not_stop_those_that_come() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=10_000)
+    limits = FilingLimits(checkpoint_interval_ms=3_600_000)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        for first in range(0, 1000, 10):
+            names = [b"%044d" % number for number in range(first, first + 10)]
+            b.submit_names(names, b.clock.now_ms() + 5 * HOUR_MS)
+        with trio.fail_after(10):
+            await b.filing.drain()
+        # They are written, to have their names no longer.
+        assert b.store.schedule.subjects.bytes_held <= 10_000 * 9 // 8 + 10 * 300
+        b.submit_names([b"urgent"], b.clock.now_ms())
+        await trio.sleep(1)
+        assert b.pop_named() == 1
+        while b.names:
+            await trio.sleep(10)
+            b.pop_named()
+        assert b.store.schedule.subjects.bytes_held <= 10_000 * 9 // 8 + 10 * 300
+
+
+async def test_loading_waits_for_names_no_longer_than_something_holds_them() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=30_000)
+    async with bench(schedule=schedule, loops=WITH_NAMES) as b:
+        subjects = b.store.schedule.subjects
+        b.submit_names([b"%044d" % number for number in range(70)], EPOCH_MS + 60_000)
+        b.submit_names([b"last"], EPOCH_MS + 170_000)
+        b.submit_names([b"on disk"], EPOCH_MS + 210_000)
+        await trio.sleep(10)
+        collections = subjects.collections
+        await trio.sleep(40)
+        # Nothing has to be loaded yet, so nobody looks for names again and again.
+        assert subjects.collections == collections
+        await trio.sleep(100)
+        assert len(b.wheel) == 71
+        assert b.pop_named() == 70
+        await trio.sleep(2)
+        assert len(b.wheel) == 2
+        collections = subjects.collections
+        await trio.sleep(15)
+        assert subjects.collections == collections
+
+
+async def test_names_of_messages_that_wait_to_be_written_do_not_hold_loading_up() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=30_000)
+    limits = FilingLimits(checkpoint_interval_ms=3_600_000)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        b.submit_names([b"on disk"], EPOCH_MS + 10 * MINUTE_MS)
+        while b.clock.now_ms() < EPOCH_MS + 9 * MINUTE_MS:
+            # The wheel is never empty, and there is always one name more in the pile.
+            b.submit_names([b"soon"], b.clock.now_ms() + 3000)
+            b.submit_names([b"%044d" % b.clock.now_ms()], EPOCH_MS + 5 * HOUR_MS)
+            await trio.sleep(1)
+            b.pop_named()
+            assert len(b.wheel)
+        assert b.entered[2] == 1
+
+
+async def test_no_names_are_collected_while_hardly_any_are_new() -> None:
+    async with bench(loops=WITH_NAMES) as b:
+        for _ in range(100):
+            b.submit_names([b"one", b"other"], b.clock.now_ms())
+            await trio.sleep(1)
+            b.pop_named()
+        await trio.sleep(HOUR_MS / 1000)
+        assert not b.executor.calls["condemn_subjects"]
+        assert len(b.store.schedule.subjects) == 2
+
+
+def bad_file(path: str, *, times: int, kind: str = "open_read") -> list[Trap]:
+    """Return traps by which a file cannot be read so many times."""
+    trap = Trap(
+        action=Action.EIO,
+        kinds=frozenset({kind}),
+        when=lambda _kind, wanted, _label: wanted == path,
+    )
+    return [trap] * times
+
+
+async def test_a_split_waits_for_a_disk_that_cannot_read_and_no_message_waits_with_it() -> None:
+    async with bench() as b:
+        await trio.sleep(1)
+        b.submit(EPOCH_MS + 5 * HOUR_MS, EPOCH_MS + 4 * MINUTE_MS)
+        await until(lambda: b.store.schedule.last_filed == 3, seconds=1)
+        await b.filing.run(b.store.schedule.flush, b.clock.now_ms())
+        [coarse] = [x for x in b.store.schedule.segments.values() if x.key.span is Span.HOUR]
+        path = coarse.key.path
+        # More than the tries after which a file is given up: this one need not be yet.
+        b.disk.arm(*bad_file(path, times=30))
+        await trio.sleep(3.1 * 3600)
+        assert b.entered == {3: 1}
+        unread = b.store.schedule.unread[path]
+        assert (unread.failures, unread.errno, unread.given_up) == (
+            b.filing.read_failures,
+            5,
+            False,
+        )
+        assert 5 < b.filing.read_failures < 30
+        # What comes meanwhile is filed, and checkpointed.
+        b.submit(EPOCH_MS + 5 * HOUR_MS + 1)
+        await trio.sleep(30)
+        assert b.store.checkpoint.sequence == 4
+        await trio.sleep(3600 / 2)
+        assert not b.store.schedule.unread
+        assert b.filing.read_failures == 30
+        assert b.store.schedule.quarantined == []
+        await trio.sleep(3 * 3600)
+        b.assert_each_entered_once()
+
+
+async def test_a_split_that_cannot_wait_any_longer_goes_on_without_what_cannot_be_read() -> None:
+    async with bench(limits=FilingLimits(read_tries=3)) as b:
+        damages: list[Damage] = []
+        b.store.schedule._on_damage = damages.append
+        await trio.sleep(1)
+        b.submit(EPOCH_MS + 5 * HOUR_MS, EPOCH_MS + 6 * HOUR_MS)
+        await until(lambda: b.store.schedule.last_filed == 3, seconds=1)
+        await b.filing.run(b.store.schedule.flush, b.clock.now_ms())
+        key = min(b.store.schedule.segments.values(), key=lambda one: one.key.start).key
+        b.disk.arm(*bad_file(key.path, times=10_000))
+        deadline_ms = b.store.schedule.split_deadline_ms(key)
+        await trio.sleep((deadline_ms - 60_000 - b.clock.now_ms()) / 1000)
+        assert not damages
+        await trio.sleep(120)
+        assert [damage.path for damage in damages] == [key.path]
+        assert b.store.schedule.quarantined == [key.path]
+        await trio.sleep(3 * 3600)
+        assert b.entered == {3: 1}
+
+
+async def test_a_minute_that_cannot_be_read_is_tried_for_ever_and_others_are_loaded() -> None:
+    async with bench(limits=FilingLimits(read_tries=4, read_retry_ms_max=1000)) as b:
+        damages: list[Damage] = []
+        b.store.schedule._on_damage = damages.append
+        await trio.sleep(1)
+        times = [EPOCH_MS + minutes * MINUTE_MS for minutes in (10, 11, 12)]
+        b.submit(*times)
+        await until(lambda: b.store.schedule.last_filed == 4, seconds=1)
+        await b.filing.run(b.store.schedule.flush, b.clock.now_ms())
+        first = min(b.store.schedule.segments.values(), key=lambda one: one.key.start).key
+        b.disk.arm(*bad_file(first.path, times=200))
+        await trio.sleep(510)
+        assert not b.entered
+        await trio.sleep(100)
+        assert b.entered == {3: 1, 4: 1}
+        # By now it is told as damage, once, and is tried all the same.
+        assert [damage.path for damage in damages] == [first.path]
+        assert b.store.schedule.unread[first.path].given_up
+        await trio.sleep(120)
+        assert b.filing.read_failures == 200
+        assert not b.store.schedule.unread
+        b.assert_each_entered_once()
+
+
+async def test_a_minute_whose_facts_cannot_be_read_is_not_sent_again_but_later() -> None:
+    async with bench() as b:
+        await trio.sleep(1)
+        b.submit(*[EPOCH_MS + 10 * MINUTE_MS] * 3)
+        await until(lambda: b.store.schedule.last_filed == 4, seconds=1)
+        await b.cross_off(3)
+        await b.filing.checkpoint()
+        [segment] = b.store.schedule.segments.values()
+        assert segment.facts == 1
+        b.disk.arm(*bad_file(segment.key.facts_path, times=6))
+        await trio.sleep(10 * 60)
+        assert b.filing.read_failures == 6
+        assert b.entered == {2: 1, 4: 1}
+
+
+@pytest.mark.parametrize(
+    ("failures", "wait_ms"), [(1, 100), (2, 200), (9, 25_600), (10, 30_000), (10**9, 30_000)]
+)
+def test_the_wait_for_another_try_doubles_up_to_its_bound(failures: int, wait_ms: int) -> None:
+    assert FilingLimits().read_retry_ms(failures) == wait_ms

@@ -1,0 +1,134 @@
+"""A flood of new subjects from one producer: it is put off, and others' subjects are on time."""
+
+from collections import Counter
+
+import trio
+
+from delay_protocol.basics.codes import ItemCode
+from delay_server.admin.status import failing_checks, routes_of, unrouted_of, warnings_of
+from delay_server.dead.dead_letters import DeadConfig, Wanted
+from delay_server.dead.reason import code_name, decode_reason
+from delay_server.lanes.new_subjects import BURST, CONNECTION_SHARE
+from delay_server.settings.config import RoutesConfig
+from storage.readers.dead_reader import Place
+from tests.delay_server.route_rig import RouteWorld, routed_config
+from tests.delay_server.server_rig import MINUTE_MS, World, make_item, until
+
+REQUEST_ITEMS = 500
+
+
+async def flood(world: World, count: int, due_ms: int) -> Counter[int]:
+    """Send messages of as many new subjects by one producer; return the item codes."""
+    producer = await world.connect()
+    codes: Counter[int] = Counter()
+    for first in range(0, count, REQUEST_ITEMS):
+        some = range(first, min(first + REQUEST_ITEMS, count))
+        items = [make_item(f"f{n}", due_ms, subject=f"flood.{n}") for n in some]
+        refused = await producer.send(*items)
+        codes.update(code for code, _ in refused.values())
+        codes[0] += len(items) - len(refused)
+    return codes
+
+
+async def test_a_flood_of_new_subjects_is_put_off_and_others_are_not() -> None:
+    world = RouteWorld()
+    share = int(BURST * CONNECTION_SHARE)
+    async with world.routing() as (server, _):
+        producer = await world.connect()
+        known = [f"known.{n}" for n in range(5)]
+        items = [make_item(f"a.{s}", world.now_ms, subject=s) for s in known]
+        assert await producer.send(*items) == {}
+        assert warnings_of(server) == []
+        codes = await flood(world, 10_000, world.now_ms + 60 * MINUTE_MS)
+        # What was refused is to be sent again.
+        assert set(codes) == {0, ItemCode.STORE_ERROR}
+        assert share <= codes[0] < 1.3 * share
+        assert server.new_subjects is not None
+        assert server.new_subjects.put_off_count >= codes[ItemCode.STORE_ERROR]
+        assert "new subjects" in warnings_of(server)[0]
+        assert not failing_checks(server)
+        # Not those that are known, of anybody; nor the new ones of another producer.
+        due_ms = world.now_ms + 500
+        subjects = [*known, *(f"new.{n}" for n in range(5))]
+        items = [make_item(f"b.{s}", due_ms, subject=s) for s in subjects]
+        assert await producer.send(*items) == {}
+        await until(lambda: world.taken == 15, seconds=2)
+        # After a while there is room for some more, and nothing more is told.
+        await trio.sleep(200)
+        assert warnings_of(server) == []
+        assert (await flood(world, 1000, world.now_ms + 60 * MINUTE_MS))[0] == 1000
+
+
+async def test_a_restarted_server_takes_the_subjects_whose_rows_it_holds() -> None:
+    world = RouteWorld()
+    count = int(BURST * CONNECTION_SHARE)
+    async with world.routing():
+        assert await flood(world, count, world.now_ms + 2 * MINUTE_MS) == {0: count}
+    async with world.routing() as (server, _):
+        await until(lambda: server.filing.held >= count)
+        assert await flood(world, count, world.now_ms + 2 * MINUTE_MS) == {0: count}
+        new = [make_item(f"n{n}", world.now_ms, subject=f"new.{n}") for n in range(100)]
+        assert await (await world.connect()).send(*new) == {}
+
+
+async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letters() -> None:
+    world = RouteWorld()
+    world.meta.refused.add("bad")
+    async with world.routing() as (server, _):
+        producer = await world.connect()
+        items = [make_item(f"m{n}", world.now_ms, subject="bad") for n in range(2000)]
+        assert await producer.send(*items, make_item("w", world.now_ms, subject="well")) == {}
+        await until(lambda: server.dead_letters.pending == 2000, seconds=20)
+        assert unrouted_of(server)["subjects"] == 0
+        await until(lambda: world.ids() == ["w"])
+        await until(lambda: not server.lanes.anyone_waits)
+        found = await server.dead_letters.find(Wanted(), after=Place(), rows_max=1)
+        reason = decode_reason(found.letters[0].row.reason)
+        assert reason is not None
+        assert (reason.group, code_name(reason.code)) == ("meta server", "subject_not_assigned")
+        # None comes back after a restart; what comes of it later goes the same way at once.
+    async with world.routing() as (server, _):
+        assert server.dead_letters.pending == 2000
+        producer = await world.connect()
+        assert await producer.send(make_item("n", world.now_ms, subject="bad")) == {}
+        await until(lambda: server.dead_letters.pending == 2001, seconds=5)
+        # The meta server changes its mind.
+        world.meta.refused.clear()
+        await until(lambda: routes_of(server)["routes"] == 1, seconds=70)
+        assert await producer.send(make_item("o", world.now_ms, subject="bad")) == {}
+        await until(lambda: world.ids() == ["w", "o"])
+
+
+async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_disk() -> None:
+    world = RouteWorld()
+    world.meta.refused.add("bad")
+    config = routed_config(dead=DeadConfig(pending_max=5))
+    async with world.routing(config) as (server, _):
+        producer = await world.connect()
+        items = [make_item(f"m{n}", world.now_ms, subject="bad") for n in range(5)]
+        assert await producer.send(*items) == {}
+        await until(lambda: server.dead_letters.pending == 5)
+        more = [make_item(f"n{n}", world.now_ms, subject="bad") for n in range(5)]
+        assert await producer.send(*more, make_item("w", world.now_ms, subject="well")) == {}
+        await until(lambda: world.ids() == ["w"])
+        await trio.sleep(100)
+        assert server.dead_letters.pending == 5
+        assert unrouted_of(server)["subjects"] == 0
+        change = await server.dead_letters.drop(Wanted(), after=Place(), rows_max=3)
+        assert change.done == 3
+        await until(lambda: server.dead_letters.pending >= 5)
+
+
+async def test_with_all_places_taken_the_node_says_so() -> None:
+    world = RouteWorld()
+    world.meta.rest = None
+    config = routed_config(routes=RoutesConfig(subjects_max=20))
+    async with world.routing(config) as (server, _):
+        producer = await world.connect()
+        items = [make_item(f"m{n}", world.now_ms, subject=f"s{n}") for n in range(9)]
+        assert await producer.send(*items) == {}
+        await until(lambda: unrouted_of(server)["subjects"] == 9)
+        assert failing_checks(server) == []
+        assert await producer.send(make_item("m", world.now_ms, subject="s")) == {}
+        await until(lambda: failing_checks(server))
+        assert "10 subjects wait for a route" in failing_checks(server)[0]

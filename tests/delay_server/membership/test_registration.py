@@ -1,0 +1,933 @@
+"""A delay server does what its group's record says, and goes on when nobody can be asked."""
+
+import dataclasses
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import trio
+import trio.testing
+
+from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, BrokerState
+from delay_protocol.nodes.registration import (
+    GroupRecord,
+    Master,
+    NodeRegistered,
+    NodeRole,
+    Phase,
+    Refused,
+)
+from delay_server.admin.status import failing_checks, status_of
+from delay_server.server import DelayServer, serve
+from delay_server.settings.config import (
+    DelayServerConfig,
+    ListenerConfig,
+    MetaConfig,
+    StorageConfig,
+)
+from delay_server.settings.errors import FencedError, NodeRefusedError
+from delay_transport.seams.runtime import Runtime
+from meta_server.settings.config import RegistrationConfig
+from storage.batch.batches import Damage
+from storage.batch.columns import RecordKind
+from storage.disk.errors import StorageFullError
+from tests.delay_server.meta_stub import META, FakeMeta, RealMeta, meta_config, record_of
+from tests.delay_server.server_rig import (
+    HOST,
+    PORT,
+    PROMPT,
+    Producer,
+    World,
+    make_config,
+    make_item,
+    until,
+)
+from tests.meta_server.memory_store import Medium
+from tests.simulation.disk import SimDisk
+from tests.simulation.executor import ExecutorPlan, SimExecutor
+from tests.simulation.faults import CALM, Action, Kill, PowerCut, Stage, Trap, running
+
+HOUR_MS = 3_600_000
+
+
+def epochs_of(server: DelayServer) -> list[int]:
+    """Return the epochs of all EPOCH_START records in the log."""
+    return [
+        batch.header.epoch
+        for batch in server.store.message_log.read(1)
+        if not isinstance(batch, Damage) and batch.header.kind is RecordKind.EPOCH_START
+    ]
+
+
+@asynccontextmanager
+async def starting(world: World, server: DelayServer) -> AsyncIterator[trio.Event]:
+    """Serve during the block, ready or not; then kill it."""
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
+        nursery.start_soon(serve, server, stop)
+        yield stop
+        nursery.cancel_scope.cancel()
+
+
+async def ended(server: DelayServer, kind: type[Exception]) -> Exception:
+    """Serve until it ends by an error of this kind; return that."""
+    with pytest.RaisesGroup(kind, flatten_subgroups=True, allow_unwrapped=True) as caught:
+        await serve(server, trio.Event())
+    error: BaseException = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        [error] = error.exceptions
+    assert isinstance(error, kind)
+    return error
+
+
+async def held_until_51(world: World) -> None:
+    """Send a message, which must be held for 4 s and then be answered 51."""
+    producer = await world.connect()
+    began = trio.current_time()
+    answer = await producer.answer(await producer.post(make_item("held", world.now_ms + 1)))
+    assert answer.code == 51
+    assert answer.body
+    assert 4 <= trio.current_time() - began < 4.2
+
+
+# -- the master ------------------------------------------------------------------------------
+
+
+async def test_the_first_node_becomes_the_master_and_begins_epoch_one() -> None:
+    world = World()
+    node = dataclasses.replace(meta_config().node, cluster="c1", group="d1", node_id="n1")
+    async with FakeMeta(world).running() as meta, world.serving(meta_config(node=node)) as server:
+        [first, *_] = meta.nodes
+        identity = server.store.identity
+        assert (first.cluster, first.group, first.node_id) == ("c1", "d1", "n1")
+        assert first.log_uuid == identity.log_uuid
+        assert first.storage_uuid == identity.storage_uuid
+        assert (first.incarnation, first.last_sequence, first.last_epoch) == (1, 0, 0)
+        assert (first.address, first.sync_address) == (f"{HOST}:{PORT}", "")
+        assert epochs_of(server) == [1]
+        producer = await world.connect()
+        assert await producer.send(make_item("m", world.now_ms + 500)) == {}
+        await until(lambda: world.broker.ids == ["m"])
+        assert failing_checks(server) == []
+        meta_status = status_of(server)["meta"]
+        assert meta_status["server"] == f"{HOST}:20880"
+        assert (meta_status["role"], meta_status["master"]) == ("master", "n1")
+        assert (meta_status["accepts"], meta_status["in_sync"]) == (True, ["n1"])
+        assert meta_status["trouble"] == ""
+
+
+async def test_each_start_begins_an_epoch_that_is_durable_before_anything_is_accepted() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        for life in range(1, 4):
+            async with world.serving(meta_config()) as server:
+                starts = {node.boot_id for node in meta.nodes if node.incarnation == life}
+                first, *_, last = [node for node in meta.nodes if node.boot_id in starts]
+                assert (len(starts), first.last_epoch) == (1, life - 1)
+                # It was told of the epoch, too, before anything was accepted.
+                assert (last.last_epoch, last.last_sequence) == (life, 2 * life - 1)
+                assert epochs_of(server) == list(range(1, life + 1))
+                assert status_of(server)["epoch"] == life
+                producer = await world.connect()
+                assert await producer.send(make_item(f"m{life}", world.now_ms + HOUR_MS)) == {}
+
+
+async def test_what_a_broker_is_told_is_the_epoch_of_this_start() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        meta.say = lambda node: NodeRegistered(
+            role=NodeRole.MASTER, record=record_of(node, epoch=41), lease_ms=3000
+        )
+        async with world.serving(meta_config()) as server:
+            assert server.sender._groups[0]._hello.epoch == 41
+
+
+async def test_a_record_is_asked_for_three_times_a_lease() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        began = len(meta.asked_at)
+        await trio.sleep(60)
+        assert 60 <= len(meta.asked_at) - began <= 68
+        assert meta.asks_http == 1
+        assert server.registration is not None
+        assert server.registration.failures == 0
+
+
+@pytest.mark.parametrize(("lease_ms", "least_s", "most_s"), [(1, 0.09, 0.12), (2**31 - 1, 26, 31)])
+async def test_no_lease_makes_a_node_ask_too_often_or_too_rarely(
+    lease_ms: int, least_s: float, most_s: float
+) -> None:
+    world = World()
+    async with FakeMeta(world, lease_ms=lease_ms).running() as meta, world.serving(meta_config()):
+        await trio.sleep(100)
+        # But for the second time: that its epoch has begun it says at once.
+        asked_at = meta.asked_at[1:]
+        pauses = [b - a for a, b in itertools.pairwise(asked_at)]
+        assert least_s <= min(pauses)
+        assert max(pauses) <= most_s
+
+
+# -- waiting ---------------------------------------------------------------------------------
+
+
+async def test_without_a_meta_server_it_waits_and_says_for_what() -> None:
+    world = World()
+    server = world.server(meta_config())
+    async with starting(world, server):
+        await trio.sleep(90)
+        await held_until_51(world)
+        assert not server.ready.is_set()
+        [why] = failing_checks(server)
+        assert "no role yet: no meta server found by GET /meta/address" in why
+        meta_status = status_of(server)["meta"]
+        assert (meta_status["role"], meta_status["accepts"]) == (None, False)
+        assert 90_000 < meta_status["away_ms"] < 100_000
+        assert epochs_of(server) == []
+        async with FakeMeta(world).running() as meta:
+            with trio.fail_after(3.1):
+                await server.ready.wait()
+            assert [node.last_epoch for node in meta.nodes] == [0, 1]
+            producer = await world.connect()
+            assert await producer.send(make_item("m", world.now_ms)) == {}
+
+
+@pytest.mark.parametrize("role", [NodeRole.SLAVE, NodeRole.BACKUP])
+async def test_another_role_accepts_nothing_delivers_nothing_and_writes_nothing(
+    role: NodeRole,
+) -> None:
+    world = World()
+    async with world.serving():
+        producer = await world.connect()
+        await producer.send(make_item("before", world.now_ms + 10_000))
+    server = world.server(meta_config())
+    async with FakeMeta(world, role=role).running() as meta:
+        meta.changed(master=Master(node_id="other", incarnation=9))
+        async with starting(world, server):
+            await until(lambda: meta.nodes)
+            await trio.sleep(20)
+            await held_until_51(world)
+            assert world.broker.ids == []
+            assert epochs_of(server) == [1]
+            assert meta.brokers == []
+            [why] = failing_checks(server)
+            assert why == (
+                f"this node is a {role.value}: the master of default in epoch 2 is other"
+            )
+            status = status_of(server)
+            assert status["meta"]["role"] == role.value
+            assert (status["pending"], status["last_sequence"]) == (1, 2)
+            meta.say = lambda node: NodeRegistered(
+                role=NodeRole.MASTER, record=record_of(node, epoch=3), lease_ms=3000
+            )
+            await server.ready.wait()
+            await until(lambda: world.broker.ids == ["before"])
+            assert epochs_of(server) == [1, 3]
+
+
+async def test_an_election_is_waited_for() -> None:
+    world = World()
+    server = world.server(meta_config())
+    async with FakeMeta(world).running() as meta:
+        meta.changed(master=None, phase=Phase.ELECTING)
+        async with starting(world, server):
+            await trio.sleep(10)
+            assert failing_checks(server) == ["default elects a master, in epoch 1"]
+            assert not server.ready.is_set()
+            meta.change = lambda _: record_of(meta.nodes[-1], epoch=2)
+            await server.ready.wait()
+            assert epochs_of(server) == [2]
+
+
+async def test_too_few_disks_in_sync_hold_messages_while_others_are_delivered() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        producer = await world.connect()
+        await producer.send(make_item("before", world.now_ms + 8000))
+        meta.changed(min_isr=2)
+        await trio.sleep(1.5)
+        await held_until_51(world)
+        assert "2 disks must be in sync" in failing_checks(server)[0]
+        await until(lambda: world.broker.ids == ["before"])
+        states = [one.state for one in meta.brokers]
+        assert states[-1] is BrokerState.NRW
+        opaque = await producer.post(make_item("after", world.now_ms))
+        meta.change = lambda record: record_of(meta.nodes[-1], epoch=record.epoch, version=9)
+        assert (await producer.answer(opaque)).code == 0
+        await until(lambda: world.broker.ids == ["before", "after"])
+        assert meta.brokers[-1].state is BrokerState.RW
+
+
+# -- no use ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "trouble"),
+    [
+        (51, "answered 51: told to"),
+        (3, "is no meta server of delaywheel"),
+        (b"", "truncated"),
+        (b"\xc1nonsense", "MessagePack"),
+        (None, "no answer from 127.0.0.1:20880 to request code 1010 within 2 s"),
+    ],
+)
+async def test_an_answer_that_is_none_is_said_and_asked_for_again(
+    said: bytes | int | None, trouble: str
+) -> None:
+    world = World()
+    server = world.server(meta_config())
+    async with FakeMeta(world).running() as meta:
+        meta.say = lambda _: said
+        async with starting(world, server):
+            await trio.sleep(30)
+            assert trouble in status_of(server)["meta"]["trouble"]
+            assert trouble in failing_checks(server)[0]
+            assert 6 <= len(meta.nodes) <= 25
+            assert meta.asks_http == len(meta.nodes)
+            meta.say = None
+            await server.ready.wait()
+            assert status_of(server)["meta"]["trouble"] == ""
+
+
+@pytest.mark.parametrize(("epoch", "version"), [(5, 6), (4, 9), (0, 0)])
+async def test_a_record_older_than_one_told_before_changes_nothing(
+    epoch: int, version: int
+) -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        meta.say = lambda node: NodeRegistered(
+            role=NodeRole.MASTER, record=record_of(node, epoch=5, version=7), lease_ms=3000
+        )
+        async with world.serving(meta_config()) as server:
+            old = GroupRecord(
+                epoch=epoch,
+                version=version,
+                master=Master(node_id="n2", incarnation=1),
+                in_sync={"n2": UUID(int=9)},
+                min_isr=1,
+                phase=Phase.ACTIVE,
+            )
+            meta.say = lambda _: NodeRegistered(role=NodeRole.SLAVE, record=old, lease_ms=3000)
+            await trio.sleep(10)
+            assert server.ended_by is None
+            assert "which has been at epoch 5, version 7" in status_of(server)["meta"]["trouble"]
+            producer = await world.connect()
+            assert await producer.send(make_item("m", world.now_ms)) == {}
+            await until(lambda: world.broker.ids == ["m"])
+
+
+# -- the meta server away --------------------------------------------------------------------
+
+
+async def test_the_master_goes_on_while_no_meta_server_can_be_asked() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        await until(lambda: meta.brokers)
+        meta.kill()
+        producer = await world.connect()
+        for number in range(60):
+            assert await producer.send(make_item(f"m{number}", world.now_ms)) == {}
+            await trio.sleep(2)
+        assert len(world.broker.deliveries) == 60
+        assert failing_checks(server) == []
+        meta_status = status_of(server)["meta"]
+        assert (meta_status["server"], meta_status["role"]) == (None, "master")
+        assert 115_000 < meta_status["away_ms"] < 125_000
+        assert "no meta server found" in meta_status["trouble"]
+        told = len(meta.brokers)
+        async with meta.running():
+            # Clients are told again soon after, without waiting for the next heartbeat.
+            await until(lambda: len(meta.brokers) > told, seconds=4)
+            assert meta.brokers[-1].request_type is BrokerRequestType.HEARTBEAT
+            assert (meta.nodes[-1].incarnation, meta.nodes[-1].last_epoch) == (1, 1)
+            assert status_of(server)["meta"]["away_ms"] == 0
+            assert epochs_of(server) == [1]
+
+
+async def test_a_stop_does_not_wait_for_a_meta_server_that_is_away() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()):
+        await until(lambda: meta.brokers)
+        meta.broker_code = None
+        began = trio.current_time()
+    assert trio.current_time() - began < 2.5
+    assert [one.request_type for one in meta.brokers[1:]] == [BrokerRequestType.OFFLINE] * 3
+
+
+# -- fenced and refused ----------------------------------------------------------------------
+
+
+def another_master(node_id: str = "n2") -> Callable[[FakeMeta], None]:
+    def change(meta: FakeMeta) -> None:
+        meta.role = NodeRole.SLAVE
+        meta.changed(epoch=2, master=Master(node_id=node_id, incarnation=1))
+
+    return change
+
+
+def higher_epoch(meta: FakeMeta) -> None:
+    meta.changed(epoch=9)
+
+
+def electing(meta: FakeMeta) -> None:
+    meta.changed(epoch=2, master=None, phase=Phase.ELECTING)
+
+
+def another_in_sync(meta: FakeMeta) -> None:
+    in_sync = {meta.nodes[0].node_id: meta.nodes[0].storage_uuid, "n2": UUID(int=5)}
+    meta.changed(in_sync=in_sync)
+
+
+@pytest.mark.parametrize("change", [another_master(), higher_epoch, electing, another_in_sync])
+async def test_who_is_told_of_another_epoch_or_master_stops_at_once(
+    change: Callable[[FakeMeta], None],
+) -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        server = world.server(meta_config())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
+            errors: list[Exception] = []
+
+            async def live() -> None:
+                errors.append(await ended(server, FencedError))
+
+            nursery.start_soon(live)
+            await server.ready.wait()
+            producer = await world.connect()
+            now_ms = world.now_ms
+            await producer.send(*(make_item(f"m{n}", now_ms + n * 100) for n in range(100)))
+            change(meta)
+            asked = len(meta.nodes)
+            await until(lambda: len(meta.nodes) > asked, step_s=0.0005)
+            await until(lambda: server.ended_by, step_s=0.0005)
+            delivered = len(world.broker.deliveries)
+            # Nothing new is accepted or sent from this moment on.
+            opaque = await producer.post(make_item("late", world.now_ms))
+            await until(lambda: errors, seconds=6)
+            assert len(world.broker.deliveries) == delivered < 50
+            assert "late" not in world.broker.ids
+            assert "epoch 1 is over" in str(errors[0])
+            with pytest.raises((AssertionError, trio.BrokenResourceError)):
+                assert (await producer.answer(opaque)).code == 0
+            nursery.cancel_scope.cancel()
+        # What was delivered is known to the next start.
+        meta.change = lambda record: record
+        meta.role = NodeRole.MASTER
+        async with world.serving(meta_config()):
+            await until(lambda: len(world.broker.deliveries) >= 100, seconds=30)
+            await trio.sleep(5)
+            assert sorted(world.broker.ids) == sorted(f"m{n}" for n in range(100))
+
+
+async def test_what_was_being_committed_when_fenced_is_not_acknowledged() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        server = world.server(meta_config())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ended, server, FencedError)
+            await server.ready.wait()
+            producer = await world.connect()
+            world.executor.plan = ExecutorPlan(delay_s=(1.5, 1.5), stall_chance=0)
+            another_master()(meta)
+            opaque = await producer.post(make_item("m", world.now_ms + HOUR_MS))
+            assert (await producer.answer(opaque)).code == 51
+            assert server.ended_by is not None
+            world.executor.plan = ExecutorPlan(delay_s=(0.001, 0.001), stall_chance=0)
+
+
+def logs_of(disk: SimDisk) -> dict[str, bytes]:
+    """Return what is durable, but for what each start writes: its number, and the durable end."""
+    rewritten = ("identity", "durable_end", "lock")
+    return {
+        path: data
+        for path, data in disk.contents(durable=True).items()
+        if path.rpartition("/")[2] not in rewritten
+    }
+
+
+async def test_nothing_of_what_is_queued_is_sent_once_fenced() -> None:
+    world = World()
+    world.broker.answer_after_s = 0.2
+    async with FakeMeta(world).running() as meta:
+        server = world.server(meta_config())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
+            await nursery.start(lambda task_status: serve_fenced(server, task_status))
+            producer = await world.connect()
+            for part in range(20):
+                names = [f"{part}-{number}" for number in range(1000)]
+                await producer.send(*(make_item(name, world.now_ms) for name in names))
+            await until(lambda: len(world.broker.requests) > 2)
+            # A commit under way keeps the stop waiting, while answers make room for more.
+            world.executor.plan = ExecutorPlan(delay_s=(1.5, 1.5), stall_chance=0)
+            await producer.post(make_item("last", world.now_ms + HOUR_MS))
+            another_master()(meta)
+            await until(lambda: server.ended_by, step_s=0.0005)
+            await trio.sleep(0.001)
+            waiting = server.sender.unsent().queued
+            answered = len(world.broker.deliveries)
+            await trio.sleep(1)
+            world.executor.plan = PROMPT
+            assert len(world.broker.deliveries) > answered
+            assert server.sender.unsent().queued == waiting
+            assert waiting > 1000
+            await until(lambda: not server.listener or not server.listener.open_connections)
+            nursery.cancel_scope.cancel()
+
+
+async def serve_fenced(server: DelayServer, task_status: trio.TaskStatus[None]) -> None:
+    """Serve until fenced."""
+    with pytest.raises(FencedError):
+        await serve(server, trio.Event(), task_status=task_status)
+
+
+async def test_a_clock_that_is_trusted_again_does_not_undo_a_fence() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, trio.open_nursery() as nursery:
+        server = world.server(meta_config())
+        await nursery.start(lambda task_status: serve_fenced(server, task_status))
+        higher_epoch(meta)
+        await until(lambda: server.ended_by, step_s=0.0005)
+        server._clock_trust_changed(trusted=True)
+        assert server.sender.is_paused
+
+
+async def test_a_refused_node_ends_with_the_reason_and_leaves_its_log_as_it_was() -> None:
+    world = World()
+    async with world.serving():
+        producer = await world.connect()
+        await producer.send(make_item("m", world.now_ms + HOUR_MS))
+    before = logs_of(world.disk)
+    async with FakeMeta(world).running() as meta:
+        meta.say = lambda _: Refused(reason="it has records of another log")
+        error = await ended(world.server(meta_config()), NodeRefusedError)
+        assert "refuses node-" in str(error)
+        assert str(error).endswith("of default: it has records of another log")
+    assert len(before) >= 3
+    assert logs_of(world.disk) == before
+
+
+async def test_a_refusal_while_it_serves_ends_it_too() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        server = world.server(meta_config())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ended, server, NodeRefusedError)
+            await server.ready.wait()
+            meta.say = lambda _: Refused(reason="a newer start has registered")
+            await until(lambda: server.ended_by, seconds=2)
+            assert "a newer start" in "; ".join(failing_checks(server))
+        assert meta.brokers[-1].request_type is not BrokerRequestType.OFFLINE
+
+
+@pytest.mark.parametrize("kind", ["create", "write", "sync"])
+@pytest.mark.parametrize("stage", Stage)
+async def test_a_power_cut_while_an_epoch_begins_costs_an_epoch_and_nothing_else(
+    kind: str, stage: Stage
+) -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        server = world.server(meta_config())
+        begins = running("Store.start_epoch")
+        world.disk.arm(Trap(action=Action.POWER_CUT, kinds={kind}, when=begins, stage=stage))
+        with pytest.RaisesGroup(PowerCut, flatten_subgroups=True):
+            await serve(server, trio.Event())
+        assert not server.ready.is_set()
+        world.network.cut("server", PowerCut("told to"))
+        async with world.serving(meta_config()) as server:
+            first, second = meta.nodes[:2]
+            assert (first.incarnation, second.incarnation) == (1, 2)
+            assert (first.last_epoch, second.last_epoch) in {(0, 0), (0, 1)}
+            assert epochs_of(server) in ([2], [1, 2])
+            producer = await world.connect()
+            assert await producer.send(make_item("m", world.now_ms)) == {}
+
+
+async def test_a_full_disk_at_the_start_of_an_epoch_ends_it_and_the_next_start_goes_on() -> None:
+    world = World()
+    async with FakeMeta(world).running():
+        world.server(meta_config())
+        server = world.server(meta_config())
+        begins = running("Store.start_epoch")
+        world.disk.arm(Trap(action=Action.FULL, kinds={"write"}, when=begins))
+        await ended(server, StorageFullError)
+        async with world.serving(meta_config()) as server:
+            assert epochs_of(server) == [2]
+
+
+# -- what clients are told -------------------------------------------------------------------
+
+
+async def test_clients_are_told_when_it_serves_every_ten_seconds_and_when_it_stops() -> None:
+    world = World()
+    meta = FakeMeta(world)
+    async with meta.running():
+        async with world.serving(meta_config()):
+            await trio.sleep(35)
+            kinds = [one.request_type for one in meta.brokers]
+            assert kinds == [BrokerRequestType.ONLINE, *[BrokerRequestType.HEARTBEAT] * 3]
+            pauses = [b - a for a, b in zip(meta.told_at, meta.told_at[1:], strict=False)]
+            assert all(10 <= pause < 10.1 for pause in pauses)
+        last = meta.brokers[-1]
+        assert (last.request_type, last.state) == (BrokerRequestType.OFFLINE, BrokerState.NRW)
+        assert {(one.group, one.address, one.role) for one in meta.brokers} == {
+            ("default", f"{HOST}:{PORT}", BrokerRole.DELAY_MASTER)
+        }
+        assert {one.state for one in meta.brokers[:-1]} == {BrokerState.RW}
+
+
+async def test_nothing_is_said_after_the_last_word() -> None:
+    world = World()
+    world.broker.answer_after_s = 3600
+    settings = dataclasses.replace(META, heartbeat_seconds=0.05)
+    async with FakeMeta(world).running() as meta:
+        async with world.serving(meta_config(meta=settings)):
+            producer = await world.connect()
+            await producer.send(make_item("in flight", world.now_ms))
+            await trio.sleep(1)
+            began = trio.current_time()
+        assert trio.current_time() - began > 3
+        assert len(meta.brokers) > 15
+        assert meta.brokers[-1].request_type is BrokerRequestType.OFFLINE
+        assert meta.told_at[-1] < began + 0.01
+
+
+async def test_clients_are_told_at_once_that_the_disk_is_full_and_that_it_is_not() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        await until(lambda: meta.brokers)
+        server.budget.full = True
+        server._note_disk()
+        await until(lambda: meta.brokers[-1].state is BrokerState.R, seconds=0.1)
+        server.budget.full = False
+        server._note_disk()
+        await until(lambda: meta.brokers[-1].state is BrokerState.RW, seconds=0.1)
+        assert len(meta.brokers) == 3
+
+
+async def test_a_state_that_changes_before_the_last_one_is_answered_is_told_next() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        await until(lambda: meta.brokers)
+        meta.answer_after_s = 0.5
+        server.budget.full = True
+        server._note_disk()
+        await until(lambda: meta.brokers[-1].state is BrokerState.R, seconds=1)
+        server.budget.full = False
+        server._note_disk()
+        await until(lambda: meta.brokers[-1].state is BrokerState.RW, seconds=2)
+
+
+async def test_a_disk_that_is_full_from_the_start_is_never_called_writable() -> None:
+    world = World()
+    full = StorageConfig(disk_free_bytes_min=1 << 60, disk_free_share_min=1 - 1e-8)
+    async with FakeMeta(world).running() as meta, world.serving(meta_config(storage=full)):
+        await trio.sleep(12)
+        assert len(meta.brokers) == 2
+        assert {one.state for one in meta.brokers} == {BrokerState.R}
+        # ONLINE would mean RW, whatever state comes with it.
+        assert {one.request_type for one in meta.brokers} == {BrokerRequestType.HEARTBEAT}
+
+
+async def test_a_meta_server_that_restarts_is_found_again_long_before_the_lease_is_over() -> None:
+    world = World()
+    async with FakeMeta(world, lease_ms=90_000).running() as meta, world.serving(meta_config()):
+        await until(lambda: meta.brokers)
+        await trio.sleep(1)
+        asked = len(meta.nodes)
+        meta.kill()
+        await trio.sleep(1)
+        async with meta.running():
+            await until(lambda: len(meta.nodes) > asked, seconds=4)
+
+
+async def test_a_refusal_to_tell_clients_is_shown_and_tried_again() -> None:
+    world = World()
+    meta = FakeMeta(world, broker_code=51)
+    async with meta.running(), world.serving(meta_config()) as server:
+        await trio.sleep(10)
+        assert 4 <= len(meta.brokers) <= 6
+        assert {one.request_type for one in meta.brokers} == {BrokerRequestType.ONLINE}
+        assert "answered 51" in status_of(server)["meta"]["announce_trouble"]
+        meta.broker_code = 0
+        await trio.sleep(4)
+        assert status_of(server)["meta"]["announce_trouble"] == ""
+        assert status_of(server)["meta"]["announced"] == "RW"
+
+
+async def test_silence_about_clients_ends_the_connection() -> None:
+    world = World()
+    async with FakeMeta(world, broker_code=None).running() as meta, world.serving(meta_config()):
+        await trio.sleep(3)
+        meta.broker_code = 0
+        await until(lambda: meta.asks_http == 2, seconds=1)
+        await trio.sleep(1)
+        assert meta.brokers[-1].request_type is BrokerRequestType.ONLINE
+
+
+# -- with the real one -----------------------------------------------------------------------
+
+
+async def test_a_restart_of_the_node_is_a_new_epoch_and_no_flap() -> None:
+    world = World()
+    async with RealMeta(world).running() as meta:
+        groups = meta.registry.groups
+        async with world.serving(meta_config()):
+            await until(lambda: groups["default"].state is BrokerState.RW, seconds=1)
+            assert groups["default"].master == f"{HOST}:{PORT}"
+        assert groups["default"].state is BrokerState.NRW
+        server = world.server(meta_config())
+        with trio.CancelScope() as life:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve, server, trio.Event())
+                await until(lambda: groups["default"].state is BrokerState.RW, seconds=1)
+                record = meta.registry.delay_groups["default"].record
+                assert (record.epoch, record.version) == (2, 2)
+                assert list(record.in_sync) == [server.store.identity.node_id]
+                world.network.cut("server", Kill("told to"))
+                life.cancel()
+        # Killed and started again within the time-out: nobody is told anything.
+        version = groups["default"].version
+        async with world.serving(meta_config()) as server:
+            await trio.sleep(40)
+            assert server.store.message_log.last_epoch == 3
+            assert (groups["default"].state, groups["default"].version) == (BrokerState.RW, version)
+
+
+async def test_a_restart_of_the_meta_server_changes_nothing() -> None:
+    world = World()
+    real = RealMeta(world)
+    async with real.running() as meta, world.serving(meta_config()) as server:
+        await until(lambda: meta.registry.groups["default"].state is BrokerState.RW, seconds=1)
+        real.kill()
+        await trio.sleep(10)
+        async with real.running() as again:
+            for _ in range(400):
+                assert again.registry.groups["default"].state is BrokerState.RW
+                await trio.sleep(0.1)
+            assert again.registry.groups["default"].version == 2
+            assert again.registry.delay_groups["default"].record.epoch == 1
+            assert server.ended_by is None
+            assert status_of(server)["meta"]["announced"] == "RW"
+
+
+def beside(world: World, config: DelayServerConfig) -> DelayServer:
+    """Return a server on another machine with an empty disk, in the same network."""
+    disk = SimDisk(world.chance, plan=CALM)
+    runtime = Runtime(
+        clock=world.clock,
+        network=world.network.node("beside"),
+        executor=SimExecutor(world.chance, disk=disk, plan=PROMPT),
+        chance=world.chance,
+    )
+    return DelayServer(config, runtime, disk)
+
+
+async def test_a_second_node_is_a_slave_of_the_first() -> None:
+    world = World()
+    async with RealMeta(world).running() as meta, world.serving(meta_config()) as master:
+        config = meta_config(listener=ListenerConfig(address=f"{HOST}:20802"))
+        slave = beside(world, config)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, slave, trio.Event())
+            await until(lambda: slave.registration and slave.registration.standing)
+            await trio.sleep(10)
+            first = master.store.identity.node_id
+            assert failing_checks(slave) == [
+                f"this node is a slave: the master of default in epoch 1 is {first}"
+            ]
+            # A producer that was sent here learns why nothing comes of it.
+            producer = Producer(await world.network.node("lost").connect(HOST, 20802))
+            answer = await producer.answer(await producer.post(make_item("m1", world.now_ms)))
+            assert (answer.code, answer.body.decode()) == (51, failing_checks(slave)[0])
+            assert slave.store.message_log.next_sequence == 1
+            assert list(meta.registry.delay_groups["default"].record.in_sync) == [first]
+            assert meta.registry.groups["default"].master == f"{HOST}:{PORT}"
+            assert failing_checks(master) == []
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_node_whose_log_is_another_groups_is_refused() -> None:
+    world = World()
+    config = meta_config(listener=ListenerConfig(address=f"{HOST}:20802"))
+    foreign = beside(world, make_config(listener=config.listener))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, foreign, trio.Event())
+        await foreign.ready.wait()
+        nursery.cancel_scope.cancel()
+    world.network.cut("beside", Kill("next life"))
+    disk = foreign.disk
+    assert isinstance(disk, SimDisk)
+    async with RealMeta(world).running(), world.serving(meta_config()):
+        again = beside(world, config)
+        again.disk = disk.revive()
+        error = await ended(again, NodeRefusedError)
+        assert "it has records of the log" in str(error)
+
+
+async def test_nothing_is_asked_where_no_meta_server_is_set() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving() as server:
+        await trio.sleep(60)
+        assert meta.asks_http == 0
+        assert server.registration is None
+        assert "meta" not in status_of(server)
+        assert epochs_of(server) == [1]
+
+
+# -- a secret that both have -----------------------------------------------------------------
+
+
+def secret_at(path: Path, *lines: str) -> str:
+    """Write a file of secrets; return its path."""
+    path.write_text("\n".join(line * 8 for line in lines))
+    path.chmod(0o600)
+    return str(path)
+
+
+def meta_with(path: str) -> MetaConfig:
+    return dataclasses.replace(META, secret_file=path)
+
+
+async def test_with_the_secret_both_sides_are_sure_of_each_other(tmp_path: Path) -> None:
+    world = World()
+    path = secret_at(tmp_path / "secret", "ours")
+    real = RealMeta(world, registration=RegistrationConfig(secret_file=path))
+    async with real.running() as meta, world.serving(meta_config(meta=meta_with(path))) as server:
+        await trio.sleep(20)
+        assert status_of(server)["meta"]["authenticated"] is True
+        assert meta.credentials.unauthenticated == 0
+        assert meta.credentials.authenticated >= 10
+        real.kill()
+        await trio.sleep(5)
+        assert status_of(server)["meta"]["authenticated"] is False
+        async with real.running() as again:
+            await until(lambda: again.credentials.authenticated, seconds=5)
+            assert failing_checks(server) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "trouble"),
+    [
+        ("", "theirs", "does not believe this node: delay servers have to prove the secret"),
+        ("ours", "theirs", "does not believe this node: it was not said with a secret"),
+        ("ours", "", "does not believe this node: this meta server has no secret to prove"),
+    ],
+)
+async def test_where_the_secrets_differ_a_node_waits_and_says_why(
+    tmp_path: Path, ours: str, theirs: str, trouble: str
+) -> None:
+    world = World()
+    own = secret_at(tmp_path / "own", ours) if ours else ""
+    other = secret_at(tmp_path / "other", theirs) if theirs else ""
+    real = RealMeta(world, registration=RegistrationConfig(secret_file=other))
+    server = world.server(meta_config(meta=meta_with(own)))
+    async with real.running() as meta, starting(world, server):
+        await trio.sleep(10)
+        assert trouble in failing_checks(server)[0]
+        assert not server.ready.is_set()
+        assert meta.registry.nodes == {}
+
+
+async def test_a_master_goes_on_when_somebody_answers_without_the_secret(tmp_path: Path) -> None:
+    world = World()
+    path = secret_at(tmp_path / "secret", "ours")
+    real = RealMeta(world, registration=RegistrationConfig(secret_file=path))
+    async with real.running(), world.serving(meta_config(meta=meta_with(path))) as server:
+        real.kill()
+        liar = FakeMeta(world, challenge=b"\x81\xa5nonce\xc4\x20" + bytes(32))
+        liar.say = lambda _: Refused(reason="go away")
+        async with liar.running():
+            await until(lambda: liar.sealed, seconds=10)
+            await trio.sleep(10)
+            assert server.ended_by is None
+            assert "does not prove that it has the secret" in status_of(server)["meta"]["trouble"]
+            producer = await world.connect()
+            assert await producer.send(make_item("m", world.now_ms)) == {}
+
+
+async def test_a_file_of_the_secret_that_goes_bad_stops_nobody(tmp_path: Path) -> None:
+    world = World()
+    path = secret_at(tmp_path / "secret", "ours")
+    theirs = secret_at(tmp_path / "theirs", "ours")
+    real = RealMeta(world, registration=RegistrationConfig(secret_file=theirs))
+    async with real.running(), world.serving(meta_config(meta=meta_with(path))) as server:
+        Path(path).unlink()  # noqa: ASYNC240 (virtual time)
+        real.kill()
+        await trio.sleep(1)
+        async with real.running() as again:
+            await trio.sleep(5)
+            assert "No such file" in status_of(server)["meta"]["trouble"]
+            assert server.ended_by is None
+            secret_at(tmp_path / "secret", "ours")
+            await until(lambda: again.credentials.authenticated, seconds=5)
+
+
+# -- retired ---------------------------------------------------------------------------------
+
+
+async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_has() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        producer = await world.connect()
+        assert await producer.send(make_item("before", world.now_ms + 8000)) == {}
+        meta.is_retired = True
+        await until(lambda: server.is_retired, seconds=3)
+        told = len(meta.brokers)
+        refused = await producer.send(make_item("after", world.now_ms))
+        assert refused == {b"after": (4, "BROKER_READ_ONLY: the group was retired")}
+        assert failing_checks(server) == [
+            "the group was retired: messages are refused, delivery goes on"
+        ]
+        status = status_of(server)["meta"]
+        assert (status["retired"], status["accepts"]) == (True, False)
+        await until(lambda: world.broker.ids == ["before"])
+        await trio.sleep(20)
+        # Clients have other routes: nobody is told of it any more.
+        assert len(meta.brokers) <= told + 1
+        meta.is_retired = False
+        await until(lambda: not server.is_retired, seconds=3)
+        assert await producer.send(make_item("again", world.now_ms)) == {}
+        assert meta.brokers[-1].state is BrokerState.RW
+
+
+async def test_a_node_that_starts_in_a_retired_group_delivers_what_it_has() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta:
+        async with world.serving(meta_config()):
+            producer = await world.connect()
+            await producer.send(make_item("before", world.now_ms + 8000))
+        meta.is_retired = True
+        told = len(meta.brokers)
+        async with world.serving(meta_config()):
+            await until(lambda: world.broker.ids == ["before"], seconds=15)
+            assert len(meta.brokers) == told
+
+
+async def test_a_store_that_is_lost_gives_the_group_to_who_was_in_sync() -> None:
+    world = World()
+    real = RealMeta(world)
+    slave = beside(world, meta_config(listener=ListenerConfig(address=f"{HOST}:20802")))
+    async with real.running(), trio.open_nursery() as nursery:
+        async with world.serving(meta_config()):
+            nursery.start_soon(serve, slave, trio.Event())
+            await until(lambda: slave.registration and slave.registration.standing)
+        real.kill()
+        real.medium = Medium()
+        async with real.running() as again:
+            await trio.sleep(20)
+            assert again.registry.delay_groups == {}
+            assert slave.registration is not None
+            assert "begins with who was in sync" in slave.registration.trouble
+            async with world.serving(meta_config()) as master:
+                record = again.registry.delay_groups["default"].record
+                assert list(record.in_sync) == [master.store.identity.node_id]
+                assert (record.epoch, epochs_of(master)) == (2, [1, 2])
+                registration = slave.registration
+                await until(lambda: not registration.trouble, seconds=5)
+                assert slave.store.message_log.next_sequence == 1
+            nursery.cancel_scope.cancel()

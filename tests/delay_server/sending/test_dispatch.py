@@ -1,0 +1,517 @@
+"""What is due is offered at once and in order, never before; its outcome becomes a durable fact."""
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import numpy as np
+import pytest
+import trio
+
+from delay_server.clock.clock_guard import ClockGuard
+from delay_server.clock.pace import Pacer
+from delay_server.holding import sorted_runs, wheel
+from delay_server.holding.wheel import Wheel
+from delay_server.lanes.lanes import LaneLimits, Lanes
+from delay_server.sending.dispatch import CrossingOff, Dispatch
+from storage.batch.entries import ENTRY, Entries
+from storage.batch.facts import FactBlock, Outcome
+from storage.disk.errors import FatalDiskError
+from storage.logs.dispatch_log import FactsJournal
+from tests.simulation.clock import EPOCH_MS, EventClock, SimClock
+from tests.simulation.disk import SimDisk
+from tests.simulation.executor import ExecutorPlan, SimExecutor
+from tests.simulation.faults import CALM, HARSH, Action, Trap
+
+UUID_OF_LOG = UUID(int=7)
+
+
+def entries_of(due_ms: Sequence[int], *, first: int = 1) -> Entries:
+    entries = np.zeros(len(due_ms), ENTRY)
+    entries["sequence"] = np.arange(first, first + len(due_ms))
+    entries["due_ms"] = due_ms
+    entries["minute"] = np.array(due_ms, np.int64) // 60_000
+    return entries
+
+
+class Bench:
+    """A Dispatch before a sender that only takes notes."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock(is_synchronised=False)
+        self.wheel = Wheel()
+        self.pacer = Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000))
+        self.offers: list[tuple[int, list[int], list[int]]] = []
+        self.lanes: list[int] = []
+        """The lane of each offer."""
+        self.late: list[bool] = []
+        """Whether it was offered as late."""
+        self.room = 1_000_000
+        self.is_hungry = True
+        """Whether a group has use for more of a backlog."""
+        self.on_popped: Callable[[], object] = lambda: None
+        self.dispatch = Dispatch(
+            wheel=self.wheel,
+            pacer=self.pacer,
+            lanes=Lanes(LaneLimits()),
+            offer=self._offer,
+            room=lambda: self.room,
+            is_hungry=lambda: self.is_hungry,
+            on_popped=self._popped,
+        )
+
+    def _popped(self) -> None:
+        self.on_popped()
+
+    def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
+        self.lanes.append(lane)
+        self.late.append(late)
+        now_ms = self.clock.now_ms()
+        assert len(entries)
+        assert entries["due_ms"].max() <= now_ms, "early"
+        self.room -= len(entries)
+        self.offers.append((now_ms, entries["sequence"].tolist(), entries["due_ms"].tolist()))
+
+    def add(self, *due_ms: int, first: int = 1) -> None:
+        self.wheel.add(entries_of(due_ms, first=first))
+        self.dispatch.wheel_has_grown()
+
+    @property
+    def offered(self) -> list[int]:
+        """Sequences in the order of their offer."""
+        return [sequence for _, sequences, _ in self.offers for sequence in sequences]
+
+
+def take_steps_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have others run after so many rows of a backlog were looked at."""
+    monkeypatch.setattr(sorted_runs, "STEP_ROWS", rows)
+    monkeypatch.setattr(wheel, "STEP_ROWS", rows)
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    b = Bench()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(b.dispatch.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield b
+        nursery.cancel_scope.cancel()
+
+
+async def test_each_message_is_offered_in_the_millisecond_in_which_it_is_due() -> None:
+    async with bench() as b:
+        times = [EPOCH_MS + delay for delay in (5000, 1, 0, 250_000, 5000, 77)]
+        b.add(*times)
+        await trio.sleep(300)
+        assert [(now, due) for now, _, dues in b.offers for due in dues] == [
+            (due, due) for due in sorted(times)
+        ]
+        assert b.offered == [3, 2, 6, 1, 5, 4]
+
+
+async def test_what_arrives_for_an_earlier_time_ends_the_sleep() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 50_000)
+        await trio.sleep(1)
+        b.add(EPOCH_MS + 3000, first=2)
+        b.add(EPOCH_MS + 90_000, first=3)
+        await trio.sleep(1)
+        b.add(EPOCH_MS - 1000, first=4)
+        await trio.sleep(100)
+        assert b.offered == [4, 2, 1, 3]
+        assert [now - EPOCH_MS for now, _, _ in b.offers] == [2000, 3000, 50_000, 90_000]
+
+
+async def test_a_clock_set_back_delays() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 10_000)
+        await trio.sleep(5)
+        b.clock.step(-30_000)
+        await trio.sleep(34)
+        assert b.offers == []
+        await trio.sleep(2)
+        assert [now for now, _, _ in b.offers] == [EPOCH_MS + 10_000]
+
+
+async def test_a_small_step_forward_is_followed_within_a_minute() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 200_000)
+        await trio.sleep(10)
+        b.clock.step(50_000)
+        await trio.sleep(151)
+        assert b.offered == [1]
+
+
+async def test_a_large_step_forward_holds_everything_until_somebody_vouches_for_it() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 10_000, EPOCH_MS + 3_000_000)
+        await trio.sleep(1)
+        b.clock.step(3_600_000)
+        await trio.sleep(1000)
+        assert b.offers == []
+        b.pacer.accept()
+        await trio.sleep(1)
+        assert b.offered == [1, 2]
+
+
+async def test_a_step_forward_that_is_taken_back_sends_nothing_early() -> None:
+    async with bench() as b:
+        b.add(EPOCH_MS + 100_000, EPOCH_MS + 3_000_000)
+        await trio.sleep(1)
+        b.clock.step(3_600_000)
+        await trio.sleep(70)
+        b.clock.step(-3_600_000)
+        await trio.sleep(60)
+        assert [(now, sequences) for now, sequences, _ in b.offers] == [(EPOCH_MS + 100_000, [1])]
+
+
+async def test_what_the_sender_has_no_room_for_stays_in_the_wheel_in_order() -> None:
+    async with bench() as b:
+        b.room = 3
+        b.add(*(EPOCH_MS + number for number in range(10)))
+        await trio.sleep(5)
+        assert b.offered == [1, 2, 3]
+        assert len(b.wheel) == 7
+        b.room = 5
+        b.dispatch.room_has_grown()
+        await trio.sleep(1)
+        assert b.offered == list(range(1, 9))
+        b.room = 100
+        # Though nobody says so.
+        await trio.sleep(6)
+        assert b.offered == list(range(1, 11))
+
+
+async def test_others_run_between_the_slices_of_a_burst() -> None:
+    async with bench() as b:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while len(b.wheel):
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        b.add(*[EPOCH_MS] * 20_000)
+        await other()
+        assert len(b.offered) == 20_000
+        assert turns >= 9
+        assert max(len(sequences) for _, sequences, _ in b.offers) <= 2048
+
+
+async def test_what_is_due_now_goes_before_a_backlog_which_is_offered_as_late() -> None:
+    async with bench() as b:
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, EventClock)
+        # A slice takes its time.
+        b.on_popped = lambda: clock.leap(0.002)
+        first_ms = EPOCH_MS + 1000
+        burst = entries_of([first_ms] * 50_000)
+        burst["subject"] = 1 + burst["sequence"] % 1000
+        b.wheel.add(burst)
+        # Those of the same millisecond come last by their sequence.
+        b.add(*range(first_ms, first_ms + 40), first=50_001)
+        await trio.sleep(3)
+        assert len(b.offered) == 50_040
+        late_by = [
+            now - due
+            for (now, sequences, dues) in b.offers
+            for sequence, due in zip(sequences, dues, strict=True)
+            if sequence > 50_000
+        ]
+        assert max(late_by) <= 4, "behind the backlog it would be 50 ms"
+        at_once = sum(
+            dues.count(first_ms)
+            for late, (_, _, dues) in zip(b.late, b.offers, strict=True)
+            if not late
+        )
+        assert at_once <= 2 * 2048, "the others of the burst are late"
+        on_time = [
+            late for late, (_, _, dues) in zip(b.late, b.offers, strict=True) if dues[0] > first_ms
+        ]
+        assert on_time
+        assert not any(on_time)
+
+
+async def test_a_backlog_of_which_nobody_wants_more_trickles_and_what_is_on_time_leaves() -> None:
+    async with bench() as b:
+        b.is_hungry = False
+        due_ms = EPOCH_MS + 1000
+        burst = entries_of([due_ms] * 50_000)
+        burst["subject"] = 1
+        b.wheel.add(burst)
+        later = entries_of([due_ms + 10 * n for n in range(1, 11)], first=50_001)
+        later["subject"] = 2 + np.arange(10)
+        b.wheel.add(later)
+        b.dispatch.wheel_has_grown()
+        await trio.sleep(1.1)
+        trickled = len(b.offered)
+        # 128 each ms: others of it may be for groups that want more.
+        assert 10_000 <= trickled <= 14_000
+        late_by = {
+            sequence: now - due
+            for (now, sequences, dues) in b.offers
+            for sequence, due in zip(sequences, dues, strict=True)
+            if sequence > 50_000
+        }
+        assert sorted(late_by) == list(range(50_001, 50_011))
+        assert max(late_by.values()) <= 1
+        # As soon as somebody wants more it leaves at once.
+        b.is_hungry = True
+        await trio.sleep(0.01)
+        assert len(b.offered) == 50_010
+
+
+async def test_a_backlog_that_has_left_makes_nothing_late_that_comes_after_it() -> None:
+    async with bench() as b:
+        b.add(*[EPOCH_MS + 1000] * 5000)
+        await trio.sleep(2)
+        b.add(EPOCH_MS + 3000, EPOCH_MS + 4000, first=5001)
+        await trio.sleep(3)
+        assert b.offered[-2:] == [5001, 5002]
+        assert b.late[-2:] == [False, False]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_within_a_subject_none_overtakes_however_much_is_due_at_a_time(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    take_steps_of(chance.choice([100, 65_536]), monkeypatch)
+    async with bench() as b:
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, EventClock)
+        b.on_popped = lambda: clock.leap(chance.choice([0, 0.001, 0.005]))
+        due_ms = [
+            EPOCH_MS + 1000 + offset
+            for _ in range(chance.randrange(1, 6))
+            for offset in [chance.randrange(300)] * chance.choice([1, 30, 3000, 12_000])
+        ]
+        due_ms += [EPOCH_MS + 1000 + chance.randrange(300) for _ in range(500)]
+        entries = entries_of(due_ms)
+        subjects = [chance.randrange(chance.choice([3, 5000])) for _ in due_ms]
+        entries["subject"] = subjects
+        b.wheel.add(entries)
+        b.dispatch.wheel_has_grown()
+        await trio.sleep(5)
+        assert sorted(b.offered) == list(range(1, len(due_ms) + 1))
+        left: dict[int, list[tuple[int, int]]] = {}
+        ways: dict[int, set[bool]] = {}
+        for lane, late, (_, sequences, dues) in zip(b.lanes, b.late, b.offers, strict=True):
+            for sequence, due in zip(sequences, dues, strict=True):
+                subject = subjects[sequence - 1]
+                left.setdefault(subject, []).append((due, sequence))
+                if not lane:
+                    ways.setdefault(subject, set()).add(late)
+        assert all(found == sorted(found) for found in left.values())
+        # All of it is held: nothing is settled here.
+        assert all(len(found) == 1 for found in ways.values())
+
+
+@pytest.mark.parametrize("stopped_at", [0, 1])
+async def test_a_dispatch_that_is_stopped_between_two_steps_leaves_all_in_the_wheel_or_offered(
+    stopped_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_steps_of(100, monkeypatch)
+    b = Bench()
+    due_ms = b.clock.now_ms() + 1000
+    for first in range(1, 5001, 50):
+        b.add(*[due_ms] * 50, first=first)
+    popped = b.wheel.pop_between
+    steps: list[int] = []
+    with trio.move_on_after(10) as scope:
+
+        def stopping(*span: int) -> Iterator[Entries | None]:
+            for step, due in enumerate(popped(*span)):
+                steps.append(step)
+                if step == stopped_at:
+                    scope.cancel()
+                yield due
+
+        monkeypatch.setattr(b.wheel, "pop_between", stopping)
+        await b.dispatch.run()
+    assert max(steps) > stopped_at
+    assert not b.wheel.is_popping
+    assert len(b.wheel) + len(b.offered) == 5000
+    assert b.wheel.next_due_ms() == due_ms
+
+
+async def test_a_subject_of_which_late_ones_are_held_goes_behind_as_a_whole() -> None:
+    async with bench() as b:
+        burst = entries_of([EPOCH_MS + 1000] * 6000)
+        burst["subject"] = 1 + burst["sequence"] % 900
+        burst["subject"][-1500:] = 0
+        b.wheel.add(burst)
+        b.add(EPOCH_MS + 3000, first=6001)
+        await trio.sleep(4)
+        assert (b.offered[-1], b.late[-1]) == (6001, True)
+        b.dispatch._lanes.settled(burst)
+        b.dispatch._lanes.settled(entries_of([EPOCH_MS + 3000]))
+        b.add(EPOCH_MS + 5000, first=6002)
+        await trio.sleep(2)
+        assert (b.offered[-1], b.late[-1]) == (6002, False)
+
+
+async def test_a_subject_with_a_lane_of_its_own_has_no_second_one_for_what_is_late() -> None:
+    async with bench() as b:
+        b.add(*[EPOCH_MS + 1000] * 50_000)
+        await trio.sleep(2)
+        assert {(lane > 0, late) for lane, late in zip(b.lanes, b.late, strict=True)} == {
+            (True, False)
+        }
+
+
+# -- crossing off ---------------------------------------------------------------------------------
+
+
+class Books:
+    """A CrossingOff on a journal of a simulated disk."""
+
+    def __init__(self, *, disk: SimDisk | None = None, sync_s: float = 0.005) -> None:
+        self.disk = disk or SimDisk(random.Random(3), plan=CALM)
+        self.clock = SimClock()
+        self.disk.make_directory("dispatch_log/journal")
+        for path in ("", "dispatch_log"):
+            self.disk.sync_directory(path)
+        self.journal, _ = FactsJournal.recover(
+            self.disk, UUID_OF_LOG, filed_number=0, file_bytes_max=1 << 20
+        )
+        self.noted: list[tuple[FactBlock, int]] = []
+        self.note_s = 0.0
+        """How long the schedule_log takes to be told."""
+        self.crossing_off = CrossingOff(
+            journal=self.journal,
+            executor=SimExecutor(
+                random.Random(4),
+                disk=self.disk,
+                plan=ExecutorPlan(delay_s=(sync_s, sync_s), stall_chance=0),
+            ),
+            pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
+            epoch=lambda: 1,
+            note_facts=self._note,
+            sync_ms_max=20,
+        )
+
+    async def _note(self, facts: FactBlock, last_number: int) -> None:
+        await trio.sleep(self.note_s)
+        durable = sum(len(block) for block in facts_on(self.disk, durable=True))
+        assert durable >= last_number, "told of before it was durable"
+        self.noted.append((facts, last_number))
+
+    def cross_off(self, *sequences: int, target: str = "g1") -> None:
+        entries = np.zeros(len(sequences), ENTRY)
+        entries["sequence"] = sequences
+        entries["minute"] = 5
+        self.crossing_off.cross_off(entries, self.clock.now_ms(), target, Outcome.DELIVERED)
+
+    @property
+    def told(self) -> list[int]:
+        """Sequences that the schedule_log was told of."""
+        return [sequence for facts, _ in self.noted for sequence in facts.sequence.tolist()]
+
+
+def facts_on(disk: SimDisk, *, durable: bool) -> list[FactBlock]:
+    """Return the facts of all journals on a disk, read by a journal of their own."""
+    contents = disk.contents(durable=durable)
+    copy = SimDisk(random.Random(1), plan=CALM)
+    copy.make_directory("dispatch_log/journal")
+    for path, data in contents.items():
+        if data:
+            copy.open(path, create=True).write_at(0, [data])
+    _, recovery = FactsJournal.recover(copy, UUID_OF_LOG, filed_number=0, file_bytes_max=1 << 20)
+    return recovery.facts
+
+
+@asynccontextmanager
+async def books(b: Books) -> AsyncIterator[Books]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(b.crossing_off.run)
+        nursery.start_soon(b.crossing_off.run_noting)
+        await trio.testing.wait_all_tasks_blocked()
+        yield b
+        nursery.cancel_scope.cancel()
+
+
+async def test_facts_are_durable_in_time_and_many_share_an_fsync() -> None:
+    async with books(Books()) as b:
+        for number in range(100):
+            b.cross_off(number, target=f"g{number % 2}")
+        assert b.crossing_off.waiting == 100
+        await trio.sleep(0.020)
+        assert b.told == list(range(100))
+        assert b.crossing_off.waiting == 0
+        assert b.crossing_off.syncs == 1
+        assert b.crossing_off.outcomes == {Outcome.DELIVERED: 100}
+        [facts] = facts_on(b.disk, durable=True)
+        names = [facts.targets[place] for place in facts.target.tolist()]
+        assert names == [f"g{number % 2}".encode() for number in range(100)]
+        assert set(facts.at_ms.tolist()) == {EPOCH_MS}
+
+
+async def test_under_load_each_fsync_takes_what_gathered_during_the_last() -> None:
+    async with books(Books()) as b:
+        for number in range(1000):
+            b.cross_off(number)
+            await trio.sleep(0.001)
+        await b.crossing_off.stop()
+        assert b.told == list(range(1000))
+        assert 100 < b.crossing_off.syncs < 300
+        assert [last for _, last in b.noted][-1] == 1000
+
+
+async def test_the_callers_array_may_be_used_again() -> None:
+    async with books(Books()) as b:
+        entries = entries_of([1, 2, 3])
+        b.crossing_off.cross_off(entries, EPOCH_MS, "g1", Outcome.KNOWN)
+        entries["sequence"] = 0
+        await b.crossing_off.stop()
+        assert b.told == [1, 2, 3]
+
+
+async def test_stop_waits_until_every_outcome_is_a_durable_fact() -> None:
+    async with books(Books(disk=SimDisk(random.Random(3), plan=HARSH), sync_s=1.0)) as b:
+        b.cross_off(1, 2)
+        await trio.sleep(0.5)
+        b.cross_off(3)
+        await b.crossing_off.stop()
+        b.disk.power_cut()
+        facts = facts_on(b.disk.revive(), durable=False)
+        assert [n for block in facts for n in block.sequence.tolist()] == [1, 2, 3]
+        await b.crossing_off.stop()
+
+
+async def test_facts_are_durable_in_time_though_the_schedule_log_is_busy() -> None:
+    async with books(Books()) as b:
+        b.note_s = 5.0
+        for number in range(10):
+            b.cross_off(number)
+            await trio.sleep(0.020)
+            durable = facts_on(b.disk, durable=True)
+            assert sum(len(block) for block in durable) == number + 1
+            assert b.told == []
+        await b.crossing_off.stop()
+        # In order, each told once, and the end waits until all are told.
+        assert b.told == list(range(10))
+        assert [last for _, last in b.noted] == list(range(1, 11))
+
+
+async def test_facts_that_find_no_space_wait_and_none_is_lost() -> None:
+    async with books(Books()) as b:
+        b.disk.arm(*[Trap(action=Action.FULL, kinds={"create", "write"})] * 5)
+        b.cross_off(1, 2)
+        await trio.sleep(2.5)
+        b.cross_off(3)
+        await trio.sleep(20)
+        assert b.told == [1, 2, 3]
+        assert len(b.disk.fired) == 5
+
+
+async def test_a_failed_fsync_of_the_journal_is_fatal() -> None:
+    b = Books()
+    b.disk.arm(Trap(action=Action.EIO, kinds={"sync"}))
+    with pytest.RaisesGroup(FatalDiskError):
+        async with books(b):
+            b.cross_off(1)
+            await trio.sleep(1)
+    assert b.noted == []

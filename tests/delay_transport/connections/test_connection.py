@@ -1,0 +1,970 @@
+"""A server's connection answers what it accepts, and no peer can make it hold more than allowed."""
+
+import math
+import random
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+import structlog
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delay_protocol.wire.frames import Frame, encode_frame
+from delay_transport.connections.connection import CloseReason, Connection
+from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.seams.runtime import TcpNetwork
+from tests.delay_transport.peers import (
+    ADDRESS,
+    HEARTBEAT,
+    Recorder,
+    StreamNetwork,
+    answer_all,
+    hold_all,
+    receive_frames,
+    receive_until_closed,
+    release,
+    request_bytes,
+    serving,
+    virtual_time,
+)
+
+BAD_MAGIC = bytes.fromhex("00000014 0012 deadbeef 000a 0009 00000001 00000000 000a")
+
+
+async def settle() -> None:
+    """Let every task go as far as it can without time passing."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+@virtual_time
+async def test_requests_of_one_receive_are_handed_over_in_one_call_and_answered() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(b"".join(request_bytes(n, b"body %d" % n) for n in range(300)))
+        replies = await receive_frames(peer, 300)
+    assert [len(batch) for batch in handler.batches] == [300]
+    assert [(reply.opaque, reply.body) for reply in replies] == [
+        (n, b"body %d" % n) for n in range(300)
+    ]
+    assert {(reply.code, reply.flag, reply.version, reply.request_code) for reply in replies} == {
+        (0, 1, 9, 10)
+    }
+
+
+@virtual_time
+async def test_requests_that_arrive_byte_by_byte_are_answered() -> None:
+    async with serving(Recorder(answer_all)) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        for byte in request_bytes(1, b"abc") + request_bytes(2):
+            await peer.send_all(bytes([byte]))
+            await settle()
+        replies = await receive_frames(peer, 2)
+        assert server.held_bytes == 0
+    assert [reply.opaque for reply in replies] == [1, 2]
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 800), max_size=10),
+)
+@settings(max_examples=60)
+async def test_however_a_stream_is_cut_the_answers_are_the_same(
+    bodies: Sequence[bytes], cuts: Sequence[int]
+) -> None:
+    sent = b"".join(request_bytes(n, body) for n, body in enumerate(bodies))
+    bounds = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]
+    async with serving(Recorder(answer_all)) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        for start, end in pairwise(bounds):
+            if start < end:
+                await peer.send_all(sent[start:end])
+                await settle()
+        replies = await receive_frames(peer, len(bodies))
+    assert [(reply.opaque, reply.body) for reply in replies] == list(enumerate(bodies))
+
+
+@virtual_time
+async def test_answers_given_together_are_sent_together() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(b"".join(request_bytes(n) for n in range(100)))
+        await settle()
+        assert len(await peer.receive_some()) == 100 * 24
+
+
+# What is not for the handler
+
+
+@virtual_time
+async def test_a_heartbeat_is_answered_without_the_handler() -> None:
+    handler = Recorder()
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(5, code=HEARTBEAT))
+        (reply,) = await receive_frames(peer, 1)
+        assert server.counts.heartbeats == 1
+    assert (reply.code, reply.opaque, reply.request_code, reply.body) == (0, 5, 100, b"")
+    assert handler.batches == []
+
+
+@virtual_time
+async def test_frames_that_claim_to_be_answers_are_dropped_silently() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        answer = encode_frame(Frame(0, 9, 1, 1, 10, b"x"))
+        await peer.send_all(answer + request_bytes(2) + answer)
+        (reply,) = await receive_frames(peer, 1)
+        assert server.counts.responses_dropped == 2
+    assert reply.opaque == 2
+    assert handler.opaques == [2]
+
+
+@virtual_time
+async def test_a_one_way_request_is_handled_and_not_answered() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        one_way = encode_frame(Frame(10, 9, 1, 2, 10, b""))
+        one_way_heartbeat = encode_frame(Frame(HEARTBEAT, 9, 2, 2, HEARTBEAT, b""))
+        await peer.send_all(one_way + one_way_heartbeat + request_bytes(3))
+        (reply,) = await receive_frames(peer, 1)
+    assert handler.opaques == [1, 3]
+    assert reply.opaque == 3
+
+
+# Backpressure
+
+
+@virtual_time
+async def test_nothing_is_read_while_too_many_requests_are_in_flight() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_requests_max=10)
+    async with serving(handler, limits) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(b"".join(request_bytes(n) for n in range(10)))
+        await settle()
+        await peer.send_all(request_bytes(10))
+        await settle()
+        (connection,) = handler.connections
+        assert handler.opaques == list(range(10))
+        assert server.counts.pauses == 1
+        connection.done(1, 0)
+        await settle()
+        assert handler.opaques == list(range(11))
+        connection.done(10, 0)
+
+
+@virtual_time
+async def test_nothing_is_read_while_too_many_bytes_are_in_flight() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_bytes_max=1000)
+    async with serving(handler, limits) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(999)))
+        await settle()
+        await peer.send_all(request_bytes(2, bytes(1)))
+        await settle()
+        await peer.send_all(request_bytes(3))
+        await settle()
+        assert handler.opaques == [1, 2]
+        assert server.held_bytes == 1000
+        release(handler.connections[0], handler.batches[0])
+        await settle()
+        assert handler.opaques == [1, 2, 3]
+
+
+@virtual_time
+async def test_one_receive_at_a_time_is_all_that_goes_beyond_a_limit() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_requests_max=1, receive_bytes=24 * 5)
+    async with serving(handler, limits) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(b"".join(request_bytes(n) for n in range(1000)))
+        await settle()
+        assert handler.opaques == [0, 1, 2, 3, 4]
+
+
+@virtual_time
+async def test_a_full_total_stops_every_connection_until_there_is_room() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(
+        total_bytes_max=20_000, unfinished_bytes_max=9900, frame_bytes_max=9100, receive_bytes=800
+    )
+    async with serving(handler, limits) as (server, network):
+        first, second, third = [await network.connect(*ADDRESS) for _ in range(3)]
+        await first.send_all(request_bytes(1, bytes(9000)) + request_bytes(2, bytes(9000)))
+        await second.send_all(request_bytes(3, bytes(2000)))
+        await settle()
+        # All of them already wait in a receive when the total is reached: one more receive each.
+        for opaque, peer in [(4, first), (5, second), (6, third)]:
+            await peer.send_all(request_bytes(opaque))
+        await settle()
+        assert server.held_bytes >= 20_000
+        before = sorted(handler.opaques)
+        for opaque, peer in [(7, first), (8, second), (9, third)]:
+            await peer.send_all(request_bytes(opaque))
+        await settle()
+        assert sorted(handler.opaques) == before
+        # The answers of one connection let all of them go on.
+        largest = max(handler.batches, key=lambda batch: sum(len(frame.body) for frame in batch))
+        release(handler.owners[handler.batches.index(largest)], largest)
+        await settle()
+        assert sorted(handler.opaques) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@virtual_time
+async def test_unfinished_frames_and_unsent_answers_count_as_held() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, network=network) as (server, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(500))[:300])
+        await settle()
+        assert server.held_bytes == 300
+        await peer.send_all(request_bytes(1, bytes(500))[300:])
+        await settle()
+        assert server.held_bytes == 524
+        await receive_frames(peer, 1)
+        await settle()
+        assert server.held_bytes == 0
+
+
+@virtual_time
+async def test_what_a_lost_connection_held_is_given_back() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100)) + request_bytes(2, bytes(100))[:50])
+        await settle()
+        assert server.held_bytes == 150
+        await peer.aclose()
+        await trio.sleep(20)
+        assert handler.reasons == [CloseReason.PEER_VANISHED]
+        assert server.held_bytes == 100
+        release(handler.connections[0], handler.batches[0])
+        assert server.held_bytes == 0
+        assert server.counts.replies_dropped == 1
+
+
+@virtual_time
+async def test_nothing_is_read_from_a_peer_that_does_not_take_its_answers() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = ConnectionLimits(unsent_bytes_pause=1000, send_seconds_max=1000, idle_seconds_max=9999)
+    async with serving(handler, limits, network) as (_, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(2000)))
+        with trio.move_on_after(60) as waiting:
+            await peer.send_all(request_bytes(2))
+        assert waiting.cancelled_caught
+        assert handler.opaques == [1]
+        await receive_frames(peer, 1)
+        await settle()
+        assert handler.opaques == [1, 2]
+
+
+# Deadlines
+
+
+@virtual_time
+async def test_a_slow_reader_is_closed_after_its_deadline() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, network=network) as (server, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100)))
+        await trio.sleep(9.9)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        assert handler.reasons == [CloseReason.SLOW_READER]
+        assert server.held_bytes == 0
+
+
+@virtual_time
+async def test_a_slow_reader_is_closed_even_while_its_requests_are_not_read() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = ConnectionLimits(unsent_bytes_pause=50)
+    async with serving(handler, limits, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100)))
+        await trio.sleep(10.1)
+    assert handler.reasons == [CloseReason.SLOW_READER]
+
+
+@virtual_time
+async def test_a_reader_that_takes_a_step_in_time_is_not_slow() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = ConnectionLimits(send_step_bytes=1000)
+    async with serving(handler, limits, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(5000 - 24)))
+        received = 0
+        while received < 5000:
+            await trio.sleep(9)
+            received += len(await peer.receive_some(1000))
+        await settle()
+        assert handler.reasons == []
+
+
+@virtual_time
+async def test_too_many_unsent_answers_end_the_connection() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = ConnectionLimits(unsent_bytes_pause=1000, unsent_bytes_max=1000)
+    async with serving(handler, limits, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(2000)))
+        await settle()
+    assert handler.reasons == [CloseReason.SLOW_READER]
+
+
+@virtual_time
+async def test_an_idle_connection_is_closed() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await trio.sleep(40)
+        await peer.send_all(request_bytes(1))
+        await trio.sleep(44.9)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        assert await receive_until_closed(peer) == [Frame(0, 9, 1, 1, 10, b"")]
+        await peer.aclose()
+        await settle()
+        assert handler.reasons == [CloseReason.IDLE]
+
+
+@virtual_time
+async def test_a_peer_that_waits_for_its_answer_is_not_idle() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1))
+        await trio.sleep(400)
+        release(handler.connections[0], handler.batches[0])
+        await receive_frames(peer, 1)
+        answered_at = trio.current_time()
+        assert await receive_until_closed(peer) == []
+        assert 150 <= trio.current_time() - answered_at <= 301
+
+
+@virtual_time
+async def test_heartbeats_keep_a_connection_open() -> None:
+    handler = Recorder()
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        for opaque in range(20):
+            await peer.send_all(request_bytes(opaque, code=HEARTBEAT))
+            await trio.sleep(15)
+        assert handler.reasons == []
+
+
+@virtual_time
+async def test_a_frame_that_is_not_complete_in_time_ends_the_connection() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        # Quick enough for the least rate (1 KiB/s), but 16 KiB are not here within 10 s.
+        data = request_bytes(1, bytes(16_000))
+        for second in range(9):
+            await peer.send_all(data[second * 1200 : second * 1200 + 1200])
+            await trio.sleep(1)
+        assert handler.reasons == []
+        await trio.sleep(1.1)
+        assert handler.reasons == [CloseReason.SLOW_FRAME]
+
+
+@virtual_time
+async def test_a_trickled_frame_is_given_up_after_the_grace() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        for byte in request_bytes(1)[:5]:
+            await peer.send_all(bytes([byte]))
+            await trio.sleep(0.98)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        assert handler.reasons == [CloseReason.SLOW_FRAME]
+
+
+@virtual_time
+async def test_frames_that_each_come_in_time_may_go_on_for_ever() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        data = b"".join(request_bytes(n, bytes(76)) for n in range(50))
+        # Every piece ends in the middle of a frame.
+        for start in range(0, len(data), 150):
+            await peer.send_all(data[start : start + 150])
+            await trio.sleep(4)
+        await receive_frames(peer, 50)
+        assert handler.reasons == []
+
+
+@virtual_time
+async def test_the_frame_deadline_stands_still_while_the_server_does_not_read() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_requests_max=1)
+    async with serving(handler, limits) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1) + request_bytes(2)[:10])
+        await trio.sleep(300.8)
+        assert handler.reasons == []
+        handler.connections[0].done(1, 0)
+        await trio.sleep(4.4)
+        await peer.send_all(request_bytes(2)[10:])
+        await settle()
+        assert handler.opaques == [1, 2]
+        assert handler.reasons == []
+
+
+@virtual_time
+async def test_a_connection_that_was_not_read_for_long_is_idle_only_after_that() -> None:
+    handler = Recorder(hold_all)
+    limits = ConnectionLimits(in_flight_requests_max=1)
+    async with serving(handler, limits) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(encode_frame(Frame(10, 9, 1, 2, 10, b"")))
+        await trio.sleep(200)
+        handler.connections[0].done(1, 0)
+        await trio.sleep(149.9)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        await peer.aclose()
+        await settle()
+        assert handler.reasons == [CloseReason.IDLE]
+
+
+# Unfinished frames
+
+SMALL_MEMORY = ConnectionLimits(
+    total_bytes_max=4 << 20,
+    unfinished_bytes_max=3 << 19,
+    frame_bytes_max=1 << 18,
+    receive_bytes=1 << 12,
+    unproven_bytes_per_second_max=math.inf,
+)
+"""A 64th of the defaults; floods are let through, so that it is memory that stops them."""
+GIANT = request_bytes(1, bytes((1 << 18) - 24))
+
+
+@virtual_time
+async def test_of_too_many_unfinished_frames_the_largest_gives_way_at_once() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler, SMALL_MEMORY) as (server, network):
+        peers = [await network.connect(*ADDRESS) for _ in range(7)]
+        for number, peer in enumerate(peers[:6]):
+            await peer.send_all(GIANT[: 250_000 + number])
+        await settle()
+        assert server.held_bytes == 1_500_015
+        assert handler.reasons == []
+        with structlog.testing.capture_logs() as logs:
+            await peers[6].send_all(GIANT[:100_000])
+            await settle()
+        assert handler.reasons == [CloseReason.MEMORY]
+        assert [log["detail"] for log in logs] == ["250005 bytes into a frame"]
+        assert server.held_bytes == 1_500_015 - 250_005 + 100_000
+        # Whoever stayed can go on.
+        await peers[6].send_all(GIANT[100_000:])
+        await peers[0].send_all(GIANT[250_000:])
+        await settle()
+        assert handler.opaques == [1, 1]
+        assert handler.reasons == [CloseReason.MEMORY]
+
+
+@virtual_time
+async def test_small_requests_are_answered_at_once_whatever_giants_are_unfinished() -> None:
+    handler = Recorder(answer_all)
+    lives: list[float] = []
+
+    async def attack(network: StreamNetwork) -> None:
+        while trio.current_time() < 15:
+            peer = await network.connect(*ADDRESS)
+            began_at = trio.current_time()
+            try:
+                for start in range(0, 240_000, 1 << 16):
+                    await peer.send_all(GIANT[start : min(start + (1 << 16), 240_000)])
+                while True:
+                    await trio.sleep(0.25)
+                    await peer.send_all(bytes(500))
+            except trio.BrokenResourceError:
+                lives.append(trio.current_time() - began_at)
+                await trio.sleep(0.25)
+
+    async with (
+        serving(handler, SMALL_MEMORY) as (server, network),
+        trio.open_nursery() as nursery,
+    ):
+        nursery.cancel_scope.deadline = 100
+        for _ in range(30):
+            nursery.start_soon(attack, network)
+        good = await network.connect(*ADDRESS)
+        highest = 0
+        for opaque in range(300):
+            data = request_bytes(opaque, b"small")
+            # In two pieces: its own unfinished frame is none of the large ones.
+            await good.send_all(data[:20])
+            await trio.sleep(0.05)
+            asked_at = trio.current_time()
+            await good.send_all(data[20:])
+            assert [reply.opaque for reply in await receive_frames(good, 1)] == [opaque]
+            assert trio.current_time() == asked_at
+            highest = max(highest, server.held_bytes)
+            await trio.sleep(0.05)
+        assert 6 * 240_000 <= highest <= SMALL_MEMORY.unfinished_bytes_max + 100
+        assert handler.reasons.count(CloseReason.MEMORY) > 100
+        assert server.counts.pauses == 0
+        # The last of them fit; their deadlines run as ever.
+        await trio.sleep(15)
+        assert handler.reasons.count(CloseReason.SLOW_FRAME) >= 6
+        assert set(handler.reasons) == {CloseReason.MEMORY, CloseReason.SLOW_FRAME}
+        assert max(lives) <= 10.5
+        assert (server.held_bytes, server.open_connections) == (0, 1)
+    assert not nursery.cancel_scope.cancelled_caught
+
+
+@virtual_time
+async def test_many_frames_of_middle_size_do_not_drive_out_smaller_ones() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler, SMALL_MEMORY) as (server, network):
+        good = await network.connect(*ADDRESS)
+        # Less than the bound divided by all.
+        data = request_bytes(1, bytes(12_000))
+        await good.send_all(data[:10_000])
+        peers = [await network.connect(*ADDRESS) for _ in range(100)]
+        for start in range(0, 20_000, 1000):
+            for peer in peers:
+                with suppress(trio.BrokenResourceError):
+                    await peer.send_all(GIANT[start : start + 1000])
+            await settle()
+            assert server.held_bytes <= SMALL_MEMORY.unfinished_bytes_max
+        assert set(handler.reasons) == {CloseReason.MEMORY}
+        assert 20 < len(handler.reasons) < 60
+        await good.send_all(data[10_000:])
+        assert len(await receive_frames(good, 1)) == 1
+
+
+@virtual_time
+async def test_what_will_never_be_complete_is_given_back_before_answers_are_drained() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100)) + GIANT[:200_000])
+        await settle()
+        assert server.held_bytes == 200_100
+        handler.connections[0].close("enough")
+        assert server.held_bytes == 100
+        release(handler.connections[0], handler.batches[0])
+        assert [reply.opaque for reply in await receive_until_closed(peer)] == [1]
+
+
+@virtual_time
+async def test_what_arrives_in_the_moment_of_the_end_is_not_taken() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(GIANT[:1000])
+        await settle()
+        # The reader has these bytes of its body and had no turn yet. They are no request.
+        await peer.send_all(request_bytes(2))
+        server.stop()
+        assert await receive_until_closed(peer) == []
+        await peer.aclose()
+        await settle()
+        assert server.held_bytes == 0
+    assert handler.opaques == []
+    assert handler.reasons == [CloseReason.SERVER_STOPPED]
+
+
+# Ending
+
+
+@virtual_time
+async def test_a_bad_magic_ends_the_connection_after_good_requests_are_answered() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        with structlog.testing.capture_logs() as logs:
+            await peer.send_all(request_bytes(1) + request_bytes(2) + BAD_MAGIC)
+            await settle()
+            assert handler.opaques == [1, 2]
+            await trio.sleep(1)
+            release(handler.connections[0], handler.batches[0])
+            replies = await receive_until_closed(peer)
+            await peer.aclose()
+            await settle()
+    assert [reply.opaque for reply in replies] == [1, 2]
+    assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
+    assert logs == [
+        {
+            "log_level": "warning",
+            "event": "connection closed",
+            "peer": "a peer without name",
+            "reason": "protocol error",
+            "detail": "magic 0xdeadbeef, expected 0xdec10ade",
+        }
+    ]
+
+
+@virtual_time
+async def test_a_frame_beyond_the_limit_is_refused_before_it_is_buffered() -> None:
+    handler = Recorder(answer_all)
+    limits = ConnectionLimits(frame_bytes_max=1000)
+    async with serving(handler, limits) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(2000))[:4])
+        assert await receive_until_closed(peer) == []
+        assert server.held_bytes == 0
+        await peer.aclose()
+        await settle()
+    assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
+
+
+@virtual_time
+async def test_after_a_protocol_error_what_still_comes_is_discarded_for_a_moment_only() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(BAD_MAGIC)
+        with trio.move_on_after(0.9):
+            while True:
+                await peer.send_all(bytes(1000))
+                await trio.sleep(0.1)
+        assert handler.reasons == []
+        assert server.held_bytes == 0
+        await trio.sleep(0.2)
+        assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
+
+
+@virtual_time
+async def test_what_floods_after_a_protocol_error_is_discarded_ever_more_slowly() -> None:
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(Recorder(answer_all), network=network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(BAD_MAGIC)
+        sent = 0
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await peer.send_all(bytes(1 << 16))
+                sent += 1
+        # After 20, 40, 60, 100, 180, 340, 660 and 1,300 ms.
+        assert sent <= 9
+
+
+@virtual_time
+async def test_requests_never_answered_hold_a_dying_connection_only_so_long() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1) + BAD_MAGIC)
+        await trio.sleep(3.9)
+        assert handler.reasons == []
+        await trio.sleep(1.2)
+        assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
+
+
+@virtual_time
+async def test_a_peer_that_finished_sending_gets_its_answers() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        assert isinstance(peer, trio.abc.HalfCloseableStream)
+        await peer.send_all(request_bytes(1))
+        await peer.send_eof()
+        await trio.sleep(2)
+        release(handler.connections[0], handler.batches[0])
+        replies = await receive_until_closed(peer)
+    assert [reply.opaque for reply in replies] == [1]
+    assert handler.reasons == [CloseReason.PEER_CLOSED]
+
+
+@virtual_time
+async def test_a_peer_that_vanishes_in_mid_frame_is_noted_as_such() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1, bytes(100))[:60])
+        await settle()
+        await peer.aclose()
+        await settle()
+        assert handler.reasons == [CloseReason.PEER_VANISHED]
+        assert server.open_connections == 0
+    assert handler.batches == []
+
+
+@virtual_time
+async def test_a_handler_can_close_after_its_answer() -> None:
+    def refuse(connection: Connection, frames: list[Frame]) -> None:
+        connection.answer(frames[0], 52)
+        connection.close("fenced")
+
+    handler = Recorder(refuse)
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1) + request_bytes(2))
+        replies = await receive_until_closed(peer)
+        await peer.aclose()
+        await settle()
+    assert [reply.code for reply in replies] == [52]
+    assert handler.reasons == [CloseReason.CLOSED_BY_HANDLER]
+
+
+@virtual_time
+async def test_an_answer_after_the_close_is_dropped_and_counted() -> None:
+    handler = Recorder(hold_all)
+    async with serving(handler) as (server, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1) + request_bytes(2)[:5])
+        await settle()
+        await peer.aclose()
+        await settle()
+        (connection,) = handler.connections
+        assert connection.is_closed
+        release(connection, handler.batches[0])
+        assert server.counts.replies_dropped == 1
+
+
+@virtual_time
+async def test_a_bug_in_a_handler_is_not_hidden() -> None:
+    def stumble(_connection: Connection, _frames: list[Frame]) -> None:
+        raise ZeroDivisionError
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with serving(Recorder(stumble)) as (_, network):
+            peer = await network.connect(*ADDRESS)
+            await peer.send_all(request_bytes(1))
+            await trio.sleep(1)
+
+
+@virtual_time
+async def test_many_peers_at_random_leave_nothing_held() -> None:
+    chance = random.Random(7)
+    handler = Recorder(answer_all)
+    limits = ConnectionLimits(in_flight_requests_max=3, unsent_bytes_pause=200)
+
+    async def talk(network: StreamNetwork, number: int) -> None:
+        peer = await network.connect(*ADDRESS)
+        data = b"".join(request_bytes(n, bytes(chance.randrange(90))) for n in range(20))
+        if number % 3 == 0:
+            data = data[: chance.randrange(len(data))]
+        if number % 3 == 1:
+            data += BAD_MAGIC
+        while data:
+            size = chance.randrange(1, 300)
+            await peer.send_all(data[:size])
+            data = data[size:]
+            await trio.sleep(chance.random())
+        if number % 2:
+            assert await receive_until_closed(peer) is not None
+        await peer.aclose()
+
+    async with serving(handler, limits) as (server, network):
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(talk, network, number)
+        await trio.sleep(100)
+        assert server.held_bytes == 0
+        assert server.open_connections == 0
+        assert sum(server.counts.closed.values()) == 30
+
+
+# Faults
+
+
+def refuse_all(connection: Connection, frames: Sequence[Frame]) -> None:
+    for frame in frames:
+        connection.fault()
+        connection.answer(frame, 3)
+
+
+@virtual_time
+async def test_a_peer_that_makes_faults_without_end_is_read_at_the_rate_of_its_faults() -> None:
+    handler = Recorder(refuse_all)
+    limits = ConnectionLimits(
+        faults_per_second_max=10, faults_burst_seconds=2, receive_bytes=len(request_bytes(1))
+    )
+    async with serving(handler, limits) as (server, network):
+        peer = await network.connect(*ADDRESS)
+
+        async def flood() -> None:
+            for number in range(1000):
+                await peer.send_all(request_bytes(number))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            await trio.sleep(10)
+            # A burst of twenty, and ten each second; one more, since what goes over is let in.
+            assert 115 <= len(handler.opaques) <= 121
+            nursery.cancel_scope.cancel()
+        assert server.counts.faults == len(handler.opaques)
+        assert server.counts.pauses >= 90
+
+
+@virtual_time
+async def test_floods_that_come_to_nothing_share_one_rate_and_others_are_as_fast_as_ever() -> None:
+    rate = 1 << 20
+
+    def judge(connection: Connection, frames: list[Frame]) -> None:
+        (refuse_all if frames[0].opaque == 1 else answer_all)(connection, frames)
+
+    handler = Recorder(judge)
+    limits = ConnectionLimits(unproven_bytes_per_second_max=rate)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, limits, network) as (server, _):
+
+        async def flood() -> None:
+            while True:
+                peer = await network.connect(*ADDRESS)
+                with suppress(trio.BrokenResourceError):
+                    for _ in range(40):
+                        await peer.send_all(GIANT[: 1 << 16])
+                    await peer.send_all(BAD_MAGIC)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(flood)
+            await trio.sleep(1)
+            received_before, asked_at = server.counts.received_bytes, trio.current_time()
+            good = await network.connect(*ADDRESS)
+            for opaque in range(1000, 1040):
+                # The first proves it, and is not made to wait.
+                await good.send_all(request_bytes(opaque, bytes(60_000)))
+                assert [reply.opaque for reply in await receive_frames(good, 1)] == [opaque]
+            assert trio.current_time() == asked_at
+            await trio.sleep(9)
+            nursery.cancel_scope.cancel()
+        bad_bytes = server.counts.received_bytes - received_before - 40 * 60_020
+        # Each receive of 64 KiB counts for 96; one for each new connection is free.
+        assert 0.5 * 9 * rate < bad_bytes < 1.1 * 10 * rate
+
+
+@virtual_time
+async def test_who_made_requests_without_fault_has_to_prove_itself_again_after_faults() -> None:
+    def judge(connection: Connection, frames: list[Frame]) -> None:
+        (answer_all if frames[0].opaque < 100 else refuse_all)(connection, frames)
+
+    handler = Recorder(judge)
+    limits = ConnectionLimits(unproven_bytes_per_second_max=50_000)
+    async with serving(handler, limits) as (_, network):
+        peer = await network.connect(*ADDRESS)
+
+        async def ask(opaque: int) -> float:
+            asked_at = trio.current_time()
+            await peer.send_all(request_bytes(opaque, bytes(60_000)))
+            await receive_frames(peer, 1)
+            return trio.current_time() - asked_at
+
+        assert [await ask(opaque) for opaque in (1, 2, 3, 100)] == [0, 0, 0, 0]
+        # The first and the one after the fault, which are 60,020 bytes and 32 KiB each.
+        waits_s = [await ask(101), await ask(102)]
+        assert waits_s[0] <= 1.8
+        assert 1.8 < waits_s[1] < 1.9
+        assert 1.8 < await ask(4) < 1.9
+        assert [await ask(opaque) for opaque in (5, 6)] == [0, 0]
+
+
+async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receives = 0
+    receive_some = trio.SocketStream.receive_some
+
+    async def counted(stream: trio.SocketStream, max_bytes: int | None = None) -> bytes:
+        nonlocal receives
+        data = await receive_some(stream, max_bytes)
+        receives += bool(stream.socket.getsockname()[1] == server.address[1])
+        return bytes(data)
+
+    monkeypatch.setattr(trio.SocketStream, "receive_some", counted)
+    handler = Recorder(answer_all)
+    limits = ConnectionLimits(frame_bytes_per_second_min=100)
+    async with trio.open_nursery() as nursery:
+        server: Server = await nursery.start(
+            serve_connections, TcpNetwork(), ("127.0.0.1", 0), handler, limits
+        )
+        peer = await trio.open_tcp_stream(*server.address)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        data = request_bytes(1, bytes(250))
+        for opaque in (1, 2):
+            for place in range(len(data)):
+                await peer.send_all(data[place : place + 1])
+                await trio.sleep(0.001)
+            assert [reply.opaque for reply in await receive_frames(peer, 1)] == [1]
+            # Some until it is old enough, then each 100 bytes.
+            assert receives <= 30 * opaque
+        receives = 0
+        for opaque in range(20):
+            await peer.send_all(request_bytes(opaque))
+            await receive_frames(peer, 1)
+        assert receives == 20
+        await peer.aclose()
+        nursery.cancel_scope.cancel()
+
+
+@virtual_time
+async def test_the_faults_of_all_slow_down_those_who_made_them_and_nobody_else() -> None:
+    taken: list[int] = []
+
+    def judge(connection: Connection, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            if frame.opaque >= 1000:
+                taken.append(frame.opaque)
+                connection.answer(frame, 0)
+            else:
+                connection.fault()
+                connection.answer(frame, 3)
+
+    limits = ConnectionLimits(
+        faults_per_second_max=10, total_faults_per_second_max=20, faults_burst_seconds=1
+    )
+    async with serving(Recorder(judge), limits) as (server, network):
+        bad = [await network.connect(*ADDRESS) for _ in range(5)]
+        good = await network.connect(*ADDRESS)
+        for peer in bad:
+            await peer.send_all(b"".join(request_bytes(n) for n in range(9)))
+        await settle()
+        assert server.counts.faults == 45
+        # Each is below its own limit, all together are above theirs.
+        for peer in bad:
+            await peer.send_all(request_bytes(9))
+        await settle()
+        paused = server.counts.faults
+        for number in range(1000, 1010):
+            await good.send_all(request_bytes(number))
+        await settle()
+        assert taken == list(range(1000, 1010))
+        await trio.sleep(5)
+    assert paused < 50
+    assert server.counts.faults == 50
+
+
+@virtual_time
+async def test_lines_about_bad_peers_are_limited_and_the_next_says_how_many_there_were() -> None:
+    limits = ConnectionLimits(warnings_per_second_max=1)
+    with structlog.testing.capture_logs() as lines:
+        async with serving(Recorder(), limits) as (_, network):
+            for _ in range(50):
+                peer = await network.connect(*ADDRESS)
+                await peer.send_all(b"GET / HTTP/1.1\r\n\r\n")
+                await peer.aclose()
+                await settle()
+            written = [line for line in lines if line["log_level"] == "warning"]
+            assert 10 <= len(written) <= 12
+            await trio.sleep(30)
+            peer = await network.connect(*ADDRESS)
+            await peer.send_all(b"GET / HTTP/1.1\r\n\r\n")
+            await peer.aclose()
+            await settle()
+            written = [line for line in lines if line["log_level"] == "warning"]
+            assert written[-1]["left_out"] == 51 - len(written)

@@ -1,0 +1,463 @@
+"""Every request gets exactly its own answer, or its asker learns that there will be none."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from delay_protocol.wire.frames import Frame, encode_frame, encode_response
+from delay_transport.connections.connection import Connection
+from delay_transport.connections.limits import ConnectionLimits, RequestLimits
+from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.connections.request_client import RequestConnection
+from delay_transport.seams.errors import (
+    ConnectError,
+    ConnectionLostError,
+    RequestTimeoutError,
+    TooManyInFlightError,
+)
+from delay_transport.seams.runtime import TcpNetwork
+from tests.delay_transport.peers import (
+    ADDRESS,
+    HEARTBEAT,
+    SEND,
+    Recorder,
+    StreamNetwork,
+    answer_all,
+    receive_frames,
+    serving,
+    virtual_time,
+)
+from tests.odd_addresses import ODD_HOSTS
+
+
+class Inbox:
+    """What callbacks were told."""
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[int, Frame]] = []
+        self.losses: list[ConnectionLostError] = []
+
+    def reply(self, opaque: int, frame: Frame) -> None:
+        self.replies.append((opaque, frame))
+
+    def lost(self, error: ConnectionLostError) -> None:
+        self.losses.append(error)
+
+
+@asynccontextmanager
+async def connected(
+    inbox: Inbox | None = None,
+    limits: RequestLimits | None = None,
+    network: StreamNetwork | None = None,
+) -> AsyncIterator[tuple[RequestConnection, trio.abc.Stream]]:
+    """Yield a connection and the bare stream at its other end."""
+    inbox = inbox or Inbox()
+    network = network or StreamNetwork()
+    listener = await network.listen(*ADDRESS)
+    connection = RequestConnection(on_reply=inbox.reply, on_lost=inbox.lost, limits=limits)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(connection.run, network, ADDRESS)
+        yield connection, await listener.accept()
+        connection.close()
+
+
+async def settle() -> None:
+    """Let every task go as far as it can without time passing."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+# submit
+
+
+@virtual_time
+async def test_answers_in_any_order_find_their_requests() -> None:
+    inbox = Inbox()
+    chance = random.Random(3)
+    async with connected(inbox) as (connection, peer):
+        bodies = {connection.submit(SEND, (b"a", b"%d" % n)): b"a%d" % n for n in range(500)}
+        requests = await receive_frames(peer, 500)
+        assert {frame.opaque: frame.body for frame in requests} == bodies
+        chance.shuffle(requests)
+        await peer.send_all(b"".join(encode_response(r, code=0, body=r.body) for r in requests))
+        await settle()
+        assert connection.in_flight == 0
+    assert [opaque for opaque, _ in inbox.replies] == [request.opaque for request in requests]
+    assert {opaque: frame.body for opaque, frame in inbox.replies} == bodies
+
+
+@virtual_time
+async def test_requests_submitted_together_leave_in_one_send() -> None:
+    async with connected() as (connection, peer):
+        for _ in range(100):
+            connection.submit(SEND, ())
+        await settle()
+        assert len(await peer.receive_some()) == 100 * 24
+
+
+@virtual_time
+async def test_a_request_carries_code_version_and_request_code() -> None:
+    async with connected() as (connection, peer):
+        opaque = connection.submit(SEND, (b"ab", b"c"), version=7)
+        (frame,) = await receive_frames(peer, 1)
+    assert frame == Frame(10, 7, opaque, 0, 10, b"abc")
+
+
+@virtual_time
+async def test_frames_that_answer_nothing_we_asked_are_counted_and_dropped() -> None:
+    inbox = Inbox()
+    async with connected(inbox) as (connection, peer):
+        opaque = connection.submit(SEND, ())
+        (request,) = await receive_frames(peer, 1)
+        stranger = encode_frame(Frame(0, 9, opaque + 1, 1, 10, b""))
+        not_an_answer = encode_frame(Frame(10, 9, opaque, 0, 10, b""))
+        await peer.send_all(stranger + not_an_answer + encode_response(request, code=0) * 2)
+        await settle()
+        assert (connection.counts.replies, connection.counts.replies_dropped) == (1, 3)
+    assert [(frame.opaque, frame.flag) for _, frame in inbox.replies] == [(opaque, 1)]
+
+
+@virtual_time
+async def test_callbacks_may_submit() -> None:
+    replies: list[int] = []
+
+    def on_reply(opaque: int, _: Frame) -> None:
+        replies.append(opaque)
+        if len(replies) < 10:
+            connection.submit(SEND, ())
+
+    connection = RequestConnection(on_reply=on_reply)
+    async with serving(Recorder(answer_all)) as (_, network), trio.open_nursery() as nursery:
+        await nursery.start(connection.run, network, ADDRESS)
+        connection.submit(SEND, ())
+        await trio.sleep(1)
+        connection.close()
+    assert len(set(replies)) == 10
+
+
+@virtual_time
+async def test_too_many_requests_in_flight_are_refused() -> None:
+    async with connected(limits=RequestLimits(in_flight_requests_max=3)) as (connection, _):
+        for _ in range(3):
+            connection.submit(SEND, ())
+        assert not connection.has_room
+        with pytest.raises(TooManyInFlightError):
+            connection.submit(SEND, ())
+        assert connection.abandon(1)
+        connection.submit(SEND, ())
+
+
+@virtual_time
+async def test_too_many_unsent_bytes_are_refused() -> None:
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = RequestLimits(unsent_bytes_max=1000)
+    async with connected(limits=limits, network=network) as (connection, peer):
+        connection.submit(SEND, (bytes(2000),))
+        with pytest.raises(TooManyInFlightError):
+            connection.submit(SEND, ())
+        await receive_frames(peer, 1)
+        await settle()
+        assert connection.unsent_bytes == 0
+        connection.submit(SEND, ())
+
+
+@virtual_time
+async def test_an_abandoned_request_is_not_answered_later() -> None:
+    inbox = Inbox()
+    async with connected(inbox) as (connection, peer):
+        opaque = connection.submit(SEND, ())
+        (request,) = await receive_frames(peer, 1)
+        assert connection.abandon(opaque)
+        assert not connection.abandon(opaque)
+        await peer.send_all(encode_response(request, code=0))
+        await settle()
+        assert connection.counts.replies_dropped == 1
+    assert inbox.replies == []
+    assert inbox.losses[0].unanswered == ()
+
+
+# request
+
+
+@virtual_time
+async def test_many_tasks_each_get_their_own_answer() -> None:
+    async with serving(Recorder(answer_all)) as (_, network), trio.open_nursery() as nursery:
+        connection = RequestConnection()
+        await nursery.start(connection.run, network, ADDRESS)
+
+        async def ask(number: int) -> None:
+            body = b"%d" % number
+            assert (await connection.request(SEND, body, timeout_s=5)).body == body
+
+        async with trio.open_nursery() as askers:
+            for number in range(200):
+                askers.start_soon(ask, number)
+        connection.close()
+
+
+@virtual_time
+async def test_a_request_without_answer_times_out_and_the_connection_goes_on() -> None:
+    async with connected() as (connection, peer):
+        with pytest.raises(RequestTimeoutError, match=r"server\.test:20801 to request code 10"):
+            await connection.request(SEND, b"", timeout_s=3)
+        assert trio.current_time() == 3
+        assert connection.in_flight == 0
+        assert connection.is_open
+        (late,) = await receive_frames(peer, 1)
+        await peer.send_all(encode_response(late, code=0))
+        await settle()
+        assert connection.counts.replies_dropped == 1
+
+
+@virtual_time
+async def test_a_cancelled_request_leaves_nothing_behind() -> None:
+    async with connected() as (connection, _):
+        with trio.move_on_after(1):
+            await connection.request(SEND, b"", timeout_s=30)
+        assert trio.current_time() == 1
+        assert connection.in_flight == 0
+
+
+@virtual_time
+async def test_requests_wait_for_room_instead_of_being_refused() -> None:
+    limits = RequestLimits(in_flight_requests_max=1)
+    async with connected(limits=limits) as (connection, peer), trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(partial_request, connection)
+        for _ in range(3):
+            await settle()
+            (request,) = await receive_frames(peer, 1)
+            await peer.send_all(encode_response(request, code=0))
+
+
+async def partial_request(connection: RequestConnection) -> None:
+    """Ask once."""
+    await connection.request(SEND, b"", timeout_s=5)
+
+
+@virtual_time
+async def test_waiting_for_room_counts_for_the_time_out() -> None:
+    async with connected(limits=RequestLimits(in_flight_requests_max=1)) as (connection, _):
+        connection.submit(SEND, ())
+        with pytest.raises(RequestTimeoutError):
+            await connection.request(SEND, b"", timeout_s=2)
+        assert trio.current_time() == 2
+
+
+# The end of the connection
+
+
+@virtual_time
+async def test_a_lost_connection_fails_everything_pending_once() -> None:
+    inbox = Inbox()
+    errors: list[ConnectionLostError] = []
+
+    async def ask() -> None:
+        with pytest.raises(ConnectionLostError, match="closed by the peer") as caught:
+            await connection.request(SEND, b"", timeout_s=60)
+        errors.append(caught.value)
+
+    async with connected(inbox) as (connection, peer):
+        async with trio.open_nursery() as nursery:
+            submitted = [connection.submit(SEND, ()) for _ in range(3)]
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+            await settle()
+            await peer.aclose()
+        assert trio.current_time() == 0
+        assert not connection.is_open
+        with pytest.raises(ConnectionLostError):
+            connection.submit(SEND, ())
+        with pytest.raises(ConnectionLostError):
+            await connection.request(SEND, b"", timeout_s=1)
+    assert len(errors) == 2
+    assert [loss.unanswered for loss in inbox.losses] == [tuple(submitted)]
+    assert inbox.losses[0].reason == "closed by the peer"
+
+
+@virtual_time
+async def test_who_waits_for_room_learns_of_the_loss() -> None:
+    limits = RequestLimits(in_flight_requests_max=1)
+    async with connected(limits=limits) as (connection, peer), trio.open_nursery() as nursery:
+        connection.submit(SEND, ())
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionLostError):
+                await connection.request(SEND, b"", timeout_s=60)
+
+        nursery.start_soon(ask)
+        await settle()
+        await peer.aclose()
+    assert trio.current_time() == 0
+
+
+@virtual_time
+async def test_a_peer_that_breaks_the_protocol_is_left_after_its_good_answers() -> None:
+    inbox = Inbox()
+    async with connected(inbox) as (connection, peer):
+        first, second = connection.submit(SEND, ()), connection.submit(SEND, ())
+        requests = await receive_frames(peer, 2)
+        await peer.send_all(encode_response(requests[0], code=0) + bytes(24))
+        await settle()
+    assert [opaque for opaque, _ in inbox.replies] == [first]
+    assert inbox.losses[0].unanswered == (second,)
+    assert "frame length" in inbox.losses[0].reason
+
+
+@virtual_time
+async def test_an_answer_cut_short_is_no_answer() -> None:
+    inbox = Inbox()
+    async with connected(inbox) as (connection, peer):
+        opaque = connection.submit(SEND, ())
+        (request,) = await receive_frames(peer, 1)
+        await peer.send_all(encode_response(request, code=0, body=b"abc")[:-1])
+        await peer.aclose()
+        await settle()
+    assert inbox.replies == []
+    assert inbox.losses[0].unanswered == (opaque,)
+
+
+@virtual_time
+async def test_being_cancelled_fails_what_is_pending_too() -> None:
+    inbox = Inbox()
+    network = StreamNetwork()
+    await network.listen(*ADDRESS)
+    connection = RequestConnection(on_lost=inbox.lost)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(connection.run, network, ADDRESS)
+        opaque = connection.submit(SEND, ())
+        nursery.cancel_scope.cancel()
+    assert [(loss.reason, loss.unanswered) for loss in inbox.losses] == [("cancelled", (opaque,))]
+
+
+@virtual_time
+async def test_before_and_without_a_connection_nothing_can_be_asked() -> None:
+    connection = RequestConnection()
+    with pytest.raises(ConnectionLostError, match="not connected"):
+        connection.submit(SEND, ())
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(ConnectError, match=r"server\.test:20801: nobody listens"):
+            await nursery.start(connection.run, StreamNetwork(), ADDRESS)
+
+
+@pytest.mark.parametrize("host", ODD_HOSTS, ids=range(len(ODD_HOSTS)))
+async def test_at_what_is_no_address_nobody_can_be_connected_to(host: str) -> None:
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(ConnectError, match="cannot connect to"):
+            await nursery.start(RequestConnection().run, TcpNetwork(), (host, 5))
+
+
+@virtual_time
+async def test_a_connection_that_does_not_come_about_in_time_is_given_up() -> None:
+    class Blackhole(StreamNetwork):
+        async def connect(self, host: str, port: int) -> trio.abc.Stream:
+            await trio.sleep(3600)
+            return await super().connect(host, port)
+
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(ConnectError, match="no connection within 5 s"):
+            await nursery.start(RequestConnection().run, Blackhole(), ADDRESS)
+    assert trio.current_time() == 5
+
+
+# Silence
+
+
+@virtual_time
+async def test_silence_is_broken_by_heartbeats_and_kept_up_by_their_answers() -> None:
+    inbox = Inbox()
+    handler = Recorder(answer_all)
+    connection = RequestConnection(on_reply=inbox.reply, on_lost=inbox.lost)
+    async with serving(handler) as (server, network), trio.open_nursery() as nursery:
+        await nursery.start(connection.run, network, ADDRESS)
+        await trio.sleep(300.5)
+        assert connection.is_open
+        assert connection.counts.heartbeats == 20
+        assert server.counts.heartbeats == 20
+        connection.close()
+    assert inbox.replies == []
+    assert handler.batches == []
+
+
+@virtual_time
+async def test_a_broker_that_does_not_know_heartbeats_is_fine() -> None:
+    async with connected() as (connection, peer):
+        for _ in range(5):
+            (heartbeat,) = await receive_frames(peer, 1)
+            assert heartbeat.code == HEARTBEAT
+            await peer.send_all(encode_response(heartbeat, code=3))
+        await settle()
+        assert connection.is_open
+        assert trio.current_time() == 75
+
+
+@virtual_time
+async def test_a_peer_that_falls_silent_is_lost_after_45_seconds() -> None:
+    inbox = Inbox()
+    async with connected(inbox) as (connection, _):
+        connection.submit(SEND, ())
+        await trio.sleep(44.9)
+        assert connection.counts.heartbeats == 2
+        assert inbox.losses == []
+        await trio.sleep(0.2)
+        assert not connection.is_open
+    assert inbox.losses[0].reason == "nothing received for 45 s"
+
+
+@virtual_time
+async def test_a_peer_that_takes_nothing_is_lost_after_10_seconds() -> None:
+    inbox = Inbox()
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with connected(inbox, network=network) as (connection, _):
+        connection.submit(SEND, ())
+        await trio.sleep(9.9)
+        assert inbox.losses == []
+        await trio.sleep(0.2)
+        assert not connection.is_open
+    assert inbox.losses[0].reason == "nothing sent for 10 s"
+
+
+# Over real sockets
+
+
+async def test_thousands_of_requests_over_a_real_socket_are_each_answered_once() -> None:
+    answered: list[int] = []
+    everything = trio.Event()
+
+    def on_reply(opaque: int, _: Frame) -> None:
+        answered.append(opaque)
+        if len(answered) == 5000:
+            everything.set()
+
+    def answer_backwards(connection: Connection, frames: list[Frame]) -> None:
+        answer_all(connection, frames[::-1])
+
+    network = TcpNetwork()
+    connection = RequestConnection(on_reply=on_reply)
+    async with trio.open_nursery() as nursery:
+        server: Server = await nursery.start(
+            serve_connections,
+            network,
+            ("127.0.0.1", 0),
+            Recorder(answer_backwards),
+            ConnectionLimits(),
+        )
+        await nursery.start(connection.run, network, server.address)
+        submitted = [connection.submit(SEND, (bytes(300),)) for _ in range(5000)]
+        with trio.fail_after(30):
+            await everything.wait()
+        connection.close()
+        server.stop()
+    assert sorted(answered) == submitted
+
+
+async def test_a_refused_connection_is_said_clearly() -> None:
+    network = TcpNetwork()
+    listener = await network.listen("127.0.0.1", 0)
+    await listener.aclose()
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1:\d+"):
+            await nursery.start(RequestConnection().run, network, listener.address)

@@ -1,0 +1,201 @@
+"""`delaywheel status` shows whatever a server says, and tells in a sentence when none answers."""
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from delaywheel.cluster.status import fetch, format_value, render
+from delaywheel.main import main
+from delaywheel.shared import http_exchange
+from delaywheel.shared.failures import ExitCode, Failure
+from tests.delaywheel.json_servers import answering
+
+STATUS = {
+    "version": "0.1.0",
+    "now_ms": 1_700_000_000_000,
+    "uptime_ms": 90_061_000,
+    "ready": True,
+    "failing": [],
+    "accepted": 1_234_567,
+    "refused": {"BLOCK": 3},
+    "pending": 20,
+    "lateness_ms": {"p50": 0.5, "p99": 2500.0, "max": None},
+    "subjects": {},
+    "brokers": {
+        "g1": {"state": "open", "queued": 5, "in_flight": 1024},
+        "g2": {"state": "failing", "queued": 0, "in_flight": 0},
+    },
+    "damages": [{"path": "message_log/1", "position": 4096, "reason": "crc"}],
+    "disk_free_bytes": 3 * 2**30,
+    "something_new_bytes": 2048,
+}
+
+
+def serving(code: int, body: bytes) -> AbstractContextManager[str]:
+    """Answer GET /status so; gives host:port."""
+    return answering(
+        lambda method, target, headers, _: (
+            (code, body)
+            if (method, target, headers["accept"]) == ("GET", "/status", "application/json")
+            else (404, b"{}")
+        )
+    )
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with serving(200, json.dumps(STATUS).encode()) as address:
+        yield address
+
+
+def shown(status: dict[str, Any]) -> str:
+    text = io.StringIO()
+    Console(width=120, file=text).print(render(status))
+    return text.getvalue()
+
+
+def test_the_server_is_asked_and_its_answer_shown(address: str) -> None:
+    result = CliRunner().invoke(main, ["status", address])
+    assert result.exit_code == 0, result.output
+    assert "1,234,567" in result.output
+
+
+def test_the_server_may_be_named_as_other_commands_have_it(address: str) -> None:
+    result = CliRunner().invoke(main, ["status", "--server", address, "--json"])
+    assert json.loads(result.output) == STATUS
+    result = CliRunner().invoke(main, ["status", address, "--server", address])
+    assert result.exit_code == 2
+    assert "not both" in result.stderr
+
+
+def test_where_a_token_is_needed_the_one_of_a_file_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "mine"
+    file.write_text("secret\n")
+
+    def answer(_: str, __: str, headers: dict[str, str], ___: bytes) -> tuple[int, bytes]:
+        if headers.get("authorization") == "Bearer secret":
+            return 200, json.dumps(STATUS).encode()
+        return 401, b'{"error":{"code":"token","message":"a token is needed"}}'
+
+    with answering(answer) as address:
+        result = CliRunner().invoke(main, ["status", address])
+        assert result.exit_code == ExitCode.REFUSED
+        assert "--token-file" in result.stderr
+        result = CliRunner().invoke(main, ["status", address, "--token-file", str(file)])
+        assert (result.exit_code, "1,234,567" in result.output) == (0, True)
+
+
+def test_json_is_the_answer_itself(address: str) -> None:
+    result = CliRunner().invoke(main, ["status", address, "--json"])
+    assert json.loads(result.output) == STATUS
+
+
+def test_nobody_there_is_one_sentence_and_a_code_of_its_own() -> None:
+    result = CliRunner().invoke(main, ["status", "127.0.0.1:1"])
+    assert result.exit_code == ExitCode.NETWORK
+    assert result.stderr.startswith("Error: no delay server answers at 127.0.0.1:1")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_address_that_is_none_is_a_wrong_option() -> None:
+    result = CliRunner().invoke(main, ["status", "here"])
+    assert result.exit_code == ExitCode.USAGE
+    assert "'here' is not an address" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((200, b"<html>"), "is no delay server"),
+        ((200, b'{"a":' + b"[" * 100_000), "is no delay server"),
+        ((200, b'{"a":"\xff"}'), "is no delay server"),
+        ((404, b"Not Found"), "is no delay server that tells its status"),
+        (
+            (503, b'{"error":{"code":"starting","message":"not \\u001b yet"}}'),
+            r"answered 503: not \\x1b yet",
+        ),
+    ],
+)
+def test_what_is_no_status_is_told(answer: tuple[int, bytes], words: str) -> None:
+    with serving(*answer) as address, pytest.raises(Failure, match=words) as told:
+        fetch(address)
+    assert told.value.exit_code == ExitCode.NETWORK
+
+
+def test_a_fault_of_the_server_is_told_from_somebody_else() -> None:
+    with serving(503, b"{}") as address, pytest.raises(Failure, match="failed itself") as told:
+        fetch(address)
+    assert told.value.exit_code == ExitCode.REFUSED
+
+
+def test_of_an_answer_without_end_only_so_much_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = json.dumps(STATUS | {"more": "x" * 100_000}).encode()
+    with serving(200, body) as address:
+        assert len(fetch(address)["more"]) == 100_000
+        monkeypatch.setattr(http_exchange, "ANSWER_BYTES_MAX", 100_000)
+        with pytest.raises(Failure, match="is no delay server"):
+            fetch(address)
+
+
+def test_figures_stand_in_parts_and_unknown_ones_are_not_left_out() -> None:
+    text = shown(STATUS)
+    for word in ("1 d 1 h 1 min", "3 GiB", "BLOCK", "2.5 s", "g2", "failing", "message_log/1"):
+        assert word in text
+    assert "something new" in text
+    assert "subjects" not in text
+
+
+def test_what_fails_comes_first() -> None:
+    text = shown(STATUS | {"failing": ["recovery has not finished"]})
+    assert text.startswith("failing: recovery has not finished")
+
+
+def test_a_long_table_is_cut_and_says_so() -> None:
+    rows = [{"path": f"file-{number}"} for number in range(50)]
+    text = shown({"damages": rows})
+    assert "file-19" in text
+    assert "file-20" not in text
+    assert "and 30 more" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("accepted", 1234, "1,234"),
+        ("ratio", 0.123, "0.12"),
+        ("uptime_ms", 20, "20 ms"),
+        ("uptime_ms", 1500, "1.5 s"),
+        ("recovery_seconds", 0.25, "250 ms"),
+        ("next_due_ms", 1_700_000_000_000, "2023-11-14 22:13:20 UTC"),
+        ("disk_free_bytes", 1536, "1.5 KiB"),
+        ("disk_free_bytes", 5 * 2**40, "5 TiB"),
+        ("next_due_ms", None, "-"),
+        ("ready", False, "no"),
+        ("listen", "127.0.0.1:1", "127.0.0.1:1"),
+        ("names", ["a", 2], "a, 2"),
+        ("counts", {"a": 1, "b": 2}, "a 1, b 2"),
+    ],
+)
+def test_figures_are_written_for_people(key: str, value: object, text: str) -> None:
+    assert format_value(key, value) == text
+
+
+def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
+    hostile = {
+        "subjects": {"a\x1b[31m\nb": 1, "[bold]c[/nonsense]": 2},
+        "failing": ["why\x1b[2J"],
+        "node_id": "[red]n",
+    }
+    out = io.StringIO()
+    Console(file=out, width=200).print(render(hostile))
+    text = out.getvalue()
+    assert "\x1b" not in text
+    for shown in ("a\\x1b[31m\\nb", "[bold]c[/nonsense]", "why\\x1b[2J", "[red]n"):
+        assert shown in text

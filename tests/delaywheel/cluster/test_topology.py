@@ -1,0 +1,259 @@
+"""`delaywheel topology`: everything at a glance, whatever the nodes do."""
+
+import io
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import delaywheel.cluster.topology
+from delaywheel.cluster.topology import render
+from delaywheel.main import main
+from delaywheel.shared.admin_client import TOKEN_VARIABLE
+from delaywheel.shared.failures import ExitCode
+from tests.delaywheel.json_servers import answering
+
+STATUS = {
+    "pending": 1234,
+    "late": 5,
+    "replay_lag": 7,
+    "lateness_ms": {"p50": 1.0, "p99": 2500.0, "max": 9000.0},
+    "subjects": {"x": 1},
+}
+
+
+def node(node_id: str, http_address: str, **more: object) -> dict[str, object]:
+    return {
+        "node_id": node_id,
+        "role": "master" if node_id == "n1" else "slave",
+        "in_sync": node_id == "n1",
+        "note": "" if node_id == "n1" else "has no copy",
+        "address": "10.0.0.1:20801",
+        "http_address": http_address,
+        "liveness": "heard" if node_id == "n1" else "none",
+        "heard_seconds_ago": 1.25 if node_id == "n1" else None,
+        "controls_version": 4 if node_id == "n1" else None,
+        "controls_note": "",
+        **more,
+    }
+
+
+def cluster(*nodes: dict[str, object]) -> dict[str, Any]:
+    return {
+        "version": "1",
+        "now_ms": 1_700_000_090_000,
+        "ready": True,
+        "failing": [],
+        "broker_groups": [
+            {
+                "name": "g1",
+                "kind": "normal",
+                "address": "10.0.0.9:20881",
+                "state": "RW",
+                "since_ms": 1_700_000_000_000,
+                "liveness": "heard",
+                "heard_seconds_ago": 3.0,
+                "weight": 100,
+                "static": False,
+                "read_only": True,
+                "retired": False,
+            }
+        ],
+        "delay_groups": [
+            {
+                "name": "d1",
+                "epoch": 12,
+                "phase": "active",
+                "master": "n1",
+                "controls_version": 5,
+                "nodes": list(nodes),
+            }
+        ],
+        "routes": {
+            "subjects": 10,
+            "routes": 7,
+            "prefixes": 1,
+            "without_route": 2,
+            "subjects_by_group": {"g1": 7},
+            "unserved": 1002,
+            "unserved_why": [
+                {"why": "g9 is retired", "subjects": 1000, "examples": ["a.b", "c\x1b[2J"]},
+                {"why": "it has no route", "subjects": 2, "examples": ["x", "y"]},
+            ],
+        },
+    }
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def meta(stack: ExitStack, *nodes: dict[str, object]) -> str:
+    """Serve a meta server that knows these nodes; return its address."""
+    body = json.dumps(cluster(*nodes)).encode()
+
+    def answer(_: str, target: str, __: dict[str, str], ___: bytes) -> tuple[int, bytes]:
+        return (200, body) if target == "/api/v1/topology" else (404, b"{}")
+
+    return stack.enter_context(answering(answer))
+
+
+def silent(stack: ExitStack) -> str:
+    """Return an address that takes connections and says nothing."""
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def shown(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["topology", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_each_node_is_asked_for_its_lag_and_one_that_is_silent_holds_nobody_up(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delaywheel.cluster.topology, "NODE_TIMEOUT_S", 0.3)
+    good = stack.enter_context(answering(lambda *_: (200, json.dumps(STATUS).encode())))
+    no_server = stack.enter_context(answering(lambda *_: (200, b"<html>")))
+    refuses = stack.enter_context(answering(lambda *_: (503, b"{}")))
+    address = meta(
+        stack,
+        node("n1", good),
+        *(node(f"s{number}", silent(stack)) for number in range(5)),
+        node("closed", "127.0.0.1:1"),
+        node("html", no_server),
+        node("refuses", refuses),
+        node("nowhere", "no address"),
+        node("none", ""),
+    )
+    began = time.monotonic()
+    found = json.loads(shown("--meta", address, "--json"))
+    assert time.monotonic() - began < 3
+    lags = {row["node_id"]: row["lag"] for row in found["delay_groups"][0]["nodes"]}
+    assert lags["n1"] == {name: STATUS[name] for name in STATUS if name != "subjects"}
+    assert lags["s3"] == {"error": "no answer within 0.3 s"}
+    assert "does not answer" in lags["closed"]["error"]
+    assert lags["html"] == lags["refuses"] == {"error": "what answers there is no delay server"}
+    assert "not an address" in lags["nowhere"]["error"]
+    assert lags["none"] == {"error": "it has no HTTP address"}
+
+
+def test_nodes_are_shown_the_token_for_nodes_and_not_that_of_the_meta_server(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "for-the-meta-server")
+    shown_to_node = []
+
+    def answer(_: str, __: str, headers: dict[str, str], ___: bytes) -> tuple[int, bytes]:
+        shown_to_node.append(headers.get("authorization"))
+        return (200, json.dumps(STATUS).encode()) if shown_to_node[-1] else (401, b"{}")
+
+    address = meta(stack, node("n1", stack.enter_context(answering(answer))))
+    assert "--node-token-file" in shown("--meta", address)
+    file = tmp_path / "mine"
+    file.write_text("for-nodes\n")
+    assert "1,234" in shown("--meta", address, "--node-token-file", str(file))
+    assert shown_to_node == [None, "Bearer for-nodes"]
+
+
+def test_far_too_many_dead_nodes_are_not_waited_for(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delaywheel.cluster.topology, "NODES_AT_ONCE", 1)
+    monkeypatch.setattr(delaywheel.cluster.topology, "NODES_TIMEOUT_S", 0.3)
+    address = meta(stack, *(node(f"s{number}", silent(stack)) for number in range(3)))
+    began = time.monotonic()
+    assert "not asked within 0.3 s" in shown("--meta", address)
+    assert time.monotonic() - began < 2
+
+
+def test_a_status_without_end_is_given_up(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delaywheel.cluster.topology, "STATUS_BYTES_MAX", 1000)
+    endless = stack.enter_context(answering(lambda *_: (200, b" " * 100_000)))
+    assert "no delay server" in shown("--meta", meta(stack, node("n1", endless)))
+
+
+def test_it_is_shown_for_people() -> None:
+    found = cluster(
+        node("n1", "x", lag=STATUS), node("n2", "y", lag={"error": "does not answer: \x1b[2J"})
+    )
+    found["failing"] = ["the store cannot be reached"]
+    out = io.StringIO()
+    Console(file=out, width=220).print(render(found))
+    text = out.getvalue()
+    assert text.startswith("the store cannot be reached")
+    for words in (
+        "g1",
+        "RW",
+        "90 s",
+        "3 s ago",
+        "read-only",
+        "12 active",
+        "1,234",
+        "2.5 s",
+        "silent",
+        "4 of 5",
+        "- of 5",
+        "does not answer",
+        "1,002 subjects whose messages no broker group takes",
+        "g9 is retired",
+        "a.b, ",
+        "x, y",
+    ):
+        assert words in text
+    assert "\x1b[2J" not in text
+
+
+def test_who_was_not_heard_since_the_meta_server_began_is_shown_so() -> None:
+    found = cluster(node("n1", "x", lag={}, liveness="assumed", heard_seconds_ago=None))
+    found["broker_groups"] = []
+    out = io.StringIO()
+    Console(file=out, width=220).print(render(found))
+    assert "not yet" in out.getvalue()
+    assert "silent" not in out.getvalue()
+
+
+def test_groups_that_wait_for_an_operator_are_shown_with_where_they_speak_from() -> None:
+    found = cluster()
+    found["waiting"] = [
+        {
+            "name": "g9",
+            "kind": "normal",
+            "address": "10.0.0.9:1",
+            "speaks_from": "10.6.6.6",
+            "waits_seconds": 61.5,
+        }
+    ]
+    out = io.StringIO()
+    Console(file=out, width=220).print(render(found))
+    assert "groups that wait for an operator" in out.getvalue()
+    assert all(word in out.getvalue() for word in ("g9", "10.0.0.9:1", "10.6.6.6"))
+
+
+def test_nothing_there_yet_is_said() -> None:
+    found = cluster()
+    found["routes"] |= {"unserved": 0, "unserved_why": []}
+    found["broker_groups"] = found["delay_groups"] = []
+    out = io.StringIO()
+    Console(file=out, width=220).print(render(found))
+    assert "no broker groups" in out.getvalue()
+    assert "no delay servers" in out.getvalue()
+    assert "no broker group takes" not in out.getvalue()
+
+
+def test_a_meta_server_that_is_away_is_one_sentence() -> None:
+    result = CliRunner().invoke(main, ["topology", "--meta", "127.0.0.1:1"])
+    assert result.exit_code == ExitCode.NETWORK
+    assert result.stderr.startswith("Error: no meta server answers at 127.0.0.1:1")

@@ -1,0 +1,328 @@
+"""`delaywheel log salvage` writes what it found elsewhere, and sends only when it is told to."""
+
+import errno
+import fcntl
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+from unittest import mock
+
+import pytest
+from click.testing import CliRunner, Result
+
+import delay_client
+from delay_client import Outcome, OutgoingMessage, Receipt, Refused
+from delay_client.messages.item_encoder import ItemEncoder
+from delay_client.messages.message_ids import MessageIdMaker
+from delay_protocol.messages.items import encode_attributes
+from delaywheel.main import main
+from delaywheel.shared.failures import ExitCode
+from tests.storage.qmq_items import qmq_item
+from tests.storage.store_rig import START_MS, StoreRig
+
+
+def sent_item(due_ms: int, subject: bytes, message_id: bytes, _body: bytes) -> bytes:
+    """Return an item as the client makes it, with the attributes that it adds."""
+    body = encode_attributes(
+        {"qmq_createTime": "1", "qmq_scheduleReceiveTime": str(due_ms), "k": "v"}
+    )
+    return qmq_item(due_ms, subject, message_id, body)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return a data directory in which two messages were delivered and three are pending."""
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    with mock.patch("tests.storage.store_rig.qmq_item", sent_item):
+        rig.commit([START_MS + 1, START_MS + 2, START_MS + 10**7, START_MS + 10**7, START_MS + 3])
+    rig.file()
+    rig.load(steps=10)
+    rig.now_ms += 100
+    rig.deliver(2)
+    rig.journal()
+    rig.note()
+    rig.checkpoint()
+    root = tmp_path / "data"
+    for path, content in rig.disk.contents().items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+    return root
+
+
+def salvage(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["log", "salvage", *map(str, arguments)])
+
+
+def index_of(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "index.jsonl").read_text().splitlines()]
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_what_is_found_is_written_elsewhere_and_the_directory_stays_as_it_was(
+    data: Path, tmp_path: Path
+) -> None:
+    before, out = contents(data), tmp_path / "out"
+    result = salvage(data, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "5 messages found whole: 2 delivered, 3 pending" in result.stdout
+    assert contents(data) == before
+    entries = index_of(out)
+    items = (out / "items.bin").read_bytes()
+    assert [entry["state"] for entry in entries].count("pending") == 3
+    for entry in entries:
+        if entry["state"] == "delivered":
+            assert entry["offset"] is None
+        else:
+            item = items[entry["offset"] : entry["offset"] + entry["size"]]
+            assert entry["message_id"].encode() in item
+            assert entry["file"].startswith("message_log/")
+    assert (out / "damage.jsonl").read_text() == ""
+    # An earlier salvage is replaced; with --delivered every item is kept.
+    assert salvage(data, "--out", out, "--delivered").exit_code == 0
+    assert all(entry["offset"] is not None for entry in index_of(out))
+
+
+def test_damage_is_told_with_file_and_position_and_does_not_end_with_a_failure(
+    data: Path, tmp_path: Path
+) -> None:
+    path = next((data / "message_log").glob("0*.log"))
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"DWB1") + 90] ^= 1
+    path.write_bytes(content)
+    result = salvage(data, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert f"damaged: message_log/{path.name} at" in result.stdout
+    [damage] = (tmp_path / "out" / "damage.jsonl").read_text().splitlines()
+    assert json.loads(damage)["file"] == f"message_log/{path.name}"
+    assert "3 pending" in result.stdout
+
+
+def test_single_files_are_salvaged_with_what_their_directory_knows(
+    data: Path, tmp_path: Path
+) -> None:
+    segments = sorted((data / "schedule_log").iterdir())
+    result = salvage(*segments, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "2 delivered, 3 pending" in result.stdout
+    assert {entry["file"] for entry in index_of(tmp_path / "out")} == {
+        f"schedule_log/{segment.name}" for segment in segments
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("data", "--out", "data/out"), "to which nothing is written"),
+        (("data", "--out", "full"), "holds no earlier salvage"),
+        (("data", "data", "--out", "out"), "give one data directory"),
+        (("full", "--out", "out"), "is no data directory"),
+        (("data", "--out", "out", "--yes"), "go with --send"),
+        (("data", "--out", "out", "--send", "nowhere", "--yes"), "nowhere"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    data: Path, tmp_path: Path, arguments: tuple[str, ...], reason: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis").write_text("")
+    there = [
+        str(tmp_path / part) if part.split("/")[0] in {"data", "out", "full"} else part
+        for part in arguments
+    ]
+    before = contents(data)
+    result = salvage(*there)
+    assert result.exit_code == ExitCode.USAGE, result.output
+    assert reason in result.output
+    assert contents(data) == before
+
+
+def test_a_directory_in_use_is_read_with_a_warning(data: Path, tmp_path: Path) -> None:
+    held = os.open(data, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        result = salvage(data, "--out", tmp_path / "out")
+    finally:
+        os.close(held)
+    assert result.exit_code == 0
+    assert "is in use by a running server" in result.stderr
+    assert "in use" not in salvage(data, "--out", tmp_path / "out").stderr
+
+
+class FakeClient:
+    """Takes messages and remembers them; refuses those in `refuses`."""
+
+    def __init__(self) -> None:
+        self.sent: list[OutgoingMessage] = []
+        self.refuses: set[str] = set()
+        self.servers: list[str] = []
+        ids = MessageIdMaker(random.Random(1))
+        self._encoder = ItemEncoder(ids=ids, item_bytes_max=100_000)
+
+    def __call__(self, servers: list[str]) -> "FakeClient":
+        self.servers = servers
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for message in messages:
+            self._encoder.encode(message, START_MS)  # As the real one does: it has its own rules.
+            self.sent.append(message)
+            name = message.message_id or ""
+            if name in self.refuses:
+                outcomes.append(Refused(f"{name}: too late"))
+            else:
+                outcomes.append(Receipt(name, 0, "here", 1))
+        return outcomes
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    fake = FakeClient()
+    monkeypatch.setattr(delay_client, "Client", fake)
+    return fake
+
+
+def test_without_yes_it_is_only_said_what_would_be_sent(
+    data: Path, tmp_path: Path, client: FakeClient
+) -> None:
+    result = salvage(data, "--out", tmp_path / "out", "--send", "127.0.0.1:1")
+    assert result.exit_code == 0, result.output
+    assert "would send 3 messages to 127.0.0.1:1, 3 of them overdue" in result.stdout
+    assert "consumers may get it twice" in result.stderr
+    assert client.sent == []
+
+
+def test_what_is_pending_is_sent_with_its_id_its_time_and_its_attributes(
+    data: Path, tmp_path: Path, client: FakeClient
+) -> None:
+    out = tmp_path / "out"
+    result = salvage(
+        data, "--out", out, "--send", "127.0.0.1:1", "--yes", "--rate", "2", "--delivered"
+    )
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 messages accepted by 127.0.0.1:1" in result.stdout
+    pending = [entry for entry in index_of(out) if entry["state"] == "pending"]
+    assert [message.message_id for message in client.sent] == [
+        entry["message_id"] for entry in pending
+    ]
+    for message, entry in zip(client.sent, pending, strict=True):
+        assert message.subject == entry["subject"]
+        assert message.at is not None
+        assert round(message.at.timestamp() * 1000) == entry["due_ms"]
+        assert message.body == {"k": "v"}
+
+
+def test_the_help_says_that_what_is_sent_twice_is_delivered_twice() -> None:
+    text = " ".join(salvage("--help").output.split())
+    assert "does not know what it gets twice" in text
+
+
+def test_refused_messages_are_counted_and_end_with_a_code(
+    data: Path, tmp_path: Path, client: FakeClient
+) -> None:
+    salvage(data, "--out", tmp_path / "out")
+    name = next(e["message_id"] for e in index_of(tmp_path / "out") if e["state"] == "pending")
+    client.refuses = {name}
+    result = salvage(data, "--out", tmp_path / "out", "--send", "127.0.0.1:1", "--yes")
+    assert result.exit_code == ExitCode.REFUSED
+    assert "2 of 3 messages accepted" in result.stdout
+    assert f"{name}: too late" in result.stderr
+
+
+def test_only_what_the_node_cannot_deliver_itself_is_sent_to_it(
+    data: Path, tmp_path: Path, client: FakeClient
+) -> None:
+    out = tmp_path / "out"
+    result = salvage(data, "--out", out, "--undeliverable", "--send", "127.0.0.1:1", "--yes")
+    assert "0 messages found whole" in result.stdout
+    assert client.sent == []
+    [path] = [path for path in (data / "schedule_log").iterdir() if b"m5" in path.read_bytes()]
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"m5", b"mX"))
+    result = salvage(data, "--out", out, "--undeliverable", "--send", "127.0.0.1:1", "--yes")
+    assert result.exit_code == 0, result.output
+    assert [message.message_id for message in client.sent] == ["m5"]
+
+
+def test_what_is_in_doubt_is_sent_only_if_it_is_asked_for(
+    data: Path, tmp_path: Path, client: FakeClient
+) -> None:
+    shutil.rmtree(data / "dispatch_log" / "journal")
+    arguments = (data, "--out", tmp_path / "out", "--send", "127.0.0.1:1", "--yes")
+    result = salvage(*arguments)
+    assert result.exit_code == 0, result.output
+    states = Counter(entry["state"] for entry in index_of(tmp_path / "out"))
+    assert states["in doubt"], states
+    assert f"{states['in doubt']} in doubt are left out; --in-doubt sends them" in result.stderr
+    assert len(client.sent) == states["pending"]
+    client.sent.clear()
+    result = salvage(*arguments, "--in-doubt")
+    assert result.exit_code == 0, result.output
+    both = states["pending"] + states["in doubt"]
+    assert f"{both} of {both} messages accepted" in result.stdout
+    assert "left out" not in result.stderr
+    assert len(client.sent) == both
+
+
+@pytest.mark.parametrize("log", ["message_log", "dispatch_log/journal"])
+def test_a_log_that_is_gone_whole_is_named(data: Path, tmp_path: Path, log: str) -> None:
+    shutil.rmtree(data / log)
+    result = salvage(data, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    [line] = [line for line in result.output.splitlines() if line.startswith("damaged:")]
+    assert line.startswith(f"damaged: {log} at 0, 0 bytes: no file")
+    verified = CliRunner().invoke(main, ["log", "verify", str(data)])
+    assert verified.exit_code == ExitCode.LOGS
+    # The message_log's end is gone with it.
+    assert f"{1 + (log == 'message_log')} damaged file(s)" in verified.output
+
+
+def test_where_nothing_can_be_written_is_said_with_owner_and_remedy(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    result = salvage(data, "--out", tmp_path / "out")
+    assert result.exit_code == ExitCode.DATA_DIRECTORY
+    assert f"{tmp_path / 'out'} cannot be written: {tmp_path} belongs to" in result.output
+    monkeypatch.setattr(Path, "mkdir", mock.Mock(side_effect=OSError(errno.EROFS, "read-only")))
+    result = salvage(data, "--out", tmp_path / "out")
+    assert result.exit_code == ExitCode.DISK
+    assert "read-only" in result.output
+
+
+@pytest.mark.parametrize("command", ["verify", "salvage"])
+def test_a_file_that_this_user_may_not_read_ends_it_before_anybody_relies_on_the_rest(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    plain = os.open
+    hidden = next((data / "schedule_log").glob("*.minute"))
+
+    def refuse(path: str, *rest: int) -> int:
+        if path == str(hidden):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return plain(path, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    out = ["--out", str(tmp_path / "out")] if command == "salvage" else []
+    result = CliRunner().invoke(main, ["log", command, str(data), *out])
+    assert result.exit_code == ExitCode.DATA_DIRECTORY
+    assert f"{hidden} cannot be read: it belongs to" in result.output

@@ -1,0 +1,286 @@
+"""`delaywheel drain --group` of a whole cluster: paused at the meta server, at rest everywhere."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import delaywheel.cluster.node_client
+import delaywheel.cluster.topology
+from delaywheel.main import main
+from delaywheel.shared.failures import ExitCode
+from tests.delaywheel.json_servers import answering
+
+
+class World:
+    """A meta server with a cluster of nodes, and one of somebody else."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.in_flight: dict[str, list[int]] = {}
+        """What each node says, look by look; the last one again and again."""
+        self.behind: dict[str, str] = {}
+        """Nodes that do not go by the rules, and why."""
+        self.waits: set[str] = set()
+        """Nodes that deliver nothing."""
+        self.silent: set[str] = set()
+        self.known = {"g1"}
+        """Broker groups of the meta server."""
+        self.http: dict[str, str] = {}
+        self.changes: list[dict[str, Any]] = []
+        self.meta = stack.enter_context(answering(self._answer))
+        self._stack = stack
+
+    def node(self, name: str, *in_flight: int) -> None:
+        """Add a node."""
+        self.in_flight[name] = list(in_flight)
+
+        def answer(method: str, target: str, *_: object) -> tuple[int, bytes]:
+            assert (method, target) == ("GET", "/status")
+            # Nothing is worth asking before the pause holds.
+            assert self.changes
+            said = self.in_flight[name]
+            count = said.pop(0) if len(said) > 1 else said[0]
+            brokers = {"g1": {"in_flight": count}, "g2": {"in_flight": 99}}
+            return 200, json.dumps({"failing": [], "brokers": brokers}).encode()
+
+        self.http[name] = self._stack.enter_context(answering(answer))
+
+    def _answer(
+        self, method: str, target: str, _: dict[str, str], body: bytes
+    ) -> tuple[int, bytes]:
+        if target == "/api/v1/topology":
+            groups = [
+                {
+                    "cluster": "c1",
+                    "nodes": [
+                        {
+                            "node_id": name,
+                            "http_address": address,
+                            "may_deliver": name not in self.waits,
+                        }
+                        for name, address in self.http.items()
+                    ],
+                },
+                {"cluster": "c2", "nodes": [{"node_id": "other", "http_address": ""}]},
+            ]
+            return 200, json.dumps({"delay_groups": groups}).encode()
+        if method == "PATCH":
+            assert target == "/api/v1/controls/c1/groups"
+            self.changes.append(json.loads(body))
+        nodes = [
+            {
+                "group": "d1",
+                "node_id": name,
+                "note": self.behind.get(name, ""),
+                "may_deliver": name not in self.waits,
+                "liveness": "none" if name in self.silent else "heard",
+            }
+            for name in self.http
+        ]
+        changed = {change["group"] for change in self.changes}
+        rules = {
+            "version": len(self.changes),
+            "groups": {name: {} for name in changed},
+            "subjects": {},
+            "nodes": nodes,
+            "unknown_groups": sorted(changed - self.known),
+        }
+        return 200, json.dumps(rules).encode()
+
+    def drain(self, *words: str) -> Result:
+        return self.run("drain", *words)
+
+    def run(self, command: str, *words: str) -> Result:
+        at = ("--meta", self.meta, "--cluster", "c1")
+        return CliRunner().invoke(main, [command, *at, *words])
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr("delaywheel.node.drain._LOOK_S", 0.01)
+    monkeypatch.setattr(delaywheel.cluster.node_client, "_NODES_S", 0.1)
+    with ExitStack() as stack:
+        yield World(stack)
+
+
+def test_a_group_is_at_rest_when_every_node_says_that_nothing_is_in_flight_to_it(
+    world: World,
+) -> None:
+    world.node("n1", 5, 0)
+    world.node("n2", 7, 3, 1, 0)
+    result = world.drain("--group", "g1")
+    assert result.output == "group g1 is paused and nothing is in flight to it from 2 nodes\n"
+    assert result.exit_code == 0
+    assert world.changes == [{"group": "g1", "paused": True}]
+    assert world.in_flight == {"n1": [0], "n2": [0]}
+
+
+def test_what_is_still_in_flight_when_the_time_is_up_is_counted(world: World) -> None:
+    world.node("n1", 2)
+    world.node("n2", 0)
+    world.node("n3", 40)
+    result = world.drain("--group", "g1", "--seconds", "0.1")
+    assert result.output == "Error: not at rest: 42 messages are in flight to g1\n"
+    assert result.exit_code == ExitCode.REFUSED
+    found = world.drain("--group", "g1", "--seconds", "0", "--json")
+    told = json.loads(found.stdout)
+    assert (told["done"], told["in_flight"], told["nodes"]) == (False, 42, 3)
+    assert found.exit_code == ExitCode.REFUSED
+
+
+def test_a_group_is_not_at_rest_while_a_node_does_not_say_what_is_in_flight(world: World) -> None:
+    world.node("n1", 0)
+    world.http["n2"] = ""
+    world.http["n3"] = "127.0.0.1:1"
+    result = world.drain("--group", "g1", "--seconds", "0")
+    assert result.exit_code == ExitCode.REFUSED
+    assert "not known of n2: it has no HTTP address; not known of n3: does not" in result.output
+
+
+@pytest.mark.parametrize("status", [{}, {"failing": [], "brokers": {"g1": {}}}, {"failing": 0}])
+def test_what_is_no_status_of_a_node_is_not_taken_for_rest(
+    world: World, status: dict[str, object]
+) -> None:
+    with answering(lambda *_: (200, json.dumps(status).encode())) as address:
+        world.http["n1"] = address
+        result = world.drain("--group", "g1", "--seconds", "0")
+    assert result.exit_code == ExitCode.REFUSED
+    assert "not known of n1: what answers there is no delay server" in result.output
+
+
+def test_a_node_that_has_no_brokers_delivers_nothing(world: World) -> None:
+    with answering(lambda *_: (200, b'{"failing": ["it is a slave"]}')) as address:
+        world.http["n1"] = address
+        assert world.drain("--group", "g1", "--seconds", "0").exit_code == 0
+
+
+def test_a_group_is_not_at_rest_while_a_node_does_not_go_by_its_pause(world: World) -> None:
+    world.node("n1", 0)
+    world.node("n2", 0)
+    world.behind["n2"] = "it keeps its own"
+    result = world.drain("--group", "g1")
+    assert result.exit_code == ExitCode.REFUSED
+    assert "stored, but not everywhere yet: n2 of d1: it keeps its own" in result.output
+
+
+def test_a_group_is_at_rest_whatever_becomes_of_a_node_that_delivers_nothing(
+    world: World,
+) -> None:
+    world.node("n1", 1, 0)
+    world.http["n2"] = "127.0.0.1:1"
+    world.waits, world.silent = {"n2"}, {"n2"}
+    world.behind["n2"] = "it has controls version 4, not 5 yet"
+    result = world.drain("--group", "g1")
+    assert result.output == "group g1 is paused and nothing is in flight to it from 1 node\n"
+    assert result.exit_code == 0
+
+
+def test_a_rule_holds_when_all_nodes_go_by_it_that_deliver_and_the_others_are_named(
+    world: World,
+) -> None:
+    for name in ("n1", "n2", "n3", "n4"):
+        world.node(name, 0)
+    world.waits, world.silent = {"n2", "n3", "n4"}, {"n3"}
+    world.behind = {"n2": "it keeps its own"}
+    found = world.run("weight", "--group", "g1", "--none")
+    assert found.exit_code == 0
+    assert found.output == (
+        "group g1: open\nversion 1: 2 of 2 nodes go by it\n"
+        "it delivers nothing, and need not go by it yet: n2 of d1: it keeps its own\n"
+        "it delivers nothing, and need not go by it yet: "
+        "n3 of d1: it is silent, and goes by what it heard last\n"
+    )
+    world.waits = {"n3", "n4"}
+    found = world.run("weight", "--group", "g1", "--none")
+    assert found.exit_code == ExitCode.REFUSED
+    assert "version 2: 2 of 3 nodes go by it\n" in found.output
+    assert "not everywhere yet: n2 of d1: it keeps its own\n" in found.output
+
+
+def test_undone_the_group_goes_on_whatever_is_in_flight(world: World) -> None:
+    world.node("n1", 3)
+    result = world.drain("--group", "g1", "--undo")
+    assert (result.exit_code, result.output) == (0, "group g1 goes on\n")
+    assert world.changes == [{"group": "g1", "paused": False}]
+
+
+def test_a_node_is_not_drained_at_a_meta_server(world: World) -> None:
+    world.node("n1", 0)
+    result = world.drain()
+    assert result.exit_code == ExitCode.USAGE
+    assert "a node is brought to rest at the node: give --server" in result.output
+    assert world.changes == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "error"),
+    [
+        (
+            {"phase": "running", "done": False, "waits_for": [], "held": 0, "in_flight": 2},
+            "the node is running; 0 due messages wait in it, 2 are in flight",
+            "not at rest: somebody has undone it meanwhile, and the node goes on as before",
+        ),
+        (
+            {
+                "phase": "resting",
+                "done": False,
+                "waits_for": ["50 messages in flight to be answered"],
+                "held": 0,
+                "in_flight": 50,
+            },
+            "the node is resting; 0 due messages wait in it, 50 are in flight",
+            "not at rest: 50 messages in flight to be answered",
+        ),
+        (
+            {"phase": "resting", "done": True, "waits_for": [], "held": 3, "in_flight": 0},
+            "the node is resting; 3 due messages wait in it, 0 are in flight",
+            "",
+        ),
+    ],
+)
+def test_what_is_said_of_a_node_and_why_it_is_not_at_rest(
+    answer: dict[str, Any], said: str, error: str
+) -> None:
+    with answering(lambda *_: (200, json.dumps(answer).encode())) as server:
+        result = CliRunner().invoke(main, ["drain", "--server", server, "--seconds", "0"])
+    assert result.stdout == f"{said}\n"
+    assert result.stderr == (f"Error: {error}\n" if error else "")
+    assert result.exit_code == (ExitCode.REFUSED if error else 0)
+
+
+def test_a_group_that_nobody_knows_is_not_said_to_be_at_rest(world: World) -> None:
+    world.node("n1", 0)
+    result = world.drain("--group", "gl")
+    assert result.exit_code == ExitCode.REFUSED
+    assert "no broker group gl is known" in result.output
+    found = world.drain("--group", "gl", "--json")
+    assert found.exit_code == ExitCode.REFUSED
+    told = json.loads(found.stdout)
+    assert (told["is_known"], told["done"], told["in_flight"]) == (False, False, 0)
+    assert world.drain("--group", "gl", "--undo").exit_code == 0
+
+
+def test_a_group_that_only_nodes_know_is_known(world: World) -> None:
+    world.node("n1", 0)
+    world.known = set()
+    assert world.drain("--group", "g1").exit_code == 0
+
+
+def test_a_group_that_a_node_does_not_know_is_not_at_rest_there() -> None:
+    answer = {"version": 1, "rule": {"paused": True}, "is_known": False, "group_states": {"g1": {}}}
+    with answering(lambda *_: (200, json.dumps(answer).encode())) as address:
+        result = CliRunner().invoke(main, ["drain", "--server", address, "--group", "gl"])
+    assert result.exit_code == ExitCode.REFUSED
+    assert "no broker group gl is known" in result.stderr
+
+
+@pytest.mark.parametrize("in_doubt", [0, 20])
+def test_what_may_have_been_delivered_is_said_when_a_node_is_at_rest(in_doubt: int) -> None:
+    report = {"phase": "resting", "done": True, "held": 20, "in_flight": 0, "in_doubt": in_doubt}
+    with answering(lambda *_: (200, json.dumps(report).encode())) as address:
+        result = CliRunner().invoke(main, ["drain", "--server", address])
+    assert result.exit_code == 0
+    assert ("20 may have been delivered" in result.stderr) is bool(in_doubt)

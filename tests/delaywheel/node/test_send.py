@@ -1,0 +1,185 @@
+"""`delaywheel send` turns its options into messages, and outcomes into words and an exit code."""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+import pytest
+from click.testing import CliRunner, Result
+
+import delay_client
+from delay_client import DelayTooLong, Outcome, OutgoingMessage, Receipt, Unavailable
+from delaywheel.main import main
+from delaywheel.shared.failures import ExitCode
+
+
+class RecordingClient:
+    """Stands in for the client: keeps what it was given, and answers as `refuse` says."""
+
+    sent: list[OutgoingMessage]
+    refuse: dict[str | None, delay_client.DelaywheelError]
+    kept_by: str
+    servers: Sequence[str] | None
+    metas: Sequence[str] | None
+    timeout: float | None
+
+    def __init__(
+        self, servers: Sequence[str] | None = None, *, meta: Sequence[str] | None = None
+    ) -> None:
+        if not all(":" in server for server in [*(servers or ()), *(meta or ())]):
+            raise ValueError("no port")
+        type(self).servers = servers
+        type(self).metas = meta
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def send_many(
+        self,
+        messages: Iterable[OutgoingMessage],
+        *,
+        timeout: float | None,  # noqa: ASYNC109 (the client's own signature)
+    ) -> list[Outcome]:
+        type(self).timeout = timeout
+        outcomes: list[Outcome] = []
+        for message in messages:
+            self.sent.append(message)
+            outcomes.append(
+                self.refuse.get(message.message_id)
+                or Receipt(message.message_id or "made", 1_700_000_000_000, self.kept_by, 1)
+            )
+        return outcomes
+
+
+@pytest.fixture(autouse=True)
+def client(monkeypatch: pytest.MonkeyPatch) -> type[RecordingClient]:
+    RecordingClient.sent = []
+    RecordingClient.refuse = {}
+    RecordingClient.kept_by = "127.0.0.1:20801"
+    monkeypatch.setattr(delay_client, "Client", RecordingClient)
+    return RecordingClient
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["send", "--subject", "flight", *arguments])
+
+
+def test_one_message_is_sent_and_its_receipt_shown(client: type[RecordingClient]) -> None:
+    result = run("--delay", "1h30m", "--id", "m1", "--tag", "a", "--timeout", "3s", "call back")
+    assert result.exit_code == 0, result.output
+    assert client.sent == [
+        OutgoingMessage("flight", "call back", timedelta(minutes=90), None, "m1", ("a",))
+    ]
+    assert (client.servers, client.metas) == (None, None), "the client's own default"
+    assert client.timeout == 3.0
+    assert result.output.startswith("m1 kept by 127.0.0.1:20801, due 2023-11-1")
+
+
+def test_meta_servers_are_passed_on(client: type[RecordingClient]) -> None:
+    assert run("--delay", "1", "--meta", "m:8080", "--meta", "n:8080").exit_code == 0
+    assert client.servers is None
+    assert client.metas == ("m:8080", "n:8080")
+    result = run("--delay", "1", "--meta", "m:8080", "--server", "s:1")
+    assert (result.exit_code, "either --meta or --server" in result.stderr) == (2, True)
+    result = run("--delay", "1", "--meta", "nonsense")
+    assert (result.exit_code, "--meta" in result.stderr) == (2, True)
+
+
+def test_attributes_and_a_moment_are_taken(client: type[RecordingClient]) -> None:
+    result = run("--at", "2026-12-24T18:00:00+00:00", "--attribute", "a=1", "--attribute", "b=x=y")
+    assert result.exit_code == 0, result.output
+    (message,) = client.sent
+    assert message.body == {"a": "1", "b": "x=y"}
+    assert message.at == datetime(2026, 12, 24, 18, tzinfo=UTC)
+
+
+def test_of_many_messages_each_has_an_id_of_its_own(client: type[RecordingClient]) -> None:
+    result = run("--delay", "1", "--id", "m", "--count", "3")
+    assert [message.message_id for message in client.sent] == ["m-1", "m-2", "m-3"]
+    assert result.output.startswith("3 of 3 messages accepted, due 2023-11-1")
+
+
+def test_json_has_a_line_per_message(client: type[RecordingClient]) -> None:
+    client.refuse = {"m-2": DelayTooLong("too far", message_id="m-2", attempts=1)}
+    result = run("--delay", "1", "--id", "m", "--count", "2", "--json")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert (first["accepted"], first["message_id"], first["duplicate"]) == (True, "m-1", False)
+    assert (second["accepted"], second["error"], second["reason"]) == (
+        False,
+        "DelayTooLong",
+        "too far",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(DelayTooLong("too far"), ExitCode.REFUSED), (Unavailable("nobody"), ExitCode.NETWORK)],
+)
+def test_a_message_that_was_not_accepted_ends_in_its_sentence_and_code(
+    client: type[RecordingClient], error: delay_client.DelaywheelError, code: int
+) -> None:
+    client.refuse = {"m": error}
+    result = run("--delay", "1", "--id", "m")
+    assert result.exit_code == code
+    assert result.stderr == f"Error: {error}\n"
+
+
+def test_some_of_many_refused_is_refused(client: type[RecordingClient]) -> None:
+    client.refuse = {"m-2": Unavailable("nobody")}
+    result = run("--delay", "1", "--id", "m", "--count", "2")
+    assert result.exit_code == ExitCode.REFUSED
+    assert result.stdout.startswith("1 of 2 messages accepted, due 2023-11-1")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--delay", "1", "--at", "2026-12-24"),
+        ("--delay", "1", "--attribute", "a=b", "text"),
+        ("--delay", "soon"),
+        ("--delay", "1", "--server", "nowhere"),
+        ("--delay", "1", "--count", "0"),
+        ("--delay", "1", "--timeout", "0s"),
+    ],
+)
+def test_what_cannot_be_sent_is_a_wrong_option(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == ExitCode.USAGE
+
+
+def test_what_others_chose_is_printed_without_control_characters(
+    client: type[RecordingClient],
+) -> None:
+    client.refuse = {"bad": delay_client.Refused("a\nb\x1b[31m is no id")}
+    result = run("--delay", "1", "--id", "a\nb\x1b[31m")
+    assert result.output.startswith("a\\nb\\x1b[31m kept by")
+    result = run("--delay", "1", "--id", "bad")
+    assert "a\\nb\\x1b[31m is no id" in result.output
+    assert "\x1b" not in result.output
+    client.kept_by = "host\x1b[31m:1"
+    result = run("--delay", "1", "--id", "m")
+    assert "m kept by host\\x1b[31m:1, due" in result.output
+    result = run("--delay", "1", "--id", "a\nb\x1b[31m", "--json")
+    assert json.loads(result.output)["message_id"] == "a\nb\x1b[31m"
+
+
+def test_a_moment_without_an_offset_is_local_time_and_the_answer_has_the_offset(
+    client: type[RecordingClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        result = run("--at", "2030-01-01T00:00:00", "--count", "2")
+        assert {message.at for message in client.sent} == {
+            datetime(2029, 12, 31, 18, 30, tzinfo=UTC)
+        }
+        assert result.output.endswith("+05:30\n")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "local time" in " ".join(run("--help").output.split())

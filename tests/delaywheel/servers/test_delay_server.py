@@ -1,0 +1,192 @@
+"""`delaywheel delay-server` turns its options into a configuration and hands it to the server."""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import delaywheel.shared.log_output
+from delay_server.settings.config import DelayServerConfig
+from delaywheel.main import main
+from delaywheel.shared.failures import ExitCode
+from storage.disk.errors import DamagedError, DataDirectoryError
+
+
+class RecordingServer(types.ModuleType):
+    """Stands in for delay_server.server: remembers what it was to run with."""
+
+    def __init__(self, *, error: Exception | None = None) -> None:
+        super().__init__("delay_server.server")
+        self.configs: list[DelayServerConfig] = []
+        self.error = error
+
+    def run(self, config: DelayServerConfig) -> None:
+        self.configs.append(config)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> RecordingServer:
+    server = RecordingServer()
+    monkeypatch.setitem(sys.modules, "delay_server.server", server)
+    monkeypatch.setattr(delaywheel.shared.log_output, "set_up_log", lambda **_: None)
+    return server
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["delay-server", *arguments])
+
+
+def test_the_short_form_needs_no_file(server: RecordingServer) -> None:
+    result = run(
+        *("--data", "d", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+        *("--broker", "g1=127.0.0.1:1", "--broker", "g2=[::1]:2"),
+        *("--cluster", "c", "--group", "g", "--node-id", "n"),
+    )
+    assert result.exit_code == 0, result.output
+    (config,) = server.configs
+    assert config.node.data_dir == Path("d")
+    assert config.listener.address == "127.0.0.1:0"
+    assert config.http.address == "127.0.0.1:0"
+    assert config.brokers == {"g1": "127.0.0.1:1", "g2": "[::1]:2"}
+    assert (config.node.cluster, config.node.group, config.node.node_id) == ("c", "g", "n")
+
+
+def test_a_broker_at_the_own_address_is_a_wrong_setting(server: RecordingServer) -> None:
+    own = "127.0.0.1:20801"
+    result = run("--data", "d", "--listen", own, "--broker", f"g1={own}")
+    assert (result.exit_code, server.configs) == (ExitCode.USAGE, [])
+    assert "the broker group g1 is at 127.0.0.1:20801" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--meta", "127.0.0.1:8080", "--meta", "m2.test:8081"),
+        ("--meta", "127.0.0.1:8080,m2.test:8081"),
+    ],
+    ids=["repeated", "with a comma"],
+)
+def test_with_a_meta_server_no_broker_is_needed(
+    server: RecordingServer, options: tuple[str, ...]
+) -> None:
+    result = run("--data", "d", *options)
+    assert result.exit_code == 0, result.output
+    (config,) = server.configs
+    assert config.meta.http_addresses() == (("127.0.0.1", 8080), ("m2.test", 8081))
+    assert config.brokers == {}
+
+
+def test_a_meta_server_without_a_port_is_refused(server: RecordingServer) -> None:
+    result = run("--data", "d", "--meta", "127.0.0.1")
+    assert result.exit_code == ExitCode.USAGE
+    assert "Error: --meta 127.0.0.1: meta: addresses: '127.0.0.1'" in result.stderr
+    assert server.configs == []
+
+
+def test_a_broker_group_that_is_given_twice_is_refused(server: RecordingServer) -> None:
+    result = run("--data", "d", "--broker", "g1=127.0.0.1:1", "--broker", "g1=127.0.0.1:2")
+    assert result.exit_code == ExitCode.USAGE
+    assert "'g1' is given twice" in result.stderr
+    assert server.configs == []
+
+
+@pytest.mark.parametrize("option", ["--broker g=", "--meta ", "--listen ", "--http "])
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "1.2.3", "grüße.example"])
+def test_an_option_with_no_address_is_one_sentence_that_names_it(
+    server: RecordingServer, option: str, host: str
+) -> None:
+    name, _, before = option.partition(" ")
+    result = run("--data", "d", name, f"{before}{host}:5")
+    assert result.exit_code == ExitCode.USAGE
+    named = "broker 'g': " if before else f"{name} {host}:5: "
+    assert result.stderr.startswith("Error: ")
+    assert named in result.stderr
+    assert "is not a host name" in result.stderr or "neither an IPv4" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert server.configs == []
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ('[brokers]\ng1 = "x..y:1"\n', "broker 'g1'"),
+        ('[brokers]\ng1 = "h:0"\n', "broker 'g1'"),
+        ('[meta]\naddresses = "h:1,x..y:1"\n', "meta: addresses"),
+        ('[brokers]\ng1 = "h:1"\n[meta]\nadvertised = "x..y:1"\n', "meta: "),
+        ('[brokers]\ng1 = "h:1"\n[listener]\naddress = "x..y:1"\n', "listener: "),
+        ('[brokers]\ng1 = "h:1"\n[http]\naddress = "x..y:1"\n', "http: "),
+    ],
+)
+def test_a_file_with_no_address_is_one_sentence_that_names_the_setting(
+    server: RecordingServer, tmp_path: Path, text: str, setting: str
+) -> None:
+    file = tmp_path / "delay.toml"
+    file.write_text(f'[node]\ndata_dir = "a"\n{text}')
+    result = run("--config", str(file))
+    assert result.exit_code == ExitCode.USAGE
+    assert setting in result.stderr
+    assert "is not an address" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert server.configs == []
+
+
+def test_options_win_over_the_file_and_set_over_both(
+    server: RecordingServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "delay.toml"
+    file.write_text(
+        '[node]\ndata_dir = "a"\ngroup = "a"\n[brokers]\ng1 = "h:1"\n[wheel]\nslot_ms=9\n'
+    )
+    result = run("--config", str(file), "--data", "b", "--group", "b", "--set", "node.group=c")
+    assert result.exit_code == 0, result.output
+    (config,) = server.configs
+    assert (config.node.data_dir, config.node.group) == (Path("b"), "c")
+    assert config.wheel.slot_ms == 9
+    assert config.brokers == {"g1": "h:1"}
+
+
+def test_an_unknown_setting_is_one_sentence_with_the_nearest_name(server: RecordingServer) -> None:
+    result = run("--data", "d", "--broker", "g1=h:1", "--set", "wheel.slot=3")
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr == (
+        "Error: --set wheel.slot=3: wheel.slot: no such setting; did you mean wheel.slot_ms?\n"
+    )
+    assert server.configs == []
+
+
+@pytest.mark.parametrize("broker", ["127.0.0.1:1", "=h:1", "g1="])
+def test_a_broker_without_a_name_or_an_address_is_refused(
+    server: RecordingServer, broker: str
+) -> None:
+    result = run("--data", "d", "--broker", broker)
+    assert result.exit_code == ExitCode.USAGE
+    assert "NAME=HOST:PORT" in result.stderr
+    assert server.configs == []
+
+
+def test_a_typed_error_of_the_server_becomes_a_sentence_and_a_code(server: RecordingServer) -> None:
+    server.error = ExceptionGroup("nursery", [DataDirectoryError("data is in use")])
+    result = run("--data", "d", "--broker", "g1=h:1")
+    assert result.exit_code == ExitCode.DATA_DIRECTORY
+    assert result.stderr == "Error: data is in use\n"
+
+
+def test_a_bug_keeps_its_traceback(server: RecordingServer) -> None:
+    server.error = ZeroDivisionError()
+    result = run("--data", "d", "--broker", "g1=h:1")
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_a_node_that_cannot_serve_its_logs_says_what_to_run(server: RecordingServer) -> None:
+    server.error = ExceptionGroup(
+        "nursery", [DamagedError(path="checkpoint/checkpoint", position=72, reason="bad CRC")]
+    )
+    result = run("--data", "my data", "--broker", "g1=127.0.0.1:1")
+    assert result.exit_code == ExitCode.LOGS
+    assert "checkpoint/checkpoint at position 72: bad CRC" in result.stderr
+    assert "`delaywheel log verify 'my data'`" in result.stderr
+    assert "`delaywheel log salvage 'my data' --out salvaged`" in result.stderr

@@ -1,0 +1,94 @@
+"""`delaywheel meta-server` turns its options into a configuration and hands it to the server."""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import delaywheel.shared.log_output
+from delaywheel.main import main
+from delaywheel.shared.failures import ExitCode
+from meta_server.known.errors import StoreUnavailableError, StoreUnusableError
+from meta_server.settings.config import MetaServerConfig
+
+
+class RecordingServer(types.ModuleType):
+    """Stands in for meta_server.server: remembers what it was to run with."""
+
+    def __init__(self) -> None:
+        super().__init__("meta_server.server")
+        self.configs: list[MetaServerConfig] = []
+        self.error: Exception | None = None
+
+    def run(self, config: MetaServerConfig) -> None:
+        self.configs.append(config)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> RecordingServer:
+    server = RecordingServer()
+    monkeypatch.setitem(sys.modules, "meta_server.server", server)
+    monkeypatch.setattr(delaywheel.shared.log_output, "set_up_log", lambda **_: None)
+    return server
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["meta-server", *arguments])
+
+
+def test_the_short_form_needs_no_file(server: RecordingServer, tmp_path: Path) -> None:
+    data = tmp_path / "a" / "b"
+    result = run("--data", str(data), "--listen", "127.0.0.1:1", "--http", "127.0.0.1:2")
+    assert result.exit_code == 0, result.output
+    (config,) = server.configs
+    assert config.node.data_dir == data
+    assert data.is_dir()
+    assert (config.listener.address, config.http.address) == ("127.0.0.1:1", "127.0.0.1:2")
+
+
+def test_an_error_names_the_option_that_was_typed(server: RecordingServer, tmp_path: Path) -> None:
+    for option in ("--listen", "--http"):
+        result = run("--data", str(tmp_path), option, "nowhere")
+        assert result.exit_code == ExitCode.USAGE
+        assert result.stderr.startswith(f"Error: {option} nowhere: ")
+    assert server.configs == []
+
+
+def test_options_win_over_the_file_and_set_over_both(
+    server: RecordingServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "meta.toml"
+    path.write_text(f'[node]\ndata_dir = "{tmp_path}"\n[listener]\naddress = "127.0.0.1:5"\n')
+    run("--config", str(path), "--listen", "127.0.0.1:6", "--set", "listener.address=127.0.0.1:7")
+    (config,) = server.configs
+    assert config.listener.address == "127.0.0.1:7"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(StoreUnusableError("x"), ExitCode.LOGS), (StoreUnavailableError("x"), ExitCode.DISK)],
+)
+def test_what_ends_it_is_one_sentence_and_an_exit_code(
+    server: RecordingServer, tmp_path: Path, error: Exception, code: ExitCode
+) -> None:
+    server.error = error
+    result = run("--data", str(tmp_path))
+    assert result.exit_code == code
+    assert result.output == "Error: x\n"
+
+
+def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run("--data", str(tmp_path / "file" / "d"))
+    assert result.exit_code == ExitCode.DATA_DIRECTORY
+    assert "file is a file, no directory" in result.output
+
+
+def test_without_a_data_directory_it_says_which_option_is_missing() -> None:
+    result = run()
+    assert result.exit_code == ExitCode.USAGE
+    assert "--data" in result.output

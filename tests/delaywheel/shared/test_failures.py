@@ -1,0 +1,68 @@
+"""Known errors end in a sentence and a code; unknown ones keep their traceback."""
+
+import pytest
+
+from delay_server.settings.errors import FencedError, NodeRefusedError
+from delay_transport.seams.errors import AddressError, ConfigError, ConnectError, ListenError
+from delaywheel.shared.failures import ExitCode, failure_of
+from storage.disk.errors import (
+    DamagedError,
+    DataDirectoryError,
+    FatalDiskError,
+    LogStateError,
+    NotPermittedError,
+    NotRegularFileError,
+    OpenError,
+    StorageFullError,
+    UnsupportedFormatError,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError(source="a.toml", key="wheel.slot", reason="no such setting"), 2),
+        (AddressError(text="x", reason="the port is missing"), 2),
+        (DataDirectoryError("in use"), 3),
+        (NotPermittedError("not yours"), 3),
+        (NotRegularFileError("a FIFO"), 3),
+        (NodeRefusedError(node="n1 of d1", meta="m:1", reason="a copy"), 3),
+        (DamagedError(path="a", position=1, reason="crc"), 4),
+        (UnsupportedFormatError(path="a", position=1, reason="version 9"), 4),
+        (LogStateError("contradiction"), 4),
+        (FatalDiskError("fsync"), 5),
+        (OpenError("open"), 5),
+        (StorageFullError("full"), 5),
+        (ListenError(address="127.0.0.1:1", reason="in use"), 6),
+        (ConnectError(address="127.0.0.1:1", reason="refused"), 6),
+        (FencedError(node="n1 of d1", epoch=3, reason="n2 is the master"), 8),
+    ],
+)
+def test_every_known_error_has_its_code_and_keeps_its_sentence(error: Exception, code: int) -> None:
+    failure = failure_of(error)
+    assert failure is not None
+    assert failure.exit_code == code
+    assert failure.message == str(error)
+
+
+def test_unknown_errors_have_no_place() -> None:
+    assert failure_of(ZeroDivisionError()) is None
+
+
+def test_a_group_of_known_errors_ends_as_its_first() -> None:
+    group = ExceptionGroup("nursery", [ExceptionGroup("inner", [FatalDiskError("fsync")])])
+    failure = failure_of(group)
+    assert failure is not None
+    assert failure.exit_code == ExitCode.DISK
+    assert failure.message == "fsync"
+
+
+def test_a_group_that_hides_an_unknown_error_has_no_place() -> None:
+    group = ExceptionGroup("nursery", [FatalDiskError("fsync"), ZeroDivisionError()])
+    assert failure_of(group) is None
+
+
+def test_what_an_error_repeats_of_others_moves_no_cursor() -> None:
+    failure = failure_of(ConfigError(source="--set a\x1b[2J", key="", reason="no"))
+    assert failure is not None
+    assert failure.message == "--set a\\x1b[2J: no"

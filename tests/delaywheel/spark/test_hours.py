@@ -1,0 +1,248 @@
+"""`delaywheel spark hours` says by its exit code what the new hours are like, to cron as well."""
+
+import json
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from delaywheel.main import main
+from spark_tools.run.plan import Source
+from storage.disk.disk import DirectoryDisk
+from storage.readers.manifest import encode_manifest
+from tests.delaywheel.spark.test_commands import directory
+from tests.spark_tools.growing_worlds import Life
+from tests.spark_tools.hours.test_hour_repairs import audited, lines_of
+from tests.spark_tools.hours_rig import Watcher
+from tests.spark_tools.run.test_plan import with_damaged_item
+from tests.spark_tools.s3_server import Store
+
+
+def invoke(*options: str) -> Result:
+    return CliRunner().invoke(main, ["spark", "hours", *options])
+
+
+def manifest_of(source: Source, file: Path) -> str:
+    """Write a manifest; return what --manifest takes."""
+    file.write_bytes(encode_manifest(source.manifest))
+    return f"{file}={source.root}"
+
+
+def test_each_hour_is_told_of_once_and_the_summary_tells_of_all(tmp_path: Path) -> None:
+    life, state = Life(1), tmp_path / "state"
+    given = manifest_of(life.at(70).written(tmp_path / "a"), tmp_path / "a.json")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert found.exit_code == 0, found.output
+    assert "2013-11-27T00:00Z: clean: accepted" in found.output
+    assert "1 hour(s) since 2013-11-27T00:00Z are done for good, all before" in found.output
+    assert found.output.endswith("2013-11-27T01:00Z: clean 1\nlocal: clean\n")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert (found.exit_code, "accepted" in found.output) == (0, False)
+    given = manifest_of(life.at(190).written(tmp_path / "b"), tmp_path / "b.json")
+    found = invoke("--state", str(state), "--manifest", given, "--max-late", "0")
+    assert found.exit_code == 1
+    assert "2013-11-27T01:00Z: findings: accepted" in found.output
+    assert "in all of them: late " in found.output
+    summary = json.loads((state / "summary.json").read_bytes())
+    assert summary["done_until"] == "2013-11-27T03:00Z"
+    assert summary["hours"] == {"clean": 1, "final": 3, "findings": 2}
+    first = json.loads((state / "hours" / "20131127T0000Z.json").read_bytes())
+    assert (first["schema"], first["verdict"], first["hour"]["state"]) == (1, "clean", "final")
+    assert all((state / "hours" / name).exists() for name in first["hour"]["details"].values())
+    # Findings of hours before are no news.
+    found = invoke("--state", str(state), "--manifest", given, "--max-late", "0")
+    assert (found.exit_code, "in all of them: late " in found.output) == (0, True)
+
+
+def test_hours_of_a_copy_in_an_object_store_are_those_of_its_directory(
+    s3: Store, tmp_path: Path
+) -> None:
+    source = Life(1).at(190).written(s3.root / "hours" / "a")
+    hours: list[tuple[str, bytes]] = []
+    (s3.root / "hours" / "a.json").write_bytes(encode_manifest(source.manifest))
+    for root in (s3.root / "hours", "s3://hours"):
+        state = tmp_path / str(len(hours))
+        found = invoke("--state", str(state), "--manifest", f"{root}/a.json={root}/a")
+        assert found.exit_code == 0, found.output
+        hours.append((found.output, (state / "summary.json").read_bytes()))
+    assert hours[0] == hours[1]
+    assert b'"done_until": "2013-11-27T03:00Z"' in hours[0][1]
+    found = invoke("--state", str(tmp_path / "none"), "--root", "s3://hour/a")
+    assert found.exit_code == 3
+    assert "s3://hour/a is nowhere" in found.output
+
+
+def test_what_is_quiet_says_something_only_if_something_is_wrong(tmp_path: Path) -> None:
+    state, source = tmp_path / "state", Life(1).at(70).written(tmp_path / "a")
+    given = manifest_of(source, tmp_path / "a.json")
+    found = invoke("--state", str(state), "--manifest", given, "--quiet")
+    assert (found.exit_code, found.output) == (0, "")
+    changed = msgspec.structs.replace(source.manifest, quarantined=("schedule_log/x",))
+    given = manifest_of(Source(changed, source.root), tmp_path / "b.json")
+    found = invoke("--state", str(tmp_path / "other"), "--manifest", given, "--quiet")
+    assert found.exit_code == 2
+    assert "incomplete (incomplete, tried 1 time(s))" in found.output
+    assert "schedule_log/x was put aside" in found.output
+
+
+def test_an_hour_that_is_open_is_named_with_its_reason(tmp_path: Path) -> None:
+    life = Life(1)
+    life.stuck = {row.minute: row.minute + 10_000 for row in life.rows}
+    given = manifest_of(life.at(130).written(tmp_path / "a"), tmp_path / "a.json")
+    found = invoke("--state", str(tmp_path / "state"), "--manifest", given, "--open-hours", "1")
+    assert "T00:00Z: not closed, though it should be: " in found.output
+    assert "T01:00Z: not closed: " in found.output
+    assert "segment(s) of g are not sealed" in found.output
+
+
+def test_a_directory_is_looked_at_as_it_is_now(tmp_path: Path) -> None:
+    data, state = directory(tmp_path / "data"), tmp_path / "state"
+    found = invoke("--state", str(state), "--root", str(data))
+    # Its messages were due years ago: what lies before is named, and nothing else is there.
+    assert found.exit_code == 0, found.output
+    assert "segment(s) before" in found.output
+    assert "are not covered" in found.output
+    assert "no hour since" in found.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--root", "data"], "Missing option '--state'"),
+        (["--state", "state"], "there is no manifest"),
+        (["--state", "state", "--root", "nowhere"], "nowhere"),
+        (["--state", "data", "--root", "data"], "data is a data directory"),
+        (["--state", "file/state", "--root", "data"], "cannot be made"),
+        (["--state", "state", "--manifest", "file"], "no manifest"),
+    ],
+)
+def test_every_error_is_3_and_says_what_is_wrong(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory(tmp_path / "data")
+    (tmp_path / "file").write_bytes(b"{}")
+    monkeypatch.chdir(tmp_path)
+    found = invoke(*options)
+    assert found.exit_code == 3, found.output
+    assert said in found.output
+
+
+def test_a_damaged_state_directory_is_an_error(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    given = manifest_of(Life(1).at(70).written(tmp_path / "a"), tmp_path / "a.json")
+    assert invoke("--state", str(state), "--manifest", given).exit_code == 0
+    (state / "ledger.json").write_bytes(b"{}")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert found.exit_code == 3
+    assert "ledger.json cannot be read" in found.output
+
+
+def test_hours_in_which_nothing_is_due_have_one_line(tmp_path: Path) -> None:
+    source, state = Life(1).at(70).written(tmp_path / "a"), tmp_path / "state"
+    manifest = msgspec.structs.replace(
+        source.manifest, floor_minute=source.manifest.floor_minute + 600,
+        made_ms=source.manifest.made_ms + 900 * 60_000,
+    )  # fmt: skip
+    given = manifest_of(Source(manifest, source.root), tmp_path / "a.json")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert "T05:00Z to 2013-11-27T10:00Z: 6 hours clean: accepted 0\n" in found.output
+    told = "T11:00Z to 2013-11-27T15:00Z (5 hours): not closed: no later record of g has closed it"
+    assert told in found.output
+    # Those of one reason that do not follow each other have lines of their own.
+    assert "T02:00Z: not closed, though" in found.output
+    assert "T04:00Z: not closed, though" in found.output
+
+
+def test_logs_of_another_cluster_are_refused_once(tmp_path: Path) -> None:
+    source, state = Life(1).at(70).written(tmp_path / "a"), tmp_path / "state"
+    given = manifest_of(source, tmp_path / "a.json")
+    assert invoke("--state", str(state), "--manifest", given).exit_code == 0
+    ledger = (state / "ledger.json").read_bytes()
+    changed = msgspec.structs.replace(
+        Life(1).at(190).manifest, cluster="other", storage_uuid="x", log_uuid=str(uuid4())
+    )
+    given = manifest_of(Source(changed, source.root), tmp_path / "b.json")
+    found = invoke("--state", str(state), "--manifest", given)
+    assert found.exit_code == 3
+    assert found.output.startswith("Error: the state directory is of group g of cluster c, and ")
+    assert found.output.count("\n") == 1
+    assert (state / "ledger.json").read_bytes() == ledger
+
+
+def test_what_was_sent_again_is_no_finding_any_more(tmp_path: Path) -> None:
+    life, state, watcher = Life(2, frozenset({"no_fact"}), share=0.4), tmp_path / "state", Watcher()
+    source = life.at(130).written(tmp_path / "a")
+    given = manifest_of(source, tmp_path / "a.json")
+    options = ("--state", str(state), "--manifest", given, "--max-late", "1000")
+    assert invoke(*options).exit_code == 1
+    before = json.loads((state / "summary.json").read_bytes())
+    assert before["findings"]["lost"]
+    assert before["findings"]["late"]
+    audited(tmp_path / "audit", list(lines_of(watcher, watcher.run(source), source)))
+    with (tmp_path / "audit").open("ab") as audit:
+        audit.write(b"{damaged}\n")
+    found = invoke(*options, "--repairs", str(tmp_path / "audit"))
+    assert found.exit_code == 0, found.output
+    assert "2013-11-27T01:00Z: repaired since: late 2, lost 4\n" in found.output
+    assert "1 line(s) of the audits cannot be read" in found.output
+    after = json.loads((state / "summary.json").read_bytes())
+    assert after["findings"]["lost"] == 0
+    assert before["hours"] == {"findings": 2, "final": 2}
+    assert after["hours"] == {"clean": 1, "findings": 1, "final": 2}
+    assert [one["repaired"] for one in after["with_findings"]] == [{"lost": 5}]
+    states, were = after["groups"][0]["states"], before["groups"][0]["states"]
+    assert states == {**were, "lost": 0, "repaired": were["lost"]}
+    found = invoke(*options, "--repairs", str(tmp_path / "audit"), "--quiet")
+    assert (found.exit_code, found.output) == (0, "")
+    # A run that knew of it from the start says in its result how many came late.
+    options = ("--state", str(tmp_path / "new"), *options[2:])
+    invoke(*options, "--repairs", str(tmp_path / "audit"))
+    hour = json.loads((tmp_path / "new" / "hours" / "20131127T0100Z.json").read_bytes())
+    [entry] = [one for one in before["with_findings"] if one["hour"] == "2013-11-27T01:00Z"]
+    assert hour["groups"][0]["repairs"]["rows"] == entry["findings"]["lost"]
+    assert hour["groups"][0]["repairs"]["late"] == 2
+    assert "late_repaired" in {one["class"] for one in hour["examples"]}
+
+
+@pytest.mark.parametrize(("prefix", "code"), [("schedule_log", 2), ("message_log", 0)])
+def test_payload_of_the_hours_segments_is_checked_if_asked_for(
+    prefix: str, code: int, tmp_path: Path
+) -> None:
+    world = Life(1).at(70)
+    with_damaged_item(world, prefix)
+    given = manifest_of(world.written(tmp_path / "a"), tmp_path / "a.json")
+    options = ("--manifest", given, "--check-payload")
+    found = invoke("--state", str(tmp_path / "state"), *options)
+    assert found.exit_code == code, found.output
+    assert ("the batch's blob part fails its CRC" in found.output) == (code == 2)
+    assert invoke("--state", str(tmp_path / "blind"), *options[:-1]).exit_code == 0
+
+
+@pytest.mark.spark
+def test_hours_work_in_spark_if_that_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark.sparkContext.defaultParallelism == 2
+    given = manifest_of(Life(1).at(190).written(tmp_path / "a"), tmp_path / "a.json")
+    told = []
+    for engine in ("local", "spark"):
+        state = tmp_path / engine
+        found = invoke("--state", str(state), "--manifest", given, "--engine", engine)
+        assert found.exit_code == 0, found.output
+        assert found.output.endswith(f"{engine}: clean\n")
+        told.append((state / "summary.json").read_bytes())
+    assert told[0] == told[1]
+    found = invoke("--state", str(tmp_path / "x"), "--manifest", given, "--master", "local[1]")
+    assert found.exit_code == 3
+    assert "--master is for --engine spark" in found.output
+
+
+def test_two_runs_at_once_are_told_so(tmp_path: Path) -> None:
+    given = manifest_of(Life(1).at(70).written(tmp_path / "a"), tmp_path / "a.json")
+    state = tmp_path / "state"
+    state.mkdir()
+    with DirectoryDisk(state).lock("lock"):
+        found = invoke("--state", str(state), "--manifest", given)
+    assert found.exit_code == 3
+    assert found.output == (f"Error: another run is at work in {state}: wait until it has ended\n")

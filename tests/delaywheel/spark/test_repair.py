@@ -1,0 +1,246 @@
+"""`delaywheel spark repair` says what it would do, does it only when told to, and keeps books."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from delaywheel.main import main
+from spark_tools.repaired.repair_audit import Answer, End, Intent, read_audit
+from spark_tools.run.plan import Source
+from storage.readers.manifest import encode_manifest
+from tests.delay_client.conftest import ScriptedServer
+from tests.delay_client.fake_meta import FakeMeta, group
+from tests.processes.real_processes import ROOT
+from tests.spark_tools.repair_worlds import run, sealed_builder
+from tests.spark_tools.s3_server import Store
+from tests.spark_tools.worlds import Builder
+
+
+def invoke(*options: str, command: str = "repair") -> Result:
+    engine = ["--engine", "local"] if command == "reconcile" else []
+    return CliRunner().invoke(main, ["spark", command, *engine, *options])
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedServer]:
+    server = ScriptedServer(lambda request: request.accept())
+    yield server
+    server.close()
+
+
+def lost(root: Path, builder: Builder | None = None) -> tuple[Source, tuple[str, ...]]:
+    """Write a world in which messages are lost; return it, and the options that name it."""
+    source = (builder or sealed_builder(lost=3, missing=2)).build().written(root / "data")
+    run(source, root / "details")
+    file = root / "manifest.json"
+    file.write_bytes(encode_manifest(source.manifest))
+    return source, ("--details", str(root / "details"), "--manifest", f"{file}={source.root}")
+
+
+def test_without_send_it_only_says_what_it_would_do(tmp_path: Path) -> None:
+    _, options = lost(tmp_path)
+    found = invoke(*options)
+    assert found.exit_code == 0, found.output
+    assert "3 messages to send" in found.output
+    assert "3 lost" in found.output
+    assert "nothing was sent" in found.output
+    assert "schedule_log/" in found.output
+    found = invoke(*options, "--missing")
+    assert "5 messages to send" in found.output
+    assert "2 missing" in found.output
+
+
+def test_messages_are_read_again_from_an_object_store(
+    node: ScriptedServer, s3: Store, tmp_path: Path
+) -> None:
+    source, options = lost(tmp_path)
+    shutil.copytree(source.root, s3.root / "repair" / "data")
+    shutil.copy(tmp_path / "manifest.json", s3.root / "repair" / "m.json")
+    copied = (*options[:2], "--manifest", "s3://repair/m.json=s3://repair/data")
+    assert invoke(*copied).output == invoke(*options).output
+    audit = tmp_path / "audit"
+    found = invoke(*copied, "--node", node.address, "--audit", str(audit), "--send")
+    assert found.exit_code == 0, found.output
+    assert "3 accepted" in found.output
+    found = invoke(*options[:2], "--root", "s3://repai/data")
+    assert found.exit_code == 3
+    assert "s3://repai/data is nowhere" in found.output
+
+
+def test_it_sends_each_message_once_and_reconciles_to_nothing(
+    node: ScriptedServer, tmp_path: Path
+) -> None:
+    builder = sealed_builder(lost=3, missing=2)
+    _, options = lost(tmp_path, builder)
+    audit = tmp_path / "audit.jsonl"
+    to = ("--node", node.address, "--audit", str(audit), "--send", "--missing")
+    found = invoke(*options, *to)
+    assert found.exit_code == 0, found.output
+    assert "5 accepted" in found.output
+    items = [item for request in node.requests for item in request.items]
+    assert sorted(items) == sorted(one.item for one in builder.messages[:5])
+    found = invoke(*options, *to)
+    assert found.exit_code == 0, found.output
+    assert "0 messages to send" in found.output
+    assert "left out: 5 were acknowledged before" in found.output
+    assert len([item for request in node.requests for item in request.items]) == 5
+    found = invoke(*options[2:], "--repairs", str(audit), command="reconcile")
+    assert found.exit_code == 0, found.output
+    assert "repaired 3" in found.output
+
+
+def test_a_meta_server_tells_where_to_send(node: ScriptedServer, tmp_path: Path) -> None:
+    _, options = lost(tmp_path)
+    audit = tmp_path / "audit.jsonl"
+    with FakeMeta(default=[group("a", node.address)]) as meta:
+        found = invoke(*options, "--meta", meta.address, "--audit", str(audit), "--send")
+    assert found.exit_code == 0, found.output
+    answers = [one for one in read_audit(audit) if isinstance(one, Answer)]
+    assert {(one.result, one.by) for one in answers} == {("accepted", node.address)}
+
+
+def test_what_is_not_accepted_ends_with_1_and_why(tmp_path: Path) -> None:
+    builder = sealed_builder(lost=3)
+    _, options = lost(tmp_path, builder)
+    name = f"id-{builder.messages[1].sequence}"
+    node = ScriptedServer(lambda request: request.fail_items((name, 3, "not here")))
+    try:
+        audit = tmp_path / "audit.jsonl"
+        found = invoke(*options, "--node", node.address, "--audit", str(audit), "--send")
+    finally:
+        node.close()
+    assert found.exit_code == 1, found.output
+    assert "2 accepted, 1 refused" in found.output
+    assert "not here" in found.output
+    answers = [one for one in read_audit(audit) if isinstance(one, Answer)]
+    assert {one.message_id for one in answers if one.result == "refused"} == {name}
+
+
+def test_what_cannot_be_read_is_named_and_ends_with_2(node: ScriptedServer, tmp_path: Path) -> None:
+    source, options = lost(tmp_path)
+    [seal] = source.manifest.sealed
+    Path(source.root, seal.file).unlink()
+    to = ("--node", node.address, "--audit", str(tmp_path / "a"), "--send")
+    for more in ((), to):
+        found = invoke(*options, *more)
+        assert found.exit_code == 2, found.output
+        assert f"cannot be read: lost c.g n1 sequence 4, {seal.file}" in found.output
+    assert node.requests == []
+
+
+def test_what_a_node_still_owes_ends_with_1(tmp_path: Path) -> None:
+    builder = sealed_builder(lost=3)
+    builder.sealed.clear()
+    source = builder.build().written(tmp_path / "data")
+    file = tmp_path / "manifest.json"
+    file.write_bytes(encode_manifest(source.manifest))
+    manifest, details = ("--manifest", f"{file}={source.root}"), str(tmp_path / "details")
+    found = invoke(*manifest, "--final", "--details", details, command="reconcile")
+    assert found.exit_code == 1
+    found = invoke(*manifest, "--details", details)
+    assert found.exit_code == 1, found.output
+    assert "3 are still owed by their node" in found.output
+    found = invoke(*manifest, "--details", details, "--final")
+    assert found.exit_code == 0, found.output
+    assert "3 messages to send" in found.output
+
+
+def test_what_was_due_too_long_ago_is_left_out(tmp_path: Path) -> None:
+    _, options = lost(tmp_path)
+    found = invoke(*options, "--max-age", "2d")
+    assert found.exit_code == 0, found.output
+    assert "0 messages to send" in found.output
+    assert "left out: 3 were due too long ago" in found.output
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--send",), "--audit"),
+        (("--send", "--audit", "a"), "--node or --meta"),
+        (("--send", "--audit", "a", "--node", "x:1", "--meta", "y:1"), "--node or --meta"),
+        (("--send", "--audit", "a", "--node", "nowhere"), "--node"),
+    ],
+)
+def test_options_that_do_not_go_together_are_errors(
+    more: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, options = lost(tmp_path)
+    found = invoke(*options, *more)
+    assert found.exit_code == 3, found.output
+    assert said in found.output
+    found = invoke("--details", str(tmp_path))
+    assert found.exit_code == 3
+    assert "--root or --manifest" in found.output
+
+
+def test_what_is_no_audit_or_no_result_is_an_error(tmp_path: Path) -> None:
+    _, options = lost(tmp_path)
+    audit = tmp_path / "a"
+    audit.write_bytes(b'{"at_ms":1,"who":"alice"}\n')
+    found = invoke(*options, "--audit", str(audit))
+    assert found.exit_code == 3
+    assert "no audit of repairs" in found.output
+    found = invoke(*options[2:], "--repairs", str(audit), command="reconcile")
+    assert found.exit_code == 3
+    (tmp_path / "details" / "findings.parquet").unlink()
+    assert invoke(*options).exit_code == 3
+
+
+def test_a_damaged_line_is_told_and_what_it_tells_of_is_sent_again(
+    node: ScriptedServer, tmp_path: Path
+) -> None:
+    _, options = lost(tmp_path)
+    audit = tmp_path / "audit.jsonl"
+    to = ("--node", node.address, "--audit", str(audit), "--send")
+    assert invoke(*options, *to).exit_code == 0
+    data = audit.read_bytes()
+    at = data.index(b'"accepted"')
+    audit.write_bytes(data[:at] + b'"accEpted"' + data[at + 10 :])
+    found = invoke(*options, *to)
+    assert found.exit_code == 0, found.output
+    assert "1 lines of" in found.output
+    assert "1 accepted" in found.output
+    found = invoke(*options[2:], "--repairs", str(audit), command="reconcile")
+    assert "damaged lines 1" in found.output
+
+
+@pytest.mark.process
+def test_a_signal_ends_it_when_all_that_was_sent_is_answered(
+    node: ScriptedServer, tmp_path: Path
+) -> None:
+    _, options = lost(tmp_path, sealed_builder(lost=40, count=40))
+    audit = tmp_path / "audit.jsonl"
+    to = ("--node", node.address, "--audit", str(audit), "--rate", "2", "--send")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "delaywheel", "spark", "repair", *options, *to],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not node.requests:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 1, said
+    assert "stopped: SIGTERM" in said
+    lines = list(read_audit(audit))
+    answers = [one for one in lines if isinstance(one, Answer)]
+    assert 0 < len(answers) == sum(isinstance(one, Intent) for one in lines) < 40
+    last = lines[-1]
+    assert isinstance(last, End)
+    assert last.why == "SIGTERM"

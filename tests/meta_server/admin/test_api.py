@@ -1,0 +1,1083 @@
+"""The administration's API: what is answered, when, and what connected clients learn of it."""
+
+import base64
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+import trio
+
+from delay_protocol.meta.requests import BrokerRequestType, BrokerState, ClientType, OnlineState
+from delay_transport.http.tokens import Role, Token, digest_of, encode_tokens
+from meta_server.known.model import BrokerGroup, Contents, GroupKind, LimitSetting, Route, Subject
+from meta_server.server import MetaServer
+from meta_server.settings.config import AdminConfig, RegistrationConfig
+from tests.asgi import JSON
+from tests.meta_server.http_rig import Http
+from tests.meta_server.memory_store import Fault, Medium
+from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of, until
+from tests.simulation.executor import ExecutorPlan
+
+ADMIN = {"authorization": "Bearer a"}
+READER = {"authorization": "Bearer r"}
+
+
+def with_tokens(path: Path, **settings: int) -> AdminConfig:
+    """Return settings with a file of two tokens: `a` may change, `r` may read."""
+    file = path / "tokens.json"
+    file.write_bytes(
+        encode_tokens(
+            [
+                Token(name="alice", role=Role.ADMIN, sha256=digest_of("a")),
+                Token(name="rob", role=Role.READ, sha256=digest_of("r")),
+            ]
+        )
+    )
+    file.chmod(0o600)
+    return replace(AdminConfig(token_file=str(file)), **settings)  # type: ignore[arg-type]
+
+
+async def add_groups(http: Http, *group_names: str) -> None:
+    for number, name in enumerate(group_names):
+        body = {"name": name, "address": f"10.0.0.{number}:20881"}
+        await http.change("POST", "/broker-groups", body)
+
+
+# What a change is
+
+
+async def test_a_change_is_answered_when_it_is_stored_with_its_audit_in_the_same_commit() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        shown = await http.change("POST", "/broker-groups", {"name": "g1", "address": "h:1"})
+        assert (shown["name"], shown["state"], shown["version"]) == ("g1", "RW", 1)
+        assert server.administration.changes == {"broker-group.add": 1}
+    [stored] = [commit for commit in world.medium.commits if len(commit) > 1]
+    assert [type(change).__name__ for change in stored] == ["SaveBrokerGroup", "Audit"]
+    [row] = world.medium.audit
+    assert (row.entry.actor, row.entry.action, row.entry.target) == (
+        "loopback",
+        "broker-group.add",
+        "g1",
+    )
+
+
+async def test_what_changes_nothing_is_stored_nowhere() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        before = len(world.medium.audit)
+        shown = await http.change("PATCH", "/broker-groups/g1", {"weight": 100})
+        assert shown["version"] == 1
+        assert (await http.change("POST", "/consumers/online", consumers()))["changed"] is False
+    assert len(world.medium.audit) == before
+
+
+def consumers(**more: str) -> dict[str, str]:
+    return {"subject": "a.b", "consumer_group": "cg", **more}
+
+
+async def test_two_who_change_the_same_version_do_not_both_succeed() -> None:
+    world = World()
+    codes: list[int] = []
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+
+        async def change(weight: int) -> None:
+            body = {"weight": weight, "version": 1}
+            answer = await http.ask("PATCH", "/api/v1/broker-groups/g1", body)
+            codes.append(answer.code)
+
+        async with trio.open_nursery() as nursery:
+            for weight in range(10):
+                nursery.start_soon(change, weight)
+        assert sorted(codes) == [200] + [409] * 9
+        assert server.registry.groups["g1"].version == 2
+
+
+async def test_every_change_of_many_at_once_is_kept() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                body = {"name": f"g{number}", "address": "h:1"}
+                nursery.start_soon(http.change, "POST", "/broker-groups", body)
+        assert len(server.registry.groups) == 30
+    assert len(world.medium.audit) == 30
+    assert len(world.medium.contents.broker_groups) == 30
+
+
+async def test_a_limit_holds_however_many_ask_at_once() -> None:
+    world = World()
+    codes: list[int] = []
+    async with world.serving(make_config(admin=AdminConfig(offline_max=5))) as server:
+        http = Http(server)
+
+        async def take_off(number: int) -> None:
+            body = consumers(client_id=f"c{number}")
+            codes.append((await http.ask("POST", "/api/v1/consumers/offline", body)).code)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(take_off, number)
+        assert sorted(codes) == [200] * 5 + [409] * 15
+        assert len(server.registry.offline) == 5
+
+
+# What connected clients learn
+
+
+async def test_a_route_that_is_set_reaches_connected_clients_at_once() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1", "g2")
+        peer = await world.connect()
+        await http.change("PUT", "/routes/a.b", {"groups": ["g1"]})
+        assert names((await peer.register("a.b")).groups) == ["g1"]
+        began = trio.current_time()
+        await http.change("PUT", "/routes/a.b", {"groups": ["g2"]})
+        assert names((await peer.pushed()).groups) == ["g2"]
+        assert trio.current_time() - began < 0.2
+
+
+async def test_a_prefix_route_reaches_those_without_a_route_of_their_own() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        assert names((await peer.register("a.b")).groups) == []
+        await http.change("POST", "/broker-groups", {"name": "g1", "weight": 0, "address": "h:1"})
+        await http.change("PUT", "/prefix-routes/a.", {"groups": ["g1"]})
+        pushed = await peer.pushed()
+        assert names(pushed.groups) == ["g1"]
+        assert (await http.get("/routes/a.b"))["source"] == "prefix"
+        await http.change("DELETE", "/prefix-routes/a.")
+        assert names((await peer.pushed()).groups) == []
+
+
+async def test_the_route_of_a_prefix_tells_whom_it_reaches_and_who_keeps_its_own() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        await add_groups(http, "g1", "g2")
+        for number in range(8):
+            await peer.register(f"a.{number}")
+        await peer.register("b")
+        shown = await http.change("PUT", "/prefix-routes/a.", {"groups": ["g1"]})
+        assert (shown["subjects"], shown["kept"], len(shown["kept_examples"])) == (0, 8, 5)
+        await http.change("DELETE", "/routes/a.3")
+        await http.change("DELETE", "/routes/a.5")
+        await peer.register("a.new")
+        await trio.sleep(1)
+        longer = await http.change("PUT", "/prefix-routes/a.3", {"groups": ["g2"]})
+        assert (longer["subjects"], longer["kept"], longer["kept_examples"]) == (1, 0, [])
+        shown = await http.get("/prefix-routes/a.")
+        assert (shown["subjects"], shown["kept"]) == (2, 6)
+
+
+@pytest.mark.parametrize("subject", ["*", "a.b"])
+async def test_read_only_is_pushed_to_producers_and_not_to_consumers(subject: str) -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1", "g2")
+        producer, consumer = await world.connect(), await world.connect()
+        await producer.register("a.b")
+        await consumer.register("a.b", ClientType.CONSUMER, consumer_group="cg")
+        body = {"read_only": True, "subject": subject}
+        await http.change("PUT", "/broker-groups/g1/read-only", body)
+        assert names((await producer.pushed()).groups) == ["g2"]
+        await http.change("PUT", "/broker-groups/g1/read-only", body | {"read_only": False})
+        assert sorted(names((await producer.pushed()).groups)) == ["g1", "g2"]
+        with trio.move_on_after(5) as scope:
+            await consumer.pushed()
+        assert scope.cancelled_caught
+
+
+async def test_a_replaced_master_is_pushed_and_has_a_time_out_to_be_heard() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer, speaker = await world.connect(), await world.connect()
+        await speaker.broker(broker("g1", address="10.0.0.1:1"))
+        await peer.register("a.b")
+        await trio.sleep(25)
+        body = {"address": "10.0.0.2:1", "version": 1}
+        await http.change("PATCH", "/broker-groups/g1", body)
+        assert (await peer.pushed()).groups[0].master == "10.0.0.2:1"
+        await trio.sleep(25)
+        assert state_of(server, "g1") is BrokerState.RW
+        await trio.sleep(10)
+        assert state_of(server, "g1") is BrokerState.NRW
+
+
+async def test_consumers_that_are_taken_off_line_are_told_at_once() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        peer = await world.connect()
+        reply = await peer.register("a.b", ClientType.CONSUMER, consumer_group="cg")
+        assert reply.online_state is OnlineState.ONLINE
+        await http.change("POST", "/consumers/offline", consumers())
+        pushed = await peer.pushed()
+        assert (pushed.online_state, names(pushed.groups)) == (OnlineState.OFFLINE, ["g1"])
+        assert pushed.timestamp_ms >= reply.timestamp_ms
+        assert (await http.get("/offline-consumers"))["items"] == [consumers(client_id="*")]
+        await http.change("POST", "/consumers/online", consumers())
+        assert (await peer.pushed()).online_state is OnlineState.ONLINE
+
+
+async def test_a_retired_group_is_taken_from_everybody() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1", "g2")
+        peer = await world.connect()
+        await peer.register("a.b", ClientType.CONSUMER, consumer_group="cg")
+        code, _ = await http.refused("POST", "/broker-groups/g1/retire", {})
+        assert code == 409
+        await http.change("POST", "/broker-groups/g1/retire", {"lose_messages": True})
+        assert names((await peer.pushed()).groups) == ["g2"]
+        await http.change("POST", "/broker-groups/g1/restore", {})
+        assert sorted(names((await peer.pushed()).groups)) == ["g1", "g2"]
+
+
+async def test_a_broker_is_told_who_it_is_as_soon_as_it_is_entered() -> None:
+    world = World()
+    body = {"group": "g1", "role": "MASTER", "hostname": "b1", "ip": "10.0.0.1"}
+    ports = {"serve_port": 20881, "sync_port": 20882}
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        assert (await peer.acquire("b1", 20881)).code == 51
+        await http.change("POST", "/brokers", body | ports)
+        assert (await peer.acquire("b1", 20881)).code == 0
+        place = {"hostname": "b2", "ip": "10.0.0.2", **ports}
+        await http.change("PUT", "/brokers/g1/MASTER", place)
+        assert (await peer.acquire("b1", 20881)).code == 51
+        assert (await peer.acquire("b2", 20881)).code == 0
+        await http.change("DELETE", "/brokers/g1/MASTER")
+        assert (await peer.acquire("b2", 20881)).code == 51
+        assert (await http.get("/brokers"))["items"] == []
+
+
+async def test_an_entered_group_with_a_time_out_to_register_falls_silent() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        for name, static in (("late", False), ("static", True)):
+            body = {"name": name, "address": "h:1", "static": static}
+            await http.change("POST", "/broker-groups", body)
+        await trio.sleep(31)
+        states = {row["name"]: row["state"] for row in (await http.get("/broker-groups"))["items"]}
+        assert states == {"late": "NRW", "static": "RW"}
+
+
+# Delay servers
+
+
+async def test_a_dead_delay_server_is_given_up_and_a_living_one_is_not() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        await peer.node(node())
+        slave = node("n2", storage=2, last_sequence=0, address="10.0.0.6:20801")
+        await peer.node(slave)
+        code, error = await http.refused("DELETE", "/delay-groups/d1/nodes/n2")
+        assert (code, "lives" in error["message"]) == (409, True)
+        await trio.sleep(16)
+        shown = await http.change("DELETE", "/delay-groups/d1/nodes/n2")
+        assert [row["node_id"] for row in shown["nodes"]] == ["n1"]
+        code, error = await http.refused("DELETE", "/delay-groups/d1/nodes/n1")
+        assert (code, "only disk" in error["message"]) == (409, True)
+        shown = await http.change("DELETE", "/delay-groups/d1/nodes/n1", lose_messages="true")
+        assert (shown["nodes"], shown["in_sync"], shown["master"]) == ([], [], None)
+        # The group begins again with another disk.
+        fresh = node("n1", storage=9, log=9, last_sequence=0, incarnation=1)
+        registered = await peer.node(fresh)
+        assert registered.role.value == "master"  # type: ignore[union-attr]
+        again = await http.get("/delay-groups/d1")
+        assert (again["master"], again["epoch"]) == ("n1", 3)
+
+
+# Limits
+
+
+async def test_a_limit_that_is_set_goes_before_the_settings_also_after_a_restart() -> None:
+    world = World()
+    config = make_config(registration=RegistrationConfig(groups_max=1))
+    async with world.serving(config) as server:
+        http = Http(server)
+        peer = await world.connect()
+        assert (await peer.broker(broker("g1"))).code == 0
+        assert (await peer.broker(broker("g2", address="h:2"))).code == 51
+        shown = await http.change("PATCH", "/limits", {"groups_max": 2})
+        assert (shown["in_force"]["groups_max"], shown["configured"]["groups_max"]) == (2, 1)
+        assert (await peer.broker(broker("g2", address="h:2"))).code == 0
+        [entry] = (await http.get("/audit"))["items"]
+        assert (entry["before"], entry["after"]) == ({"groups_max": 1}, {"groups_max": 2})
+        assert await http.change("PATCH", "/limits", {"groups_max": 2})
+        code, error = await http.refused("PATCH", "/limits", {"groups_max": 0})
+        assert (code, error["field"], error["value"]) == (400, "groups_max", "0")
+        code, error = await http.refused("POST", "/broker-groups", {"name": "g3"})
+        assert (code, "limit" in error["message"]) == (409, True)
+    assert len(world.medium.audit) == 1
+    other = make_config(registration=RegistrationConfig(groups_max=77))
+    for started in (config, other):
+        async with world.serving(started) as server:
+            shown = await Http(server).get("/limits")
+            assert shown["in_force"]["groups_max"] == 2
+            assert shown["stored"] == {
+                "subjects_max": None,
+                "groups_max": 2,
+                "clients_max": None,
+                "new_subjects_per_second_max": None,
+            }
+            assert shown["configured"]["groups_max"] == started.registration.groups_max
+            peer = await world.connect()
+            assert (await peer.broker(broker("g3", address="h:3"))).code == 51
+    async with world.serving(config) as server:
+        http = Http(server)
+        for _ in range(2):
+            shown = await http.change("PATCH", "/limits", {"groups_max": None})
+            assert (shown["in_force"]["groups_max"], shown["stored"]["groups_max"]) == (1, None)
+        entry = (await http.get("/audit"))["items"][0]
+        assert (entry["before"], entry["after"]) == ({"groups_max": 2}, {"groups_max": None})
+    assert len(world.medium.audit) == 2
+    async with world.serving(other) as server:
+        assert (await Http(server).get("/limits"))["in_force"]["groups_max"] == 77
+
+
+async def test_a_limit_that_is_set_to_what_the_settings_say_stays_when_they_change() -> None:
+    world = World()
+    async with world.serving(make_config(registration=RegistrationConfig(groups_max=5))) as server:
+        await Http(server).change("PATCH", "/limits", {"groups_max": 5})
+    async with world.serving(make_config(registration=RegistrationConfig(groups_max=6))) as server:
+        assert (await Http(server).get("/limits"))["in_force"]["groups_max"] == 5
+
+
+async def test_a_limit_that_the_store_did_not_take_is_not_in_force() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        world.medium.next_faults = [Fault.LOST, Fault.KEPT]
+        for value, in_force in ((7, server.limits.groups_max), (8, 8)):
+            code, _ = await http.refused("PATCH", "/limits", {"groups_max": value})
+            assert code == 503
+            await until(lambda: not server.committing.is_stale)
+            assert server.limits.groups_max == in_force
+            assert (await http.get("/limits"))["in_force"]["groups_max"] == in_force
+
+
+async def test_a_stored_limit_that_cannot_be_is_left_out_and_named_in_the_log() -> None:
+    limits = (
+        LimitSetting(name="groups_max", value=-1),
+        LimitSetting(name="subjects_max", value=1.5),
+        LimitSetting(name="clients_max", value=3),
+        LimitSetting(name="of_another_version", value=1),
+    )
+    world = World(medium=Medium(Contents(limits=limits)))
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving() as server:
+            assert (server.limits.clients_max, server.limits.groups_max) == (3, 2000)
+            assert (await Http(server).get("/limits"))["stored"]["groups_max"] == -1
+    named = {line["limit"] for line in lines if "not in force" in line["event"]}
+    assert named == {"groups_max", "subjects_max", "of_another_version"}
+
+
+async def test_new_subjects_are_admitted_by_the_limit_in_force() -> None:
+    world = World()
+    config = make_config(registration=RegistrationConfig(subjects_max=1))
+    async with world.serving(config) as server:
+        http = Http(server)
+        peer = await world.connect()
+        await peer.register("a")
+        assert (await peer.try_register("b")).code == 51
+        await http.change("PATCH", "/limits", {"subjects_max": 2, "clients_max": 0})
+        await peer.register("b")
+        assert len(server.registry.subjects) == 2
+
+
+# Subjects of a flood
+
+
+DAY_MS = 24 * 3_600_000
+
+
+async def test_subjects_that_nobody_uses_are_removed_with_their_routes_and_others_stay() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        flood = await world.connect()
+        for number in range(250):
+            await flood.register(f"fl.{number}")
+        await flood.stream.aclose()
+        used = await world.connect()
+        await used.register("fl.used")
+        await used.register("%RETRY%fl.retried%cg", ClientType.CONSUMER, consumer_group="cg")
+        await http.change("PUT", "/subjects/fl.tagged", {"tag": "t"})
+        await http.change("PUT", "/routes/fl.routed", {"groups": ["g1"]})
+        await http.change("PUT", "/subjects/other", {})
+        body = {"prefix": "fl.", "unseen_ms": 0}
+        # What was there a moment ago is not old.
+        await trio.sleep(1)
+        rows = len(server.registry.subjects)
+        dry = await http.change("POST", "/subject-removal", {**body, "dry_run": True})
+        assert dry == {"removed": 250, "left": 4, "complete": True}
+        assert len(server.registry.subjects) == rows
+        careful = await http.change("POST", "/subject-removal", {"prefix": "fl."})
+        assert careful == {"removed": 0, "left": 254, "complete": True}
+        assert await http.change("POST", "/subject-removal", body) == dry
+        assert sorted(server.registry.subjects) == [
+            *("fl.retried", "fl.routed", "fl.tagged", "fl.used", "other")
+        ]
+        assert {"fl.routed", "fl.used"} <= set(server.registry.routes)
+        assert not any(name.startswith("fl.1") for name in server.registry.routes)
+        assert server.administration.changes["subject.remove"] == 250
+        # Whoever uses one again has it made anew.
+        assert names((await used.register("fl.7")).groups) == ["g1"]
+    stored = {subject.name for subject in world.medium.contents.subjects}
+    assert stored == {"fl.retried", "fl.routed", "fl.tagged", "fl.used", "other", "fl.7"}
+    removed = [row for row in world.medium.audit if row.entry.action == "subject.remove"]
+    assert len(removed) == 250
+    assert "fl." in removed[0].entry.before
+    assert removed[0].entry.actor == "loopback"
+
+
+async def test_one_subject_is_removed_or_it_is_said_why_not() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        peer = await world.connect()
+        await peer.register("used")
+        await http.change("PUT", "/subjects/typo", {})
+        await trio.sleep(1)
+        for subject, unseen_ms, code, reason in (
+            ("used", 0, 409, "is used by a connected client"),
+            ("typo", DAY_MS, 409, "too lately"),
+            ("nobody", 0, 404, "was never used"),
+        ):
+            body = {"subject": subject, "unseen_ms": unseen_ms}
+            found, error = await http.refused("POST", "/subject-removal", body)
+            assert found == code
+            assert reason in error["message"]
+        body = {"subject": "typo", "unseen_ms": 0}
+        assert (await http.change("POST", "/subject-removal", body))["removed"] == 1
+        assert list(server.registry.subjects) == ["used"]
+        for nothing in ({}, {"prefix": ""}):
+            assert (await http.refused("POST", "/subject-removal", nothing))[0] == 400
+
+
+async def test_a_client_that_has_gone_lately_keeps_its_subject_for_the_time_that_is_given() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        await trio.sleep(240)
+        peer = await world.connect()
+        await peer.register("a.b")
+        await peer.stream.aclose()
+        await trio.sleep(120)
+        for unseen_ms, removed in ((240_000, 0), (60_000, 1)):
+            body = {"prefix": "a.", "unseen_ms": unseen_ms}
+            assert (await http.change("POST", "/subject-removal", body))["removed"] == removed
+        assert not server.registry.subjects
+
+
+# Lists
+
+
+async def test_a_hundred_thousand_subjects_are_paged_through_without_holding_up_the_loop() -> None:
+    count = 100_000
+    subjects = tuple(Subject(name=f"s.{number * 7919 % count:06}") for number in range(count))
+    routes = tuple(
+        Route(name=subject.name, groups=("g1",) if number % 2 else ("g2", "g1"))
+        for number, subject in enumerate(subjects)
+    )
+    world = World(medium=Medium(Contents(subjects=subjects, routes=routes)))
+    async with world.serving() as server:
+        http = Http(server)
+        for path in ("/subjects", "/routes"):
+            after, seen = "", []
+            for _ in range(5):
+                page = await http.get(path, after=after, limit=1000)
+                seen += [row["name"] for row in page["items"]]
+                after = page["next"]
+            assert seen == [f"s.{number:06}" for number in range(5000)]
+        some = await http.get("/routes", prefix="s.09999", group="g2", limit=1000)
+        assert some["next"] is None
+        assert 0 < len(some["items"]) < 10
+        assert all("g2" in row["groups"] for row in some["items"])
+        summary = await http.get("/route-summary")
+        assert summary["subjects_by_group"] == {"g1": count, "g2": count // 2}
+        assert (summary["routes"], summary["without_route"]) == (count, 0)
+
+
+async def test_the_last_page_says_so_and_what_comes_meanwhile_moves_nothing() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "b", "d", "f")
+        first = await http.get("/broker-groups", limit=2)
+        assert [row["name"] for row in first["items"]] == ["b", "d"]
+        await add_groups(http, "a", "c", "e")
+        second = await http.get("/broker-groups", limit=2, after=first["next"])
+        assert [row["name"] for row in second["items"]] == ["e", "f"]
+        assert second["next"] is None
+        only = await http.get("/broker-groups", kind="delay")
+        assert only == {"items": [], "next": None}
+
+
+async def test_an_after_that_no_page_ended_with_is_refused() -> None:
+    world = World()
+    packed = [
+        base64.urlsafe_b64encode(msgspec.msgpack.encode(key)).decode()
+        for key in ({"a": 1}, [7], ["a", "b"], [])
+    ]
+    async with world.serving() as server:
+        http = Http(server)
+        for after in ("x", "äöü", "////", *packed):
+            code, error = await http.refused("GET", "/subjects", after=after)
+            assert (code, error["field"]) == (400, "after")
+
+
+async def test_clients_are_listed_with_what_operators_said_of_them() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        for client_id in ("c2", "c1"):
+            await peer.register(
+                "a.b", ClientType.CONSUMER, client_id=client_id, consumer_group="cg"
+            )
+        await peer.register("z", 77, client_id="p")
+        await until(lambda: len(server.registry.clients) == 3)
+        await http.change("POST", "/consumers/offline", consumers(client_id="c1"))
+        page = await http.get("/clients", subject="a.b")
+        assert [(row["client_id"], row["online"]) for row in page["items"]] == [
+            ("c1", False),
+            ("c2", True),
+        ]
+        everyone = await http.get("/clients", limit=1)
+        rest = await http.get("/clients", after=everyone["next"])
+        assert [row["client_type"] for row in rest["items"]] == ["consumer", "77"]
+
+
+async def test_the_audit_is_filtered_and_paged_and_tells_before_and_after() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1", "g2")
+        for weight in range(5):
+            await http.change("PATCH", "/broker-groups/g1", {"weight": weight})
+        first = await http.get("/audit", action="broker-group.change", limit=2)
+        assert [row["after"]["weight"] for row in first["items"]] == [4, 3]
+        assert [row["before"]["weight"] for row in first["items"]] == [3, 2]
+        rest = await http.get("/audit", action="broker-group.change", before=first["next"])
+        assert [row["after"]["weight"] for row in rest["items"]] == [2, 1, 0]
+        assert rest["next"] is None
+        kinds = await http.get("/audit", action="broker-group")
+        assert len(kinds["items"]) == 7
+        assert (await http.get("/audit", action="broker"))["items"] == []
+        assert (await http.get("/audit", actor="nobody"))["items"] == []
+        assert len((await http.get("/audit", target="g2"))["items"]) == 1
+        now_ms = world.clock.now_ms()
+        assert (await http.get("/audit", since_ms=now_ms + 1))["items"] == []
+        assert (await http.get("/audit", until_ms=0))["items"] == []
+
+
+async def test_a_long_audit_is_looked_through_in_steps() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        for weight in range(520):
+            await http.change("POST", "/consumers/offline", consumers(client_id=f"c{weight}"))
+        await add_groups(http, "g1")
+        await http.change("POST", "/consumers/offline", consumers(client_id="last"))
+        [row] = (await http.get("/audit", action="broker-group", limit=1))["items"]
+        assert row["target"] == "g1"
+        oldest = await http.get("/audit", target="c0 a.b cg")
+        assert [row["number"] for row in oldest["items"]] == [1]
+
+
+async def test_everything_is_there_at_a_glance() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        await peer.node(node())
+        await add_groups(http, "g1")
+        await peer.register("a.b")
+        await http.change("PUT", "/subjects/tagged", {"tag": "t"})
+        found = await http.get("/topology")
+        assert [row["name"] for row in found["broker_groups"]] == ["d1", "g1"]
+        [group] = found["delay_groups"]
+        assert (group["master"], group["nodes"][0]["in_sync"]) == ("n1", True)
+        assert found["routes"] == {
+            "subjects": 2,
+            "routes": 1,
+            "prefixes": 0,
+            "without_route": 1,
+            "subjects_by_group": {"g1": 1},
+            "unserved": 1,
+            "unserved_why": [
+                {
+                    "why": "it has no route: no broker group could be given to it",
+                    "subjects": 1,
+                    "examples": ["tagged"],
+                }
+            ],
+        }
+        assert (found["ready"], found["failing"]) == (True, [])
+
+
+async def test_subjects_that_no_group_takes_messages_of_are_shown_with_the_reason() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        await add_groups(http, "g1", "g2", "g3")
+        for number in range(7):
+            await http.change("PUT", f"/routes/s{number}", {"groups": ["g1"]})
+        await http.change("PUT", "/routes/both", {"groups": ["g1", "g2"]})
+        await http.change("PUT", "/routes/other", {"groups": ["g3"]})
+        await http.change("PUT", "/prefix-routes/p.", {"groups": ["g2"]})
+        await peer.register("p.a")
+        await peer.register("%RETRY%p.a%group1", ClientType.CONSUMER, consumer_group="group1")
+        await trio.sleep(1)
+        assert (await http.get("/route-summary"))["unserved_why"] == []
+        assert (await http.get("/routes/s1"))["unserved"] == ""
+        await http.change("POST", "/broker-groups/g1/retire", {"lose_messages": True})
+        found = await http.get("/route-summary")
+        [retired] = found["unserved_why"]
+        assert (retired["why"], retired["subjects"]) == ("g1 is retired", 7)
+        assert (len(retired["examples"]), found["unserved"], found["without_route"]) == (5, 7, 0)
+        await http.change("PUT", "/broker-groups/g2/read-only", {"read_only": True})
+        only = {"read_only": True, "subject": "other"}
+        await http.change("PUT", "/broker-groups/g3/read-only", only)
+        found = await http.get("/topology")
+        assert {row["why"]: row["examples"] for row in found["routes"]["unserved_why"]} == {
+            "g1 is retired": retired["examples"],
+            "g1 is retired, g2 is read-only": ["both"],
+            "g2 is read-only": ["p.a"],
+            "g3 is read-only for it": ["other"],
+        }
+        why = {
+            name: (await http.get(f"/routes/{name}"))["unserved"] for name in ("s1", "p.a", "other")
+        }
+        assert why == {
+            "s1": "g1 is retired",
+            "p.a": "g2 is read-only",
+            "other": "g3 is read-only for it",
+        }
+
+
+async def test_who_was_not_heard_since_a_restart_is_not_said_to_have_been() -> None:
+    world = World()
+    request = node()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker("g1"))
+        await peer.broker(broker("g2"))
+        await peer.node(request)
+        await trio.sleep(3)
+        assert await _liveness(server) == [("heard", 3), ("heard", 3)]
+    await trio.sleep(1000)
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker("g2", what=BrokerRequestType.HEARTBEAT))
+        await trio.sleep(3)
+        assert await _liveness(server) == [("assumed", None), ("heard", 3)]
+        [group] = (await Http(server).get("/topology"))["delay_groups"]
+        [seen] = group["nodes"]
+        assert (seen["liveness"], seen["heard_seconds_ago"]) == ("assumed", None)
+        await trio.sleep(31)
+        assert await _liveness(server) == [("none", None), ("none", None)]
+
+
+async def _liveness(server: MetaServer) -> list[tuple[str, int | None]]:
+    found = await Http(server).get("/topology")
+    status = (await Http(server).ask("GET", "/status")).json
+    rows = [
+        {
+            row["name"]: (
+                row["liveness"],
+                None if row["heard_seconds_ago"] is None else int(row["heard_seconds_ago"]),
+            )
+            for row in several
+        }
+        for several in (found["broker_groups"], status["groups"])
+    ]
+    assert rows[0] == rows[1]
+    return [rows[0]["g1"], rows[0]["g2"]]
+
+
+async def test_many_routes_are_changed_in_one_request_and_each_is_in_the_audit() -> None:
+    rows = tuple(Route(name=f"s{number:04}", groups=("g1",)) for number in range(500))
+    world = World(medium=Medium(Contents(routes=rows)))
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1", "g2")
+        body = {"group": "g1", "new_group": "g2"}
+        changed = await http.change("POST", "/route-extension", body)
+        assert changed == {"changed": 500, "left": 0, "complete": True}
+        assert all(route.groups == ("g1", "g2") for route in server.registry.routes.values())
+        await http.change("PUT", "/routes/s0001", {"groups": ["g1"]})
+        changed = await http.change("POST", "/route-reduction", {"group": "g1"})
+        assert changed == {"changed": 499, "left": 1, "complete": True}
+        one = await http.change("POST", "/route-reduction", {"group": "g2", "subject": "s0002"})
+        assert one == {"changed": 0, "left": 1, "complete": True}
+        code, error = await http.refused("POST", "/route-extension", body | {"new_group": "g9"})
+        assert (code, error["field"], error["value"]) == (400, "new_group", "'g9'")
+        code, _ = await http.refused("POST", "/route-reduction", {"group": "g1", "subject": "no"})
+        assert code == 404
+    actions = [row.entry.action for row in world.medium.audit]
+    assert (actions.count("route.extend"), actions.count("route.reduce")) == (500, 499)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field", "value"),
+    [
+        ("POST", "/broker-groups", {"name": 7}, "name", "7"),
+        ("POST", "/broker-groups", {}, "name", "None"),
+        ("POST", "/broker-groups", {"name": "g", "wieght": 1}, "wieght", "1"),
+        ("POST", "/broker-groups", {"name": "g", "weight": -1}, "weight", "-1"),
+        ("POST", "/broker-groups", {"name": "g", "weight": "1"}, "weight", "'1'"),
+        ("POST", "/broker-groups", {"name": "g", "kind": "x"}, "kind", "'x'"),
+        ("POST", "/broker-groups", [], "body", "[]"),
+        ("PUT", "/routes/a", {"groups": []}, "groups", "[]"),
+        ("PUT", "/routes/a", {"groups": ["g1", 5]}, "groups[1]", "5"),
+        ("PUT", "/routes/a b", {"groups": ["g1"]}, "subject", "'a b'"),
+        ("PUT", "/brokers/g1/KING", {}, "role", "'KING'"),
+        ("PATCH", "/broker-groups/g1", {"version": 0}, "version", "0"),
+        ("PATCH", "/broker-groups/g1", {"address": "here"}, "address", "'here'"),
+        ("PATCH", "/limits", {"subjects_max": 1.5}, "subjects_max", "1.5"),
+        ("GET", "/subjects?limit=0", None, "limit", "'0'"),
+        ("GET", "/subjects?limit=x", None, "limit", "'x'"),
+        ("GET", "/subjects?nonsense=1", None, "nonsense", "'1'"),
+        ("GET", "/subjects?limit=1&limit=2", None, "limit", "'2'"),
+        ("GET", "/broker-groups?kind=x", None, "kind", "'x'"),
+        ("DELETE", "/routes/a?version=x", None, "version", "'x'"),
+        ("DELETE", "/delay-groups/d/nodes/n?lose_messages=perhaps", None, "lose_messages", None),
+    ],
+)
+async def test_a_bad_value_is_answered_with_field_value_and_what_is_allowed(
+    method: str, path: str, body: object, field: str, value: str | None
+) -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        path, _, query = path.partition("?")
+        pairs: dict[str, list[str]] = {}
+        for pair in filter(None, query.split("&")):
+            name, _, text = pair.partition("=")
+            pairs.setdefault(name, []).append(text)
+        code, error = await http.refused(method, path, body, **pairs)
+        assert (code, error["code"], error["field"]) == (400, "bad-value", field)
+        assert value is None or error["value"] == value
+        assert error["allowed"]
+        assert field in error["message"]
+
+
+async def test_what_is_not_there_is_404_and_what_cannot_be_is_409() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        for method, path, body in (
+            ("GET", "/broker-groups/g9", None),
+            ("PATCH", "/broker-groups/g9", {}),
+            ("POST", "/broker-groups/g9/retire", {}),
+            ("GET", "/subjects/a", None),
+            ("GET", "/prefix-routes/a", None),
+            ("DELETE", "/routes/a", None),
+            ("DELETE", "/prefix-routes/a", None),
+            ("DELETE", "/brokers/g1/MASTER", None),
+            ("GET", "/delay-groups/d9", None),
+            ("DELETE", "/delay-groups/d9/nodes/n", None),
+            ("POST", "/delay-groups/d9/nodes/n/accept-older", {"lose_messages": True}),
+            ("GET", "/nonsense", None),
+        ):
+            assert (await http.refused(method, path, body))[0] == 404, path
+        assert (await http.refused("POST", "/broker-groups", {"name": "g1"}))[0] == 409
+        code, error = await http.refused("POST", "/audit", {})
+        assert (code, error["code"]) == (405, "method")
+        code, error = await http.refused("GET", "/routes/a\nb")
+        assert (code, error["field"]) == (400, "subject")
+        assert (await http.refused("GET", "/nonsense\n"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [(b"", "body"), (b"{", "body"), (b"\xff", "body"), (b"[" * 50_000, "body"), (b"nan", "body")],
+)
+async def test_a_body_that_is_no_json_is_refused(raw: bytes, field: str) -> None:
+    world = World()
+    async with world.serving() as server:
+        answer = await Http(server).ask("POST", "/api/v1/broker-groups", raw=raw, headers=JSON)
+        assert (answer.code, answer.error["field"]) == (400, field)
+
+
+async def test_a_change_must_say_that_it_is_json() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+            answer = await http.ask(
+                "POST",
+                "/api/v1/broker-groups",
+                raw=b'{"name":"g1"}',
+                headers={"content-type": kind},
+            )
+            assert (answer.code, answer.error["code"]) == (415, "media-type")
+        kind = "Application/JSON; charset=utf-8"
+        raw = b'{"name":"g1"}'
+        headers = {"content-type": kind}
+        assert (
+            await http.ask("POST", "/api/v1/broker-groups", raw=raw, headers=headers)
+        ).code == 201
+
+
+async def test_a_body_is_bounded_whatever_its_header_says() -> None:
+    world = World()
+    config = make_config(admin=AdminConfig(body_bytes_max=1024))
+    long = b'{"name":"' + b"x" * 2000 + b'"}'
+    async with world.serving(config) as server:
+        http = Http(server)
+        path = "/api/v1/broker-groups"
+        assert (await http.ask("POST", path, raw=long, headers=JSON)).code == 413
+        assert (await http.ask("POST", path, pieces=[b"x" * 600] * 3, headers=JSON)).code == 413
+        lying = {**JSON, "content-length": "-5"}
+        assert (await http.ask("POST", path, raw=b"{}", headers=lying)).code == 413
+        pieces = [b'{"name"', b':"g1"}']
+        assert (await http.ask("POST", path, pieces=pieces, headers=JSON)).code == 201
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for_long() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        began = trio.current_time()
+        answer = await http.ask(
+            "POST", "/api/v1/broker-groups", raw=b"{}", headers=JSON, stall_s=60
+        )
+        assert (answer.code, answer.error["code"]) == (408, "slow")
+        assert trio.current_time() - began < 6
+        assert server.administration.busy == 0
+
+
+async def test_too_much_at_a_time_is_refused_and_ends() -> None:
+    world = World()
+    config = make_config(admin=AdminConfig(requests_max=2))
+    codes: list[int] = []
+    async with world.serving(config) as server:
+        http = Http(server)
+
+        async def slow() -> None:
+            path = "/api/v1/broker-groups"
+            answer = await http.ask("POST", path, raw=b"{}", headers=JSON, stall_s=3)
+            codes.append(answer.code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(slow)
+        assert sorted(codes) == [400, 400, 503]
+        assert (await http.get("/broker-groups"))["items"] == []
+
+
+# Who may
+
+
+async def test_without_a_token_nothing_is_answered_but_what_is_for_everybody(
+    tmp_path: Path,
+) -> None:
+    world = World()
+    async with world.serving(make_config(admin=with_tokens(tmp_path))) as server:
+        http = Http(server, peer="10.0.0.9")
+        for method, path in (
+            ("GET", "/api/v1/broker-groups"),
+            ("POST", "/api/v1/broker-groups"),
+            ("GET", "/api/v1/audit"),
+            ("GET", "/status"),
+        ):
+            answer = await http.ask(method, path)
+            assert (answer.code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
+        for path in ("/meta/address", "/livez", "/readyz", "/metrics", "/slave/meta"):
+            assert (await http.ask("GET", path)).code == 200
+        for path in ("/api/v1", "/api/v1/openapi.json"):
+            assert (await http.ask("GET", path)).code == 200
+
+
+async def test_who_may_read_may_not_change_and_the_audit_has_the_name(tmp_path: Path) -> None:
+    world = World()
+    async with world.serving(make_config(admin=with_tokens(tmp_path))) as server:
+        reader = Http(server, peer="10.0.0.9", headers=READER)
+        admin = Http(server, peer="10.0.0.9", headers=ADMIN)
+        body = {"name": "g1", "address": "h:1"}
+        code, error = await reader.refused("POST", "/broker-groups", body)
+        assert (code, error["code"]) == (403, "role")
+        await admin.change("POST", "/broker-groups", body)
+        [entry] = (await reader.get("/audit"))["items"]
+        assert entry["actor"] == "alice"
+        assert (await reader.ask("GET", "/status")).code == 200
+
+
+async def test_a_token_that_is_taken_away_counts_no_more_within_a_second(tmp_path: Path) -> None:
+    world = World()
+    settings = with_tokens(tmp_path)
+    async with world.serving(make_config(admin=settings)) as server:
+        admin = Http(server, headers=ADMIN)
+        await admin.get("/limits")
+        new = tmp_path / "new"
+        new.write_bytes(encode_tokens([Token(name="rob", role=Role.READ, sha256=digest_of("r"))]))
+        new.chmod(0o600)
+        new.replace(settings.token_file)
+        await trio.sleep(1.1)
+        assert (await admin.refused("GET", "/limits"))[0] == 401
+        await Http(server, headers=READER).get("/limits")
+        os.unlink(settings.token_file)
+        await trio.sleep(1.1)
+        code, error = await Http(server, headers=READER).refused("GET", "/limits")
+        assert (code, error["code"]) == (503, "tokens")
+
+
+async def test_a_page_of_another_place_cannot_change_anything() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        for headers in (
+            {"origin": "http://evil.example"},
+            {"host": "evil.example"},
+            {"sec-fetch-site": "cross-site"},
+        ):
+            for method, path, body in (
+                ("POST", "/api/v1/broker-groups", {"name": "g2"}),
+                ("PATCH", "/api/v1/broker-groups/g1", {"weight": 1}),
+                ("DELETE", "/api/v1/routes/a", None),
+            ):
+                assert (await http.ask(method, path, body, headers=headers)).code == 403
+        assert list(server.registry.groups) == ["g1"]
+
+
+# The store
+
+
+async def test_while_the_store_is_away_reading_goes_on_and_changes_are_503() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        world.medium.is_down = True
+        code, error = await http.refused("PATCH", "/broker-groups/g1", {"weight": 1})
+        assert (code, error["code"]) == (503, "store")
+        code, error = await http.refused("PATCH", "/broker-groups/g1", {"weight": 1})
+        assert code == 503
+        assert (await http.get("/broker-groups/g1"))["weight"] == 100
+        assert (await http.get("/topology"))["ready"] is False
+        code, error = await http.refused("GET", "/audit")
+        assert (code, "away" in error["message"]) == (503, True)
+        world.medium.is_down = False
+        await until(lambda: not server.committing.is_stale)
+        assert (await http.change("PATCH", "/broker-groups/g1", {"weight": 1}))["weight"] == 1
+        assert (await http.get("/audit"))["items"]
+
+
+async def test_a_commit_whose_end_is_not_known_is_told_so_and_can_be_looked_up() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        world.medium.next_faults = [Fault.KEPT]
+        code, error = await http.refused("PATCH", "/broker-groups/g1", {"weight": 1})
+        assert (code, "look whether" in error["message"]) == (503, True)
+        await until(lambda: not server.committing.is_stale)
+        assert (await http.get("/broker-groups/g1"))["weight"] == 1
+
+
+async def test_somebody_else_in_the_store_is_a_conflict_and_nothing_is_kept() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        await add_groups(http, "g1")
+        world.medium.tables.groups["g1"] = BrokerGroup(
+            name="g1", kind=GroupKind.NORMAL, master="h:9", version=5
+        )
+        code, error = await http.refused("PATCH", "/broker-groups/g1", {"weight": 1})
+        assert (code, error["code"]) == (409, "conflict")
+        await until(lambda: not server.committing.is_stale)
+        assert (await http.get("/broker-groups/g1"))["version"] == 5
+
+
+async def test_a_slow_store_is_504_and_the_change_is_there_later() -> None:
+    world = World()
+    world.plan = ExecutorPlan(delay_s=(2.0, 2.0), stall_chance=0)
+    config = make_config(admin=AdminConfig(answer_ms_max=100))
+    async with world.serving(config) as server:
+        http = Http(server)
+        began = trio.current_time()
+        code, error = await http.refused("POST", "/broker-groups", {"name": "g1"})
+        assert (code, error["code"]) == (504, "unknown")
+        assert trio.current_time() - began < 1
+        await until(lambda: "g1" in server.registry.groups)
+        assert server.administration.changes == {"broker-group.add": 1}
+
+
+async def test_nothing_is_answered_before_the_store_is_loaded() -> None:
+    http = Http(World().server())
+    code, error = await http.refused("GET", "/broker-groups")
+    assert (code, error["code"]) == (503, "starting")
+
+
+async def test_a_bug_ends_one_request_and_is_told_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        monkeypatch.setattr(server.registry, "groups", None)
+        code, error = await http.refused("GET", "/broker-groups")
+        assert (code, error["code"]) == (500, "bug")
+        monkeypatch.undo()
+        await http.get("/broker-groups")
+        assert server.administration.busy == 0
+
+
+async def test_names_with_anything_in_them_come_back_as_they_are() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        for name in ("ä%41", "a?b#c", "..", "%2F", "a+b", "<b>&\"'"):
+            await http.change("POST", "/broker-groups", {"name": name, "address": "h:1"})
+            assert (await http.get(f"/broker-groups/{name}"))["name"] == name
+            await http.change("PUT", f"/routes/{name}", {"groups": [name]})
+            assert (await http.get(f"/routes/{name}"))["groups"] == [name]
+
+
+async def test_a_head_is_a_get_and_an_offline_broker_shows() -> None:
+    world = World()
+    async with world.serving() as server:
+        http = Http(server)
+        peer = await world.connect()
+        await peer.broker(broker("g1"))
+        await peer.broker(broker("g1", what=BrokerRequestType.OFFLINE))
+        assert (await http.ask("HEAD", "/api/v1/broker-groups")).code == 200
+        [row] = (await http.get("/broker-groups", state="NRW"))["items"]
+        assert row["name"] == "g1"

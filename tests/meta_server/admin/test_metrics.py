@@ -1,0 +1,82 @@
+"""What is counted is shown under names that stay."""
+
+from delay_protocol.meta.requests import BrokerState
+from meta_server.admin.metrics import GROUPS_SHOWN_MAX, take
+from meta_server.known.model import BrokerGroup, GroupKind, SaveBrokerGroup
+from tests.meta_server.http_rig import Http
+from tests.meta_server.meta_rig import World, broker, node
+
+NAMES = """
+    meta_nodes_authenticated_total meta_nodes_unauthenticated_total
+    build_info connections connections_accepted_total connections_refused_total connections_at_door
+    connections_turned_away_total connection_wasters
+    connection_faults_total connection_pauses_total received_bytes_total held_bytes
+    connections_closed_total meta_requests_total meta_requests_refused_total meta_requests_waiting
+    meta_subscriptions meta_subscriptions_unkept_total meta_pushes_total meta_push_rounds_total
+    meta_controls_told_total meta_controls_version meta_controls_nodes_behind
+    meta_pushes_delayed_total meta_subjects meta_routes meta_clients meta_clients_unkept_total
+    meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total
+    meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
+    meta_admin_changes_total meta_admin_denied_total meta_admin_requests meta_group_moves_total
+    meta_audit_entries meta_audit_forgotten_total meta_groups_waiting
+"""
+
+
+def samples(text: bytes) -> dict[str, float]:
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in text.decode().splitlines()
+        if not line.startswith("#")
+    }
+
+
+async def test_everything_is_shown_and_counted() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker())
+        await peer.node(node())
+        await peer.register("a.b")
+        await peer.register("a b")
+        http = Http(server)
+        await http.change("PATCH", "/broker-groups/g1", {"weight": 1})
+        await http.change("PATCH", "/controls/c1/groups", {"group": "g1", "weight": 3})
+        await http.ask("GET", "/api/v1/limits", headers={"host": "evil.example"})
+        found = samples(take(server).render())
+    bare = {name.partition("{")[0].removeprefix("delaywheel_") for name in found}
+    assert bare - {name for name in bare if name.endswith("_created")} == {
+        name for name in NAMES.split() if name != "connections_closed_total"
+    }
+    for name, value in (
+        ("meta_subjects", 1),
+        ("meta_store_up", 1),
+        ('meta_groups{state="rw"}', 1),
+        ('meta_groups{state="nrw"}', 1),
+        ('meta_group_up{group="d1",kind="delay"}', 0),
+        ('meta_epoch{group="d1"}', 1),
+        ('meta_controls_version{cluster="c1"}', 1),
+        ("meta_controls_nodes_behind", 1),
+        ('meta_admin_changes_total{action="broker-group.change"}', 1),
+        ('meta_admin_denied_total{reason="host"}', 1),
+        ('meta_requests_total{command="client_register"}', 2),
+        ('meta_requests_refused_total{command="client_register"}', 1),
+    ):
+        assert found[f"delaywheel_{name}"] == value
+
+
+async def test_many_groups_do_not_make_many_labels() -> None:
+    world = World()
+    async with world.serving() as server:
+        server.registry.apply(
+            [
+                SaveBrokerGroup(
+                    BrokerGroup(
+                        name=f"g{number}", kind=GroupKind.NORMAL, master="h:1", state=BrokerState.RW
+                    )
+                )
+                for number in range(GROUPS_SHOWN_MAX + 20)
+            ]
+        )
+        text = take(server).render().decode()
+    assert text.count("meta_group_up{") == GROUPS_SHOWN_MAX
+    assert f'meta_groups{{state="rw"}} {GROUPS_SHOWN_MAX + 20}.0' in text

@@ -1,0 +1,429 @@
+"""Groups of brokers: what each registration leads to, and whose word counts."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from delay_protocol.meta.requests import (
+    AcquireMeta,
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+)
+from meta_server.groups.broker_groups import (
+    GroupEvent,
+    Heard,
+    acquire,
+    check_address,
+    plan_register,
+    plan_silence,
+    state_after,
+    watched,
+)
+from meta_server.groups.liveness import Liveness
+from meta_server.groups.roles import plan_node
+from meta_server.known.errors import NotNowError, RefusedError
+from meta_server.known.model import (
+    ENTERED,
+    SPOKE,
+    STATIC,
+    Broker,
+    BrokerGroup,
+    Contents,
+    GroupKind,
+    SaveBroker,
+    SaveBrokerGroup,
+)
+from meta_server.known.registry import Registry
+from tests.meta_server.meta_rig import broker, node
+from tests.odd_addresses import ODD_ADDRESSES
+
+ONLINE, HEARTBEAT, OFFLINE = (
+    BrokerRequestType.ONLINE,
+    BrokerRequestType.HEARTBEAT,
+    BrokerRequestType.OFFLINE,
+)
+TIMEOUT_S = 30.0
+
+
+HOME = "10.0.0.1"
+"""Where the broker of the rig is, and speaks from."""
+
+
+def plan(
+    registry: Registry,
+    request: BrokerRegister,
+    *,
+    where: str = HOME,
+    is_heard: bool = True,
+    now_ms: int = 5,
+) -> Heard:
+    return plan_register(
+        registry, request, where=where, is_heard=is_heard, groups_max=10, now_ms=now_ms
+    )
+
+
+def apply(
+    registry: Registry, request: BrokerRegister, *, where: str = HOME, is_heard: bool = True
+) -> BrokerGroup:
+    registry.apply(plan(registry, request, where=where, is_heard=is_heard).changes)
+    return registry.groups[request.group]
+
+
+def entered(role: BrokerRole, *, host: str = "h1", port: int = 20881, sync: int = 0) -> Broker:
+    return Broker(
+        hostname=host, serve_port=port, ip="10.0.0.1", group="g1", role=role, sync_port=sync
+    )
+
+
+@pytest.mark.parametrize("reported", list(BrokerState))
+def test_the_table_of_states(reported: BrokerState) -> None:
+    assert state_after(GroupEvent.ONLINE, reported) is BrokerState.RW
+    assert state_after(GroupEvent.HEARTBEAT, reported) is reported
+    assert state_after(GroupEvent.OFFLINE, reported) is BrokerState.NRW
+    assert state_after(GroupEvent.SILENCE, reported) is BrokerState.NRW
+
+
+def test_a_group_comes_into_being_with_its_first_event_whichever_it_is() -> None:
+    for what, state in (
+        (ONLINE, BrokerState.RW),
+        (HEARTBEAT, BrokerState.R),
+        (OFFLINE, BrokerState.NRW),
+    ):
+        registry = Registry(Contents())
+        group = apply(registry, broker(what=what, state=BrokerState.R))
+        assert (group.kind, group.master, group.state) == (
+            GroupKind.NORMAL,
+            "10.0.0.1:20881",
+            state,
+        )
+
+
+@pytest.mark.parametrize("role", [BrokerRole.DELAY, BrokerRole.DELAY_MASTER])
+def test_the_role_tells_the_kind(role: BrokerRole) -> None:
+    assert apply(Registry(Contents()), broker(role=role)).kind is GroupKind.DELAY
+
+
+@pytest.mark.parametrize("what", [ONLINE, HEARTBEAT])
+def test_no_broker_is_let_in_at_a_delay_servers_address(what: BrokerRequestType) -> None:
+    """What it were given would come back to the delay server that is there."""
+    registry = Registry(Contents())
+    delay = node(address="10.0.0.5:20801")
+    registry.apply(
+        plan_node(
+            registry, delay, is_heard=False, is_present=False, groups_max=10, now_ms=1
+        ).changes
+    )
+    with pytest.raises(RefusedError, match="is the address of the delay server n1 of d1"):
+        plan(registry, broker(what=what, address=delay.address))
+    apply(registry, broker(address="10.0.0.5:20881"))
+    with pytest.raises(RefusedError, match="is the address of the delay server n1 of d1"):
+        plan(registry, broker(what=what, address=delay.address), is_heard=False)
+    # The node itself goes on-line there.
+    apply(registry, broker("d1", address=delay.address, role=BrokerRole.DELAY_MASTER))
+
+
+def test_no_delay_server_is_let_in_at_a_brokers_address_while_that_is_on_line() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker(address="10.0.0.5:20801"))
+    qmqs = broker("d2", address="10.0.0.5:20801", role=BrokerRole.DELAY)
+    with pytest.raises(RefusedError, match="is the address of the broker group g1"):
+        plan(registry, qmqs)
+    ours = partial(plan_node, is_heard=False, is_present=False, groups_max=10, now_ms=1)
+    with pytest.raises(NotNowError, match="is the address of the broker group g1"):
+        ours(registry, node(address="10.0.0.5:20801"))
+    apply(registry, broker(what=OFFLINE, address="10.0.0.5:20801"))
+    assert plan(registry, qmqs).changes
+    assert ours(registry, node(address="10.0.0.5:20801")).changes
+
+
+def test_what_an_operator_set_stays_through_registrations() -> None:
+    registry = Registry(Contents())
+    group = apply(registry, broker())
+    ext = {**group.ext, "a": "b"}
+    marked = replace(group, weight=7, is_read_only=True, tag="t", ext=ext, version=2)
+    registry.apply((SaveBrokerGroup(marked),))
+    after = apply(registry, broker(what=OFFLINE))
+    assert replace(after, state=group.state, updated_ms=group.updated_ms, version=2) == marked
+
+
+def test_the_row_is_written_only_when_something_changes() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    heard = plan(registry, broker(what=HEARTBEAT), now_ms=99)
+    assert heard == Heard(changes=(), group="g1")
+
+
+@pytest.mark.parametrize("what", [ONLINE, HEARTBEAT, OFFLINE])
+def test_nobody_takes_a_living_groups_address_away(what: BrokerRequestType) -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    with pytest.raises(RefusedError, match=r"g1 is at 10\.0\.0\.1:20881"):
+        plan(registry, broker(what=what, address="10.0.0.2:20881"))
+
+
+@pytest.mark.parametrize("what", [ONLINE, HEARTBEAT])
+def test_a_broker_that_was_moved_is_followed_once_the_old_place_is_silent(
+    what: BrokerRequestType,
+) -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    other = broker(what=what, address="10.0.0.2:20881")
+    assert plan(registry, other, is_heard=False).moved_from == "10.0.0.1:20881"
+    assert apply(registry, other, is_heard=False).master == "10.0.0.2:20881"
+    assert plan(registry, other).moved_from == ""
+
+
+def test_a_broker_that_went_off_line_before_it_was_moved_is_followed_at_once() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    apply(registry, broker(what=OFFLINE))
+    other = broker(address="10.0.0.2:20881")
+    with pytest.raises(RefusedError, match="which is heard"):
+        plan(registry, replace(other, request_type=HEARTBEAT))
+    assert apply(registry, other).master == "10.0.0.2:20881"
+
+
+def test_nobody_takes_a_group_by_having_it_taken_off_line_first() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    with pytest.raises(RefusedError, match=r"IP address than this one, 10\.6\.6\.6"):
+        plan(registry, broker(what=OFFLINE), where="10.6.6.6")
+    for state in (BrokerState.NRW, BrokerState.R):
+        with pytest.raises(RefusedError, match="from another IP address"):
+            plan(registry, broker(what=HEARTBEAT, state=state), where="10.6.6.6")
+    # That it lives, anybody may say: it makes nobody its speaker.
+    assert plan(registry, broker(), where="10.6.6.6").changes == ()
+    apply(registry, broker(what=OFFLINE))
+    elsewhere = broker(address="10.6.6.6:1")
+    with pytest.raises(RefusedError, match="from another IP address"):
+        plan(registry, elsewhere, where="10.6.6.6")
+    # The one that spoke for it may move, and a stranger once that is silent.
+    assert plan(registry, elsewhere).moved_from == "10.0.0.1:20881"
+    assert plan(registry, elsewhere, where="10.6.6.6", is_heard=False).moved_from
+
+
+def test_a_broker_may_speak_from_another_ip_address_than_that_of_its_address() -> None:
+    registry = Registry(Contents())
+    assert apply(registry, broker(), where="172.17.0.1").ext == {SPOKE: "172.17.0.1"}
+    assert apply(registry, broker(what=OFFLINE), where="172.17.0.1").state is BrokerState.NRW
+    # After a restart in another place under the same address it is taken at once.
+    assert apply(registry, broker(), where="172.17.0.2").state is BrokerState.RW
+    # From its own one it always may, and speaks from there then.
+    assert apply(registry, broker(what=OFFLINE), where="10.0.0.1").ext == {SPOKE: "10.0.0.1"}
+
+
+def test_a_broker_that_an_operator_moved_goes_on_line_from_anywhere_and_nobody_speaks_for_it() -> (
+    None
+):
+    registry = Registry(Contents())
+    apply(registry, broker())
+    registry.apply((SaveBroker(entered(BrokerRole.MASTER, host="h2", port=20881)),))
+    moved = apply(registry, broker(address="h2:20881"), where="10.6.6.6")
+    assert (moved.master, moved.ext) == ("h2:20881", {})
+    with pytest.raises(RefusedError, match="from another IP address"):
+        plan(registry, broker(what=OFFLINE, address="h2:20881"), where="10.6.6.6")
+    # The one that is entered may: its IP address is known.
+    assert apply(registry, broker(what=OFFLINE, address="h2:20881")).ext == {SPOKE: HOME}
+
+
+def test_a_broker_that_an_operator_entered_goes_online_at_once_whoever_is_heard() -> None:
+    registry = Registry(Contents())
+    apply(registry, broker())
+    registry.apply((SaveBroker(entered(BrokerRole.MASTER, host="h2", port=20881)),))
+    assert apply(registry, broker(address="h2:20881")).master == "h2:20881"
+
+
+def test_the_master_by_the_groups_record_goes_online_at_once_wherever_it_was_before() -> None:
+    registry = Registry(Contents())
+
+    def register(address: str, incarnation: int) -> None:
+        request = node("n1", group="g1", address=address, incarnation=incarnation)
+        registered = plan_node(
+            registry, request, is_heard=False, is_present=False, groups_max=10, now_ms=5
+        )
+        registry.apply(registered.changes)
+
+    for incarnation, address in enumerate(("10.0.0.5:20801", "10.0.0.6:20801"), start=1):
+        register(address, incarnation)
+        online = broker(role=BrokerRole.DELAY_MASTER, address=address)
+        assert apply(registry, online).master == address
+    with pytest.raises(RefusedError, match=r"is n1 at 10\.0\.0\.6:20801"):
+        plan(registry, broker(role=BrokerRole.DELAY_MASTER, address="10.0.0.7:20801"))
+
+
+def test_where_brokers_are_entered_only_their_addresses_count() -> None:
+    registry = Registry(Contents(brokers=(entered(BrokerRole.MASTER),)))
+    with pytest.raises(RefusedError, match="entered as h1:20881"):
+        plan(registry, broker(address="10.0.0.2:20881"))
+    assert apply(registry, broker(address="10.0.0.1:20881")).master == "10.0.0.1:20881"
+    assert apply(registry, broker(address="h1:20881")).master == "h1:20881"
+
+
+def test_a_retired_group_stays_retired() -> None:
+    group = BrokerGroup(name="g1", kind=GroupKind.NORMAL, master="10.0.0.1:20881", is_retired=True)
+    with pytest.raises(RefusedError, match="retired"):
+        plan(Registry(Contents(broker_groups=(group,))), broker())
+
+
+def test_a_static_group_is_never_silent_until_it_registers_after_all() -> None:
+    group = BrokerGroup(
+        name="g1",
+        kind=GroupKind.NORMAL,
+        master="10.0.0.1:20881",
+        state=BrokerState.RW,
+        ext={STATIC: "yes", "room": "a"},
+    )
+    registry = Registry(Contents(broker_groups=(group,)))
+    assert watched(registry) == []
+    assert plan_silence(registry, "g1", now_ms=5) == ()
+    for what in (ONLINE, HEARTBEAT, OFFLINE):
+        # Its silence says nothing, so nobody else ever takes it over.
+        for address in ("10.0.0.1:20881", "10.6.6.6:1"):
+            request = broker(what=what, address=address)
+            with pytest.raises(RefusedError, match=r"no-static|has not gone off-line"):
+                plan(registry, request, where="10.6.6.6", is_heard=False)
+    assert apply(registry, broker(what=HEARTBEAT)).ext == {
+        "room": "a",
+        ENTERED: "true",
+        SPOKE: HOME,
+    }
+    assert watched(registry) == ["g1"]
+    registry.apply(plan_silence(registry, "g1", now_ms=5))
+    assert registry.groups["g1"].state is BrokerState.NRW
+    assert watched(registry) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "source", "master"),
+    [
+        (BrokerRole.MASTER, None, ""),
+        (BrokerRole.DELAY, None, ""),
+        (BrokerRole.DELAY_MASTER, None, ""),
+        (BrokerRole.SLAVE, BrokerRole.MASTER, "10.0.0.1:20882"),
+        (BrokerRole.BACKUP, BrokerRole.SLAVE, "10.0.0.1:20882"),
+        (BrokerRole.DELAY_SLAVE, BrokerRole.DELAY_MASTER, "10.0.0.1:20882"),
+        (BrokerRole.DELAY_BACKUP, BrokerRole.DELAY_SLAVE, "10.0.0.1:20882"),
+    ],
+)
+def test_a_broker_learns_its_group_role_and_whom_to_copy(
+    role: BrokerRole, source: BrokerRole | None, master: str
+) -> None:
+    brokers = [entered(role, host="me", port=1)]
+    if source is not None:
+        with pytest.raises(RefusedError, match="could copy"):
+            acquire(
+                Registry(Contents(brokers=tuple(brokers))), AcquireMeta(hostname="me", serve_port=1)
+            )
+        brokers.append(entered(source, sync=20882))
+    registry = Registry(Contents(brokers=tuple(brokers)))
+    reply = acquire(registry, AcquireMeta(hostname="me", serve_port=1))
+    assert (reply.group, reply.role, reply.master) == ("g1", role, master)
+
+
+def test_a_broker_may_give_its_address_as_its_host_name() -> None:
+    registry = Registry(Contents(brokers=(entered(BrokerRole.MASTER),)))
+    assert acquire(registry, AcquireMeta(hostname="10.0.0.1", serve_port=20881)).group == "g1"
+    for hostname, port in (("10.0.0.1", 1), ("h2", 20881), ("", 20881)):
+        with pytest.raises(RefusedError, match="no broker is entered"):
+            acquire(registry, AcquireMeta(hostname=hostname, serve_port=port))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "h", "h:", ":1", "h:x", "h:0", "h:65536", "[::1]:1", "h h:1", "h:\uff11", "h" * 300),
+        *ODD_ADDRESSES,
+    ],
+    ids=lambda address: f"{len(address)} letters",
+)
+def test_what_qmqs_clients_could_not_connect_to_is_no_address(address: str) -> None:
+    with pytest.raises(RefusedError):
+        check_address(address)
+
+
+class Groups(RuleBasedStateMachine):
+    """Brokers speak and fall silent, time passes, the meta server restarts: compared with a model.
+
+    The model is a history: what the group's own address said last, and when.
+    """
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = 0.0
+        self.registry = Registry(Contents())
+        self.liveness: Liveness[str] = Liveness(timeout_s=TIMEOUT_S)
+        self.model: dict[str, tuple[str, BrokerState]] = {}
+        self.heard: dict[str, float] = {}
+
+    @rule(
+        group=st.sampled_from(["g1", "g2"]),
+        what=st.sampled_from(list(BrokerRequestType)),
+        host=st.sampled_from([1, 2]),
+        state=st.sampled_from(list(BrokerState)),
+    )
+    def speak(self, group: str, what: BrokerRequestType, host: int, state: BrokerState) -> None:
+        address = f"10.0.0.{host}:20881"
+        request = broker(group, what=what, address=address, state=state)
+        is_silent = self.now - self.heard.get(group, -1e9) >= TIMEOUT_S
+        known = self.model.get(group)
+        counts = (
+            known is None
+            or known[0] == address
+            or (what is ONLINE and (is_silent or known[1] is BrokerState.NRW))
+            or (what is HEARTBEAT and is_silent)
+        )
+        try:
+            heard = plan_register(
+                self.registry,
+                request,
+                where=HOME,
+                is_heard=self.liveness.is_heard(group, self.now),
+                groups_max=2,
+                now_ms=int(self.now * 1000),
+            )
+        except RefusedError:
+            assert not counts
+            return
+        assert counts
+        self.registry.apply(heard.changes)
+        assert heard.group == group
+        self.liveness.hear(group, self.now)
+        self.heard[group] = self.now
+        reported = {ONLINE: BrokerState.RW, HEARTBEAT: state, OFFLINE: BrokerState.NRW}[what]
+        self.model[group] = (address, reported)
+
+    @rule(seconds=st.sampled_from([0.5, 10.0, 29.9, 30.0, 61.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        for name in self.liveness.take_silent(self.now):
+            self.registry.apply(plan_silence(self.registry, name, now_ms=int(self.now * 1000)))
+        for group, at in self.heard.items():
+            if self.now - at >= TIMEOUT_S:
+                self.model[group] = (self.model[group][0], BrokerState.NRW)
+
+    @rule(down_s=st.sampled_from([0.0, 100.0]))
+    def restart_meta_server(self, down_s: float) -> None:
+        self.now += down_s
+        self.registry = Registry(self.registry.contents())
+        self.liveness = Liveness(timeout_s=TIMEOUT_S)
+        self.liveness.start(watched(self.registry), self.now)
+        self.heard = {
+            group: self.now
+            for group, (_, state) in self.model.items()
+            if state is not BrokerState.NRW
+        }
+
+    @invariant()
+    def rows_are_as_the_model_says(self) -> None:
+        if hasattr(self, "registry"):
+            assert {
+                name: (group.master, group.state) for name, group in self.registry.groups.items()
+            } == self.model
+
+
+TestGroups = Groups.TestCase

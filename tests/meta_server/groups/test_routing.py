@@ -1,0 +1,389 @@
+"""Routes: the same for everybody at all times, spread by weight, never shorter than they were."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay_protocol.meta.requests import BrokerGroupInfo, BrokerRole, BrokerState, ClientType
+from meta_server.groups.routing import (
+    Answers,
+    RoutingLimits,
+    answer_of,
+    delay_groups_for,
+    groups_for,
+    plan_route,
+    ranked,
+    route_of,
+    routed_subject,
+)
+from meta_server.known.errors import RefusedError
+from meta_server.known.model import (
+    ENTERED,
+    Broker,
+    BrokerGroup,
+    Contents,
+    GroupKind,
+    ReadOnlySetting,
+    Route,
+    SaveBroker,
+    SaveBrokerGroup,
+    SaveRoute,
+    Subject,
+)
+from meta_server.known.registry import Registry
+from tests.meta_server.meta_rig import names
+
+LIMITS = RoutingLimits()
+PRODUCER, CONSUMER, OTHER, DELAY_PRODUCER = (
+    ClientType.PRODUCER,
+    ClientType.CONSUMER,
+    ClientType.OTHER,
+    ClientType.DELAY_PRODUCER,
+)
+RW, R, W, NRW = BrokerState.RW, BrokerState.R, BrokerState.W, BrokerState.NRW
+HOUR_MS = 3_600_000
+
+
+def group(
+    name: str, state: BrokerState = RW, *, kind: GroupKind = GroupKind.NORMAL, **more: object
+) -> BrokerGroup:
+    return BrokerGroup(
+        **{"name": name, "kind": kind, "master": f"{name}:1", "state": state, **more}  # type: ignore[arg-type]
+    )
+
+
+def delay(name: str, state: BrokerState = RW, **more: object) -> BrokerGroup:
+    return group(name, state, kind=GroupKind.DELAY, **more)
+
+
+def registry_of(*groups: BrokerGroup, **rows: object) -> Registry:
+    return Registry(Contents(broker_groups=groups, **rows))  # type: ignore[arg-type]
+
+
+def routed(
+    registry: Registry, subject: str, *, now_ms: int = 0, limits: RoutingLimits = LIMITS
+) -> tuple[str, ...]:
+    """Have a subject's route chosen and return it."""
+    registry.apply(plan_route(registry, subject, limits, now_ms=now_ms))
+    route = registry.routes.get(subject)
+    return () if route is None else route.groups
+
+
+def told(
+    registry: Registry, subject: str, client_type: int, *, now_ms: int = 0
+) -> list[str] | None:
+    found = groups_for(registry, subject, client_type, LIMITS, now_ms=now_ms)
+    return None if found is None else names(found)
+
+
+@pytest.mark.parametrize(
+    ("sent", "real"),
+    [
+        ("a.b", "a.b"),
+        ("%RETRY%a.b%g", "a.b"),
+        ("%DEAD_RETRY%a.b%g", "a.b"),
+        ("%RETRY%a.b", "%RETRY%a.b"),
+        ("%OTHER%a.b%g", "%OTHER%a.b%g"),
+    ],
+)
+def test_retry_subjects_are_routed_as_the_real_one(sent: str, real: str) -> None:
+    assert routed_subject(sent) == real
+
+
+def test_limits_are_on_the_real_subject_and_on_the_group_of_a_retry() -> None:
+    assert routed_subject("%RETRY%a%" + "g" * 255) == "a"
+    for sent in ("x" * 256, "%RETRY%" + "x" * 256 + "%g", "%RETRY%a%" + "g" * 290, "é" * 128):
+        with pytest.raises(RefusedError, match=r"at most 255|more than 255"):
+            routed_subject(sent)
+
+
+@given(st.text(max_size=20), st.lists(st.integers(0, 9), unique=True, max_size=8))
+def test_a_ranking_depends_on_nothing_but_subject_and_groups(
+    subject: str, numbers: list[int]
+) -> None:
+    groups = [group(f"g{n}") for n in numbers]
+    first = ranked(subject, groups)
+    assert ranked(subject, reversed(groups)) == first
+    for gone in groups:
+        assert ranked(subject, [g for g in groups if g is not gone]) == [
+            g for g in first if g is not gone
+        ]
+
+
+def test_a_ranking_stays_the_same_from_version_to_version() -> None:
+    groups = [delay(f"d{n}") for n in range(6)]
+    assert [g.name for g in ranked("a.b", groups)] == ["d5", "d0", "d3", "d1", "d2", "d4"]
+
+
+def test_subjects_spread_by_weight() -> None:
+    groups = [group("g1"), group("g2"), group("g3", weight=200), group("g4", weight=0)]
+    first = Counter(ranked(f"subject.{n}", groups)[0].name for n in range(8000))
+    assert 1800 < first["g1"] < 2200
+    assert 1800 < first["g2"] < 2200
+    assert 3700 < first["g3"] < 4300
+    assert first["g4"] == 0
+
+
+def test_a_delay_producer_gets_writable_groups_that_are_not_read_only() -> None:
+    registry = registry_of(
+        delay("d1", W),
+        delay("d2", R),
+        delay("d3", NRW),
+        delay("d4", is_read_only=True),
+        delay("d5"),
+        delay("d6", is_retired=True),
+        group("g1"),
+        read_only=(ReadOnlySetting(subject="*", group="d5"),),
+    )
+    assert told(registry, "a.b", DELAY_PRODUCER) == ["d1"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "first"),
+    [
+        ([delay("d1", NRW), delay("d2", NRW, is_read_only=True)], ["d1"]),
+        ([delay("d1", R), delay("d2", is_read_only=True)], ["d1"]),
+        ([delay("d1", is_read_only=True)], ["d1"]),
+        ([delay("d1", is_retired=True)], []),
+        ([delay("d1", master="")], []),
+        ([], []),
+    ],
+)
+def test_trap_4_never_an_empty_list_for_a_delay_producer(
+    groups: list[BrokerGroup], first: list[str]
+) -> None:
+    found = delay_groups_for(registry_of(*groups), "a.b", LIMITS)
+    assert names(found) == first
+    assert all(info.state is RW for info in found)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(list(BrokerState)), st.booleans(), st.booleans()), max_size=6
+    ),
+    st.text(min_size=1, max_size=5),
+)
+def test_trap_4_holds_for_any_states(
+    states: list[tuple[BrokerState, bool, bool]], subject: str
+) -> None:
+    groups = [
+        delay(f"d{n}", state, is_read_only=read_only, is_retired=retired)
+        for n, (state, read_only, retired) in enumerate(states)
+    ]
+    found = delay_groups_for(registry_of(*groups), subject, LIMITS)
+    known = {g.name for g in groups if not g.is_retired}
+    assert len(found) <= 2
+    assert bool(found) == bool(known)
+    assert set(names(found)) <= known
+    # A Java producer drops every other state.
+    assert all(info.state in {RW, W} for info in found)
+    writable = {g.name for g in groups if g.name in known and g.state in {RW, W}}
+    open_to_it = {g.name for g in groups if not g.is_read_only}
+    if writable & open_to_it:
+        assert set(names(found)) <= writable & open_to_it
+
+
+def test_a_delay_group_that_fails_moves_its_own_subjects_only() -> None:
+    groups = [delay(f"d{n}") for n in range(6)]
+    before = registry_of(*groups)
+    after = registry_of(*[replace(g, state=NRW) if g.name == "d0" else g for g in groups])
+    for number in range(300):
+        subject = f"s{number}"
+        had = told(before, subject, DELAY_PRODUCER)
+        has = told(after, subject, DELAY_PRODUCER)
+        assert had is not None
+        assert has is not None
+        if "d0" in had:
+            assert set(had) - {"d0"} < set(has)
+        else:
+            assert has == had
+
+
+def test_a_route_is_chosen_once_and_kept_whatever_groups_come() -> None:
+    registry = registry_of(group("g1"), group("g2"), group("g3"))
+    first = routed(registry, "a.b")
+    assert len(first) == 2
+    registry.apply(tuple(SaveBrokerGroup(group(f"h{n}")) for n in range(20)))
+    assert routed(registry, "a.b") == first
+    assert told(registry, "a.b", PRODUCER) == list(first)
+
+
+def test_an_unknown_subject_has_no_route_until_it_is_chosen() -> None:
+    registry = registry_of(group("g1"))
+    assert told(registry, "a.b", PRODUCER) is None
+    assert routed(registry, "a.b") == ("g1",)
+    assert registry.subjects["a.b"].created_ms == 0
+
+
+def test_a_subject_without_any_group_is_made_and_gets_its_route_when_one_comes() -> None:
+    registry = registry_of()
+    assert routed(registry, "a.b") == ()
+    assert plan_route(registry, "a.b", LIMITS, now_ms=0) == []
+    registry.apply((SaveBrokerGroup(group("g1")),))
+    assert routed(registry, "a.b") == ("g1",)
+    # One that nobody entered gets nothing of a subject that has a route.
+    stranger = group("g2")
+    registry.apply((SaveBrokerGroup(stranger),))
+    assert told(registry, "a.b", PRODUCER) == ["g1"]
+    assert routed(registry, "a.b") == ("g1",)
+    assert set(routed(registry, "new")) == {"g1", "g2"}
+    registry.apply((SaveBrokerGroup(replace(stranger, ext={ENTERED: "true"}, version=2)),))
+    assert told(registry, "a.b", PRODUCER) is None
+    assert routed(registry, "a.b") == ("g1", "g2")
+    assert registry.routes["a.b"].version == 2
+
+
+def test_groups_that_are_away_are_left_out_but_stay_in_the_route() -> None:
+    registry = registry_of(group("g1", NRW), group("g2", R))
+    registry.apply((SaveRoute(Route(name="a.b", groups=("g1", "g2", "gone"))),))
+    found = groups_for(registry, "a.b", PRODUCER, LIMITS, now_ms=0)
+    assert found is not None
+    assert [(info.name, info.state) for info in found] == [("g2", R)]
+
+
+def test_a_route_whose_groups_all_stay_away_is_extended_and_not_before() -> None:
+    registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"))
+    broker = Broker(hostname="h", serve_port=1, ip="10.0.0.3", group="g3", role=BrokerRole.MASTER)
+    registry.apply((SaveRoute(Route(name="a.b", groups=("g1", "g2"))),))
+    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) == []
+    registry.apply((SaveBroker(broker),))
+    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms - 1) == []
+    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) is None
+    assert routed(registry, "a.b", now_ms=LIMITS.extend_after_ms) == ("g1", "g2", "g3")
+    assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) == ["g3"]
+
+
+def test_a_route_is_not_extended_beyond_its_limit_nor_if_an_operator_gave_it() -> None:
+    limits = RoutingLimits(groups_per_subject_max=2)
+    registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"))
+    registry.apply((SaveRoute(Route(name="full", groups=("g1", "g2"))),))
+    registry.apply((SaveRoute(Route(name="given", groups=("g1",), is_chosen=False)),))
+    for subject in ("full", "given"):
+        assert groups_for(registry, subject, PRODUCER, limits, now_ms=HOUR_MS) == ()
+
+
+def test_the_tag_of_a_subject_tells_which_groups_it_is_routed_to() -> None:
+    registry = registry_of(
+        group("plain"), group("t1", tag="t"), group("t2", tag="t"), group("other", tag="o"),
+        subjects=(Subject(name="a.b", tag="t"), Subject(name="c.d", tag="nobody has it")),
+    )  # fmt: skip
+    assert set(routed(registry, "a.b")) == {"t1", "t2"}
+    assert routed(registry, "c.d") == ("plain",)
+    assert routed(registry, "e.f") == ("plain",)
+
+
+def test_new_routes_leave_out_what_is_read_only_retired_weightless_or_for_delay() -> None:
+    registry = registry_of(
+        group("g1", is_read_only=True), group("g2", is_retired=True), group("g3", weight=0),
+        group("g4", NRW), delay("d1"), group("g5"),
+    )  # fmt: skip
+    assert routed(registry, "a.b") == ("g5",)
+
+
+def test_a_prefix_routes_subjects_that_have_no_route_of_their_own() -> None:
+    registry = registry_of(
+        group("g1"), group("g2"), group("g3"),
+        routes=(
+            Route(name="a.", is_prefix=True, groups=("g1",), is_chosen=False),
+            Route(name="a.b.", is_prefix=True, groups=("g2",), is_chosen=False),
+            Route(name="a.own", groups=("g3",), is_chosen=False),
+        ),
+    )  # fmt: skip
+    assert told(registry, "a.x", PRODUCER) == ["g1"]
+    assert told(registry, "a.b.x", PRODUCER) == ["g2"]
+    assert told(registry, "a.own", PRODUCER) == ["g3"]
+    assert told(registry, "b", PRODUCER) is None
+
+
+@pytest.mark.parametrize("client_type", [CONSUMER, OTHER, 77])
+def test_whoever_is_no_producer_sees_read_only_groups_too(client_type: int) -> None:
+    registry = registry_of(group("g1", is_read_only=True), group("g2"))
+    registry.apply((SaveRoute(Route(name="a.b", groups=("g1", "g2"))),))
+    assert told(registry, "a.b", client_type) == ["g1", "g2"]
+    assert told(registry, "a.b", PRODUCER) == ["g2"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"delay_groups_per_subject": 0},
+        {"groups_per_subject": 0},
+        {"groups_per_subject": 9},
+        {"extend_after_ms": -1},
+    ],
+)
+def test_limits_that_leave_subjects_without_a_group_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        RoutingLimits(**wrong)
+
+
+@given(st.data())
+def test_an_answer_that_is_shared_is_the_one_that_each_subject_would_get(
+    data: st.DataObject,
+) -> None:
+    group_names = ["g1", "g2", "d1", "d2", "d3"]
+    groups = [
+        (delay if name.startswith("d") else group)(
+            name,
+            data.draw(st.sampled_from([RW, R, W, NRW])),
+            tag=data.draw(st.sampled_from(["", "t"])) if name == "g2" else "",
+            is_retired=data.draw(st.integers(0, 4)) == 0,
+            is_read_only=data.draw(st.integers(0, 4)) == 0,
+        )
+        for name in group_names
+    ]
+    subjects = [f"a.{number}" for number in range(6)]
+    some_names = st.lists(st.sampled_from([*group_names, "gone"]), min_size=1, unique=True)
+    registry = registry_of(
+        *groups,
+        subjects=tuple(
+            Subject(name=name, tag=data.draw(st.sampled_from(["", "t"]))) for name in subjects[:4]
+        ),
+        routes=(
+            *(
+                Route(
+                    name=name,
+                    groups=tuple(data.draw(some_names)),
+                    is_chosen=data.draw(st.booleans()),
+                )
+                for name in data.draw(st.sets(st.sampled_from(subjects)))
+            ),
+            *(
+                Route(name=name, groups=tuple(data.draw(some_names)), is_prefix=True)
+                for name in data.draw(st.sets(st.sampled_from(["a.", "a.1", "b"])))
+            ),
+        ),
+        read_only=tuple(
+            ReadOnlySetting(subject=subject, group=name)
+            for subject, name in data.draw(
+                st.sets(
+                    st.tuples(st.sampled_from([*subjects, "*"]), st.sampled_from(group_names)),
+                    max_size=3,
+                )
+            )
+        ),
+    )
+    shared = Answers(registry, LIMITS, now_ms=HOUR_MS)
+    for _ in range(2):
+        for subject in subjects:
+            for kind in (PRODUCER, CONSUMER, DELAY_PRODUCER, OTHER):
+                found = shared.groups_for(subject, kind)
+                assert found == expected_groups(registry, subject, kind)
+
+
+def expected_groups(
+    registry: Registry, subject: str, kind: int
+) -> tuple[BrokerGroupInfo, ...] | None:
+    """Return the answer to one client, worked out without anything shared."""
+    if kind == DELAY_PRODUCER:
+        return delay_groups_for(registry, subject, LIMITS)
+    names = route_of(registry, subject)
+    if names is None or any(
+        isinstance(change, SaveRoute)
+        for change in plan_route(registry, subject, LIMITS, now_ms=HOUR_MS)
+    ):
+        return None
+    return answer_of(registry, subject, kind, names)

@@ -1,0 +1,226 @@
+"""Changes are in the store before anybody sees them, one writer plans them, failures are told."""
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+
+from meta_server.known.commits import Committing, Intent
+from meta_server.known.errors import (
+    ConflictError,
+    MetaServerError,
+    RefusedError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
+from meta_server.known.model import Change, SaveSubject, Subject
+from meta_server.known.registry import Registry
+from tests.meta_server.memory_store import Fault, Medium, MemoryStore
+from tests.meta_server.meta_rig import PROMPT
+from tests.simulation.executor import SimExecutor
+
+
+class Rig:
+    """A writer with a store, and what it was told to do."""
+
+    def __init__(self, *, waiting_max: int = 100, batch_max: int = 10) -> None:
+        self.medium = Medium()
+        self.store = MemoryStore(self.medium)
+        self.registry = Registry(self.store.load())
+        self.changed: list[Sequence[Change]] = []
+        self.loaded = 0
+        self.committing = Committing(
+            registry=self.registry,
+            store=self.store,
+            executor=SimExecutor(random.Random(1), plan=PROMPT),
+            waiting_max=waiting_max,
+            batch_max=batch_max,
+            on_changed=self.changed.append,
+            on_loaded=self._loaded,
+        )
+        self.results: dict[str, MetaServerError | None] = {}
+
+    def _loaded(self) -> None:
+        self.loaded += 1
+
+    def add(self, name: str, *, plan: Callable[[], Sequence[Change]] | None = None) -> None:
+        """Ask for a subject, unless there is one of that name."""
+
+        def usual() -> Sequence[Change]:
+            return () if name in self.registry.subjects else (SaveSubject(Subject(name=name)),)
+
+        self.committing.submit(
+            Intent(
+                keys=(name,),
+                plan=plan or usual,
+                done=lambda error: self.results.__setitem__(name, error),
+            )
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.committing.run)
+            yield
+            await trio.sleep(10)
+            nursery.cancel_scope.cancel()
+
+
+async def test_nobody_sees_a_change_before_the_store_has_it() -> None:
+    rig = Rig()
+    async with rig.running():
+        rig.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.registry.subjects == {}
+        assert rig.results == {}
+        assert rig.committing.is_pending("a")
+        await trio.sleep(1)
+        assert list(rig.registry.subjects) == ["a"]
+        assert rig.results == {"a": None}
+        assert not rig.committing.is_pending("a")
+
+
+async def test_what_gathers_shares_a_commit_and_what_is_about_one_thing_does_not() -> None:
+    rig = Rig()
+    for name in ("a", "b", "c", "a", "d"):
+        rig.add(name)
+    async with rig.running():
+        pass
+    names = [[change.subject.name for change in commit] for commit in rig.medium.commits]  # type: ignore[union-attr]
+    assert names == [["a", "b", "c"], ["d"]]
+    assert rig.results == dict.fromkeys("abcd")
+
+
+async def test_a_commit_has_no_more_intents_than_allowed() -> None:
+    rig = Rig(batch_max=3)
+    for number in range(7):
+        rig.add(str(number))
+    async with rig.running():
+        pass
+    assert [len(commit) for commit in rig.medium.commits] == [3, 3, 1]
+
+
+async def test_an_intent_too_many_is_refused_at_once() -> None:
+    rig = Rig(waiting_max=2)
+    rig.add("a")
+    rig.add("b")
+    with pytest.raises(RefusedError, match="2 requests wait"):
+        rig.add("c")
+
+
+async def test_a_plan_that_refuses_harms_nobody_else() -> None:
+    rig = Rig()
+
+    def refuse() -> Sequence[Change]:
+        raise RefusedError("no")
+
+    rig.add("a")
+    rig.add("b", plan=refuse)
+    rig.add("c")
+    async with rig.running():
+        pass
+    assert sorted(rig.registry.subjects) == ["a", "c"]
+    assert isinstance(rig.results["b"], RefusedError)
+
+
+@pytest.mark.parametrize(("fault", "kept"), [(Fault.LOST, []), (Fault.KEPT, ["a"])])
+async def test_after_a_failure_everything_is_refused_until_all_is_loaded_anew(
+    fault: Fault, kept: list[str]
+) -> None:
+    rig = Rig(batch_max=1)
+    rig.medium.next_faults = [fault]
+    rig.add("a")
+    rig.add("b")
+    async with rig.running():
+        await trio.testing.wait_all_tasks_blocked()
+        rig.medium.is_down = True
+        await trio.sleep(3)
+        assert {type(error) for error in rig.results.values()} == {StoreUnavailableError}
+        assert rig.committing.is_stale
+        with pytest.raises(StoreUnavailableError):
+            rig.add("c")
+        rig.medium.is_down = False
+        await trio.sleep(6)
+        assert rig.loaded == 1
+        assert list(rig.registry.subjects) == kept
+        rig.add("c")
+    assert rig.results["c"] is None
+
+
+async def test_somebody_elses_change_is_loaded_and_the_intent_refused() -> None:
+    rig = Rig()
+    rig.medium.tables.apply((SaveSubject(Subject(name="a", tag="theirs")),))
+    rig.add("a")
+    async with rig.running():
+        pass
+    assert isinstance(rig.results["a"], ConflictError)
+    assert rig.registry.subjects["a"].tag == "theirs"
+    assert rig.committing.conflicts == 1
+
+
+async def test_one_change_that_the_store_cannot_hold_is_found_and_refused_alone() -> None:
+    rig = Rig()
+    for name in ("a", "b", "c"):
+        rig.add(name)
+    # Together, then a (kept), then b.
+    rig.medium.next_faults = [Fault.REFUSED]
+    original = rig.store.commit
+
+    def commit(changes: Sequence[Change]) -> None:
+        if any(isinstance(c, SaveSubject) and c.subject.name == "b" for c in changes):
+            rig.medium.next_faults = [Fault.REFUSED]
+        original(changes)
+
+    rig.store.commit = commit  # type: ignore[method-assign]
+    async with rig.running():
+        pass
+    assert isinstance(rig.results.pop("b"), StoreRefusedError)
+    assert rig.results == {"a": None, "c": None}
+    assert sorted(rig.registry.subjects) == ["a", "c"]
+    assert not rig.committing.is_stale
+
+
+async def test_when_the_store_fails_while_changes_are_tried_alone_the_rest_are_told() -> None:
+    rig = Rig()
+    for name in ("a", "b", "c"):
+        rig.add(name)
+    rig.medium.next_faults = [Fault.REFUSED, Fault.LOST]
+    async with rig.running():
+        pass
+    assert {name: type(error) for name, error in rig.results.items()} == dict.fromkeys(
+        "abc", StoreUnavailableError
+    )
+    assert not rig.committing.is_stale
+
+
+async def test_a_damaged_store_ends_the_writer() -> None:
+    rig = Rig()
+
+    def damaged(_: Sequence[Change]) -> None:
+        raise StoreUnusableError("damaged")
+
+    rig.store.commit = damaged  # type: ignore[method-assign]
+    rig.add("a")
+    with pytest.RaisesGroup(StoreUnusableError):
+        async with rig.running():
+            pass
+
+
+async def test_plans_are_made_when_their_turn_comes() -> None:
+    rig = Rig()
+
+    def rename() -> Sequence[Change]:
+        known = rig.registry.subjects["a"]
+        return (SaveSubject(replace(known, tag=known.tag + "x", version=known.version + 1)),)
+
+    rig.add("a")
+    for _ in range(3):
+        rig.add("a", plan=rename)
+    async with rig.running():
+        pass
+    assert rig.registry.subjects["a"].tag == "xxx"
+    assert rig.registry.contents() == rig.medium.contents

@@ -1,0 +1,91 @@
+"""Settings of a meta server: each section refuses what nobody could live with, by name."""
+
+from pathlib import Path
+
+import pytest
+
+from meta_server.settings.config import (
+    AdminConfig,
+    HttpConfig,
+    ListenerConfig,
+    MetaServerConfig,
+    NodeConfig,
+    PushConfig,
+    RegistrationConfig,
+    RoutingConfig,
+    StoreConfig,
+    sections,
+)
+
+
+def test_the_defaults_are_those_of_qmq_where_it_has_any() -> None:
+    config = MetaServerConfig(node=NodeConfig(data_dir=Path("meta")))
+    assert config.listener.address.endswith(":20880")
+    assert config.http.address.endswith(":8080")
+    assert config.registration.broker_timeout_ms == 30_000
+    assert (config.routing.groups_per_subject, config.routing.delay_groups_per_subject) == (2, 2)
+
+
+def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
+    for section in (ListenerConfig(), HttpConfig()):
+        assert section.address.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("section", "wrong"),
+    [
+        (NodeConfig, {"data_dir": Path("d"), "stop_ms_max": -1}),
+        (StoreConfig, {"url": "mysql://x"}),
+        (StoreConfig, {"statement_ms_max": 0}),
+        (ListenerConfig, {"address": "nowhere"}),
+        (ListenerConfig, {"advertised": "nowhere"}),
+        (ListenerConfig, {"unsent_bytes_max": 1}),
+        (RegistrationConfig, {"subjects_max": 0}),
+        (RegistrationConfig, {"groups_max": 0}),
+        (RegistrationConfig, {"new_subjects_address_share": 0}),
+        (RegistrationConfig, {"new_subjects_address_share": 1.1}),
+        (RegistrationConfig, {"new_subjects_address_share": float("nan")}),
+        (RegistrationConfig, {"new_subjects_per_second_max": float("nan")}),
+        (RegistrationConfig, {"broker_timeout_ms": 1}),
+        (RegistrationConfig, {"client_keep_ms": -1}),
+        (PushConfig, {"retry_ms": 0}),
+        (PushConfig, {"gather_ms": -1}),
+        (RoutingConfig, {"groups_per_subject": 0}),
+        (HttpConfig, {"address": "x"}),
+        (HttpConfig, {"connections_max": 0}),
+        (HttpConfig, {"header_bytes_max": 10}),
+        (AdminConfig, {"requests_max": 0}),
+        (AdminConfig, {"body_bytes_max": 0}),
+        (AdminConfig, {"answer_ms_max": 0}),
+        (AdminConfig, {"denials_per_second_max": float("nan")}),
+        (AdminConfig, {"offline_max": -1}),
+    ],
+)
+def test_what_nobody_could_live_with_is_refused_by_name(
+    section: type, wrong: dict[str, object]
+) -> None:
+    *_, name = wrong
+    is_address = name in {"address", "advertised"}
+    with pytest.raises(ValueError, match="is not an address" if is_address else name):
+        section(**wrong)
+
+
+def test_the_store_is_a_file_in_the_data_directory_unless_said_otherwise() -> None:
+    assert StoreConfig().settings(Path("/data/m")).url == "sqlite:////data/m/meta.db"
+    url = "postgresql+psycopg://u:p@h:5432/n"
+    assert StoreConfig(url=url).settings(Path("d")).url == url
+
+
+def test_all_sections_but_none_else_are_listed() -> None:
+    assert list(sections()) == [
+        "node",
+        "store",
+        "listener",
+        "registration",
+        "routing",
+        "push",
+        "http",
+        "admin",
+        "audit",
+        "log",
+    ]

@@ -1,0 +1,1551 @@
+"""What was committed is there, all of it or none, whatever database it is in and whatever happens.
+
+Each test runs on SQLite and on PostgreSQL, but for those that are about one of them.
+"""
+
+import os
+import random
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Boolean, LargeBinary, Text, Uuid, event, inspect, text
+
+from delay_protocol.meta.requests import BrokerRole, BrokerState
+from delay_protocol.nodes.controls import Controls, SubjectControl
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase
+from meta_server.known.errors import (
+    ConflictError,
+    NewerSchemaError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
+from meta_server.known.model import (
+    NO_BOOT,
+    Audit,
+    AuditCounts,
+    AuditEntry,
+    Broker,
+    BrokerGroup,
+    Change,
+    ClientKey,
+    ClientSeen,
+    ClusterControls,
+    Contents,
+    DelayGroup,
+    DelayNode,
+    ForgetAudit,
+    ForgetClient,
+    GroupKind,
+    LimitSetting,
+    NoteClient,
+    OfflineState,
+    RaiseTimestamp,
+    ReadOnlySetting,
+    RemoveBroker,
+    RemoveBrokerGroup,
+    RemoveDelayGroup,
+    RemoveDelayNode,
+    RemoveRoute,
+    RemoveSubject,
+    Route,
+    SaveBroker,
+    SaveBrokerGroup,
+    SaveControls,
+    SaveDelayGroup,
+    SaveDelayNode,
+    SaveRoute,
+    SaveSubject,
+    SetLimit,
+    SetOffline,
+    SetReadOnly,
+    Store,
+    Subject,
+    UnsetLimit,
+    UnsetOffline,
+    UnsetReadOnly,
+)
+from meta_server.sql.databases import Database, DatabaseSettings, open_database
+from meta_server.sql.migrations import runner
+from meta_server.sql.store import SqlStore, open_store
+from meta_server.sql.tables import LIMIT_SETTING, TABLES
+from tests.meta_server.memory_store import Medium, MemoryStore
+from tests.meta_server.private_postgresql import PrivatePostgresql
+
+NOW_MS: Final = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test's store is."""
+
+    kind: str
+    url: str
+    path: Path
+    """Of the file, if it is one."""
+    server: PrivatePostgresql | None = None
+    database: str = ""
+
+    def settings(self, **changed: int) -> DatabaseSettings:
+        return DatabaseSettings(url=self.url, **changed)
+
+    def open(self, *, seed: int = 0, **changed: int) -> SqlStore:
+        chance = random.Random(seed)
+        return open_store(self.settings(**changed), now_ms=NOW_MS, chance=chance)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement behind the store's back."""
+        if self.server is not None:
+            return self.server.execute(statement, database=self.database)
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.process)])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(
+        "file_place" if request.param == "sqlite" else "server_place"
+    )
+    return found
+
+
+def _file_place(folder: Path) -> Place:
+    path = folder / "meta.db"
+    return Place("sqlite", f"sqlite:///{path}", path)
+
+
+@pytest.fixture
+def file_place(tmp_path: Path) -> Place:
+    return _file_place(tmp_path)
+
+
+@pytest.fixture
+def server_place(postgresql: PrivatePostgresql, tmp_path: Path) -> Iterator[Place]:
+    with postgresql.database() as name:
+        yield Place("postgresql", postgresql.url(name), tmp_path / "none", postgresql, name)
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[SqlStore]:
+    with closing(place.open()) as opened:
+        yield opened
+
+
+# What is kept
+
+GROUP = BrokerGroup(
+    name="g1",
+    kind=GroupKind.DELAY,
+    master="10.0.0.5:20801",
+    state=BrokerState.R,
+    tag="t",
+    ext={"room": "r1", "é": ""},
+    weight=7,
+    is_read_only=True,
+    is_retired=True,
+    updated_ms=NOW_MS,
+)
+BROKER = Broker(
+    hostname="h", serve_port=20881, ip="10.0.0.1", group="g1", role=BrokerRole.SLAVE, sync_port=1
+)
+SUBJECT = Subject(name="boarding", tag="t", created_ms=NOW_MS)
+ROUTE = Route(name="boarding", groups=("g2", "g1"), is_chosen=False)
+OFFLINE = OfflineState(client_id="*", subject="boarding", consumer_group="desk")
+READ_ONLY = ReadOnlySetting(subject="*", group="g1")
+CLIENT = ClientSeen(
+    key=ClientKey(subject="boarding", client_type=4, consumer_group="", client_id="h@@1"),
+    app_code="app",
+    room="r",
+    seen_ms=NOW_MS,
+)
+NODE = DelayNode(
+    cluster="c",
+    group="dg",
+    node_id="n1",
+    role=NodeRole.BACKUP,
+    log_uuid=UUID(int=1),
+    storage_uuid=UUID(int=2**128 - 1),
+    incarnation=2**62,
+    boot_id=UUID(int=2**127 + 3),
+    last_sequence=2**63 - 1,
+    last_epoch=3,
+    address="h:1",
+    sync_address="h:2",
+    http_address="h:3",
+    software="0.1",
+    registered_ms=NOW_MS,
+)
+RECORD = GroupRecord(
+    epoch=1,
+    version=1,
+    master=Master(node_id="n1", incarnation=2**63 - 1),
+    in_sync={"n1": UUID(int=5), "n2": UUID(int=6)},
+    min_isr=2,
+    phase=Phase.ACTIVE,
+)
+DELAY_GROUP = DelayGroup(name="dg", cluster="c", log_uuid=UUID(int=1), record=RECORD)
+ENTRY = AuditEntry(
+    at_ms=NOW_MS, actor="ops", action="route.set", target="boarding", before="", after='{"a":1}'
+)
+LIMIT = LimitSetting(name="subjects_max", value=2_000_000)
+
+CONTROLS: Final = ClusterControls(
+    cluster="c1",
+    controls=Controls(version=1, subjects={"täg.*": SubjectControl(paused=True)}),
+)
+
+EVERYTHING: Final[tuple[Change, ...]] = (
+    SaveBrokerGroup(GROUP),
+    SaveBroker(BROKER),
+    SaveSubject(SUBJECT),
+    SaveRoute(ROUTE),
+    SaveRoute(replace(ROUTE, is_prefix=True, is_chosen=True)),
+    SetOffline(OFFLINE),
+    SetReadOnly(READ_ONLY),
+    NoteClient(CLIENT),
+    SaveDelayNode(NODE),
+    SaveDelayGroup(DELAY_GROUP, expected=None),
+    RaiseTimestamp(NOW_MS),
+    SetLimit(LIMIT),
+    SaveControls(CONTROLS),
+    Audit(ENTRY),
+)
+
+ALL_OF_IT: Final = Contents(
+    broker_groups=(GROUP,),
+    brokers=(BROKER,),
+    subjects=(SUBJECT,),
+    routes=(ROUTE, replace(ROUTE, is_prefix=True, is_chosen=True)),
+    offline=(OFFLINE,),
+    read_only=(READ_ONLY,),
+    clients=(CLIENT,),
+    delay_nodes=(NODE,),
+    delay_groups=(DELAY_GROUP,),
+    limits=(LIMIT,),
+    controls=(CONTROLS,),
+    timestamp_ms=NOW_MS,
+)
+
+
+def entries_of(store: Store) -> list[AuditEntry]:
+    return [row.entry for row in reversed(store.read_audit(limit=1000))]
+
+
+def electing(epoch: int, version: int, **in_sync: UUID) -> DelayGroup:
+    record = GroupRecord(
+        epoch=epoch,
+        version=version,
+        master=None,
+        in_sync=in_sync,
+        min_isr=1,
+        phase=Phase.ELECTING,
+    )
+    return replace(DELAY_GROUP, record=record)
+
+
+def test_a_new_store_has_nothing(store: SqlStore) -> None:
+    assert store.load() == Contents()
+    assert store.read_audit(limit=10) == ()
+
+
+def test_everything_comes_back_as_it_was_also_from_a_store_opened_anew(place: Place) -> None:
+    with closing(place.open()) as store:
+        store.commit(EVERYTHING)
+        assert store.load() == ALL_OF_IT
+    with closing(place.open(seed=1)) as store:
+        assert store.load() == ALL_OF_IT
+        assert entries_of(store) == [ENTRY]
+
+
+def test_an_empty_commit_changes_nothing(store: SqlStore) -> None:
+    store.commit([])
+    assert store.load() == Contents()
+
+
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=4, max_size=4))
+def test_texts_come_back_whatever_is_in_them(store: SqlStore, texts: list[str]) -> None:
+    first, second, third, fourth = texts
+    key = ClientKey(subject=first, client_type=-128, consumer_group=second, client_id=third)
+    client = ClientSeen(key=key, app_code=fourth, room=second, seen_ms=0)
+    group = BrokerGroup(name=first, kind=GroupKind.NORMAL, master=second, ext={third: fourth})
+    route = Route(name=first, groups=(first, second))
+    store.commit([NoteClient(client), SaveBrokerGroup(group), SaveRoute(route)])
+    found = store.load()
+    assert (found.clients, found.broker_groups, found.routes) == ((client,), (group,), (route,))
+    later = replace(group, version=2)
+    store.commit([SaveBrokerGroup(later), ForgetClient(key), RemoveRoute(route)])
+    assert store.load() == Contents(broker_groups=(later,))
+    store.commit([SaveBrokerGroup(replace(later, version=3, name=first))])
+    empty(store)
+
+
+def empty(store: SqlStore) -> None:
+    """Take every row away, but for what tells which store it is."""
+    with store._begin() as connection:
+        for table in reversed(TABLES.sorted_tables):
+            if table.name not in {"schema_version", "store_identity", "last_timestamp"}:
+                connection.execute(table.delete())
+        connection.execute(text("UPDATE last_timestamp SET timestamp_ms = 0"))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\0", "\\", "\\0", "\\\\0\0\\", "%s", ":name", "'", '"'])
+def test_texts_that_mean_something_to_a_database_mean_nothing_to_the_store(
+    store: SqlStore, name: str
+) -> None:
+    store.commit([SaveSubject(Subject(name=name))])
+    store.commit([SaveSubject(Subject(name=name, tag=name, version=2))])
+    assert store.load().subjects == (Subject(name=name, tag=name, version=2),)
+
+
+def test_names_are_compared_byte_for_byte(store: SqlStore) -> None:
+    names = ["a", "A", "a ", "\u00e1", "a\u0301", "ß", "ss", ""]
+    store.commit([SaveSubject(Subject(name=name)) for name in names])
+    assert {subject.name for subject in store.load().subjects} == set(names)
+
+
+def test_a_client_is_told_by_all_of_its_key_and_by_nothing_else(store: SqlStore) -> None:
+    keys = [
+        ClientKey(subject=subject, client_type=kind, consumer_group=group, client_id=client)
+        for subject, kind, group, client in (
+            ("a", 1, "b", "c"),
+            ("a", 2, "b", "c"),
+            ("ab", 1, "", "c"),
+            ("", 1, "ab", "c"),
+            ("a", 1, "bc", ""),
+            ("x" * 40_000, 1, "y" * 40_000, "z" * 40_000),
+            ("x" * 40_000, 1, "y" * 40_000, "z" * 39_999 + "-"),
+            ("x" * 39_999 + "-", 1, "y" * 40_000, "z" * 40_000),
+        )
+    ]
+    seen = [ClientSeen(key=key, app_code="", room="", seen_ms=1) for key in keys]
+    store.commit([NoteClient(client) for client in seen])
+    store.commit([NoteClient(replace(client, seen_ms=2)) for client in seen])
+    assert set(store.load().clients) == {replace(client, seen_ms=2) for client in seen}
+    store.commit([ForgetClient(key) for key in keys[1:]])
+    assert store.load().clients == (replace(seen[0], seen_ms=2),)
+
+
+# Compare and set
+
+NEWER_NODE = replace(NODE, version=2, role=NodeRole.MASTER, incarnation=7)
+
+Row = tuple[
+    Any, Any, Callable[[Any], Change], Callable[[Any], Change] | None, Callable[[Contents], Any]
+]
+
+VERSIONED: dict[str, Row] = {
+    "broker group": (
+        GROUP,
+        replace(GROUP, version=2, master="", state=BrokerState.NRW, ext={}),
+        SaveBrokerGroup,
+        RemoveBrokerGroup,
+        lambda contents: contents.broker_groups,
+    ),
+    "broker": (
+        BROKER,
+        replace(BROKER, version=2, role=BrokerRole.MASTER, sync_port=9),
+        SaveBroker,
+        RemoveBroker,
+        lambda contents: contents.brokers,
+    ),
+    "subject": (
+        SUBJECT,
+        replace(SUBJECT, version=2, tag=""),
+        SaveSubject,
+        RemoveSubject,
+        lambda contents: contents.subjects,
+    ),
+    "route": (
+        ROUTE,
+        replace(ROUTE, version=2, groups=("g3",)),
+        SaveRoute,
+        RemoveRoute,
+        lambda contents: contents.routes,
+    ),
+    "delay node": (
+        NODE,
+        NEWER_NODE,
+        SaveDelayNode,
+        RemoveDelayNode,
+        lambda contents: contents.delay_nodes,
+    ),
+}
+"""By what a conflict calls it: a row, its next version, what saves, removes and shows it."""
+
+
+@pytest.mark.parametrize("what", VERSIONED)
+def test_a_row_is_replaced_by_its_next_version_only(store: SqlStore, what: str) -> None:
+    first, second, save, _, shown = VERSIONED[what]
+    store.commit([save(first)])
+    for version, found in ((1, "version 1"), (3, "version 1"), (9, "version 1")):
+        with pytest.raises(ConflictError, match=f"{what} .*, found {found}") as refused:
+            store.commit([save(replace(second, version=version))])
+        assert refused.value.expected == ("none" if version == 1 else f"version {version - 1}")
+    assert shown(store.load()) == (first,)
+    store.commit([save(second)])
+    assert shown(store.load()) == (second,)
+    with pytest.raises(ConflictError, match="found version 2"):
+        store.commit([save(second)])
+
+
+@pytest.mark.parametrize("what", VERSIONED)
+def test_a_row_that_is_not_there_is_not_replaced(store: SqlStore, what: str) -> None:
+    _, second, save, _, shown = VERSIONED[what]
+    with pytest.raises(ConflictError, match="expected version 1, found none"):
+        store.commit([save(second)])
+    assert shown(store.load()) == ()
+
+
+@pytest.mark.parametrize("what", [what for what, row in VERSIONED.items() if row[3] is not None])
+def test_a_row_is_removed_in_the_version_named_only(store: SqlStore, what: str) -> None:
+    first, second, save, remove, shown = VERSIONED[what]
+    assert remove is not None
+    with pytest.raises(ConflictError, match="expected version 1, found none"):
+        store.commit([remove(first)])
+    store.commit([save(first), save(second)])
+    with pytest.raises(ConflictError, match="expected version 1, found version 2"):
+        store.commit([remove(first)])
+    assert shown(store.load()) == (second,)
+    store.commit([remove(second), save(first)])
+    assert shown(store.load()) == (first,)
+
+
+def test_a_delay_group_is_replaced_by_epoch_and_version(store: SqlStore) -> None:
+    store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+    with pytest.raises(ConflictError, match="expected none, found epoch 1 version 1"):
+        store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+    later = electing(2, 1, n2=UUID(int=6), n3=UUID(int=7))
+    for expected in ((1, 2), (2, 1), (0, 1), (1, 0)):
+        with pytest.raises(ConflictError, match="found epoch 1 version 1"):
+            store.commit([SaveDelayGroup(later, expected=expected)])
+    assert store.load().delay_groups == (DELAY_GROUP,)
+    store.commit([SaveDelayGroup(later, expected=(1, 1))])
+    assert store.load().delay_groups == (later,)
+    alone = electing(2, 2)
+    store.commit([SaveDelayGroup(alone, expected=(2, 1))])
+    assert store.load().delay_groups == (alone,)
+
+
+def test_a_delay_group_is_removed_by_epoch_and_version(store: SqlStore) -> None:
+    nobodys = electing(2, 1)
+    with pytest.raises(ConflictError, match="expected epoch 2 version 1, found none"):
+        store.commit([RemoveDelayGroup(nobodys)])
+    store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+    with pytest.raises(ConflictError, match="expected epoch 2 version 1, found epoch 1 version 1"):
+        store.commit([RemoveDelayGroup(nobodys)])
+    store.commit([SaveDelayGroup(nobodys, expected=(1, 1)), RemoveDelayGroup(nobodys)])
+    assert store.load().delay_groups == ()
+
+
+def test_a_delay_group_that_is_not_there_is_not_replaced(store: SqlStore) -> None:
+    with pytest.raises(ConflictError, match="expected epoch 1 version 1, found none"):
+        store.commit([SaveDelayGroup(electing(2, 1), expected=(1, 1))])
+
+
+def test_two_delay_groups_do_not_have_one_log(store: SqlStore) -> None:
+    store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+    other = replace(DELAY_GROUP, name="other")
+    with pytest.raises(ConflictError, match="beside it"):
+        store.commit([SaveDelayGroup(other, expected=None)])
+    third = replace(DELAY_GROUP, name="third", log_uuid=UUID(int=77))
+    store.commit([SaveDelayGroup(third, expected=None)])
+    moved = replace(third, log_uuid=DELAY_GROUP.log_uuid)
+    with pytest.raises(ConflictError):
+        store.commit([SaveDelayGroup(moved, expected=(1, 1))])
+    assert {group.name for group in store.load().delay_groups} == {"dg", "third"}
+
+
+def test_two_brokers_of_a_group_do_not_have_one_role(store: SqlStore) -> None:
+    store.commit([SaveBroker(BROKER)])
+    with pytest.raises(ConflictError, match="beside it"):
+        store.commit([SaveBroker(replace(BROKER, serve_port=1))])
+    other = replace(BROKER, serve_port=1, role=BrokerRole.MASTER)
+    store.commit([SaveBroker(other)])
+    with pytest.raises(ConflictError):
+        store.commit([SaveBroker(replace(other, role=BROKER.role, version=2))])
+    assert set(store.load().brokers) == {BROKER, other}
+    # Roles change hands by way of a removal.
+    store.commit(
+        [
+            RemoveBroker(other),
+            SaveBroker(replace(BROKER, role=BrokerRole.MASTER, version=2)),
+            SaveBroker(replace(other, role=BrokerRole.SLAVE)),
+        ]
+    )
+    assert {broker.role: broker.serve_port for broker in store.load().brokers} == {
+        BrokerRole.MASTER: BROKER.serve_port,
+        BrokerRole.SLAVE: 1,
+    }
+
+
+def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlStore) -> None:
+    store.commit(
+        [
+            *(SaveSubject(replace(SUBJECT, version=version)) for version in range(1, 6)),
+            SetOffline(OFFLINE),
+            UnsetOffline(OFFLINE),
+            SetReadOnly(READ_ONLY),
+            SaveDelayGroup(DELAY_GROUP, expected=None),
+            SaveDelayGroup(electing(2, 1), expected=(1, 1)),
+            SaveDelayGroup(electing(2, 2), expected=(2, 1)),
+            NoteClient(CLIENT),
+            ForgetClient(CLIENT.key),
+            NoteClient(replace(CLIENT, room="")),
+        ]
+    )
+    assert store.load() == Contents(
+        subjects=(replace(SUBJECT, version=5),),
+        read_only=(READ_ONLY,),
+        delay_groups=(electing(2, 2),),
+        clients=(replace(CLIENT, room=""),),
+    )
+
+
+@pytest.mark.parametrize("place_of_it", [0, 57, 99])
+def test_of_a_commit_with_a_conflict_nothing_is_kept_and_the_row_is_named(
+    store: SqlStore, place_of_it: int
+) -> None:
+    store.commit([SaveSubject(Subject(name=f"s{place_of_it}")), Audit(ENTRY)])
+    before = store.load()
+    with pytest.raises(ConflictError) as refused:
+        store.commit(
+            [
+                *EVERYTHING,
+                *(SaveSubject(Subject(name=f"s{number}")) for number in range(100)),
+                Audit(ENTRY),
+            ]
+        )
+    assert refused.value.what == f"subject 's{place_of_it}'"
+    assert store.load() == before
+    assert entries_of(store) == [ENTRY]
+    store.commit(EVERYTHING)
+
+
+def test_one_of_many_rows_replaced_that_has_another_version_is_named(store: SqlStore) -> None:
+    rows = [replace(SUBJECT, name=f"s{number}") for number in range(20)]
+    store.commit([SaveSubject(row) for row in rows])
+    store.commit([SaveSubject(replace(rows[7], version=2))])
+    with pytest.raises(ConflictError, match="subject 's7': expected version 1, found version 2"):
+        store.commit([SaveSubject(replace(row, version=2)) for row in rows])
+    assert {row.version for row in store.load().subjects if row.name != "s7"} == {1}
+
+
+def test_what_is_set_twice_or_unset_twice_is_as_if_it_were_once(store: SqlStore) -> None:
+    for _ in range(2):
+        store.commit([SetOffline(OFFLINE), SetReadOnly(READ_ONLY), NoteClient(CLIENT)] * 2)
+        found = store.load()
+        assert (found.offline, found.read_only, found.clients) == (
+            (OFFLINE,),
+            (READ_ONLY,),
+            (CLIENT,),
+        )
+    for _ in range(2):
+        store.commit([UnsetOffline(OFFLINE), UnsetReadOnly(READ_ONLY), ForgetClient(CLIENT.key)])
+        assert store.load() == Contents()
+
+
+def test_of_two_settings_that_differ_in_one_part_the_one_named_is_taken_away(
+    store: SqlStore,
+) -> None:
+    others = [
+        replace(OFFLINE, client_id="c"),
+        replace(OFFLINE, subject="s"),
+        replace(OFFLINE, consumer_group="g"),
+    ]
+    more = [replace(READ_ONLY, subject="s"), replace(READ_ONLY, group="g2")]
+    store.commit(
+        [
+            *map(SetOffline, (OFFLINE, *others)),
+            *map(SetReadOnly, (READ_ONLY, *more)),
+        ]
+    )
+    store.commit([UnsetOffline(OFFLINE), UnsetReadOnly(READ_ONLY)])
+    found = store.load()
+    assert set(found.offline) == set(others)
+    assert set(found.read_only) == set(more)
+
+
+def test_the_timestamp_only_rises(store: SqlStore) -> None:
+    for raised, expected in ((5, 5), (3, 5), (5, 5), (9, 9), (-1, 9)):
+        store.commit([RaiseTimestamp(raised)])
+        assert store.load().timestamp_ms == expected
+    store.commit([RaiseTimestamp(20), RaiseTimestamp(12)])
+    assert store.load().timestamp_ms == 20
+
+
+def test_the_audit_is_read_newest_first_and_page_by_page(store: SqlStore) -> None:
+    for start in range(0, 25, 5):
+        store.commit([Audit(replace(ENTRY, at_ms=start + place)) for place in range(5)])
+    found: list[int] = []
+    before = None
+    while page := store.read_audit(before=before, limit=7):
+        assert len(page) == min(7, 25 - len(found))
+        numbers = [row.number for row in page]
+        assert numbers == sorted(numbers, reverse=True)
+        found += [row.entry.at_ms for row in page]
+        before = numbers[-1]
+    assert found == list(range(24, -1, -1))
+
+
+def test_the_oldest_entries_of_each_kind_are_found_and_those_named_are_forgotten(
+    store: SqlStore,
+) -> None:
+    def entry(at_ms: int, by_node: bool) -> Audit:
+        return Audit(replace(ENTRY, at_ms=at_ms, by_node=by_node))
+
+    store.commit([entry(at_ms, at_ms % 3 == 0) for at_ms in (5, 3, 9, 4, 8, 6, 7)])
+    assert store.count_audit() == AuditCounts(asked=4, by_node=3)
+    asked = store.oldest_audit(by_node=False, limit=3)
+    by_node = store.oldest_audit(by_node=True, limit=9)
+    assert [one.at_ms for one in asked] == [4, 5, 7]
+    assert [one.at_ms for one in by_node] == [3, 6, 9]
+    store.commit([ForgetAudit(one.number) for one in (*asked, *by_node[:2])])
+    store.commit([ForgetAudit(asked[0].number), ForgetAudit(999)])
+    assert sorted(row.at_ms for row in entries_of(store)) == [8, 9]
+    assert store.count_audit() == AuditCounts(asked=1, by_node=1)
+    # A number is given out once.
+    numbers = {row.number for row in store.read_audit(limit=9)}
+    store.commit([ForgetAudit(number) for number in numbers])
+    store.commit([Audit(ENTRY)])
+    [row] = store.read_audit(limit=9)
+    assert row.number > max(numbers)
+
+
+def test_a_look_for_old_entries_goes_by_the_index(store: SqlStore, place: Place) -> None:
+    store.commit([Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in range(2000)])
+    for query in (
+        "SELECT number, at_ms FROM audit WHERE by_node = FALSE ORDER BY at_ms, number LIMIT 5",
+        "SELECT count(*) FROM audit WHERE by_node = TRUE",
+    ):
+        if place.kind == "sqlite":
+            plan = str(place.execute(f"EXPLAIN QUERY PLAN {query}"))
+            assert "COVERING INDEX audit_age" in plan
+            assert "TEMP B-TREE" not in plan
+        else:
+            place.execute("ANALYZE audit")
+            assert "audit_age" in str(place.execute(f"EXPLAIN {query}"))
+
+
+def test_a_limit_is_set_anew_and_taken_away_and_must_be_a_number(store: SqlStore) -> None:
+    store.commit([SetLimit(LIMIT), SetLimit(replace(LIMIT, name="rate", value=0.25))])
+    store.commit([SetLimit(replace(LIMIT, value=7))])
+    limits = {limit.name: limit.value for limit in store.load().limits}
+    assert limits == {"subjects_max": 7, "rate": 0.25}
+    store.commit([UnsetLimit("rate"), UnsetLimit("unknown")])
+    assert store.load().limits == (replace(LIMIT, value=7),)
+    for text_of in ("true", '"7"', "null"):
+        with store._begin() as connection:
+            connection.execute(LIMIT_SETTING.update().values(value_json=text_of))
+        with pytest.raises(StoreUnusableError, match="no number"):
+            store.load()
+
+
+def test_the_audit_of_a_commit_that_fails_is_not_kept(store: SqlStore) -> None:
+    with pytest.raises(ConflictError):
+        store.commit([Audit(ENTRY), SaveSubject(replace(SUBJECT, version=2)), Audit(ENTRY)])
+    assert entries_of(store) == []
+
+
+# The registry applies in memory what the store has kept: both must mean the same
+
+names = st.sampled_from(["a", "b", "\0"])
+versions = st.integers(1, 3)
+hosts = st.builds(
+    Broker,
+    hostname=names,
+    serve_port=st.just(1),
+    ip=st.just(""),
+    group=names,
+    role=st.sampled_from([BrokerRole.MASTER, BrokerRole.SLAVE]),
+    version=versions,
+)
+routes = st.builds(
+    Route,
+    name=names,
+    is_prefix=st.booleans(),
+    groups=st.lists(names, min_size=1, max_size=2, unique=True).map(tuple),
+    version=versions,
+)
+nodes = st.builds(
+    lambda name, group, version: replace(NODE, node_id=name, group=group, version=version),
+    names,
+    names,
+    versions,
+)
+changes = st.one_of(
+    st.builds(SaveSubject, st.builds(Subject, name=names, tag=names, version=versions)),
+    st.builds(
+        lambda name, version: SaveBrokerGroup(replace(GROUP, name=name, version=version)),
+        names,
+        versions,
+    ),
+    st.builds(
+        lambda name, version: RemoveBrokerGroup(replace(GROUP, name=name, version=version)),
+        names,
+        versions,
+    ),
+    st.builds(
+        lambda name, epoch, version: RemoveDelayGroup(replace(electing(epoch, version), name=name)),
+        names,
+        st.integers(1, 2),
+        st.integers(1, 2),
+    ),
+    hosts.map(SaveBroker),
+    hosts.map(lambda broker: SaveBroker(replace(broker, version=1))),
+    hosts.map(RemoveBroker),
+    routes.map(SaveRoute),
+    routes.map(RemoveRoute),
+    st.builds(RemoveSubject, st.builds(Subject, name=names, tag=names, version=versions)),
+    nodes.map(SaveDelayNode),
+    nodes.map(RemoveDelayNode),
+    st.builds(
+        lambda name, log, epoch, version, expected: SaveDelayGroup(
+            replace(electing(epoch, version), name=name, log_uuid=UUID(int=log)),
+            expected=expected,
+        ),
+        names,
+        st.integers(0, 2),
+        st.integers(1, 2),
+        st.integers(1, 2),
+        st.none() | st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    ),
+    st.sampled_from([SetOffline(OFFLINE), UnsetOffline(OFFLINE), SetReadOnly(READ_ONLY)]),
+    st.sampled_from([NoteClient(CLIENT), ForgetClient(CLIENT.key), RaiseTimestamp(7)]),
+    st.builds(
+        lambda name, value: SetLimit(LimitSetting(name=name, value=value)),
+        names,
+        st.integers(0, 3) | st.floats(0, 1),
+    ),
+    st.builds(UnsetLimit, names),
+    st.builds(
+        lambda cluster, version: SaveControls(
+            ClusterControls(cluster=cluster, controls=Controls(version=version))
+        ),
+        names,
+        versions,
+    ),
+)
+
+
+def sorted_rows(contents: Contents) -> dict[str, object]:
+    return {
+        field.name: sorted(map(repr, rows)) if isinstance(rows, tuple) else rows
+        for field in fields(contents)
+        for rows in [getattr(contents, field.name)]
+    }
+
+
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.lists(changes, max_size=6), max_size=10))
+def test_a_database_and_the_registry_take_and_refuse_the_same_commits(
+    store: SqlStore, commits: list[list[Change]]
+) -> None:
+    empty(store)
+    memory = MemoryStore(Medium())
+    for several in commits:
+        outcomes = []
+        for one in (memory, store):
+            try:
+                one.commit(several)
+            except ConflictError:
+                outcomes.append("conflict")
+            else:
+                outcomes.append("kept")
+        assert outcomes[0] == outcomes[1]
+        assert sorted_rows(store.load()) == sorted_rows(memory.load())
+
+
+# Several at once
+
+
+def test_two_stores_of_one_database_see_what_the_other_committed(place: Place) -> None:
+    with closing(place.open()) as first, closing(place.open(seed=1)) as second:
+        first.commit([SaveSubject(SUBJECT)])
+        assert second.load().subjects == (SUBJECT,)
+        second.commit([SaveSubject(replace(SUBJECT, version=2))])
+        with pytest.raises(ConflictError, match="found version 2"):
+            first.commit([SaveSubject(replace(SUBJECT, version=2))])
+
+
+def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: Place) -> None:
+    with closing(place.open()) as store, closing(place.open(seed=1)) as other:
+        other.commit([SaveSubject(SUBJECT)])
+        number = 0
+
+        def commit_more(*_: object) -> None:
+            nonlocal number
+            number += 1
+            name = f"s{number}"
+            client = replace(CLIENT, key=replace(CLIENT.key, subject=name))
+            route = SaveRoute(Route(name=name, groups=("g",)))
+            other.commit([SaveSubject(Subject(name=name)), route, NoteClient(client)])
+
+        # After each table that is read.
+        event.listen(store._database._engine, "after_cursor_execute", commit_more)
+        found = store.load()
+        event.remove(store._database._engine, "after_cursor_execute", commit_more)
+        assert number > 9
+        subjects = {subject.name for subject in found.subjects} - {SUBJECT.name}
+        assert subjects == {route.name for route in found.routes}
+        assert subjects == {client.key.subject for client in found.clients}
+        assert len(store.load().subjects) == number + 1
+
+
+def test_stores_that_are_opened_at_once_make_the_tables_once(place: Place) -> None:
+    opened: list[SqlStore] = []
+    barrier = threading.Barrier(4)
+
+    def open_one(seed: int) -> None:
+        barrier.wait()
+        opened.append(place.open(seed=seed))
+
+    threads = [threading.Thread(target=open_one, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 4
+    assert len({store._store_uuid for store in opened}) == 1
+    for store in opened:
+        store.close()
+    assert place.execute("SELECT count(*) FROM schema_version") == [(len(runner.MIGRATIONS),)]
+
+
+def child(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.meta_server.store_processes", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+
+
+@pytest.mark.process
+def test_of_two_processes_that_compare_and_set_one_wins_each_time(place: Place) -> None:
+    with closing(place.open()) as store:
+        store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+        racers = [child("race", place.url, node_id, "60") for node_id in ("n1", "n2")]
+        won: list[tuple[int, int]] = []
+        try:
+            for racer in racers:
+                assert racer.stdout is not None
+                assert racer.stdout.readline() == "ready\n"
+            for racer in racers:
+                assert racer.stdin is not None
+                racer.stdin.write("go\n")
+                racer.stdin.flush()
+            for racer in racers:
+                output, _ = racer.communicate(timeout=60)
+                assert racer.returncode == 0
+                for line in output.splitlines():
+                    epoch, version = map(int, line.split())
+                    won.append((epoch, version))
+        finally:
+            for racer in racers:
+                racer.kill()
+                racer.wait()
+        assert sorted(won) == [(number, number) for number in range(1, 121)]
+        [group] = store.load().delay_groups
+        assert (group.record.epoch, group.record.version) == (121, 121)
+        assert group.record.master is not None
+        assert group.record.in_sync == {group.record.master.node_id: UUID(int=120)}
+        # Nobody's audit is there without its change.
+        assert [entry.target for entry in entries_of(store)] == [str(n) for n in range(2, 122)]
+
+
+@pytest.mark.process
+def test_a_writer_that_is_killed_loses_nothing_that_it_was_told_is_durable(place: Place) -> None:
+    kept = 0
+    for cycle in range(6):
+        writer = child("write", place.url, str(kept))
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        acknowledged = kept - 1
+        for _ in range(10 + 13 * cycle):
+            acknowledged = int(writer.stdout.readline())
+        # In the middle of whatever it does now.
+        with writer:
+            writer.kill()
+            # Not communicate(): that passes over lines which readline() has fetched ahead.
+            rest = writer.stdout.read()
+        acknowledged = max([acknowledged, *map(int, rest.split())])
+        with closing(place.open()) as store:
+            found = store.load()
+            subjects = sorted(int(subject.name[1:]) for subject in found.subjects)
+            routes = sorted(int(route.name[1:]) for route in found.routes)
+            audited = [row.entry.at_ms for row in reversed(store.read_audit(limit=100_000))]
+        kept = len(subjects)
+        assert subjects == routes == audited == list(range(kept))
+        # One more may be durable of which nobody was told.
+        assert acknowledged < kept <= acknowledged + 2
+    assert kept > 200
+
+
+# A store that fails
+
+
+def test_a_writer_that_waits_too_long_for_another_one_is_told_so(place: Place) -> None:
+    with closing(place.open()) as holder, closing(place.open(statement_ms_max=200)) as store:
+        holder.commit([SaveSubject(SUBJECT)])
+        with holder._begin() as connection:
+            connection.execute(text("UPDATE subject_info SET tag = 'held'"))
+            with pytest.raises(StoreUnavailableError):
+                store.commit([SaveSubject(replace(SUBJECT, version=2))])
+            # Readers do not wait for writers.
+            assert store.load().subjects == (SUBJECT,)
+        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+        assert store.load().subjects == (replace(SUBJECT, version=2),)
+
+
+def test_a_number_or_text_that_no_database_takes_is_refused_and_nothing_is_kept(
+    store: SqlStore,
+) -> None:
+    for impossible in (
+        SaveSubject(replace(SUBJECT, created_ms=2**63)),
+        SaveSubject(replace(SUBJECT, name="\ud800")),
+    ):
+        with pytest.raises(StoreRefusedError):
+            store.commit([SaveBroker(BROKER), impossible])
+    assert store.load() == Contents()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE broker_group SET kind = 9",
+        "UPDATE broker_group SET ext = '{'",
+        "UPDATE broker SET role = 99",
+        "UPDATE delay_group SET phase = 'idle'",
+        "UPDATE delay_node SET role = 'king'",
+        "UPDATE subject_route SET broker_group_json = '1'",
+        "DELETE FROM store_identity",
+        "DELETE FROM schema_version",
+        "DROP TABLE broker",
+        "DELETE FROM last_timestamp",
+    ],
+)
+def test_rows_that_make_no_sense_make_the_store_unusable(
+    place: Place, store: SqlStore, statement: str
+) -> None:
+    store.commit(EVERYTHING)
+    place.execute(statement)
+    with pytest.raises(StoreUnusableError):
+        store.load()
+
+
+def test_another_store_in_the_place_of_the_one_opened_is_not_taken_for_it(
+    place: Place, store: SqlStore
+) -> None:
+    other = UUID(int=9)
+    place.execute(f"UPDATE store_identity SET store_uuid = '{other.hex}'")  # noqa: S608
+    for use in (store.load, lambda: store.commit([SaveSubject(SUBJECT)])):
+        with pytest.raises(StoreUnusableError, match=str(other)):
+            use()
+    assert place.execute("SELECT count(*) FROM subject_info") == [(0,)]
+
+
+# SQLite
+
+
+def test_a_commit_to_a_file_is_synced_and_checked(file_place: Place) -> None:
+    with closing(file_place.open()) as store, store._begin(reads=True) as connection:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert found == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "busy_timeout": 10_000,
+    }
+
+
+def move(path: Path, target: Path) -> None:
+    for ending in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{ending}").rename(f"{target}{ending}")
+
+
+def test_a_file_that_is_moved_away_is_missed_and_used_again_when_it_is_back(
+    file_place: Place,
+) -> None:
+    aside = file_place.path.with_name("aside.db")
+    with closing(file_place.open()) as store:
+        store.commit([SaveSubject(SUBJECT)])
+        move(file_place.path, aside)
+        for use in (
+            lambda: store.commit([SaveSubject(replace(SUBJECT, name="lost"))]),
+            lambda: store.commit([SaveSubject(replace(SUBJECT, name="lost too"))]),
+            store.load,
+        ):
+            with pytest.raises(StoreUnavailableError):
+                use()
+        # An empty file in its place would be a store that knows of no route.
+        assert not file_place.path.exists()
+        move(aside, file_place.path)
+        assert SUBJECT in store.load().subjects
+        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+
+
+def test_a_log_that_is_taken_away_from_its_file_is_missed(file_place: Place) -> None:
+    with closing(file_place.open()) as store:
+        store.commit([SaveSubject(SUBJECT)])
+        Path(f"{file_place.path}-wal").unlink()
+        with pytest.raises(StoreUnavailableError, match="not the file it was"):
+            store.commit([SaveSubject(replace(SUBJECT, name="lost"))])
+
+
+def test_a_folder_that_is_not_there_is_a_store_that_cannot_be_reached(tmp_path: Path) -> None:
+    place = _file_place(tmp_path / "missing")
+    with pytest.raises(StoreUnavailableError, match="unable to open"):
+        place.open()
+    place.path.parent.mkdir()
+    place.open().close()
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(file_place: Place) -> None:
+    file_place.path.write_bytes(b"minutes of a meeting\n" * 400)
+    with pytest.raises(StoreUnusableError, match="not a database") as caught:
+        file_place.open()
+    assert str(file_place.path) in str(caught.value)
+    assert ".backup" in str(caught.value)
+    assert file_place.path.read_bytes() == b"minutes of a meeting\n" * 400
+
+
+def test_a_file_with_bytes_gone_bad_is_unusable(file_place: Place) -> None:
+    with closing(file_place.open()) as store:
+        store.commit([SaveSubject(Subject(name=f"s{number}")) for number in range(5000)])
+    with file_place.path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        for at in range(4096, size, 4096):
+            file.seek(at)
+            file.write(b"\xff" * 100)
+    with pytest.raises(StoreUnusableError, match=r"is damaged.*put a copy"):
+        file_place.open()
+
+
+@pytest.mark.parametrize(("kind", "table"), [("table", "audit"), ("index", "subject_info")])
+def test_damage_where_nobody_reads_at_the_start_is_found_then(
+    file_place: Place, kind: str, table: str
+) -> None:
+    with closing(file_place.open()) as store:
+        store.commit([SaveSubject(SUBJECT), Audit(ENTRY)])
+    query = f"SELECT rootpage FROM sqlite_master WHERE type = '{kind}' AND tbl_name = '{table}'"  # noqa: S608
+    [[page], *_] = file_place.execute(query)
+    [[page_bytes]] = file_place.execute("PRAGMA page_size")
+    with file_place.path.open("r+b") as file:
+        file.seek((page - 1) * page_bytes)
+        file.write(b"\xff" * 100)
+    with pytest.raises(StoreUnusableError, match=r"is damaged.*put a copy") as caught:
+        file_place.open()
+    assert str(file_place.path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_copy_made_while_the_server_writes_is_a_store_of_one_moment(
+    file_place: Place, tmp_path: Path
+) -> None:
+    copy = _file_place(tmp_path / "copy")
+    copy.path.parent.mkdir()
+    with closing(file_place.open()) as store:
+        for number in range(50):
+            store.commit([SaveSubject(Subject(name=f"s{number}")), Audit(ENTRY)])
+            if number == 30:
+                with (
+                    closing(sqlite3.connect(file_place.path)) as source,
+                    closing(sqlite3.connect(copy.path)) as target,
+                ):
+                    source.backup(target)
+    with closing(copy.open(seed=9)) as store:
+        assert len(store.load().subjects) == len(entries_of(store)) == 31
+        store.commit([SaveSubject(Subject(name="more"))])
+
+
+def test_the_log_of_a_file_is_cut_when_a_long_reader_is_gone(file_place: Place) -> None:
+    log = file_place.path.with_name("meta.db-wal")
+    with closing(file_place.open()) as store:
+        with closing(sqlite3.connect(file_place.path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM audit").fetchone()
+            big = Audit(replace(ENTRY, after="x" * 1_000_000))
+            for _ in range(30):
+                store.commit([big])
+            assert log.stat().st_size > 25_000_000
+        # Once all of it is in the file, the log begins anew, at what it may keep.
+        for _ in range(3):
+            store.commit([Audit(ENTRY)])
+        assert log.stat().st_size <= 17_000_000
+        # Without readers it stays small, however much is written.
+        for _ in range(40):
+            store.commit([big])
+        assert log.stat().st_size <= 17_000_000
+
+
+def test_what_is_forgotten_makes_room_for_what_comes(file_place: Place) -> None:
+    with closing(file_place.open()) as store:
+        sizes = []
+        for _ in range(8):
+            store.commit([Audit(replace(ENTRY, after="x" * 2000)) for _ in range(1000)])
+            oldest = store.oldest_audit(by_node=False, limit=10_000)[:-1000]
+            store.commit([ForgetAudit(one.number) for one in oldest])
+            store._database._engine.dispose()
+            sizes.append(file_place.path.stat().st_size)
+        # The file has room for twice as many, at the most, and does not grow any more.
+        assert sizes[-1] < sizes[2] * 1.05
+
+
+@contextmanager
+def pragma(store: SqlStore, setting: str) -> Iterator[None]:
+    """Give the store's connection another setting, as long as it lives."""
+    with store._begin(reads=True) as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+    driver.execute(f"PRAGMA {setting}")
+    yield
+
+
+def fill_up(store: SqlStore) -> list[str]:
+    """Save subjects until there is no room; return those that were taken."""
+    taken: list[str] = []
+    for number in range(1000):
+        name = f"{number}" + "x" * 4000
+        try:
+            store.commit([SaveSubject(Subject(name=name)), Audit(ENTRY)])
+        except StoreUnavailableError:
+            return taken
+        taken.append(name)
+    raise AssertionError("there is room without end")
+
+
+def test_a_full_disk_is_a_typed_error_and_what_was_taken_before_is_kept(
+    file_place: Place,
+) -> None:
+    with closing(file_place.open()) as store:
+        with pragma(store, "max_page_count=120"):
+            taken = fill_up(store)
+        assert len(taken) > 5
+        found = store.load()
+        assert {subject.name for subject in found.subjects} == set(taken)
+        assert len(entries_of(store)) == len(taken)
+        # There is room again.
+        store.commit([SaveSubject(SUBJECT)])
+
+
+def test_a_write_that_fails_is_a_typed_error_and_what_was_taken_before_is_kept(
+    file_place: Place,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with closing(file_place.open()) as store:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
+        try:
+            taken = fill_up(store)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert len(taken) > 5
+        found = {subject.name for subject in store.load().subjects}
+        assert set(taken) <= found
+        store.commit([SaveSubject(SUBJECT)])
+    with closing(file_place.open()) as store:
+        assert {subject.name for subject in store.load().subjects} == found | {SUBJECT.name}
+
+
+def test_a_read_only_file_is_read_and_changes_are_a_typed_error(file_place: Place) -> None:
+    with closing(file_place.open()) as store:
+        store.commit([SaveSubject(SUBJECT)])
+        with pragma(store, "query_only=1"):
+            assert store.load().subjects == (SUBJECT,)
+            with pytest.raises(StoreUnavailableError, match="readonly"):
+                store.commit([SaveSubject(replace(SUBJECT, version=2))])
+        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+
+
+# PostgreSQL
+
+
+@pytest.mark.process
+def test_a_commit_to_a_server_is_synchronous_whatever_the_database_says(
+    server_place: Place,
+) -> None:
+    server_place.execute(f"ALTER DATABASE {server_place.database} SET synchronous_commit = off")
+    with closing(server_place.open()) as store, store._begin() as connection:
+        found = connection.exec_driver_sql("SHOW synchronous_commit").scalar_one()
+    assert found == "on"
+
+
+@pytest.mark.process
+def test_a_server_that_goes_away_is_missed_and_used_again_when_it_is_back(
+    server_place: Place,
+) -> None:
+    server = server_place.server
+    assert server is not None
+    with closing(server_place.open()) as store:
+        store.commit(EVERYTHING)
+        server.stop(restarts=True)
+        try:
+            for use in (store.load, lambda: store.commit([SaveSubject(SUBJECT)])):
+                for _ in range(2):
+                    with pytest.raises(StoreUnavailableError):
+                        use()
+            with pytest.raises(StoreUnavailableError):
+                server_place.open()
+        finally:
+            server.start()
+        assert store.load() == ALL_OF_IT
+        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+
+
+@pytest.mark.process
+def test_a_connection_that_was_cut_between_two_calls_is_made_anew(server_place: Place) -> None:
+    with closing(server_place.open()) as store:
+        store.commit([SaveSubject(SUBJECT)])
+        cut_off(server_place)
+        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+        cut_off(server_place)
+        assert store.load().subjects == (replace(SUBJECT, version=2),)
+
+
+@pytest.mark.process
+def test_a_connection_that_is_cut_in_mid_commit_is_a_typed_error(server_place: Place) -> None:
+    with closing(server_place.open()) as store:
+
+        def commit() -> None:
+            with store._begin() as connection:
+                connection.execute(text("INSERT INTO last_timestamp VALUES (2, 2)"))
+                cut_off(server_place)
+
+        with pytest.raises(StoreUnavailableError):
+            commit()
+        store.commit([SaveSubject(SUBJECT)])
+    assert server_place.execute("SELECT id FROM last_timestamp") == [(1,)]
+
+
+def cut_off(place: Place) -> None:
+    place.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+
+@pytest.mark.process
+def test_a_server_that_only_reads_is_read_and_changes_are_a_typed_error(
+    server_place: Place,
+) -> None:
+    with closing(server_place.open()) as store:
+        store.commit([SaveSubject(SUBJECT)])
+        database = server_place.database
+        server_place.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+        cut_off(server_place)
+        assert store.load().subjects == (SUBJECT,)
+        with pytest.raises(StoreUnavailableError, match="read-only"):
+            store.commit([SaveSubject(replace(SUBJECT, version=2))])
+
+
+@pytest.mark.process
+def test_a_database_that_is_not_there_or_not_ours_to_use_cannot_be_reached(
+    server_place: Place,
+) -> None:
+    assert server_place.server is not None
+    url = server_place.server.url("missing")
+    with pytest.raises(StoreUnavailableError, match="does not exist"):
+        replace(server_place, url=url).open()
+    with pytest.raises(StoreUnavailableError):
+        replace(server_place, url="postgresql+psycopg://u:secret@127.0.0.1:1/x").open()
+
+
+@pytest.mark.process
+def test_a_database_that_cannot_hold_every_letter_is_refused(
+    postgresql: PrivatePostgresql,
+) -> None:
+    with (
+        postgresql.database("ENCODING LATIN1") as name,
+        pytest.raises(StoreUnusableError, match="LATIN1"),
+    ):
+        open_store(DatabaseSettings(url=postgresql.url(name)), now_ms=0, chance=random.Random(0))
+
+
+@pytest.mark.process
+def test_a_name_that_no_index_of_the_server_holds_is_refused_and_nothing_is_kept(
+    server_place: Place,
+) -> None:
+    with closing(server_place.open()) as store:
+        name = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=9000))
+        with pytest.raises(StoreRefusedError):
+            store.commit([SaveBroker(BROKER), SaveSubject(Subject(name=name))])
+        assert store.load() == Contents()
+
+
+@pytest.mark.process
+def test_two_commits_that_lock_each_other_out_end_with_a_conflict_of_one(
+    server_place: Place,
+) -> None:
+    first, second = replace(SUBJECT, name="a"), replace(SUBJECT, name="b")
+    with closing(server_place.open()) as one, closing(server_place.open()) as other:
+        one.commit([SaveSubject(first), SaveSubject(second)])
+        outcomes: list[str] = []
+        met = threading.Barrier(2)
+        lock = text("UPDATE subject_info SET tag = 't' WHERE name = :row")
+
+        def change(store: SqlStore, *rows: str) -> None:
+            try:
+                with store._begin() as connection:
+                    for row in rows:
+                        connection.execute(lock, {"row": row})
+                        if row == rows[0]:
+                            met.wait(10)
+            except ConflictError:
+                outcomes.append("conflict")
+            else:
+                outcomes.append("kept")
+
+        threads = [
+            threading.Thread(target=change, args=(one, "a", "b")),
+            threading.Thread(target=change, args=(other, "b", "a")),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(outcomes) == ["conflict", "kept"]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "no database URL"),
+        ("meta.db", "no database URL"),
+        ("sqlite://", "no file"),
+        ("sqlite:///:memory:", "no file"),
+        ("mysql://h/x", "names mysql"),
+        ("postgresql://h/x", "names postgresql"),
+        ("sqlite+aiosqlite:///x", "names sqlite"),
+    ],
+)
+def test_what_names_no_store_is_refused(url: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        DatabaseSettings(url=url)
+
+
+@pytest.mark.parametrize("name", ["connect_ms_max", "statement_ms_max"])
+def test_a_wait_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        DatabaseSettings(url="sqlite:///x", **{name: 0})
+
+
+def test_a_driver_that_is_not_installed_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreUnusableError, match=r"pip install 'psycopg\[binary\]>=3.3'"):
+        open_database(DatabaseSettings(url="postgresql+psycopg://h/x"))
+
+
+def test_a_password_is_in_no_error() -> None:
+    reachable_by_nobody = DatabaseSettings(url="postgresql+psycopg://user:secret@127.0.0.1:1/x")
+    with pytest.raises(StoreUnavailableError) as refused:
+        open_store(reachable_by_nobody, now_ms=0, chance=random.Random(0))
+    assert "secret" not in str(refused.value)
+    for url in ("mysql://user:secret@h/x", "user:secret@h"):
+        with pytest.raises(ValueError, match="url") as unknown:
+            DatabaseSettings(url=url)
+        assert "secret" not in str(unknown.value)
+
+
+# Migrations
+
+
+def database_of(place: Place) -> Database:
+    return open_database(place.settings())
+
+
+def migration(*statements: str) -> ModuleType:
+    module = ModuleType("meta_server.sql.migrations.m9999_of_a_test")
+    module.STATEMENTS = statements  # type: ignore[attr-defined]
+    return module
+
+
+def test_the_tables_that_migrations_make_are_those_that_the_store_uses(place: Place) -> None:
+    place.open().close()
+    with closing(database_of(place)) as database, database.begin(reads=True) as connection:
+        found = inspect(connection)
+        assert set(found.get_table_names()) - {"sqlite_sequence"} == set(TABLES.tables)
+        for table in TABLES.sorted_tables:
+            columns = {column["name"]: column for column in found.get_columns(table.name)}
+            assert list(columns) == [column.name for column in table.columns]
+            for column in table.columns:
+                there = columns[column.name]
+                if not column.primary_key:
+                    assert there["nullable"] is column.nullable, (table.name, column.name)
+                assert _is_like(place, there["type"], column.type), (table.name, column.name)
+            keys = found.get_pk_constraint(table.name)["constrained_columns"]
+            assert keys == [column.name for column in table.primary_key]
+            indexes = {
+                (index["name"], tuple(index["column_names"]), bool(index["unique"]))
+                for index in found.get_indexes(table.name)
+            }
+            assert indexes == {
+                (index.name, tuple(column.name for column in index.columns), bool(index.unique))
+                for index in table.indexes
+            }
+            foreign = {key["referred_table"] for key in found.get_foreign_keys(table.name)}
+            assert foreign == {key.column.table.name for key in table.foreign_keys}
+
+
+def _is_like(place: Place, found: object, expected: object) -> bool:
+    for kind, words in (
+        (Boolean, {"BOOLEAN"}),
+        (Uuid, {"UUID", "CHAR(32)"}),
+        (LargeBinary, {"BYTEA", "BLOB"}),
+    ):
+        if isinstance(expected, kind):
+            return str(found) in words
+    is_text = isinstance(getattr(expected, "impl", expected), Text)
+    number = "INTEGER" if place.kind == "sqlite" else "BIGINT"
+    return str(found) == ("TEXT" if is_text else number)
+
+
+def test_what_was_migrated_is_written_down(place: Place) -> None:
+    place.open().close()
+    place.open(seed=1).close()
+    assert place.execute("SELECT version, name, applied_ms FROM schema_version") == [
+        (1, "m0001_first_tables", NOW_MS),
+        (2, "m0002_boot_of_a_node", NOW_MS),
+        (3, "m0003_audit_by_age_and_limits", NOW_MS),
+        (4, "m0004_controls", NOW_MS),
+    ]
+    assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
+
+
+def test_entries_of_the_first_version_are_told_apart_by_what_they_say(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "MIGRATIONS", runner.MIGRATIONS[:1])
+        patch.setattr("meta_server.sql.store.MIGRATIONS", runner.MIGRATIONS)
+        place.open().close()
+    place.execute(
+        "INSERT INTO audit (at_ms, actor, action, target, before_json, after_json) VALUES"
+        " (1, 'a', 'route.set', 't', '', ''), (1, 'a', 'node.register', 't', '', ''),"
+        " (1, 'a', 'node.give-up', 't', '', '')"
+    )
+    with closing(place.open()) as store:
+        assert {row.action: row.by_node for row in entries_of(store)} == {
+            "route.set": False,
+            "node.register": True,
+            "node.give-up": False,
+        }
+
+
+def test_a_store_of_an_older_version_is_migrated_and_keeps_its_rows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(place.open()) as store:
+        store.commit(EVERYTHING)
+        newer = migration(
+            "ALTER TABLE subject_info ADD COLUMN owner TEXT NOT NULL DEFAULT 'nobody'",
+            "CREATE TABLE owner (id {row_number}, since {number}, mark {octets}, who {uuid})",
+        )
+        monkeypatch.setattr(runner, "MIGRATIONS", (*runner.MIGRATIONS, newer))
+        monkeypatch.setattr("meta_server.sql.store.MIGRATIONS", runner.MIGRATIONS)
+        with closing(place.open()) as migrated:
+            assert migrated.load() == ALL_OF_IT
+        assert place.execute("SELECT owner FROM subject_info") == [("nobody",)]
+        newest = len(runner.MIGRATIONS)
+        assert place.execute("SELECT max(version) FROM schema_version") == [(newest,)]
+        # Whoever knows only the older version does not touch it any more.
+        monkeypatch.undo()
+        for use in (store.load, lambda: store.commit([SaveSubject(SUBJECT)]), place.open):
+            with pytest.raises(
+                NewerSchemaError,
+                match=f"version {newest} and this delaywheel knows up to {newest - 1}",
+            ):
+                use()
+
+
+def test_a_node_of_version_1_has_a_start_that_nobody_knows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = runner.MIGRATIONS[:1]
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "MIGRATIONS", first)
+        patch.setattr("meta_server.sql.store.MIGRATIONS", first)
+        place.open().close()
+        place.execute(
+            "INSERT INTO delay_node (cluster, group_name, node_id, role, log_uuid, storage_uuid, "
+            "incarnation, last_sequence, last_epoch, address, sync_address, http_address, "
+            "software, registered_ms, version) VALUES ('c', 'g', 'n', 'master', "
+            "'00000000000000000000000000000009', '00000000000000000000000000000009', "
+            "3, 7, 2, 'h:1', '', '', '', 0, 1)"
+        )
+    with closing(place.open()) as store:
+        [row] = store.load().delay_nodes
+        assert (row.boot_id, row.incarnation, row.last_sequence) == (NO_BOOT, 3, 7)
+        store.commit([SaveDelayNode(replace(row, boot_id=UUID(int=5), version=2))])
+        assert store.load().delay_nodes[0].boot_id == UUID(int=5)
+
+
+def test_a_migration_that_fails_leaves_the_store_as_it_was(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(place.open()) as store:
+        store.commit(EVERYTHING)
+    bad = migration(
+        "CREATE TABLE half (id {row_number})",
+        "ALTER TABLE broker ADD COLUMN half TEXT",
+        "INSERT INTO nowhere VALUES (1)",
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "MIGRATIONS", (*runner.MIGRATIONS, bad))
+        with pytest.raises(StoreUnusableError, match="nowhere"):
+            place.open()
+    with closing(place.open()) as store:
+        assert store.load() == ALL_OF_IT
+        assert not _has_table(store, "half")
+
+
+def _has_table(store: SqlStore, name: str) -> bool:
+    with store._begin(reads=True) as connection:
+        return inspect(connection).has_table(name)
+
+
+def test_a_first_migration_that_fails_leaves_an_empty_database(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "MIGRATIONS", (migration("CREATE TABLE t (id", "x"),))
+        with pytest.raises(StoreUnusableError):
+            place.open()
+    with closing(place.open()) as store:
+        assert store.load() == Contents()
+
+
+def test_a_database_that_is_somebody_elses_is_refused_and_left_as_it_is(place: Place) -> None:
+    place.execute("CREATE TABLE broker (id INTEGER)")
+    with pytest.raises(StoreUnusableError, match="has tables already"):
+        place.open()
+    with closing(database_of(place)) as database, database.begin(reads=True) as connection:
+        assert inspect(connection).get_table_names() == ["broker"]

@@ -1,0 +1,918 @@
+"""What each request is answered, over a connection: the protocol's vectors, traps and refusals."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import pytest
+import structlog
+import trio
+
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import (
+    AcquireMeta,
+    BrokerRegister,
+    BrokerRequestType,
+    BrokerRole,
+    BrokerState,
+    ClientRegister,
+    ClientType,
+    OnlineState,
+    RegisterType,
+    decode_acquire_meta_reply,
+    decode_client_register_reply,
+    encode_acquire_meta,
+    encode_broker_register,
+    encode_client_register,
+)
+from delay_protocol.nodes.registration import (
+    NodeRegistered,
+    NodeRole,
+    Refused,
+    encode_node_register,
+)
+from meta_server.admin.admin_types import BrokerGroupChange
+from meta_server.admin.plans import Desk, change_group
+from meta_server.known.model import (
+    Broker,
+    BrokerGroup,
+    Change,
+    Contents,
+    GroupKind,
+    OfflineState,
+    ReadOnlySetting,
+    Route,
+    SaveBrokerGroup,
+    SaveDelayNode,
+    SetOffline,
+    Subject,
+)
+from meta_server.known.registry import Registry
+from meta_server.settings.config import RegistrationConfig
+from meta_server.wire.refusals import KINDS_MAX
+from tests.meta_server.memory_store import Fault, Medium
+from tests.meta_server.meta_rig import (
+    PROMPT,
+    Peer,
+    World,
+    broker,
+    make_config,
+    names,
+    node,
+    state_of,
+    until,
+    uuid,
+)
+from tests.simulation.executor import ExecutorPlan
+
+ONLINE, HEARTBEAT, OFFLINE = (
+    BrokerRequestType.ONLINE,
+    BrokerRequestType.HEARTBEAT,
+    BrokerRequestType.OFFLINE,
+)
+CONSUMER, DELAY_PRODUCER = ClientType.CONSUMER, ClientType.DELAY_PRODUCER
+
+
+def group(name: str, *, port: int = 20881, **more: object) -> BrokerGroup:
+    return BrokerGroup(
+        **{  # type: ignore[arg-type]
+            "name": name,
+            "kind": GroupKind.NORMAL,
+            "master": f"10.0.0.1:{port}",
+            "state": BrokerState.RW,
+            **more,
+        }
+    )
+
+
+def delay_group(name: str, *, port: int = 20801, **more: object) -> BrokerGroup:
+    return group(name, port=port, kind=GroupKind.DELAY, **more)
+
+
+def world_with(**rows: object) -> World:
+    return World(medium=Medium(Contents(**rows)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("register_type", RegisterType)
+async def test_a_subject_is_made_and_routed_at_its_first_use_and_keeps_its_route(
+    register_type: RegisterType,
+) -> None:
+    """Also where a client's first word is a heartbeat, as it is with QMQ's now and then."""
+    world = world_with(broker_groups=(group("g1"), group("g2"), group("g3")))
+    async with world.serving() as server:
+        peer = await world.connect()
+        first = await peer.register("a.b", register_type=register_type)
+        assert len(first.groups) == 2
+        consumer = await peer.register("a.b", CONSUMER, register_type=register_type)
+        assert names(consumer.groups) == names(first.groups)
+        assert server.pushing.subscriptions == 2
+    assert [subject.name for subject in world.medium.contents.subjects] == ["a.b"]
+    async with world.serving():
+        again = await (await world.connect()).register("a.b", register_type=register_type)
+        assert names(again.groups) == names(first.groups)
+
+
+async def test_many_who_use_a_new_subject_at_once_get_the_same_route() -> None:
+    world = world_with(broker_groups=tuple(group(f"g{n}") for n in range(5)))
+    routes: list[list[str]] = []
+
+    async def ask() -> None:
+        peer = await world.connect()
+        routes.append(names((await peer.register("a.b")).groups))
+
+    async with world.serving(), trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(ask)
+    assert len(routes) == 50
+    assert len({tuple(route) for route in routes}) == 1
+    assert len(world.medium.contents.routes) == 1
+
+
+@pytest.mark.parametrize(
+    "subject", ["%RETRY%a.b%group1", "%DEAD_RETRY%a.b%group1"], ids=["retry", "dead retry"]
+)
+async def test_trap_5_a_retry_subject_is_routed_as_the_real_one_and_echoed_as_it_is(
+    subject: str,
+) -> None:
+    world = world_with(broker_groups=tuple(group(f"g{n}") for n in range(5)))
+    async with world.serving():
+        peer = await world.connect()
+        real = await peer.register("a.b", CONSUMER, consumer_group="group1")
+        retry = await peer.register(subject, CONSUMER, consumer_group="group1")
+        assert retry.subject == subject
+        assert (retry.consumer_group, retry.client_type) == ("group1", CONSUMER)
+        assert retry.groups == real.groups
+    assert [row.name for row in world.medium.contents.subjects] == ["a.b"]
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a/b", "%RETRY%a/b%g"])
+async def test_an_illegal_subject_is_answered_minus_2_offline_and_no_groups(subject: str) -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        reply = await (await world.connect()).register(subject)
+        assert (reply.timestamp_ms, reply.online_state, reply.groups, reply.subject) == (
+            -2,
+            OnlineState.OFFLINE,
+            (),
+            subject,
+        )
+        assert server.listener is not None
+        assert server.listener.counts.faults == 1
+    assert world.medium.contents.subjects == ()
+
+
+async def test_a_huge_subject_is_refused_and_leaves_nothing_behind() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving() as server:
+            peer = await world.connect()
+            for subject in ("x" * 30_000, "%RETRY%" + "x" * 300 + "%g"):
+                reply = await peer.register(subject)
+                assert (reply.timestamp_ms, reply.groups) == (-2, ())
+            long_id = await peer.register("a.b", client_id="i" * 5000)
+            assert long_id.timestamp_ms == -2
+            assert server.pushing.subscriptions == 0
+            assert server.clients.gathered == 0
+    assert world.medium.contents.subjects == ()
+    # There is no room for a reason in what QMQ's clients are answered.
+    refused = [line for line in lines if line["event"] == "refused"]
+    assert {line["command"] for line in refused} == {"CLIENT_REGISTER"}
+    assert [line["reason"] for line in refused] == [
+        "a subject of 30000 bytes, at most 255",
+        "a subject of 300 bytes, at most 255",
+        "a name of 5000 bytes, at most 512",
+    ]
+
+
+async def test_trap_4_a_delay_producer_gets_a_group_while_any_is_known() -> None:
+    world = world_with(
+        broker_groups=(
+            delay_group("d1", state=BrokerState.NRW),
+            delay_group("d2", state=BrokerState.NRW, is_read_only=True),
+        )
+    )
+    async with world.serving():
+        reply = await (await world.connect()).register("a.b", DELAY_PRODUCER)
+        assert [(info.name, info.state) for info in reply.groups] == [("d1", BrokerState.RW)]
+
+
+async def test_trap_4_a_delay_producer_gets_the_same_groups_every_time() -> None:
+    world = world_with(broker_groups=tuple(delay_group(f"d{n}") for n in range(9)))
+    async with world.serving():
+        peer = await world.connect()
+        answers = {
+            subject: [await peer.register(subject, DELAY_PRODUCER) for _ in range(5)]
+            for subject in ("a", "b", "c", "d")
+        }
+    for replies in answers.values():
+        assert len({tuple(names(reply.groups)) for reply in replies}) == 1
+        assert len(replies[0].groups) == 2
+    assert len({tuple(names(replies[0].groups)) for replies in answers.values()}) > 1
+    assert world.medium.contents.subjects == ()
+
+
+async def test_read_only_groups_are_kept_from_producers_and_shown_to_consumers() -> None:
+    world = world_with(
+        broker_groups=(group("g1"), group("g2")),
+        read_only=(ReadOnlySetting(subject="a.b", group="g1"),),
+    )
+    async with world.serving():
+        peer = await world.connect()
+        assert names((await peer.register("a.b")).groups) == ["g2"]
+        assert sorted(names((await peer.register("a.b", CONSUMER)).groups)) == ["g1", "g2"]
+        assert sorted(names((await peer.register("other")).groups)) == ["g1", "g2"]
+
+
+async def test_an_operators_word_on_a_consumer_is_told_also_for_its_retry_subject() -> None:
+    world = world_with(
+        broker_groups=(group("g1"),),
+        offline=(OfflineState(client_id="*", subject="a.b", consumer_group="cg"),),
+    )
+    async with world.serving():
+        peer = await world.connect()
+        for subject in ("a.b", "%RETRY%a.b%cg"):
+            reply = await peer.register(subject, CONSUMER, consumer_group="cg")
+            assert reply.online_state is OnlineState.OFFLINE
+            assert reply.timestamp_ms > 0
+        other = await peer.register("a.b", CONSUMER, consumer_group="other")
+        assert other.online_state is OnlineState.ONLINE
+
+
+async def test_a_body_that_cannot_be_read_is_answered_51_with_the_reason() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        for code in (35, 40, 30, 1010):
+            answer = await peer.ask(code, b"\x7f")
+            assert answer.code == 51
+            assert bool(answer.body) == (code != CommandCode.BROKER_ACQUIRE_META)
+        assert server.listener is not None
+        assert server.listener.counts.faults == 4
+        assert (await peer.ask(11, b"")).code == 3
+
+
+async def test_a_flood_of_new_subjects_is_refused_for_the_moment_and_known_ones_go_on() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    limits = RegistrationConfig(
+        new_subjects_per_second_max=1, new_subjects_burst_seconds=3, new_subjects_address_share=1
+    )
+    async with world.serving(make_config(registration=limits)):
+        peer = await world.connect()
+        answers = [await peer.try_register(f"s{n}") for n in range(20)]
+        assert [answer.code for answer in answers] == [0] * 4 + [51] * 16
+        asked_again = (b"subjects are used for the first time", b"try again later")
+        assert all(part in answer.body for answer in answers[4:] for part in asked_again)
+        assert names((await peer.register("s0")).groups) == ["g1"]
+        await trio.sleep(5)
+        assert (await peer.try_register("later")).code == 0
+    assert len(world.medium.contents.subjects) == 5
+
+
+async def test_there_are_no_more_subjects_than_allowed() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving(make_config(registration=RegistrationConfig(subjects_max=3))):
+        peer = await world.connect()
+        codes = [(await peer.try_register(f"s{n}")).code for n in range(5)]
+        assert codes == [0, 0, 0, 51, 51]
+        refusal = await peer.try_register("s9")
+        assert b"limit" in refusal.body
+        assert (await peer.try_register("s9", DELAY_PRODUCER)).code == 0
+
+
+async def test_subjects_that_are_being_stored_count_as_subjects() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    world.plan = ExecutorPlan(delay_s=(1, 1), stall_chance=0)
+    async with world.serving(make_config(registration=RegistrationConfig(subjects_max=3))):
+        peers = [await world.connect() for _ in range(6)]
+        codes: list[int] = []
+
+        async def use(number: int) -> None:
+            # Some are stored while the others come.
+            await trio.sleep(0.1 * number)
+            codes.append((await peers[number].try_register(f"s{number}")).code)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(6):
+                nursery.start_soon(use, number)
+    assert sorted(codes) == [0, 0, 0, 51, 51, 51]
+    assert len(world.medium.contents.subjects) == 3
+
+
+async def test_a_subject_that_could_not_be_stored_needs_a_place_when_its_route_is_pushed() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving(
+        make_config(registration=RegistrationConfig(subjects_max=3))
+    ) as server:
+        peer = await world.connect()
+        world.medium.next_faults = [Fault.LOST]
+        assert (await peer.try_register("lost")).code == 51
+        await until(lambda: not server.committing.is_stale)
+        codes = [(await (await world.connect()).try_register(f"s{n}")).code for n in range(3)]
+        await trio.sleep(5)
+        server.pushing.changed()
+        await trio.sleep(5)
+    # Its client had the first place, or comes too late.
+    assert codes in ([0, 0, 0], [0, 0, 51])
+    assert len(world.medium.contents.subjects) == 3
+
+
+async def test_trap_6_a_broker_that_is_not_entered_is_answered_51_and_nothing_else() -> None:
+    world = world_with(
+        brokers=(
+            Broker(
+                hostname="host1",
+                serve_port=20801,
+                ip="10.0.0.5",
+                group="dg1",
+                role=BrokerRole.DELAY_MASTER,
+            ),
+        )
+    )
+    async with world.serving():
+        peer = await world.connect()
+        reply = decode_acquire_meta_reply((await peer.acquire("host1", 20801)).body)
+        assert (reply.group, reply.master, reply.role) == ("dg1", "", BrokerRole.DELAY_MASTER)
+        unknown = await peer.acquire("host2", 20801)
+        assert (unknown.code, unknown.body) == (51, b"")
+
+
+async def test_trap_6_a_broker_is_answered_within_2_s_however_slow_the_store_is() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer, other, client = [await world.connect() for _ in range(3)]
+        await client.register("a.b")
+        world.executor.plan = ExecutorPlan(delay_s=(7.0, 7.0), stall_chance=0)
+        began = trio.current_time()
+        answers = []
+
+        async def register(peer: Peer, request: BrokerRegister) -> None:
+            answers.append(await peer.broker(request))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(register, peer, broker("g1", what=ONLINE))
+            nursery.start_soon(register, other, broker("g2", what=ONLINE))
+        assert 1.5 <= trio.current_time() - began < 2
+        assert [answer.code for answer in answers] == [51, 51]
+        assert b"slow" in answers[0].body
+        # It is stored when the store can, told to clients, and nobody is answered twice.
+        await until(lambda: set(server.registry.groups) == {"g1", "g2"})
+        await until(lambda: "a.b" in server.registry.routes)
+        world.executor.plan = PROMPT
+        with trio.fail_after(30):
+            while len((await client.pushed()).groups) < 2:
+                pass
+        assert (await peer.broker(broker("g1", what=HEARTBEAT))).code == 0
+        await trio.sleep(25)
+        assert state_of(server, "g1") is BrokerState.RW
+        assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 2
+
+
+async def test_a_broker_goes_online_and_clients_see_it() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        assert (await peer.register("a.b")).groups == ()
+        state = BrokerState.NRW
+        assert (await peer.broker(broker(what=HEARTBEAT, state=state))).code == 0
+        assert (await peer.register("a.b")).groups == ()
+        answer = await peer.broker(broker(what=ONLINE))
+        assert (answer.code, answer.body) == (0, b"")
+        reply = await (await world.connect()).register("a.b")
+        assert [(info.name, info.master, info.state) for info in reply.groups] == [
+            ("g1", "10.0.0.1:20881", BrokerState.RW)
+        ]
+
+
+async def test_roles_that_copy_are_answered_and_change_nothing() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        for role in (1, 4, 6, 7):
+            assert (await peer.broker(broker(role=BrokerRole(role)))).code == 0
+    assert world.medium.contents.broker_groups == ()
+
+
+async def test_wrong_roles_groups_and_addresses_are_refused_with_the_reason() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        peer = await world.connect()
+        for request, reason in (
+            (broker(role=BrokerRole.STANDBY), b"STANDBY"),
+            (broker(role=BrokerRole.DELAY_MASTER), b"NORMAL"),
+            (broker(address="nowhere"), b"host:port"),
+            (broker(address="[::1]:20881"), b"host:port"),
+            (broker(address="x..y:5"), b"'x..y' is not a host name"),
+            (broker(address="gr\u00fc\u00dfe.example:5"), b"write it in ASCII, xn--"),
+            (broker("g 1"), b"blanks"),
+            (broker("g" * 300), b"255"),
+            (broker(what=OFFLINE, address="10.9.9.9:1"), b"10.0.0.1:20881"),
+            (broker(what=HEARTBEAT, address="10.9.9.9:1"), b"heard"),
+        ):
+            answer = await peer.broker(request)
+            assert answer.code == 51
+            assert reason in answer.body
+        assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 10
+    assert world.medium.contents.broker_groups == (group("g1"),)
+
+
+async def test_a_flood_of_groups_ends_at_the_limit() -> None:
+    world = World()
+    async with world.serving(make_config(registration=RegistrationConfig(groups_max=3))):
+        peer = await world.connect()
+        codes = [(await peer.broker(broker(f"g{n}"))).code for n in range(6)]
+        assert codes == [0, 0, 0, 51, 51, 51]
+        refused = await peer.node(node())
+        assert isinstance(refused, Refused)
+    assert len(world.medium.contents.broker_groups) == 3
+
+
+async def test_a_silent_broker_is_taken_from_routes_after_the_time_out_and_comes_back() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker(what=ONLINE))
+        client = await world.connect()
+        assert names((await client.register("a.b")).groups) == ["g1"]
+        began = trio.current_time()
+        assert (await client.pushed()).groups == ()
+        assert 30 <= trio.current_time() - began < 31
+        assert state_of(server, "g1") is BrokerState.NRW
+        await (await world.connect()).broker(broker(what=HEARTBEAT))
+        assert names((await client.pushed()).groups) == ["g1"]
+
+
+async def test_a_broker_that_has_moved_takes_its_group_over_by_a_heartbeat_once_it_is_silent() -> (
+    None
+):
+    # Its ONLINE was lost: QMQ's brokers say it once, and heartbeats have to make that good.
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker(what=ONLINE))
+        moved = broker(what=HEARTBEAT, address="10.0.0.9:20881")
+        assert (await peer.broker(moved)).code == 51
+        await trio.sleep(31)
+        assert (await peer.broker(moved)).code == 0
+        assert server.registry.groups["g1"].master == "10.0.0.9:20881"
+        assert state_of(server, "g1") is BrokerState.RW
+        # Now it is heard, and its old address is not.
+        await trio.sleep(10)
+        late = await peer.broker(broker(what=HEARTBEAT))
+        assert late.code == 51
+
+
+async def test_who_goes_online_elsewhere_takes_no_living_group_and_gets_it_once_it_is_silent() -> (
+    None
+):
+    world = World()
+    old, new = broker(what=HEARTBEAT), broker(what=HEARTBEAT, address="10.0.0.9:20881")
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving() as server:
+            peer, client = await world.connect(), await world.connect()
+            await peer.broker(broker(what=ONLINE))
+            before = await client.register("a.b")
+            refused = await peer.broker(broker(what=ONLINE, address=new.address))
+            assert refused.code == 51
+            assert b"g1 is at 10.0.0.1:20881, which is heard" in refused.body
+            assert (await peer.broker(old)).code == 0
+            assert (await client.register("a.b")).groups == before.groups
+            assert server.handlers.moves == 0
+            # As QMQ's does: on-line once, then a heartbeat every 10 s, whatever it was answered.
+            codes = []
+            for _ in range(4):
+                await trio.sleep(10)
+                codes.append((await peer.broker(new)).code)
+            assert codes == [51, 51, 0, 0]
+            assert server.registry.groups["g1"].master == new.address
+            assert state_of(server, "g1") is BrokerState.RW
+            assert server.handlers.moves == 1
+    [moved] = [line for line in lines if line["event"] == "a group has moved"]
+    assert (moved["log_level"], moved["group"]) == ("warning", "g1")
+    assert (moved["before"], moved["address"]) == (old.address, new.address)
+
+
+async def test_a_broker_that_is_refused_again_and_again_has_one_line_in_the_log_a_minute() -> None:
+    retired = group("g1", is_retired=True)
+    world = world_with(broker_groups=(retired,))
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving() as server:
+            for _ in range(100):
+                # As ours: it connects anew each time.
+                peer = await world.connect()
+                assert (await peer.broker(broker(what=ONLINE))).code == 51
+                await peer.stream.aclose()
+                await trio.sleep(1)
+            peer = await world.connect()
+            assert (await peer.broker(broker("g2", role=BrokerRole.STANDBY))).code == 51
+            assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 101
+    refused = [
+        (line["reason"], line.get("repeated")) for line in lines if line["event"] == "refused"
+    ]
+    other = "a broker with the role STANDBY serves nobody"
+    assert refused == [("g1 was retired", None), ("g1 was retired", 59), (other, None)]
+
+
+async def test_refusals_without_end_for_ever_other_reasons_take_no_memory() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        for number in range(KINDS_MAX + 50):
+            request = broker(f"g{number}", role=BrokerRole.MASTER, address=f"x{number}")
+            assert (await peer.broker(request)).code == 51
+        assert len(server.handlers.refusals) == KINDS_MAX
+
+
+async def test_heartbeats_keep_a_broker_alive_and_tell_its_state() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.broker(broker(what=ONLINE))
+        for _ in range(10):
+            await trio.sleep(10)
+            assert (await peer.broker(broker(what=HEARTBEAT))).code == 0
+        assert state_of(server, "g1") is BrokerState.RW
+        commits = len(world.medium.commits)
+        await peer.broker(broker(what=HEARTBEAT, state=BrokerState.R))
+        assert state_of(server, "g1") is BrokerState.R
+        await peer.broker(broker(what=HEARTBEAT, state=BrokerState.R))
+        assert len(world.medium.commits) == commits + 1
+        await peer.broker(broker(what=OFFLINE))
+        assert state_of(server, "g1") is BrokerState.NRW
+
+
+async def test_a_restart_of_the_meta_server_flaps_nobody_and_notices_who_died_meanwhile() -> None:
+    world = World()
+    async with world.serving(kill=True):
+        peer = await world.connect()
+        await peer.broker(broker("lives", what=ONLINE))
+        await peer.broker(broker("dies", what=ONLINE, address="10.0.0.2:20881"))
+        first = await peer.register("a.b")
+        assert sorted(names(first.groups)) == ["dies", "lives"]
+    await trio.sleep(100)
+    async with world.serving():
+        client, peer = await world.connect(), await world.connect()
+        reply = await client.register("a.b")
+        assert names(reply.groups) == names(first.groups)
+        began = trio.current_time()
+        news = []
+
+        async def listen() -> None:
+            while True:
+                told = names((await client.pushed()).groups)
+                news.append((trio.current_time() - began, told))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+            for _ in range(9):
+                await trio.sleep(9)
+                await peer.broker(broker("lives", what=HEARTBEAT))
+            nursery.cancel_scope.cancel()
+        assert [told for _, told in news] == [["lives"]]
+        assert 29 < news[0][0] < 31
+
+
+async def test_timestamps_never_decrease_whatever_clock_and_process_do() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    seen: list[int] = []
+    for step_ms in (0, -3_600_000, 500, 86_400_000, -86_400_000):
+        world.clock.step(step_ms)
+        async with world.serving(kill=step_ms == 500):
+            peer = await world.connect()
+            for _ in range(3):
+                seen.append((await peer.register("a.b")).timestamp_ms)
+                await trio.sleep(7)
+                world.clock.step(-100)
+    assert seen == sorted(seen)
+    assert seen[0] >= 1_000_000
+
+
+async def test_the_first_delay_server_is_master_the_second_slave_further_ones_backups() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        first = await peer.node(node("n1"))
+        assert isinstance(first, NodeRegistered)
+        assert first.role is NodeRole.MASTER
+        assert (first.record.epoch, first.record.min_isr) == (1, 1)
+        assert set(first.record.in_sync) == {"n1"}
+        roles = []
+        for number in (2, 3, 4):
+            reply = await peer.node(
+                node(
+                    f"n{number}",
+                    storage=number,
+                    last_sequence=0,
+                    address=f"10.0.0.{number}:20801",
+                )
+            )
+            assert isinstance(reply, NodeRegistered)
+            assert set(reply.record.in_sync) == {"n1"}
+            roles.append(reply.role)
+        assert roles == [NodeRole.SLAVE, NodeRole.BACKUP, NodeRole.BACKUP]
+    async with world.serving():
+        peer = await world.connect()
+        again = await peer.node(
+            node("n2", storage=2, incarnation=2, last_sequence=0, address="10.0.0.2:20801")
+        )
+        assert isinstance(again, NodeRegistered)
+        assert again.role is NodeRole.SLAVE
+        master = await peer.node(node("n1", incarnation=2, last_epoch=1))
+        assert isinstance(master, NodeRegistered)
+        assert (master.role, master.record.epoch) == (NodeRole.MASTER, 2)
+
+
+async def test_a_delay_server_of_ours_serves_producers_when_it_says_so() -> None:
+    world = World()
+    async with world.serving():
+        peer, client = await world.connect(), await world.connect()
+        await peer.node(node())
+        online = broker("d1", address="10.0.0.5:20801", role=BrokerRole.DELAY_MASTER)
+        assert (await peer.broker(online)).code == 0
+        reply = await client.register("a.b", DELAY_PRODUCER)
+        assert [(info.name, info.master) for info in reply.groups] == [("d1", "10.0.0.5:20801")]
+        other = broker("d1", address="10.0.0.6:20801", role=BrokerRole.DELAY_MASTER)
+        assert (await peer.broker(other)).code == 51
+
+
+async def test_a_node_that_claims_anothers_identity_is_refused_with_the_reason() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.node(node())
+        for request, reason in (
+            (node(storage=102), "another data directory"),
+            (node(address="10.0.0.9:20801"), "copy"),
+            (node(address="10.0.0.9:20801", incarnation=2), "silent"),
+            (node("n2"), "cannot be copied"),
+            (node("n1", group="d2", storage=7), "group d1"),
+            (node("n2", storage=7, log=9), "the group's is"),
+        ):
+            reply = await peer.node(request)
+            assert isinstance(reply, Refused), request
+            assert reason in reply.reason
+        assert server.handlers.refusals.by_command["NODE_REGISTER"] == 6
+
+
+async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks() -> None:
+    world = World()
+    async with world.serving() as server:
+        living, other = await world.connect(), await world.connect()
+        await living.node(node())
+        later = encode_node_register(node(incarnation=2))
+        for _ in range(4):
+            await trio.sleep(3)
+            await living.node(node())
+            answer = await other.ask(CommandCode.NODE_REGISTER, later)
+            assert answer.code == 51
+            assert b"is connected and speaks" in answer.body
+        # The process dies: its connection is closed, and the next start need not wait.
+        await living.stream.aclose()
+        await until(lambda: not server.handlers._speakers, seconds=1)
+        reply = await other.node(node(incarnation=2))
+        assert isinstance(reply, NodeRegistered)
+        assert reply.record.epoch == 2
+
+
+async def test_a_machine_that_vanished_keeps_its_place_for_a_lease_at_most() -> None:
+    world = World()
+    async with world.serving():
+        vanished, other = await world.connect(), await world.connect()
+        await vanished.node(node())
+        later = encode_node_register(node(incarnation=2))
+        began = trio.current_time()
+        for _ in range(100):
+            answer = await other.ask(CommandCode.NODE_REGISTER, later)
+            if not answer.code:
+                break
+            await trio.sleep(0.1)
+        assert 4.9 < trio.current_time() - began < 5.2
+
+
+async def test_how_far_a_log_goes_is_stored_now_and_then_and_kept_through_a_restart() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.node(node(last_sequence=0))
+        kept = len(world.medium.commits)
+        await peer.node(node(last_epoch=1))
+        # The epoch at once: it was stored before this was answered.
+        assert len(world.medium.commits) == kept + 1
+        for number in range(1, 301):
+            await trio.sleep(0.1)
+            await peer.node(node(last_epoch=1, last_sequence=10 * number))
+        commits = [
+            change
+            for commit in world.medium.commits[kept + 1 :]
+            for change in commit
+            if isinstance(change, SaveDelayNode)
+        ]
+        assert [change.node.last_sequence for change in commits] == [1000, 2000, 3000]
+        assert server.committing.waiting == 0
+    async with world.serving():
+        peer = await world.connect()
+        older = await peer.node(node(incarnation=2, last_epoch=1, last_sequence=2999))
+        assert isinstance(older, Refused)
+        assert "1 records that it had are missing" in older.reason
+        same = await peer.node(node(incarnation=2, last_epoch=1, last_sequence=3000))
+        assert isinstance(same, NodeRegistered)
+
+
+async def test_a_node_is_answered_while_the_store_cannot_be_told_how_far_its_log_goes() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        await peer.node(node())
+        world.medium.is_down = True
+        for number in range(2, 40):
+            await trio.sleep(1)
+            reply = await peer.node(node(last_sequence=number))
+            assert isinstance(reply, NodeRegistered)
+        world.medium.is_down = False
+        await until(lambda: not server.committing.is_stale)
+        await peer.node(node(last_sequence=100))
+        await trio.sleep(11)
+        await peer.node(node(last_sequence=101))
+        await until(
+            lambda: server.registry.nodes["c1", "d1", "n1"].last_sequence in {100, 101}, seconds=1
+        )
+
+
+async def test_a_node_is_told_that_its_group_was_retired() -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        for is_retired in (False, True, False):
+            group = server.registry.groups.get("d1")
+            if group is not None:
+                change = replace(group, is_retired=is_retired, version=group.version + 1)
+                server.registry.apply([SaveBrokerGroup(change)])
+            reply = await peer.node(node())
+            assert isinstance(reply, NodeRegistered)
+            assert reply.is_retired is is_retired
+
+
+async def test_a_group_whose_record_is_lost_waits_for_who_was_in_sync() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        knows = node("n2", storage=2, last_sequence=0, address="10.0.0.2:1",
+                     told_in_sync={"n1": uuid(101)})  # fmt: skip
+        answer = await peer.ask(CommandCode.NODE_REGISTER, encode_node_register(knows))
+        assert answer.code == 51
+        assert b"the group begins with who was in sync" in answer.body
+        first = await peer.node(node(told_in_sync={"n1": uuid(101)}))
+        assert isinstance(first, NodeRegistered)
+        second = await peer.node(knows)
+        assert isinstance(second, NodeRegistered)
+        assert (first.role, second.role) == (NodeRole.MASTER, NodeRole.SLAVE)
+
+
+async def test_a_store_that_fails_refuses_changes_and_known_routes_are_served() -> None:
+    world = world_with(
+        broker_groups=(group("g1"), group("g2")),
+        subjects=(Subject(name="known"),),
+        routes=(Route(name="known", groups=("g1", "g2")),),
+    )
+    async with world.serving() as server:
+        client, peer = await world.connect(), await world.connect()
+        world.medium.is_down = True
+        await until(lambda: server.committing.is_stale)
+        for _ in range(60):
+            assert names((await client.register("known")).groups) == ["g1", "g2"]
+            await trio.sleep(1)
+            await peer.broker(broker("g1"))
+            await peer.broker(broker("g2", address="10.0.0.1:20881"))
+        refusal = await client.try_register("new")
+        assert refusal.code == 51
+        assert b"store" in refusal.body
+        world.medium.is_down = False
+        await until(lambda: not server.committing.is_stale)
+        # Whoever was refused learns the route now, without asking again.
+        pushed = await client.pushed()
+        assert (pushed.subject, sorted(names(pushed.groups))) == ("new", ["g1", "g2"])
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.KEPT])
+async def test_after_a_commit_of_unknown_outcome_memory_is_what_the_store_has(
+    fault: Fault,
+) -> None:
+    world = World()
+    async with world.serving() as server:
+        peer = await world.connect()
+        world.medium.next_faults = [fault]
+        assert (await peer.broker(broker(what=ONLINE))).code == 51
+        await until(lambda: not server.committing.is_stale)
+        assert ("g1" in server.registry.groups) == (fault is Fault.KEPT)
+        assert (await peer.broker(broker(what=ONLINE))).code == 0
+        assert server.registry.contents().broker_groups == world.medium.contents.broker_groups
+
+
+async def test_of_a_change_that_the_store_cannot_hold_the_others_do_not_suffer() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        first, second = await world.connect(), await world.connect()
+        codes: list[int] = []
+
+        async def ask(peer: object, subject: str) -> None:
+            codes.append((await peer.try_register(subject)).code)  # type: ignore[attr-defined]
+
+        # The first keeps the writer busy; the others share a commit, which is refused, and then
+        # the first of them is refused alone.
+        world.medium.next_faults = [Fault.REFUSED, Fault.REFUSED]
+        third = await world.connect()
+        async with trio.open_nursery() as nursery:
+            for peer, subject in ((first, "a"), (second, "b"), (third, "c")):
+                nursery.start_soon(ask, peer, subject)
+        assert sorted(codes) in ([0, 0, 51], [0, 51, 51])
+        assert not server.committing.is_stale
+        assert (await first.try_register("d")).code == 0
+
+
+async def test_what_an_operator_changes_elsewhere_reaches_clients_by_a_push() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    async with world.serving() as server:
+        client = await world.connect()
+        await client.register("a.b", CONSUMER, consumer_group="cg")
+        state = OfflineState(client_id="*", subject="a.b", consumer_group="cg")
+        change = (SetOffline(state),)
+        world.medium.tables.apply(change)
+        server.registry.apply(change)
+        server.pushing.changed()
+        pushed = await client.pushed()
+        assert pushed.online_state is OnlineState.OFFLINE
+        assert names(pushed.groups) == ["g1"]
+
+
+def test_the_vectors_of_the_protocol_decode_as_they_say() -> None:
+    reply = decode_client_register_reply(
+        bytes.fromhex(
+            "0000018bcfe56800 0003612e62 0000 00 04 0001 0003646731"
+            "000e31302e302e302e353a3230383031 0000018bcfe56800 01"
+        )
+    )
+    assert (reply.subject, names(reply.groups)) == ("a.b", ["dg1"])
+
+
+async def test_no_body_whatsoever_harms_anybody() -> None:
+    world = world_with(broker_groups=(group("g1"), delay_group("d1")))
+    chance = random.Random(11)
+    bodies = {
+        35: encode_client_register(
+            ClientRegister(subject="%RETRY%a.b%g", client_type=2, client_id="h@@1", app_code="app")
+        ),
+        40: encode_acquire_meta(AcquireMeta(hostname="host1", serve_port=20801)),
+        30: encode_broker_register(broker("g9")),
+        1010: encode_node_register(node()),
+    }
+    async with world.serving() as server:
+        peer = await world.connect()
+        answers = Counter[int]()
+        for _ in range(3000):
+            code = chance.choice(list(bodies))
+            body = bytearray(bodies[code])
+            for _ in range(chance.randint(1, 4)):
+                match chance.randrange(3):
+                    case 0:
+                        body[chance.randrange(len(body))] = chance.randrange(256)
+                    case 1:
+                        del body[chance.randrange(len(body)) :]
+                        body = body or bytearray(b"\0")
+                    case _:
+                        at = chance.randrange(len(body))
+                        body[at:at] = chance.randbytes(chance.randint(1, 9))
+            answers[(await peer.ask(code, bytes(body), skip_pushes=True)).code] += 1
+        assert set(answers) == {0, 51}
+        known = await (await world.connect()).register("a.b")
+        assert "g1" in names(known.groups)
+        assert server.registry.contents() == Registry(world.medium.contents).contents()
+
+
+async def test_a_broker_that_takes_an_operators_address_back_is_in_the_audit() -> None:
+    world = world_with(broker_groups=(group("g1"),))
+    old, new = "10.0.0.1:20881", "10.0.0.2:20881"
+    async with world.serving() as server:
+        peer = await world.connect()
+        assert (await peer.broker(broker(address=old))).code == 0
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            return change_group(desk, "g1", BrokerGroupChange(address=new))
+
+        await server.administration.change_group("alice", "g1", plan)
+        heartbeat = broker(what=BrokerRequestType.HEARTBEAT, address=old)
+        for _ in range(2):
+            # As long as the new place may still speak the operator's word holds.
+            assert (await peer.broker(heartbeat)).code == 51
+            assert server.registry.groups["g1"].master == new
+            await trio.sleep(10)
+        await until(lambda: state_of(server, "g1") is BrokerState.NRW)
+        assert (await peer.broker(heartbeat)).code == 0
+        assert server.registry.groups["g1"].master == old
+    told = [row.entry for row in world.medium.audit]
+    assert [(entry.actor, entry.action, entry.by_node) for entry in told] == [
+        ("alice", "broker-group.change", False),
+        (f"broker at {old}", "broker-group.move", True),
+    ]
+    assert msgspec.json.decode(told[1].before)["master"] == new
+    assert msgspec.json.decode(told[1].after)["master"] == old

@@ -1,0 +1,350 @@
+"""Whoever is connected learns of a changed route by itself, once, and is bounded if slow.
+
+Pushes are answers that nobody asked for; here a few fake connections take them.
+"""
+
+from dataclasses import dataclass, field
+
+import trio
+
+from delay_protocol.meta.requests import (
+    BrokerGroupInfo,
+    BrokerRequestType,
+    BrokerState,
+    ClientRegisterReply,
+    ClientType,
+    OnlineState,
+    decode_client_register_reply,
+)
+from delay_protocol.wire.frames import FrameDecoder
+from meta_server.settings.config import ListenerConfig, PushConfig
+from meta_server.wire.pushes import Pushing, Subscription, Use
+from tests.meta_server.meta_rig import World, broker, make_config, names, until
+
+
+@dataclass(eq=False)
+class FakeConnection:
+    """Takes answers."""
+
+    unsent_bytes: int = 0
+    is_closed: bool = False
+    data: bytearray = field(default_factory=bytearray)
+    takes: int = 0
+    """Bytes that are taken every 50 ms; 0: all at once."""
+
+    def reply(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.data += data
+        self.unsent_bytes += len(data) if self.takes else 0
+
+    async def take(self) -> None:
+        while True:
+            await trio.sleep(0.05)
+            self.unsent_bytes = max(self.unsent_bytes - self.takes, 0)
+
+    def taken(self) -> list[ClientRegisterReply]:
+        decoder = FrameDecoder(frame_bytes_max=1 << 24)
+        decoder.feed(bytes(self.data))
+        self.data.clear()
+        return [decode_client_register_reply(frame.body) for frame in decoder.frames()]
+
+
+class Rig:
+    """Routes by subject, which tests change."""
+
+    def __init__(self, **limits: int) -> None:
+        self.routes: dict[str, tuple[BrokerGroupInfo, ...] | None] = {}
+        self.offline: set[str] = set()
+        self.asked: list[str] = []
+        self.pushing = Pushing(
+            answers=lambda: self._groups_of,
+            online_state=lambda _, sub, __: OnlineState(sub.client_id in self.offline),
+            timestamp=lambda: 77,
+            gather_s=0.05,
+            retry_s=1.0,
+            **{"unsent_bytes_max": 100, "subscriptions_max": 10_000, "per_connection_max": 5000}
+            | limits,
+        )
+
+    def _groups_of(self, subject: str, _: int) -> tuple[BrokerGroupInfo, ...] | None:
+        self.asked.append(subject)
+        return self.routes.get(subject, ())
+
+    def subscribe(
+        self, connection: FakeConnection, subject: str, *, client_id: str = "c", group: str = ""
+    ) -> None:
+        self.pushing.note(
+            connection,  # type: ignore[arg-type]
+            Use(ClientType.PRODUCER, subject, group),
+            Subscription(
+                routed=subject, client_id=client_id, version=9, told=(OnlineState.ONLINE, ())
+            ),
+        )
+
+    def route(self, subject: str, *groups: str, state: BrokerState = BrokerState.RW) -> None:
+        self.routes[subject] = tuple(
+            BrokerGroupInfo(name=name, master=f"{name}:1", updated_ms=len(self.asked), state=state)
+            for name in groups
+        )
+        self.pushing.changed()
+
+
+async def test_only_those_whose_answer_changed_hear_of_it_and_only_once() -> None:
+    rig = Rig()
+    one, two = FakeConnection(), FakeConnection()
+    rig.subscribe(one, "a")
+    rig.subscribe(two, "b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        rig.route("a", "g1")
+        await trio.sleep(1)
+        [told] = one.taken()
+        assert (told.subject, told.timestamp_ms, names(told.groups)) == ("a", 77, ["g1"])
+        assert two.taken() == []
+        # Only the time of the row is another one.
+        rig.route("a", "g1")
+        await trio.sleep(1)
+        assert one.taken() == []
+        rig.route("a", "g1", state=BrokerState.R)
+        await trio.sleep(1)
+        assert len(one.taken()) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_changes_that_come_close_together_are_pushed_once() -> None:
+    rig = Rig()
+    one = FakeConnection()
+    rig.subscribe(one, "a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        for number in range(10):
+            rig.route("a", f"g{number}")
+            await trio.sleep(0.001)
+        await trio.sleep(1)
+        assert [names(told.groups) for told in one.taken()] == [["g9"]]
+        assert rig.pushing.counts.rounds <= 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_takes_nothing_gets_the_latest_when_it_does() -> None:
+    rig = Rig()
+    slow, quick = FakeConnection(unsent_bytes=100), FakeConnection()
+    rig.subscribe(slow, "a")
+    rig.subscribe(quick, "a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        for number in range(5):
+            rig.route("a", f"g{number}")
+            await trio.sleep(2)
+        assert len(quick.taken()) == 5
+        assert slow.data == b""
+        assert rig.pushing.counts.delayed >= 5
+        slow.unsent_bytes = 0
+        await trio.sleep(2)
+        assert [names(told.groups) for told in slow.taken()] == [["g4"]]
+        rounds = rig.pushing.counts.rounds
+        await trio.sleep(60)
+        assert rig.pushing.counts.rounds <= rounds + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_in_the_middle_of_a_round_is_not_missed() -> None:
+    rig = Rig()
+    connections = [FakeConnection() for _ in range(1000)]
+    for connection in connections:
+        rig.subscribe(connection, "a")
+    rig.route("a", "g1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        await trio.sleep(0.05)
+        with trio.fail_after(5):
+            # No time passes in the middle of a round.
+            while not connections[0].data:
+                await trio.lowlevel.checkpoint()
+        assert not connections[-1].data
+        rig.route("a", "g2")
+        await trio.sleep(1)
+        told = [[names(reply.groups) for reply in peer.taken()] for peer in connections]
+        assert told[0] == [["g1"], ["g2"]]
+        # Who was not reached yet never hears of what was so before.
+        assert told[-1] == [["g2"]]
+        assert {tuple(groups[-1]) for groups in told} == {("g2",)}
+        nursery.cancel_scope.cancel()
+
+
+async def test_of_one_subject_only_its_subscriptions_are_looked_at() -> None:
+    rig = Rig()
+    connections = [FakeConnection() for _ in range(3)]
+    for connection, subject in zip(connections, ("a", "b", "a"), strict=True):
+        rig.subscribe(connection, subject)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        for subject in ("a", "b"):
+            rig.routes[subject] = (
+                BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),
+            )
+        rig.pushing.changed(["a", "unknown"])
+        await trio.sleep(1)
+        assert [len(connection.taken()) for connection in connections] == [1, 0, 1]
+        assert rig.asked == ["a"]
+        rig.pushing.changed(["a"])
+        rig.pushing.changed()
+        await trio.sleep(1)
+        assert [len(connection.taken()) for connection in connections] == [0, 1, 0]
+        nursery.cancel_scope.cancel()
+
+
+async def test_while_one_client_is_deaf_nobody_else_is_looked_at_again_and_again() -> None:
+    rig = Rig()
+    deaf, other = FakeConnection(unsent_bytes=100), FakeConnection()
+    rig.subscribe(deaf, "a")
+    rig.subscribe(other, "b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        rig.route("a", "g1")
+        await trio.sleep(10)
+        assert rig.asked == ["b"]
+        assert rig.pushing.counts.delayed >= 9
+        deaf.unsent_bytes = 0
+        await trio.sleep(2)
+        assert len(deaf.taken()) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_takes_a_little_at_a_time_is_told_all_of_it_without_beginning_anew() -> None:
+    rig = Rig(unsent_bytes_max=1000)
+    slow = FakeConnection(takes=1000)
+    subjects = [f"s{number}" for number in range(1000)]
+    for subject in subjects:
+        rig.subscribe(slow, subject)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(slow.take)
+        rig.routes = dict.fromkeys(
+            subjects,
+            (BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),),
+        )
+        rig.pushing.changed()
+        began = trio.current_time()
+        await until(lambda: rig.pushing.counts.pushes == 1000)
+        # Some fourteen go at a time, with no long wait for who is taking.
+        assert trio.current_time() - began < 75 * 0.1
+        assert rig.pushing.counts.delayed > 30
+        # Each is looked at about once, also those that come after many.
+        assert len(rig.asked) < 1200
+        # One that was told already, and changes in the middle, is not missed.
+        rig.routes["s0"] = ()
+        rig.pushing.changed(["s0"])
+        await trio.sleep(5)
+        told = slow.taken()
+        assert [reply.subject for reply in told] == [*subjects, "s0"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_deaf_client_is_kept_in_mind_once_however_often_things_change() -> None:
+    rig = Rig()
+    deaf = FakeConnection(unsent_bytes=100)
+    for number in range(50):
+        rig.subscribe(deaf, f"s{number}")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        for number in range(500):
+            rig.route(f"s{number % 50}", f"g{number}")
+            rig.pushing.changed()
+            await trio.sleep(0.1)
+            rig.pushing.changed([f"s{number % 7}", f"s{number % 50}"])
+            await trio.sleep(0.1)
+        [left] = rig.pushing._due.late.values()
+        assert len(left) <= 50
+        deaf.unsent_bytes = 0
+        await trio.sleep(3)
+        told = {reply.subject: names(reply.groups) for reply in deaf.taken()}
+        assert told == {f"s{number % 50}": [f"g{number}"] for number in range(450, 500)}
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_online_state_is_pushed_as_well() -> None:
+    rig = Rig()
+    one = FakeConnection()
+    rig.subscribe(one, "a", client_id="c1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        rig.offline.add("c1")
+        rig.pushing.changed()
+        await trio.sleep(1)
+        assert [told.online_state for told in one.taken()] == [OnlineState.OFFLINE]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_subject_without_a_route_is_left_alone_until_it_has_one() -> None:
+    rig = Rig()
+    one = FakeConnection()
+    rig.subscribe(one, "a")
+    rig.routes["a"] = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.pushing.run)
+        rig.pushing.changed()
+        await trio.sleep(1)
+        assert rig.asked == ["a"]
+        assert one.taken() == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_subscriptions_are_bounded_and_counted_and_go_with_their_connection() -> None:
+    rig = Rig(subscriptions_max=3, per_connection_max=2)
+    one, two = FakeConnection(), FakeConnection()
+    for subject in ("a", "b", "c"):
+        rig.subscribe(one, subject)
+    rig.subscribe(one, "a")
+    assert (rig.pushing.subscriptions, rig.pushing.counts.unkept) == (2, 1)
+    for subject in ("a", "b"):
+        rig.subscribe(two, subject)
+    assert (rig.pushing.subscriptions, rig.pushing.counts.unkept) == (3, 2)
+    rig.pushing.forget(one)  # type: ignore[arg-type]
+    rig.pushing.forget(one)  # type: ignore[arg-type]
+    assert rig.pushing.subscriptions == 1
+    two.is_closed = True
+    rig.subscribe(two, "z")
+    assert rig.pushing.subscriptions == 1
+
+
+async def test_trap_3_a_new_master_reaches_connected_clients_at_once() -> None:
+    world = World()
+    async with world.serving():
+        peer = await world.connect()
+        await peer.broker(broker())
+        clients = [await world.connect() for _ in range(5)]
+        for client in clients:
+            await client.register("a.b")
+        began = trio.current_time()
+        await peer.broker(broker(what=BrokerRequestType.OFFLINE))
+        for client in clients:
+            assert (await client.pushed()).groups == ()
+        await peer.broker(broker(address="10.0.0.2:20881"))
+        for client in clients:
+            pushed = await client.pushed()
+            assert [info.master for info in pushed.groups] == ["10.0.0.2:20881"]
+        assert trio.current_time() - began < 0.5
+
+
+async def test_a_client_that_never_reads_is_bounded_and_delays_nobody() -> None:
+    world = World()
+    config = make_config(
+        listener=ListenerConfig(unsent_bytes_pause=2000, unsent_bytes_max=100_000),
+        push=PushConfig(retry_ms=100),
+    )
+    async with world.serving(config) as server:
+        peer, deaf, client = [await world.connect() for _ in range(3)]
+        await peer.broker(broker())
+        for number in range(30):
+            await deaf.register(f"s{number}." + "x" * 100)
+        await client.register("a.b")
+        for _ in range(50):
+            for what, told in (
+                (BrokerRequestType.OFFLINE, []),
+                (BrokerRequestType.ONLINE, ["10.0.0.1:20881"]),
+            ):
+                await peer.broker(broker(what=what))
+                assert [info.master for info in (await client.pushed()).groups] == told
+        assert server.listener is not None
+        assert server.listener.held_bytes < 50_000

@@ -1,0 +1,437 @@
+"""A batch comes back byte for byte or not at all; a walk finds the good ones around the bad."""
+
+import struct
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import lz4.block
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.batch.batches import (
+    BATCH_BYTES_MAX,
+    HEADER_SIZE,
+    BatchHeader,
+    Codec,
+    Damage,
+    DecodedBatch,
+    ItemFormat,
+    ScannedBatch,
+    check_blob,
+    check_columns,
+    contents_fault,
+    decode_batch,
+    decode_header,
+    encode_batch,
+    log_seed,
+    scan_batches,
+)
+from storage.batch.columns import RecordKind, encode_columns
+from storage.batch.file_header import LogKind
+from storage.disk.errors import DamagedError, UnsupportedFormatError
+from tests.storage.small_logs import LOG_UUID, OTHER_UUID, flipped
+from tests.storage.worked_examples import worked_examples
+
+SEED = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
+WHERE: dict[str, Any] = {"seed": SEED, "path": "log", "position": 0}
+
+
+def make(
+    items: list[bytes],
+    *,
+    base: int = 1,
+    previous: int = 0,
+    seed: int = SEED,
+    **more: Any,  # noqa: ANN401 - any field of a batch
+) -> tuple[BatchHeader, bytes]:
+    count = len(items)
+    columns = encode_columns(
+        RecordKind.MESSAGE,
+        [b"boarding"],
+        {
+            "due_ms": np.full(count, 1_385_510_460_000),
+            "id_hash": np.arange(count, dtype="u8"),
+            "size": np.array([len(item) for item in items], "u4"),
+            "subject": np.zeros(count, "u2"),
+        },
+    )
+    settings: dict[str, Any] = {
+        "kind": RecordKind.MESSAGE,
+        "epoch": 1,
+        "base_sequence": base,
+        "count": count,
+        "floor_minute": 23_091_840,
+        "append_ms": 1_385_510_400_000,
+        "previous_crc": previous,
+        "columns": columns,
+        "blob": items,
+    }
+    header, buffers = encode_batch(seed=seed, **settings | more)
+    return header, b"".join(buffers)
+
+
+def make_control(base: int, previous: int = 0) -> tuple[BatchHeader, bytes]:
+    header, buffers = encode_batch(
+        seed=SEED,
+        kind=RecordKind.FLOOR,
+        epoch=1,
+        base_sequence=base,
+        count=1,
+        floor_minute=5,
+        append_ms=6,
+        previous_crc=previous,
+        columns=encode_columns(RecordKind.FLOOR, [], {}),
+    )
+    return header, b"".join(buffers)
+
+
+def decode(data: bytes) -> DecodedBatch:
+    return decode_batch(decode_header(data, **WHERE), data, **WHERE)
+
+
+def chain(count: int, *, size: int = 100) -> tuple[list[BatchHeader], list[bytes]]:
+    """Return a few batches of two messages each that name each other."""
+    headers: list[BatchHeader] = []
+    parts = []
+    for number in range(count):
+        previous = headers[-1].crc if headers else 0
+        item = bytes([number]) * size
+        header, data = make([item, item[1:]], base=1 + 2 * number, previous=previous)
+        headers.append(header)
+        parts.append(data)
+    return headers, parts
+
+
+def scan(
+    data: bytes, *, end: int | None = None, verify_blobs: bool = False, sequence_min: int = 0
+) -> list[ScannedBatch | Damage]:
+    return list(
+        scan_batches(
+            memoryview(data),
+            start=0,
+            end=len(data) if end is None else end,
+            seed=SEED,
+            path="log",
+            verify_blobs=verify_blobs,
+            sequence_min=sequence_min,
+        )
+    )
+
+
+def resealed(data: bytes, seed: int = SEED) -> bytes:
+    """Return a bare header with its CRC made right again."""
+    return data[:-4] + struct.pack("<I", zlib.crc32(data[:-4], seed))
+
+
+@given(
+    st.lists(st.binary(max_size=300), min_size=1, max_size=30),
+    st.sampled_from(Codec),
+    st.integers(1, 2**62),
+    st.integers(0, 2**32 - 1),
+    st.binary(max_size=30),
+)
+def test_what_was_encoded_is_decoded_with_or_without_bytes_behind_it(
+    items: list[bytes], codec: Codec, base: int, previous: int, trailing: bytes
+) -> None:
+    header, data = make(items, base=base, previous=previous, codec=codec)
+    assert header.size == len(data)
+    assert header.next_sequence == base + len(items)
+    batch = decode(data + trailing)
+    assert batch.header == header
+    assert bytes(batch.blob) == b"".join(items)
+    assert batch.columns.arrays["size"].tolist() == [len(item) for item in items]
+    assert contents_fault(header, data, SEED) is None
+
+
+def test_the_fields_lie_where_the_drawing_says() -> None:
+    header, data = make([b"abc"], base=9, previous=0x01020304)
+    fields = struct.unpack("<4sHHQBBHIQqqIIIIIIII", data[:HEADER_SIZE])
+    assert fields == (
+        b"DWB1", 1, 80, 0, 1, 0, 1, 1, 1, 9, 1_385_510_400_000, 23_091_840, 0x01020304,
+        16 + 22, 3, 3, header.columns_crc, header.blob_crc, header.crc,
+    )  # fmt: skip
+    assert header.columns_crc == zlib.crc32(data[80 : 80 + 38], SEED)
+    assert header.blob_crc == zlib.crc32(b"abc", SEED)
+    assert header.crc == zlib.crc32(data[:76], SEED)
+
+
+def test_any_flipped_bit_is_noticed() -> None:
+    for codec in Codec:
+        _, data = make([b"text " * 40, b"more"], codec=codec)
+        for bit in range(len(data) * 8):
+            with pytest.raises(DamagedError):
+                decode(flipped(data, bit))
+
+
+def test_a_batch_cut_off_anywhere_is_noticed() -> None:
+    _, data = make([b"some", b"items"])
+    for size in range(len(data)):
+        with pytest.raises(DamagedError):
+            decode(data[:size])
+
+
+def test_columns_are_checked_without_the_blob_and_in_spite_of_a_bad_one() -> None:
+    header, data = make([b"some", b"items"])
+    assert check_columns(header, data[: header.blob_offset], **WHERE).names == [b"boarding"]
+    spoilt = data[:-1] + b"!"
+    assert check_columns(header, spoilt, **WHERE).names == [b"boarding"]
+    with pytest.raises(DamagedError, match="blob part fails its CRC"):
+        check_blob(header, spoilt, **WHERE)
+    assert contents_fault(header, spoilt, SEED) == "the batch's blob part fails its CRC"
+
+
+def test_a_blob_that_does_not_shrink_is_stored_raw() -> None:
+    noise = bytes(zlib.crc32(bytes([n])) % 256 for n in range(200))
+    assert make([noise], codec=Codec.LZ4)[0].codec is Codec.RAW
+    header, _ = make([b"a" * 1000], codec=Codec.LZ4)
+    assert header.codec is Codec.LZ4
+    assert header.blob_size < 1000 == header.blob_raw_size
+
+
+def test_small_buffers_are_joined_and_large_ones_are_not_copied() -> None:
+    def buffers(items: list[bytes]) -> int:
+        columns = encode_columns(
+            RecordKind.MESSAGE,
+            [b"s"],
+            {"due_ms": [1], "id_hash": [1], "size": [sum(map(len, items))], "subject": [0]},
+        )
+        _, parts = encode_batch(
+            seed=SEED, kind=RecordKind.MESSAGE, epoch=1, base_sequence=1, count=1, floor_minute=0,
+            append_ms=0, previous_crc=0, columns=columns, blob=items,
+        )  # fmt: skip
+        return len(parts)
+
+    assert buffers([b"a" * 10] * 2000) == 3
+    assert buffers([b"a" * 10_000] * 20) == 22
+
+
+def test_the_limit_of_a_batch_counts_uncompressed_bytes() -> None:
+    room = BATCH_BYTES_MAX - HEADER_SIZE - 16 - 22
+    assert make([bytes(room)], codec=Codec.LZ4)[0].blob_raw_size == room
+    with pytest.raises(ValueError, match="a batch of 1 records"):
+        make([bytes(room + 1)], codec=Codec.LZ4)
+    with pytest.raises(ValueError, match="a batch of 0 records"):
+        make([])
+
+
+def test_the_item_format_follows_the_kind() -> None:
+    assert make([b"a"])[0].item_format is ItemFormat.QMQ
+    assert make_control(1)[0].item_format is ItemFormat.NONE
+
+
+def test_a_batch_of_another_log_or_another_kind_of_log_is_no_batch() -> None:
+    _, data = make([b"a"])
+    for seed in (
+        log_seed(OTHER_UUID, LogKind.MESSAGE_LOG),
+        log_seed(LOG_UUID, LogKind.SCHEDULE_LOG),
+    ):
+        with pytest.raises(DamagedError, match="CRC"):
+            decode_header(data, seed=seed, path="log", position=0)
+
+
+@pytest.mark.parametrize("size", [24, 80, 128, 4096])
+def test_a_newer_version_of_any_header_size_is_refused_in_a_clear_sentence(size: int) -> None:
+    data = struct.pack("<4sHH", b"DWB1", 7, size) + bytes(size - 8)
+    with pytest.raises(UnsupportedFormatError, match=r"version 7.*newer delaywheel, upgrade"):
+        decode_header(resealed(data) + bytes(80), **WHERE)
+
+
+def test_a_version_is_not_believed_unless_the_crc_is_right() -> None:
+    _, data = make([b"a"])
+    with pytest.raises(DamagedError, match="CRC"):
+        decode_header(data[:4] + b"\2" + data[5:], **WHERE)
+
+
+@pytest.mark.parametrize(
+    ("position", "what"), [(8, "feature bits"), (16, "record kind"), (17, "codec"), (18, "item")]
+)
+def test_what_this_version_does_not_know_is_refused(position: int, what: str) -> None:
+    data = bytearray(make([b"a"])[1][:HEADER_SIZE])
+    data[position] = 77
+    with pytest.raises(UnsupportedFormatError, match=what):
+        decode_header(resealed(bytes(data)), **WHERE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"count": 0},
+        {"columns_size": 2**32 - 1},
+        {"blob_raw_size": 2**31, "codec": Codec.LZ4},
+        {"blob_size": 2**31, "blob_raw_size": 2**31},
+        {"blob_size": 4, "codec": Codec.LZ4},
+        {"blob_raw_size": 3 * 255 + 1, "codec": Codec.LZ4},
+        {"blob_raw_size": 4},
+        {"kind": RecordKind.FLOOR},
+    ],
+    ids=str,
+)
+def test_sizes_that_cannot_be_are_refused_before_anything_is_allocated(
+    change: dict[str, Any],
+) -> None:
+    with pytest.raises(DamagedError, match="contradict"):
+        decode_header(packed(replace(make([b"abc"])[0], **change)), **WHERE)
+
+
+def packed(header: BatchHeader) -> bytes:
+    """Return the bytes of a header whatever it says, its CRC right."""
+    data = struct.pack(
+        "<4sHHQBBHIQqqIIIIIIII", b"DWB1", 1, 80, 0, header.kind, header.codec, header.item_format,
+        header.count, header.epoch, header.base_sequence, header.append_ms, header.floor_minute,
+        header.previous_crc, header.columns_size, header.blob_size, header.blob_raw_size,
+        header.columns_crc, header.blob_crc, 0,
+    )  # fmt: skip
+    return resealed(data)
+
+
+def test_sequences_that_nobody_can_have_given_are_damage() -> None:
+    header = make([b"abc"])[0]
+    last = replace(header, base_sequence=2**63 - 2)
+    assert decode_header(packed(last), **WHERE).next_sequence == 2**63 - 1
+    for first in (2**63 - 1, -1, -(2**63)):
+        with pytest.raises(DamagedError, match=f"1 records from {first} on"):
+            decode_header(packed(replace(header, base_sequence=first)), **WHERE)
+
+
+@pytest.mark.parametrize("size", [1, 15, 255, 1000, 100_000, BATCH_BYTES_MAX - 500])
+def test_the_most_that_lz4_can_pack_is_read(size: int) -> None:
+    header, data = make([bytes(size)], codec=Codec.LZ4)
+    assert decode_header(data, **WHERE) == header
+    assert bytes(decode_batch(header, data, **WHERE).blob) == bytes(size)
+
+
+def test_item_sizes_have_to_add_up_to_the_blob() -> None:
+    columns = encode_columns(
+        RecordKind.MESSAGE,
+        [b"s"],
+        {"due_ms": [1, 1], "id_hash": [1, 1], "size": [2**32 - 1, 4], "subject": [0, 0]},
+    )
+    header, data = make([b"abc"], columns=columns, count=2)
+    with pytest.raises(DamagedError, match="items of 4294967299 bytes in a blob of 3"):
+        check_columns(header, data, **WHERE)
+
+
+@pytest.mark.parametrize(
+    "packed", [b"\xff\xff\xff", lz4.block.compress(b"a" * 50, store_size=False)]
+)
+def test_a_block_that_is_not_what_its_header_says_is_damage(packed: bytes) -> None:
+    header, _ = make([b"a" * 100])
+    header = replace(
+        header, codec=Codec.LZ4, blob_size=len(packed), blob_crc=zlib.crc32(packed, SEED)
+    )
+    with pytest.raises(DamagedError):
+        check_blob(header, bytes(header.blob_offset) + packed, **WHERE)
+
+
+def test_a_walk_yields_every_batch_in_its_place() -> None:
+    headers, parts = chain(4)
+    found = scan(b"".join(parts))
+    positions = np.cumsum([0, *map(len, parts)])[:-1].tolist()
+    assert found == [
+        ScannedBatch(position, header, chained=True)
+        for position, header in zip(positions, headers, strict=True)
+    ]
+
+
+def test_a_walk_hops_over_an_unreadable_header_and_says_what_it_left_out() -> None:
+    headers, parts = chain(4)
+    data = b"".join(parts)
+    for bad in range(4):
+        position = sum(map(len, parts[:bad]))
+        found = scan(flipped(data, position * 8 + 200))
+        assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == [
+            header for number, header in enumerate(headers) if number != bad
+        ]
+        [damage] = [entry for entry in found if isinstance(entry, Damage)]
+        assert (damage.position, damage.size) == (position, len(parts[bad]))
+        assert "CRC" in damage.reason
+
+
+def test_a_walk_hops_over_a_bad_blob_and_notices_it_where_it_is_asked_to() -> None:
+    headers, parts = chain(3)
+    data = bytearray(b"".join(parts))
+    data[len(parts[0]) + len(parts[1]) - 1] ^= 1
+    assert [type(entry) for entry in scan(bytes(data))] == [ScannedBatch] * 3
+    found = scan(bytes(data), verify_blobs=True)
+    damage = found[1]
+    assert isinstance(damage, Damage)
+    assert damage.header == headers[1]
+    assert (damage.first_sequence, damage.next_sequence) == (3, 5)
+    assert isinstance(found[2], ScannedBatch)
+
+
+def test_a_walk_tells_a_batch_that_does_not_follow_the_one_before_it() -> None:
+    _, first = make([b"a"])
+    _, second = make([b"b"], base=2, previous=12_345)
+    assert [entry.chained for entry in scan(first + second) if isinstance(entry, ScannedBatch)] == [
+        True,
+        False,
+    ]
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(0, 3))
+def test_garbage_between_batches_is_one_damage(garbage: bytes, place: int) -> None:
+    headers, parts = chain(3)
+    found = scan(b"".join([*parts[:place], garbage, *parts[place:]]))
+    assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == headers
+    [damage] = [entry for entry in found if isinstance(entry, Damage)]
+    assert damage.position == sum(map(len, parts[:place]))
+    assert damage.size == len(garbage)
+
+
+def test_a_batch_that_runs_over_the_end_is_damage_up_to_the_end() -> None:
+    headers, parts = chain(2)
+    data = b"".join(parts)
+    for end in range(len(parts[0]) + HEADER_SIZE, len(data)):
+        found = scan(data, end=end)
+        damage = found[1]
+        assert isinstance(damage, Damage)
+        assert damage.position + damage.size == end
+        assert damage.header == headers[1]
+
+
+def test_the_image_of_an_older_batch_in_a_message_is_not_taken_for_one() -> None:
+    old_header, old = make([b"old"])
+    image = old + old[:HEADER_SIZE]
+    header, carrier = make([b"new " + image], base=2, previous=old_header.crc)
+    last_header, last = make([b"last"], base=3, previous=header.crc)
+    data = old + flipped(carrier, 100) + last
+    found = scan(data)
+    assert isinstance(found[1], Damage)
+    assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == [
+        old_header,
+        last_header,
+    ]
+    # Also where nothing was seen before it.
+    found = scan(flipped(carrier, 100) + last, sequence_min=2)
+    assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == [last_header]
+
+
+def test_the_image_of_a_batch_of_another_log_is_hopped_over_wherever_it_is() -> None:
+    _, image = make([b"foreign"], base=50, seed=log_seed(OTHER_UUID, LogKind.MESSAGE_LOG))
+    _, carrier = make([b"new " + image])
+    last_header, last = make([b"last"], base=60)
+    found = scan(flipped(carrier, 100) + last)
+    assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == [last_header]
+
+
+def test_a_search_finds_a_batch_across_the_edge_of_its_pieces() -> None:
+    header, data = make([b"found"])
+    for distance in (65_535, 65_536, 65_537, 65_539, 131_070):
+        found = scan(bytes(distance) + data)
+        assert found[1:] == [ScannedBatch(distance, header, chained=True)]
+
+
+def test_a_newer_batch_stops_a_walk() -> None:
+    newer = resealed(struct.pack("<4sHH", b"DWB1", 2, 88) + bytes(80))
+    _, data = make([b"a"])
+    with pytest.raises(UnsupportedFormatError, match="newer delaywheel"):
+        scan(data + newer)
+
+
+def test_the_worked_example_is_what_the_code_writes() -> None:
+    _, data = make([b"first item", b"second"], base=2, previous=0x8D2E40B1)
+    assert worked_examples("batches.md")[1] == data

@@ -1,0 +1,126 @@
+"""A file says whose it is; a damaged, foreign or newer one is refused in a clear sentence."""
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.batch.file_header import (
+    FILE_HEADER_SIZE,
+    FileHeader,
+    LogKind,
+    decode_file_header,
+    encode_file_header,
+)
+from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.disk.spans import MINUTE_MAX, SegmentKey, Span, key_of_minute
+from tests.storage.small_logs import LOG_UUID, OTHER_UUID, flipped
+from tests.storage.worked_examples import worked_examples
+
+HEADER = FileHeader(
+    kind=LogKind.SCHEDULE_LOG,
+    log_uuid=LOG_UUID,
+    first_sequence=77,
+    span=Span.HOUR,
+    start_minute=23_091_840,
+)
+segments = st.builds(
+    key_of_minute, st.integers(0, MINUTE_MAX), st.sampled_from([Span.MINUTE, Span.HOUR, Span.DAY])
+)
+headers = st.builds(
+    lambda key, **more: FileHeader(span=key.span, start_minute=key.start, **more),
+    key=st.just(SegmentKey(0, Span.NONE)) | segments,
+    kind=st.sampled_from(LogKind),
+    log_uuid=st.uuids(),
+    first_sequence=st.integers(-(2**63), 2**63 - 1),
+)
+
+
+def resealed(data: bytes) -> bytes:
+    """Return a header with its CRC made right again."""
+    return data[:-4] + struct.pack("<I", zlib.crc32(data[:-4]))
+
+
+@given(headers, st.binary(max_size=20))
+def test_what_was_encoded_is_decoded_with_or_without_bytes_behind_it(
+    header: FileHeader, trailing: bytes
+) -> None:
+    data = encode_file_header(header)
+    assert len(data) == FILE_HEADER_SIZE
+    decoded = decode_file_header(
+        data + trailing, path="log", kind=header.kind, log_uuid=header.log_uuid
+    )
+    assert decoded == header
+
+
+def test_any_flipped_bit_is_damage() -> None:
+    data = encode_file_header(HEADER)
+    for bit in range(len(data) * 8):
+        with pytest.raises(DamagedError):
+            decode_file_header(flipped(data, bit), path="log")
+
+
+def test_a_header_cut_off_anywhere_is_damage() -> None:
+    data = encode_file_header(HEADER)
+    for size in range(len(data)):
+        with pytest.raises(DamagedError, match="cut off"):
+            decode_file_header(data[:size], path="log")
+
+
+def test_a_file_of_another_log_is_refused_and_not_called_damaged() -> None:
+    with pytest.raises(DataDirectoryError, match=r"belongs to log 6a0f3c52.*must not be mixed"):
+        decode_file_header(encode_file_header(HEADER), path="log", log_uuid=OTHER_UUID)
+
+
+def test_a_file_of_another_kind_is_refused() -> None:
+    with pytest.raises(DamagedError, match="SCHEDULE_LOG file where a SEALS file belongs"):
+        decode_file_header(encode_file_header(HEADER), path="log", kind=LogKind.SEALS)
+
+
+@pytest.mark.parametrize("size", [64, 96, 4096])
+def test_a_newer_version_of_any_header_size_is_refused_in_a_clear_sentence(size: int) -> None:
+    data = struct.pack("<4sHH", b"DWLG", 2, size) + bytes(size - 8)
+    with pytest.raises(UnsupportedFormatError, match=r"version 2.*newer delaywheel, upgrade"):
+        decode_file_header(resealed(data) + bytes(100), path="log")
+
+
+def test_a_version_is_not_believed_unless_the_crc_is_right() -> None:
+    data = bytearray(encode_file_header(HEADER))
+    data[4] = 2
+    with pytest.raises(DamagedError, match="CRC"):
+        decode_file_header(bytes(data), path="log")
+
+
+@pytest.mark.parametrize(("position", "what"), [(8, "feature"), (44, "kind"), (45, "span")])
+def test_what_this_version_does_not_know_is_refused(position: int, what: str) -> None:
+    data = bytearray(encode_file_header(HEADER))
+    data[position] = 99
+    with pytest.raises(UnsupportedFormatError, match=what):
+        decode_file_header(resealed(bytes(data)), path="log")
+
+
+@pytest.mark.parametrize(
+    ("span", "start_minute"),
+    [(Span.HOUR, 61), (Span.DAY, 60), (Span.MINUTE, 2**32 - 1), (Span.NONE, 1)],
+)
+def test_a_time_that_no_file_covers_is_damage(span: Span, start_minute: int) -> None:
+    header = FileHeader(
+        kind=LogKind.SCHEDULE_LOG, log_uuid=LOG_UUID, span=span, start_minute=start_minute
+    )
+    with pytest.raises(DamagedError, match=f"minute {start_minute}"):
+        decode_file_header(encode_file_header(header), path="log")
+
+
+def test_a_version_before_the_first_is_damage() -> None:
+    data = bytearray(encode_file_header(HEADER))
+    data[4] = 0
+    with pytest.raises(DamagedError, match="version 0"):
+        decode_file_header(resealed(bytes(data)), path="log")
+
+
+def test_the_worked_example_is_what_the_code_writes() -> None:
+    assert worked_examples("batches.md")[0] == encode_file_header(
+        FileHeader(kind=LogKind.MESSAGE_LOG, log_uuid=LOG_UUID, first_sequence=1)
+    )

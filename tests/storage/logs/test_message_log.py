@@ -1,0 +1,440 @@
+"""What append returned for is durable and is read back exactly; a failed append leaves no trace."""
+
+import errno
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.batch.batches import Codec, Damage, DecodedBatch, decode_header, log_seed
+from storage.batch.columns import RecordKind
+from storage.batch.file_header import LogKind
+from storage.disk.disk import Bytes, DirectoryDisk, DirectoryFile
+from storage.disk.errors import FatalDiskError, StorageFullError
+from storage.logs.message_log import Append, MessageLog
+from storage.state.durable_end import DurableEndFile
+from tests.simulation.faults import CALM, HARSH, Action, Trap
+from tests.storage.qmq_items import qmq_item
+from tests.storage.small_logs import (
+    LOG_UUID,
+    NOW_MS,
+    Record,
+    damages_of,
+    messages,
+    new_disk,
+    records_of,
+    recover,
+)
+from tests.storage.worked_examples import worked_examples
+
+END = "message_log/durable_end"
+
+
+def expected_of(batches: Sequence[Sequence[bytes]], first: int = 2) -> list[Record]:
+    return [
+        (sequence, b"boarding", item)
+        for sequence, item in enumerate(itertools.chain.from_iterable(batches), first)
+    ]
+
+
+def floor_record(minute: int) -> Append:
+    return Append(kind=RecordKind.FLOOR, count=1, floor_minute=minute, arrays={})
+
+
+def test_a_new_log_begins_with_its_first_epoch() -> None:
+    disk = new_disk()
+    log, report = MessageLog.recover(
+        disk, log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
+    )
+    assert (log.next_sequence, log.last_epoch, report.damages, report.cut) == (1, 0, [], [])
+    assert log.files() == ()
+    header = log.start_epoch(1, append_ms=NOW_MS)
+    assert (header.kind, header.base_sequence, header.epoch) == (RecordKind.EPOCH_START, 1, 1)
+    assert (log.next_sequence, log.last_epoch) == (2, 1)
+
+
+def test_nothing_may_come_before_the_first_epoch_and_epochs_only_grow() -> None:
+    log, _ = MessageLog.recover(
+        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
+    )
+    with pytest.raises(AssertionError, match="EPOCH_START"):
+        log.append([messages([b"a"])], append_ms=NOW_MS)
+    log.start_epoch(3, append_ms=NOW_MS)
+    with pytest.raises(AssertionError, match="epoch 3 after 3"):
+        log.start_epoch(3, append_ms=NOW_MS)
+    assert log.append([messages([b"a"])], append_ms=NOW_MS)[0].epoch == 3
+
+
+batch_lists = st.lists(
+    st.lists(st.lists(st.binary(max_size=200), min_size=1, max_size=8), min_size=1, max_size=4),
+    max_size=6,
+)
+
+
+@given(batch_lists, st.integers(200, 3000))
+@settings(max_examples=60)
+def test_what_was_appended_is_read_in_order_over_all_files(
+    appends: list[list[list[bytes]]], file_bytes_max: int
+) -> None:
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=file_bytes_max)
+    for batches in appends:
+        headers = log.append([messages(items) for items in batches], append_ms=NOW_MS)
+        assert [header.count for header in headers] == [len(items) for items in batches]
+        assert headers[-1].next_sequence == log.next_sequence
+    expected = expected_of([items for batches in appends for items in batches])
+    assert records_of(log) == expected
+    assert damages_of(log) == []
+    for sequence in range(1, log.next_sequence + 2):
+        records = records_of(log, sequence)
+        assert records == expected[len(expected) - len(records) :]
+        assert {record for record in expected if record[0] >= sequence} <= set(records)
+        assert not records or records[-1][0] >= sequence
+
+
+def test_reading_begins_with_the_batch_that_holds_the_record() -> None:
+    log, _ = recover(new_disk())
+    for number in range(4):
+        log.append([messages([bytes([number]), b"b", b"c"])], append_ms=NOW_MS)
+    bases = []
+    for batch in log.read(6):
+        assert isinstance(batch, DecodedBatch)
+        bases.append(batch.header.base_sequence)
+    assert bases == [5, 8, 11]
+    assert list(log.read(14)) == []
+    assert list(log.read(99)) == []
+
+
+def test_reading_ends_with_what_was_durable_when_it_began() -> None:
+    log, _ = recover(new_disk(), file_bytes_max=400)
+    log.append([messages([b"a"])], append_ms=NOW_MS)
+    reading = log.read(1)
+    first = next(reading)
+    assert isinstance(first, DecodedBatch)
+    for _ in range(5):
+        log.append([messages([b"later" * 20])], append_ms=NOW_MS)
+    assert len(list(reading)) == 1
+
+
+def test_compressed_batches_read_like_any_other() -> None:
+    log, _ = recover(new_disk())
+    [header] = log.append([replace(messages([b"a" * 5000]), codec=Codec.LZ4)], append_ms=NOW_MS)
+    assert header.blob_size < 5000
+    assert records_of(log) == [(2, b"boarding", b"a" * 5000)]
+
+
+def test_a_batch_of_every_kind_comes_back() -> None:
+    log, _ = recover(new_disk())
+    item = {
+        "due_ms": np.array([7]),
+        "id_hash": np.array([8], "u8"),
+        "size": np.array([3], "u4"),
+        "subject": np.array([0], "u2"),
+    }
+    old = {"old_sequence": np.array([1]), "old_minute": np.array([2], "u4")}
+    reason = {"reason": np.array([1], "u2")}
+    appends = [
+        floor_record(5),
+        Append(kind=RecordKind.CANCEL, count=1, floor_minute=5, arrays=old),
+        Append(
+            kind=RecordKind.MOVE, count=1, floor_minute=6, names=[b"s"], arrays=old | item,
+            blob=[b"abc"],
+        ),
+        Append(
+            kind=RecordKind.DEAD, count=1, floor_minute=6, names=[b"s", b"why"],
+            arrays=old | item | reason, blob=[b"a", b"bc"],
+        ),
+    ]  # fmt: skip
+    log.append(appends, append_ms=NOW_MS)
+    assert log.last_floor_minute == 6
+    found = list(log.read(2))
+    for batch, append in zip(found, appends, strict=True):
+        assert isinstance(batch, DecodedBatch)
+        assert batch.header.kind is append.kind
+        assert bytes(batch.blob) == b"".join(append.blob)
+        assert {name: array.tolist() for name, array in batch.columns.arrays.items()} == {
+            name: array.tolist() for name, array in append.arrays.items()
+        }
+
+
+def test_an_append_is_one_write_and_one_fsync_of_the_log() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    before = dict(disk.counts)
+    log.append([messages([b"a"]), floor_record(NOW_MS // 60_000), messages([b"b"])], append_ms=1)
+    # The second write is the durable end's.
+    assert disk.counts["write"] == before["write"] + 2
+    assert disk.counts["sync"] == before["sync"] + 1
+    synced_before = log.durable_end_synced
+    log.sync_durable_end()
+    assert (synced_before, log.durable_end_synced) == (False, True)
+    assert disk.counts["sync"] == before["sync"] + 2
+
+
+def test_an_empty_append_does_nothing() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    before = disk.operations
+    assert log.append([], append_ms=1) == []
+    assert disk.operations == before
+
+
+def test_what_was_appended_survives_any_power_cut() -> None:
+    for seed in range(60):
+        disk = new_disk(seed)
+        disk.plan = HARSH
+        log, _ = recover(disk, file_bytes_max=500)
+        batches = [[bytes([number]) * 50, b"x"] for number in range(seed % 9)]
+        for items in batches:
+            log.append([messages(items)], append_ms=NOW_MS)
+        disk.power_cut()
+        log, report = recover(disk.revive())
+        assert records_of(log) == expected_of(batches)
+        assert report.damages == []
+
+
+def test_bytes_written_counts_batches() -> None:
+    log, _ = recover(new_disk())
+    before = log.bytes_written
+    headers = log.append([messages([b"a"]), messages([b"b"])], append_ms=NOW_MS)
+    assert log.bytes_written == before + sum(header.size for header in headers)
+
+
+def test_a_file_is_rolled_before_it_grows_beyond_its_size() -> None:
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=1000)
+    for _ in range(10):
+        log.append([messages([b"a" * 300])], append_ms=NOW_MS)
+    log.append([messages([b"a" * 3000])], append_ms=NOW_MS)
+    log.append([messages([b"a"])], append_ms=NOW_MS)
+    files = disk.contents()
+    sizes = [len(files[file.path]) for file in log.files()]
+    assert len(sizes) > 4
+    assert [size for size in sizes if size > 1000] == [sizes[-2]]
+    assert [file.first_sequence for file in log.files()][-1] == log.next_sequence - 1
+
+
+@pytest.mark.parametrize("file_bytes_max", [1 << 20, 300], ids=["same file", "new file"])
+@pytest.mark.parametrize("kind", ["write", "create"])
+def test_a_full_disk_refuses_an_append_and_the_log_goes_on(kind: str, file_bytes_max: int) -> None:
+    for skip in range(3):
+        disk = new_disk(skip)
+        log, _ = recover(disk, file_bytes_max=file_bytes_max)
+        log.append([messages([b"before" * 20])], append_ms=NOW_MS)
+        files, before = log.files(), disk.contents()
+        disk.arm(
+            Trap(
+                action=Action.FULL,
+                kinds={kind},
+                skip=skip,
+                when=lambda _kind, path, _label: path != END,
+            )
+        )
+        refused = [messages([b"refused" * 30]), messages([b"this too"])]
+        try:
+            log.append(refused, append_ms=NOW_MS)
+        except StorageFullError:
+            assert (log.next_sequence, log.files()) == (3, files)
+            log_bytes = {path: disk.contents()[path] for path in before if ".log" in path}
+            assert log_bytes == {path: data for path, data in before.items() if ".log" in path}
+            kept = [[b"before" * 20]]
+        else:
+            # The trap waits for more operations of its kind than an append has.
+            assert disk.fired == []
+            disk.disarm()
+            kept = [[b"before" * 20], [b"refused" * 30], [b"this too"]]
+        log.append([messages([b"after"])], append_ms=NOW_MS)
+        expected = expected_of([*kept, [b"after"]])
+        assert records_of(log) == expected
+        disk.plan = HARSH
+        disk.power_cut()
+        log, report = recover(disk.revive(CALM))
+        assert records_of(log) == expected
+        assert (report.damages, report.cut) == ([], [])
+
+
+def test_what_a_full_disk_let_through_never_comes_back() -> None:
+    for seed in range(60):
+        disk = new_disk(seed)
+        disk.plan = HARSH
+        log, _ = recover(disk, file_bytes_max=700)
+        log.append([messages([b"before"])], append_ms=NOW_MS)
+        disk.arm(Trap(action=Action.FULL, kinds={"write"}))
+        with pytest.raises(StorageFullError):
+            log.append([messages([b"refused" * 20])], append_ms=NOW_MS)
+        # This one goes to a new file, so that the old one is not written to any more.
+        log.append([messages([b"after" * 100])], append_ms=NOW_MS)
+        assert len(log.files()) == 2
+        disk.power_cut()
+        log, report = recover(disk.revive())
+        assert records_of(log) == expected_of([[b"before"], [b"after" * 100]])
+        assert (report.damages, report.cut) == ([], [])
+
+
+def test_a_durable_end_that_finds_no_space_is_written_later() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    log.sync_durable_end()
+    for _ in range(2):
+        disk.arm(
+            Trap(action=Action.FULL, kinds={"write"}, when=lambda _kind, path, _label: path == END)
+        )
+    log.append([messages([b"kept"])], append_ms=NOW_MS)
+    log.sync_durable_end()
+    synced_before = log.durable_end_synced
+    log.sync_durable_end()
+    assert (synced_before, log.durable_end_synced) == (False, True)
+    end = DurableEndFile(disk, "message_log", log_uuid=LOG_UUID).read()
+    assert end is not None
+    assert end.next_sequence == log.next_sequence == 3
+    assert records_of(log) == expected_of([[b"kept"]])
+
+
+def test_a_full_real_disk_leaves_nothing_of_an_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = recover(DirectoryDisk(tmp_path))
+    log.append([messages([b"before"])], append_ms=NOW_MS)
+    write = DirectoryFile.write_at
+
+    def full(file: DirectoryFile, position: int, buffers: Sequence[Bytes]) -> int:
+        write(file, position, [b"".join(buffers)[:100]])
+        raise StorageFullError("write") from OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryFile, "write_at", full)
+        with pytest.raises(StorageFullError):
+            log.append([messages([b"refused" * 9])], append_ms=NOW_MS)
+    log.append([messages([b"after"])], append_ms=NOW_MS)
+    log.close()
+    log, report = recover(DirectoryDisk(tmp_path))
+    assert records_of(log) == expected_of([[b"before"], [b"after"]])
+    assert (report.damages, report.cut) == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "create", "sync_directory"])
+def test_after_a_failed_write_or_fsync_it_refuses_everything(kind: str) -> None:
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=100)
+    log.append([messages([b"before"])], append_ms=NOW_MS)
+    disk.arm(Trap(action=Action.EIO, kinds={kind}))
+    with pytest.raises(FatalDiskError):
+        log.append([messages([b"failed"])], append_ms=NOW_MS)
+    for _ in range(2):
+        with pytest.raises(FatalDiskError, match="a restart recovers it"):
+            log.append([messages([b"refused"])], append_ms=NOW_MS)
+        with pytest.raises(FatalDiskError, match="a restart recovers it"):
+            log.sync_durable_end()
+    assert records_of(log) == expected_of([[b"before"]])
+
+
+def test_a_log_that_is_not_in_its_place_takes_nothing_more() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    log.require_in_place()
+    log.append([messages([b"before"])], append_ms=NOW_MS)
+    log.require_in_place()
+    (path,) = (file.path for file in log.files())
+    disk.put(path, disk.content(path))
+    with pytest.raises(FatalDiskError, match="is not what this process has opened"):
+        log.require_in_place()
+    with pytest.raises(FatalDiskError, match="a restart recovers it"):
+        log.append([messages([b"refused"])], append_ms=NOW_MS)
+
+
+def test_a_failed_sync_of_the_durable_end_stops_appends_too() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    log.append([messages([b"a"])], append_ms=NOW_MS)
+    disk.arm(Trap(action=Action.EIO, kinds={"sync"}))
+    with pytest.raises(FatalDiskError):
+        log.sync_durable_end()
+    with pytest.raises(FatalDiskError, match="a restart recovers it"):
+        log.append([messages([b"b"])], append_ms=NOW_MS)
+
+
+def test_what_a_failed_fsync_left_in_the_page_cache_is_not_believed_after_a_restart() -> None:
+    for seed in range(40):
+        disk = new_disk(seed)
+        log, _ = recover(disk)
+        log.append([messages([b"before"])], append_ms=NOW_MS)
+        disk.arm(Trap(action=Action.EIO, kinds={"sync"}))
+        with pytest.raises(FatalDiskError):
+            log.append([messages([b"uncertain" * 100])], append_ms=NOW_MS)
+        disk.kill()
+        disk = disk.revive(HARSH)
+        log, _ = recover(disk)
+        recovered = records_of(log)
+        log.append([messages([b"after"])], append_ms=NOW_MS)
+        disk.power_cut()
+        log, report = recover(disk.revive())
+        assert report.damages == []
+        assert records_of(log)[:-1] == recovered
+        assert records_of(log)[-1][2] == b"after"
+
+
+def test_a_batch_that_contradicts_itself_is_refused_and_the_log_goes_on() -> None:
+    log, _ = recover(new_disk())
+    good = messages([b"one", b"two"])
+    with pytest.raises(ValueError, match="2 rows, not 3"):
+        log.append([replace(good, count=3)], append_ms=NOW_MS)
+    with pytest.raises(ValueError, match="6 bytes in a blob of 7"):
+        log.append([replace(good, blob=[b"one", b"two!"])], append_ms=NOW_MS)
+    with pytest.raises(ValueError, match="a table of 0"):
+        log.append([replace(good, names=[])], append_ms=NOW_MS)
+    with pytest.raises(AssertionError, match="floor 1 after"):
+        log.append([good, floor_record(1)], append_ms=NOW_MS)
+    log.append([good], append_ms=NOW_MS)
+    assert records_of(log) == expected_of([[b"one", b"two"]])
+
+
+def test_a_file_that_vanishes_under_a_reader_is_damage() -> None:
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=300)
+    for number in range(4):
+        log.append([messages([bytes([number]) * 100])], append_ms=NOW_MS)
+    disk.unlink(log.files()[1].path)
+    [damage] = damages_of(log)
+    gone = [file.first_sequence for file in log.files()][1:3]
+    assert [damage.first_sequence, damage.next_sequence] == gone
+
+
+def test_a_sector_that_cannot_be_read_costs_its_batch_and_no_others() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    for number in range(3):
+        log.append([messages([bytes([number]) * 20_000])], append_ms=NOW_MS)
+    disk.arm(
+        Trap(action=Action.EIO, kinds={"read"}), Trap(action=Action.EIO, kinds={"read"}, skip=6)
+    )
+    found = list(log.read(1))
+    assert [type(entry) for entry in found] == [DecodedBatch, DecodedBatch, Damage, DecodedBatch]
+
+
+def test_it_works_on_a_real_directory(tmp_path: Path) -> None:
+    log, _ = recover(DirectoryDisk(tmp_path), file_bytes_max=10_000)
+    batches = [[bytes([number]) * 100] * 30 for number in range(10)]
+    for items in batches:
+        log.append([messages(items)], append_ms=NOW_MS)
+    log.close()
+    log, report = recover(DirectoryDisk(tmp_path), file_bytes_max=10_000)
+    assert records_of(log) == expected_of(batches)
+    assert (report.damages, report.cut, report.last_sequence) == ([], [], 301)
+    log.append([messages([b"after"])], append_ms=NOW_MS)
+    assert records_of(log, 302) == [(302, b"boarding", b"after")]
+
+
+def test_the_worked_example_is_what_the_code_writes() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    item = qmq_item(NOW_MS, b"boarding", b"UA-1523")
+    log.append([messages([item])], append_ms=NOW_MS + 40)
+    [example] = worked_examples("message_log.md")
+    assert example == disk.contents()[log.files()[0].path]
+    seed = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
+    assert decode_header(example[64:], seed=seed, path="", position=64).next_sequence == 2

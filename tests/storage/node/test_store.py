@@ -1,0 +1,1075 @@
+"""What was accepted is filed once and delivered, whatever struck the disk and whenever.
+
+The rig (store_rig.py) does what the server does, in any order, and checks every entry, item, seal
+and fact that it gets against what it knows was accepted and was durable.
+"""
+
+import random
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from storage.batch.batches import BATCH_BYTES_MAX
+from storage.disk.errors import (
+    DataDirectoryError,
+    FatalDiskError,
+    LogStateError,
+    NotRegularFileError,
+    ReadFailedError,
+    StorageError,
+    StorageFullError,
+    UnsupportedFormatError,
+)
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute, key_of_name
+from storage.node.store import Store, StoreSettings
+from storage.readers.find_row import FindRow
+from storage.schedule.schedule_log import Unread
+from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
+from tests.simulation.disk import SimDisk
+from tests.simulation.faults import HARSH, Action, FaultPlan, Trap
+from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig
+
+_CHANGES = frozenset(
+    {"write", "sync", "rename", "unlink", "sync_directory", "create", "truncate", "make_directory"}
+)
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+SEALS_PATH = "seals/00000000000000000001.log"
+
+
+def live(rig: StoreRig, chance: random.Random, *, steps: int) -> None:
+    """Begin a life, perhaps only after some that end in recovery; live it until a fault ends it."""
+    for _ in range(5):
+        rig.disk = rig.disk.revive(chance.choice([HARSH, HARSH, FaultPlan()]))
+        if chance.random() < 0.5:
+            action = chance.choice([Action.POWER_CUT, Action.KILL, Action.FULL])
+            rig.disk.arm(Trap(action=action, skip=chance.randrange(80)))
+        try:
+            if rig.survive([rig.open]):
+                break
+        except StorageFullError:
+            pass
+    else:
+        rig.reopen()
+    rig.disk.disarm()
+    if chance.random() < 0.5:
+        rig.check_rows()
+    for _ in range(chance.randrange(4)):
+        rig.disk.arm(Trap(action=Action.FULL, skip=chance.randrange(60)))
+    action = chance.choice([Action.POWER_CUT, Action.KILL, Action.EIO])
+    kinds = _CHANGES if action is Action.EIO else None
+    rig.disk.arm(Trap(action=action, kinds=kinds, skip=chance.randrange(300)))
+    rig.survive([rig.random_step] * steps)
+    if chance.random() < 0.5:
+        rig.disk.power_cut()
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, SWEPT], ids=["kept", "swept"])
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_strikes_everything_is_filed_once_and_leaves_and_is_sealed(
+    seed: int, settings: StoreSettings
+) -> None:
+    rig = StoreRig(seed, plan=HARSH, settings=settings)
+    chance = random.Random(seed ^ 0xABCDEF)
+    for _ in range(4):
+        live(rig, chance, steps=120)
+    rig.reopen()
+    rig.check_rows()
+    rig.finish()
+
+
+def play(rig: StoreRig) -> None:
+    """Use every part of the store once: all spans, two splits, a slice, facts, seals, retiring."""
+    rig.split()
+    rig.commit([START_MS + place * 20_000 for place in range(6)])
+    rig.commit([START_MS + HOUR_MS * hours for hours in (1, 2, 2, 30, 30, 55)])
+    rig.file(2)
+    rig.checkpoint()
+    rig.load(steps=100)
+    rig.commit([START_MS - 5, START_MS + 70_000, START_MS + 2 * HOUR_MS + 1])
+    rig.file()
+    rig.now_ms += MINUTE_MS
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.commit_floor()
+    rig.prepare_checkpoint()
+    rig.file()
+    rig.write_checkpoint()
+    rig.now_ms += 118 * MINUTE_MS
+    rig.split()
+    rig.commit([rig.now_ms + 10, rig.now_ms + 2 * MINUTE_MS])
+    rig.file()
+    rig.checkpoint()
+    rig.split(100)
+    rig.sync_durable_end()
+    rig.load(rows_max=3, steps=100)
+    rig.now_ms += 2 * MINUTE_MS
+    rig.load(steps=100)
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.commit_floor()
+    rig.file()
+    rig.checkpoint()
+    rig.checkpoint()
+
+
+def operations_of(script: Callable[[StoreRig], None]) -> int:
+    rig = StoreRig(1)
+    rig.open()
+    before = rig.disk.operations
+    script(rig)
+    return rig.disk.operations - before
+
+
+@pytest.mark.parametrize("action", [Action.POWER_CUT, Action.KILL])
+@pytest.mark.parametrize("part", range(4))
+def test_a_death_at_any_operation_loses_nothing(action: Action, part: int) -> None:
+    for skip in range(part * 3, operations_of(play), 12):
+        rig = StoreRig(skip, plan=HARSH)
+        rig.open()
+        rig.disk.arm(Trap(action=action, skip=skip))
+        rig.survive([lambda rig=rig: play(rig)])  # type: ignore[misc]
+        assert rig.disk.death is not None
+        rig.reopen()
+        rig.check_rows()
+        rig.finish()
+
+
+def test_a_full_disk_at_any_write_leaves_everything_whole_and_goes_on_later() -> None:
+    struck = 0
+    for skip in range(0, 400, 3):
+        rig = StoreRig(skip)
+        rig.open()
+        trap = Trap(action=Action.FULL, kinds={"write", "create", "rename"}, skip=skip)
+        rig.disk.arm(trap)
+        play(rig)
+        if not rig.disk.fired:
+            break
+        struck += 1
+        if skip % 2:
+            rig.disk.power_cut()
+            rig.reopen()
+        rig.check_rows()
+        rig.finish()
+    assert struck > 20
+
+
+def populated(seed: int = 1, *, damage_expected: bool = False) -> StoreRig:
+    """Return a rig whose directory has something in every kind of file."""
+    rig = StoreRig(seed, damage_expected=damage_expected)
+    rig.open()
+    play(rig)
+    rig.commit([rig.now_ms + 1000, rig.now_ms + 100 * HOUR_MS])
+    rig.file(10)
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.sync_durable_end()
+    return rig
+
+
+def test_a_death_at_any_operation_of_recovery_changes_nothing() -> None:
+    before = populated().disk.operations
+    rig = populated()
+    rig.reopen()
+    for skip in range(0, rig.disk.operations - before, 5):
+        for action in (Action.POWER_CUT, Action.KILL):
+            rig = populated(skip)
+            rig.disk.power_cut()
+            rig.disk = rig.disk.revive(HARSH)
+            rig.disk.arm(Trap(action=action, skip=skip))
+            rig.survive([rig.open])
+            rig.reopen()
+            rig.check_rows()
+    rig.finish()
+
+
+def test_recovering_twice_is_recovering_once() -> None:
+    rig = populated()
+    rig.disk.power_cut()
+    rig.reopen()
+    rig.check_rows()
+    states = [segment.state() for segment in rig.store.schedule.segments.values()]
+    files = rig.disk.contents()
+    rig.reopen()
+    rig.check_rows()
+    assert [segment.state() for segment in rig.store.schedule.segments.values()] == states
+    assert rig.disk.contents().keys() == files.keys()
+    changed = {path for path, data in rig.disk.contents().items() if data != files[path]}
+    assert changed <= {"identity", "message_log/durable_end", "dispatch_log/journal/durable_end"}
+
+
+# -- one thing at a time ---------------------------------------------------------------------------
+
+
+def test_a_row_replayed_under_a_later_floor_comes_to_the_minute_where_it_lies_already() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 3 * HOUR_MS])
+    rig.file()
+    rig.flush()
+    rig.now_ms += HOUR_MS - MINUTE_MS
+    coarse = next(s for s in rig.store.schedule.segments.values() if s.key.span is Span.HOUR)
+    rig.now_ms = (coarse.key.start - 2) * MINUTE_MS
+    assert rig.store.schedule.begin_split(rig.now_ms) is not None
+    rig.commit([START_MS + 3 * HOUR_MS + 1])  # Waits for the split, so replay begins here.
+    rig.file()
+    rig.load(steps=100)
+    rig.commit([rig.now_ms + 1])  # Written at once.
+    rig.file()
+    rig.now_ms += MINUTE_MS
+    rig.commit_floor()
+    rig.file()
+    rig.checkpoint()
+    assert rig.store.checkpoint.sequence < rig.store.schedule.last_filed
+    rig.reopen()
+    rig.check_rows()
+    rig.finish()
+
+
+def test_a_segment_whose_facts_were_known_before_its_rows_were_written_is_sealed() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 10])
+    rig.file()
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.deliver()
+    rig.journal()
+    rig.reopen()  # Neither row nor fact is in a checkpoint.
+    rig.flush()
+    assert rig.store.schedule.wants_floor() == START_MS // MINUTE_MS + 1
+    rig.now_ms += 2 * MINUTE_MS
+    rig.split()
+    rig.commit_floor()
+    rig.file()
+    rig.checkpoint()
+    assert rig.store.sealed == 1
+
+
+def test_a_segment_is_not_sealed_on_the_number_of_its_facts() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 10, START_MS + 20])
+    rig.file()
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.deliver(1)
+    rig.journal()
+    block, number = rig.store.journal.append([rig.journalled[0][0]], append_ms=rig.now_ms, epoch=1)
+    rig.journalled.append((block, number))  # One message told of twice, the other not at all.
+    rig.note()
+    rig.now_ms += 2 * MINUTE_MS
+    rig.split()
+    rig.commit_floor()
+    rig.file()
+    rig.checkpoint()
+    assert rig.store.sealed == 0
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.checkpoint()
+    assert rig.store.sealed == 1
+
+
+def test_facts_of_rows_that_found_no_space_are_not_forgotten() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 10])
+    rig.file()
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.deliver()
+    rig.journal()
+    rig.reopen()
+    rig.disk.arm(Trap(action=Action.FULL, when=lambda _k, path, _l: path.startswith("schedule_")))
+    rig.checkpoint()
+    assert rig.disk.fired
+    assert rig.store.checkpoint.fact_number == 0
+    rig.load(steps=100)  # The rig fails if the message enters the wheel.
+    rig.reopen()
+    rig.finish()
+
+
+def test_facts_of_a_coarse_segment_go_along_when_it_is_split() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    coarse_ms = START_MS + 3 * HOUR_MS
+    rig.commit([coarse_ms, coarse_ms + 2 * MINUTE_MS])
+    rig.file()
+    rig.checkpoint()  # Names the hour.
+    rig.now_ms = coarse_ms
+    rig.split(100)
+    rig.load(steps=100)
+    rig.deliver()
+    rig.journal()
+    rig.reopen()  # The split is forgotten, the fact is not.
+    rig.note()
+    rig.checkpoint()
+    state = next(s for s in rig.store.checkpoint.segments if s.span == Span.HOUR)
+    assert (state.rows, state.facts) == (2, 1)
+    rig.disk.arm(Trap(action=Action.FULL, when=lambda _k, path, _l: path.startswith("dispatch_")))
+    rig.split(3)
+    assert rig.disk.fired
+    [held] = [s.key for s in rig.store.schedule.segments.values() if s.key.span is Span.HOUR]
+    rig.split(3)
+    assert held.code not in rig.store.schedule.segments
+    assert rig.store.schedule.pending == 1
+    rig.checkpoint()
+    rig.disk.power_cut()
+    rig.reopen()
+    rig.finish()
+    assert rig.memory.deliveries == Counter({2: 1, 3: 1})
+
+
+def test_a_split_that_ends_while_a_checkpoint_is_written_does_not_disturb_it() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 3 * HOUR_MS])
+    rig.file()
+    rig.prepare_checkpoint()
+    rig.now_ms += 3 * HOUR_MS
+    rig.split(100)
+    assert not any(s.key.span is Span.HOUR for s in rig.store.schedule.segments.values())
+    rig.write_checkpoint()
+    rig.disk.power_cut()
+    rig.reopen()
+    rig.check_rows()
+    rig.finish()
+
+
+def test_what_is_on_the_disk_is_loaded_though_other_rows_find_no_space() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 10])
+    rig.file()
+    rig.flush()
+    rig.commit([START_MS + MINUTE_MS + 10])
+    rig.file()
+    full = Trap(action=Action.FULL, kinds={"write", "create"})
+    rig.disk.arm(full, full)
+    rig.load(ahead_ms=3 * MINUTE_MS, steps=10)
+    assert list(rig.wheel) == [2]
+    rig.disk.disarm()
+    rig.load(ahead_ms=3 * MINUTE_MS, steps=10)
+    assert list(rig.wheel) == [2, 3]
+
+
+def test_retired_files_stay_for_the_grace_and_across_restarts() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 3 * HOUR_MS])
+    rig.file()
+    rig.checkpoint()
+    coarse = rig.store.checkpoint.segments[0].key.path
+    rig.now_ms += 3 * HOUR_MS
+    rig.split(100)
+    rig.checkpoint()
+    rig.now_ms += GRACE_MS - 1
+    rig.reopen()
+    rig.checkpoint()
+    assert coarse in rig.disk.contents()
+    rig.now_ms += 1
+    assert rig.store.needs_checkpoint(rig.now_ms)
+    rig.checkpoint()
+    assert coarse not in rig.disk.contents()
+    rig.checkpoint()
+    assert rig.store.checkpoint.retired == ()
+    assert not rig.store.needs_checkpoint(rig.now_ms)
+
+
+def test_only_files_that_nothing_names_are_deleted() -> None:
+    rig = populated()
+    uuid = rig.store.identity.log_uuid
+    rig.reopen()
+    for path in ("schedule_log/notes.txt", "schedule_log/99999999T9999Z.minute"):
+        rig.disk.open(path, create=True)
+    rig.disk.open("schedule_log/20990101T0000Z.day", create=True)
+    rig.disk.open("dispatch_log/20990101T0000Z.day", create=True)
+    checkpoint = read_checkpoint(rig.disk, uuid)
+    assert checkpoint is not None
+    named = {state.key.path for state in checkpoint.segments}
+    named |= {file.path for file in checkpoint.retired}
+    named |= {seal.key.path for seal in rig.seals().values()}
+    rig.reopen()
+    assert {"schedule_log/20990101T0000Z.day", "dispatch_log/20990101T0000Z.day"} <= {
+        *rig.summary.orphans
+    }
+    assert not named & {*rig.summary.orphans}
+    assert named <= rig.disk.contents().keys()
+    assert "schedule_log/notes.txt" in rig.disk.contents()
+    assert "schedule_log/99999999T9999Z.minute" in rig.disk.contents()
+
+
+def test_one_directory_serves_one_process() -> None:
+    rig = populated()
+    with pytest.raises(DataDirectoryError, match="another process"):
+        rig.open()
+
+
+def test_a_failed_fsync_of_a_checkpoint_is_fatal() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.commit([START_MS])
+    rig.file()
+    rig.disk.arm(Trap(action=Action.EIO, kinds={"sync"}))
+    with pytest.raises(FatalDiskError):
+        rig.checkpoint()
+    rig.reopen()
+    rig.finish()
+
+
+# -- what cannot be known is refused ---------------------------------------------------------------
+
+
+def refused(disk: SimDisk, error: type[StorageError], match: str) -> None:
+    """Open a directory that must be refused, with nothing derived cut or deleted."""
+    before = disk.contents()
+    with pytest.raises(error, match=match):
+        Store.open(
+            disk,
+            SETTINGS,
+            chance=random.Random(1),
+            now_ms=START_MS,
+            on_damage=lambda _damage: None,
+        )
+    after = disk.contents()
+    assert after.keys() >= before.keys() - {"checkpoint/checkpoint.tmp"}
+    for path, data in before.items():
+        if path.startswith(("schedule_log", "dispatch_log", "seals", "checkpoint")):
+            assert after[path] == data
+
+
+def test_a_missing_checkpoint_beside_older_logs_is_refused() -> None:
+    rig = populated()
+    assert SEALS_PATH in rig.disk.contents()
+    disk = rig.disk.revive()
+    disk.unlink(CHECKPOINT_PATH)
+    refused(disk, LogStateError, "checkpoint is missing")
+
+
+def test_segments_without_any_log_they_could_be_made_from_are_refused() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS])
+    rig.file()
+    rig.flush()
+    disk = rig.disk.revive()
+    disk.unlink(CHECKPOINT_PATH)
+    for path in list(disk.contents()):
+        if path.startswith("message_log/"):
+            disk.unlink(path)
+    refused(disk, LogStateError, "checkpoint is missing")
+
+
+def test_an_older_checkpoint_than_the_facts_are_kept_for_is_refused() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    old = rig.disk.contents()[CHECKPOINT_PATH]
+    rig.split()
+    for place in range(60):
+        rig.commit([rig.now_ms + 1 + place])
+    rig.file(60)
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    for _ in range(60):
+        rig.deliver(1)
+        rig.journal()
+    rig.note()
+    rig.checkpoint()
+    rig.now_ms += GRACE_MS
+    rig.checkpoint()
+    disk = rig.disk.revive()
+    disk.unlink(CHECKPOINT_PATH)
+    disk.open(CHECKPOINT_PATH, create=True).write_at(0, [old])
+    refused(disk, LogStateError, "facts are missing")
+
+
+def newer(data: bytes) -> bytes:
+    """Return the file with the header that a newer version might write."""
+    head = bytearray(data[:64])
+    head[4:6] = (2).to_bytes(2, "little")
+    head[60:64] = zlib.crc32(head[:60]).to_bytes(4, "little")
+    return bytes(head) + data[64:]
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "schedule_log", "dispatch_log/2", "journal"])
+def test_a_file_of_a_newer_format_is_refused_with_a_clear_sentence(kind: str) -> None:
+    rig = populated()
+    named = {CHECKPOINT_PATH}
+    for state in rig.store.checkpoint.segments:
+        named |= {state.key.path, state.key.facts_path}
+    disk = rig.disk.revive()
+    files = disk.contents()
+    path = [
+        path
+        for path, data in files.items()
+        if kind in path
+        and len(data) > 64
+        and (path in named or (kind == "journal" and path.endswith(".log")))
+    ][-1]
+    disk.open(path).write_at(0, [newer(files[path])])
+    refused(disk, UnsupportedFormatError, "written by a newer delaywheel, upgrade this node")
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_a_flipped_bit_is_detected_or_harmless_and_the_rest_is_served(part: int) -> None:
+    for seed in range(part * 20, part * 20 + 20):
+        rig = populated(damage_expected=True)
+        rig.disk.power_cut()
+        rig.disk = rig.disk.revive()
+        rig.disk.medium.chance.seed(seed)
+        files = [path for path, data in sorted(rig.disk.contents().items()) if data]
+        path, _ = rig.disk.flip_bit(files[seed % len(files)])
+        # They may be sent again, but not in secret.
+        durable, rig.memory.durable_facts = rig.memory.durable_facts, set()
+        before = Counter(rig.memory.deliveries)
+        try:
+            rig.open()
+        except StorageError:
+            continue
+        for _ in range(400):
+            rig.split(100)
+            rig.load(ahead_ms=MINUTE_MS, steps=100)
+            rig.deliver()  # The rig holds every entry and item against what was accepted.
+            times = [rig.store.schedule.next_load_ms(), rig.store.schedule.next_split_ms()]
+            known = [time for time in times if time is not None]
+            rig.now_ms = max(rig.now_ms + MINUTE_MS, min(known, default=0))
+        missing = rig.memory.accepted.keys() - rig.memory.deliveries.keys()
+        again = {seq for seq in durable if rig.memory.deliveries[seq] > before[seq]}
+        if missing:
+            assert rig.damages, f"{missing} lost in secret after a flip in {path}"
+            assert len(missing) <= 6, f"{missing} not served after a flip in {path}"
+        if again:
+            assert rig.damages or "journal" in path, f"{again} sent again after a flip in {path}"
+
+
+def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    due_ms = START_MS + 3 * HOUR_MS
+    for place in range(3):
+        rig.commit([due_ms + place])
+        rig.file()
+        rig.checkpoint()
+    [state] = rig.store.checkpoint.segments
+    coarse = state.key.path
+    rig.disk.damage(coarse, 64 + 80 + 20, b"\xff\xff")  # In the columns of the first batch.
+    rig.now_ms = due_ms + 10
+    rig.split(100)
+    rig.load(steps=100)
+    rig.deliver()
+    assert sorted(rig.memory.deliveries) == [3, 4]
+    assert [(damage.path, damage.position) for damage in rig.damages] == [(coarse, 64)]
+    rig.now_ms += 2 * GRACE_MS
+    rig.checkpoint()
+    rig.checkpoint()
+    rig.reopen()
+    rig.checkpoint()
+    assert rig.store.checkpoint.quarantined == (coarse,)
+    search = FindRow(rig.store.schedule, sequence=10**6, id_hash=None, rows_max=10**6)
+    while not search.step(100):
+        pass
+    # It may be in there.
+    assert (search.is_complete, search.unreadable) == (False, 1)
+    assert coarse in rig.disk.contents()
+    assert coarse not in rig.summary.orphans
+
+
+@pytest.mark.parametrize("midway", [False, True])
+def test_a_quarantined_segment_is_durable_before_the_checkpoint_moves_beyond_it(
+    *, midway: bool
+) -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    due_ms = START_MS + 3 * HOUR_MS
+    rig.commit([due_ms])
+    rig.file()
+    rig.checkpoint()
+    [state] = rig.store.checkpoint.segments
+    coarse = state.key.path
+    rig.commit([due_ms + 1])
+    rig.file()
+    rig.now_ms = due_ms + 10
+    if midway:
+        # The file is synced, then gets more rows, then whoever was split is let go.
+        rig.prepare_checkpoint()
+        assert rig.work is not None
+        rig.work.write()
+        rig.commit([due_ms + 2])
+        rig.file()
+    if not midway:
+        # Not read, and not given up: it stays what it is, and is tried again.
+        rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"})))
+        with pytest.raises(ReadFailedError, match=coarse):
+            rig.split(100)
+        assert rig.store.schedule.unread[coarse].failures == 1
+        rig.checkpoint()
+        assert [state.key.path for state in rig.store.checkpoint.segments] == [coarse]
+        assert rig.store.checkpoint.quarantined == ()
+    rig.store.schedule.unread[coarse] = Unread(coarse, 5, "EIO", 12)
+    rig.store.schedule.give_up_on(coarse)
+    rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"}), skip=0))
+    rig.split(100)
+    assert [damage.path for damage in rig.damages] == [coarse]
+    whole = rig.disk.contents()[coarse]
+    if midway:
+        assert rig.work is not None
+        rig.store.finish_checkpoint(rig.work)
+        rig.work = None
+    rig.checkpoint()
+    assert rig.store.checkpoint.quarantined == (coarse,)
+    rig.disk.power_cut()
+    assert rig.disk.contents()[coarse] == whole
+
+
+@pytest.mark.parametrize("kind", ["open_read", "size", "read"])
+def test_a_split_that_cannot_read_is_begun_again_and_nothing_is_damaged_or_sent_twice(
+    kind: str,
+) -> None:
+    failed = True
+    for skip in range(40):
+        rig = StoreRig(1)
+        rig.open()
+        rig.split()
+        due_ms = START_MS + 3 * HOUR_MS
+        for place in range(3):
+            rig.commit([due_ms + 61_000 * place, due_ms + place])
+            rig.file()
+        rig.checkpoint()
+        [state] = rig.store.checkpoint.segments
+        [segment] = rig.store.schedule.segments.values()
+        rig.now_ms = due_ms - MINUTE_MS
+        trap = Trap(action=Action.EIO, kinds=frozenset({kind}), skip=skip)
+        rig.disk.arm(trap)
+        failed = False
+        try:
+            rig.split(100)
+        except ReadFailedError:
+            failed = True
+            [unread] = rig.store.schedule.unread.values()
+            assert (unread.failures, unread.errno) == (1, 5)
+            assert list(rig.store.schedule.segments.values()) == [segment]
+            # What comes meanwhile goes to the segment, which the next try finds whole.
+            rig.commit([due_ms + 7])
+            rig.file()
+            rig.flush()
+            assert segment.rows == 7
+            rig.checkpoint()
+            assert not rig.store.checkpoint.retired
+        if not failed:
+            assert skip > 0
+            break
+        rig.split(100)
+        assert not rig.store.schedule.unread
+        rig.checkpoint()
+        assert rig.store.checkpoint.quarantined == ()
+        assert state.key.path in {file.path for file in rig.store.checkpoint.retired}
+        rig.now_ms = due_ms + 3 * MINUTE_MS
+        rig.load(steps=100)
+        rig.deliver()
+        assert rig.memory.deliveries == dict.fromkeys(rig.memory.accepted, 1)
+    assert failed is False
+
+
+def test_a_power_cut_while_a_split_waits_for_the_disk_loses_nothing() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    due_ms = START_MS + 3 * HOUR_MS
+    rig.commit([due_ms, due_ms + 61_000])
+    rig.file()
+    rig.checkpoint()
+    rig.commit([due_ms + 1])
+    rig.file()
+    rig.now_ms = due_ms - MINUTE_MS
+    # The rows are read, and part of the finer segments may be written; the facts are not.
+    rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"read"}), skip=1))
+    with pytest.raises(ReadFailedError):
+        rig.split(100)
+    rig.commit([due_ms + 2])
+    rig.file()
+    rig.checkpoint()
+    rig.disk.power_cut()
+    rig.reopen()
+    rig.split(100)
+    rig.now_ms = due_ms + 3 * MINUTE_MS
+    rig.load(steps=100)
+    rig.deliver()
+    assert rig.memory.deliveries == dict.fromkeys(rig.memory.accepted, 1)
+
+
+def test_a_day_that_cannot_be_split_keeps_no_hour_from_it() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    schedule = rig.store.schedule
+    day_ms = (START_MS // DAY_MS + 4) * DAY_MS
+    rig.commit([START_MS + 4 * HOUR_MS, day_ms, day_ms - HOUR_MS])
+    rig.file()
+    rig.flush()
+    rig.now_ms = day_ms - 49 * HOUR_MS
+    spans = {segment.key.span for segment in schedule.segments.values()}
+    assert spans == {Span.HOUR, Span.DAY}
+    day = max(schedule.segments.values(), key=lambda one: one.key.start).key
+    split: set[SegmentKey] = set()
+    while rig.now_ms < day_ms:
+        while (job := schedule.begin_split(rig.now_ms, postponed={day})) is not None:
+            split.add(job.key)
+            while not job.step(rig.now_ms):
+                pass
+        assert schedule.hour_mark <= day.start
+        assert schedule.day_mark <= day.start
+        rig.now_ms += 10 * MINUTE_MS
+    # All that is due before that day has minutes of its own, and nothing of the day is touched.
+    coarse = [s.key for s in schedule.segments.values() if s.key.span is not Span.MINUTE]
+    assert coarse == [day]
+    assert day not in split
+    assert schedule.split_deadline_ms(day) < day_ms
+
+
+def test_a_seal_that_could_not_read_its_segment_comes_with_the_next_checkpoint() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS])
+    rig.file_and_deliver()
+    rig.now_ms += 2 * MINUTE_MS
+    rig.commit_floor()
+    rig.file()
+    [segment] = [s for s in rig.store.schedule.segments.values() if s.key.span is Span.MINUTE]
+    path = segment.key.path
+    rig.disk.arm(
+        Trap(
+            action=Action.EIO,
+            kinds=frozenset({"open_read"}),
+            when=lambda _kind, wanted, _label: wanted == path,
+        )
+    )
+    rig.checkpoint()
+    assert rig.store.sealed == 0
+    assert list(rig.store.schedule.unread) == [path]
+    rig.checkpoint()
+    assert rig.store.sealed == 1
+    assert not rig.store.schedule.unread
+
+
+def test_a_lost_seals_log_is_damage_and_no_sealed_file_is_taken_for_an_orphan() -> None:
+    rig = populated(damage_expected=True)
+    sealed = [seal.key.path for seal in rig.seals().values()]
+    assert sealed
+    rig.disk = rig.disk.revive()
+    rig.disk.unlink(SEALS_PATH)
+    rig.open()
+    assert [damage.path for damage in rig.damages] == [SEALS_PATH]
+    rig.checkpoint()
+    rig.reopen()
+    assert set(sealed) <= rig.disk.contents().keys()
+
+
+def test_with_a_lost_seals_log_a_segment_that_is_made_again_is_not_given_up() -> None:
+    rig = populated(damage_expected=True)
+    due_ms = rig.now_ms + MINUTE_MS
+    key = key_of_minute(due_ms // MINUTE_MS, Span.MINUTE)
+    assert key not in {state.key for state in rig.store.checkpoint.segments}
+    rig.commit([due_ms])
+    rig.file(10)
+    rig.flush()
+    rig.disk = rig.disk.revive()
+    assert key.path in rig.disk.contents()
+    rig.disk.unlink(SEALS_PATH)
+    rig.open()
+    assert key.path not in rig.store.schedule.quarantined
+    rig.checkpoint()
+    rig.now_ms = due_ms
+    rig.load(steps=10)
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.now_ms += MINUTE_MS
+    rig.commit_floor()
+    rig.file(10)
+    rig.checkpoint()
+    assert key.name in rig.seals()
+    rig.reopen()
+    assert rig.summary.orphans == []
+    assert {key.path, key.facts_path} <= rig.disk.contents().keys()
+
+
+def test_a_missing_segment_file_is_damage_and_the_others_are_served() -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS, START_MS + MINUTE_MS])
+    rig.file()
+    rig.checkpoint()
+    rig.disk = rig.disk.revive()
+    rig.disk.unlink(key_of_minute(START_MS // MINUTE_MS, Span.MINUTE).path)
+    rig.open()
+    assert [damage.reason for damage in rig.damages] == ["the file is gone"]
+    rig.now_ms += MINUTE_MS
+    rig.load(steps=10)
+    rig.deliver()
+    assert list(rig.memory.deliveries) == [3]
+    rig.journal()
+    rig.note()
+    assert rig.store.schedule.pending == 1
+
+
+def lose_the_last_but_one(rig: StoreRig) -> None:
+    """Damage that record in the message_log, and begin another life."""
+    path = min(p for p in rig.disk.contents() if p.startswith("message_log/0"))
+    rig.sync_durable_end()
+    data = rig.disk.contents()[path]
+    place = data.rindex(b"DWB1", 0, data.rindex(b"DWB1"))
+    rig.disk.damage(path, place + 90, b"\xff\xfe\xfd")
+    rig.reopen()
+    assert rig.damages
+
+
+def test_a_lost_part_of_the_message_log_is_reported_with_the_sequences_it_held() -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS])
+    rig.file()
+    rig.checkpoint()
+    rig.commit([START_MS + 1])
+    rig.commit([START_MS + 2])
+    lose_the_last_but_one(rig)
+    assert {(damage.first_sequence, damage.next_sequence) for damage in rig.damages} == {(3, 4)}
+    rig.now_ms += MINUTE_MS
+    rig.load(steps=10)
+    rig.deliver()
+    assert sorted(rig.memory.deliveries) == [2, 4]
+
+
+@pytest.mark.parametrize("minutes", [0, 1])
+def test_facts_about_rows_that_are_lost_hide_no_message_from_the_count(minutes: int) -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    rig.checkpoint()
+    rig.commit([START_MS])
+    rig.commit([START_MS + max(minutes * MINUTE_MS, 1)])
+    rig.file(5)
+    rig.load(steps=10)
+    rig.deliver()
+    rig.journal()
+    assert sorted(rig.memory.deliveries) == [2]
+    lose_the_last_but_one(rig)
+    del rig.memory.accepted[2]
+    if not minutes:
+        # The row that is left hides behind the fact, but not once both are looked at.
+        rig.now_ms += MINUTE_MS
+        rig.commit_floor()
+        rig.file(5)
+        rig.checkpoint()
+    assert rig.store.schedule.pending == 1
+    rig.now_ms += MINUTE_MS
+    rig.load(steps=10)
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    assert sorted(rig.memory.deliveries) == [2, 3]
+    assert rig.store.schedule.pending == 0
+    rig.now_ms += MINUTE_MS
+    rig.commit_floor()
+    rig.file(5)
+    rig.checkpoint()
+    assert not rig.store.schedule.segments
+    assert rig.store.schedule.pending == 0
+
+
+def test_a_fact_that_is_told_twice_hides_no_message_from_the_count() -> None:
+    rig = StoreRig(1, damage_expected=True)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS, START_MS + 1, START_MS + 2])
+    rig.file()
+    rig.load(steps=10)
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.checkpoint()
+    [segment] = rig.store.schedule.segments.values()
+    rig.disk.damage(segment.facts_file.path, segment.facts_file.length - 3, b"\xff\xfe")
+    rig.reopen()
+    rig.now_ms += 2
+    rig.load(steps=10)
+    rig.deliver(2)
+    rig.journal()
+    rig.note()
+    assert rig.store.schedule.pending == 0
+    rig.now_ms += MINUTE_MS
+    rig.commit_floor()
+    rig.file(5)
+    rig.checkpoint()
+    assert rig.memory.deliveries == Counter({2: 2, 3: 1})
+    assert rig.store.schedule.pending == 1
+    rig.deliver()
+    rig.journal()
+    rig.note()
+    rig.checkpoint()
+    assert not rig.store.schedule.segments
+    assert rig.store.schedule.pending == 0
+
+
+def test_the_checkpoint_is_small_beside_the_largest_batch() -> None:
+    rig = populated()
+    write_checkpoint(rig.disk, rig.store.identity.log_uuid, rig.store.checkpoint)
+    assert len(rig.disk.contents()[CHECKPOINT_PATH]) < BATCH_BYTES_MAX // 1000
+
+
+def test_a_start_that_finds_damage_deletes_nothing_that_it_did_not_write() -> None:
+    rig = populated(damage_expected=True)
+    segments = rig.store.checkpoint.segments
+    rig.commit([rig.now_ms + 200 * HOUR_MS])
+    rig.file(10)
+    rig.flush()
+    orphans = {
+        path: data
+        for path, data in rig.disk.contents().items()
+        if "/" in path
+        and key_of_name(path.split("/")[1]) is not None
+        and path not in {file.path for file in rig.store.checkpoint.retired}
+        and path.split("/")[1] not in {state.key.name for state in segments}
+        and path.split("/")[1] not in rig.seals()
+    }
+    assert orphans
+    # Without damage they are deleted, and made again from the message_log.
+    healthy = SimDisk(random.Random(1))
+    for path, data in rig.disk.contents().items():
+        put_file(healthy, path, data)
+    _, summary = Store.open(
+        healthy, rig.settings, chance=random.Random(1), now_ms=rig.now_ms, on_damage=print
+    )
+    assert set(summary.orphans) == orphans.keys()
+    # With some they are put aside, and all the same made again.
+    gone = next(state.key.path for state in segments if state.length)
+    rig.disk.unlink(gone)
+    before = rig.disk.contents()
+    rig.reopen()
+    assert [damage.path for damage in rig.damages][:1] == [gone]
+    assert rig.summary.orphans == []
+    after = rig.disk.contents()
+    aside = {path: data for path, data in after.items() if path.startswith("quarantine/")}
+    assert sorted(aside.values()) == sorted(orphans.values())
+    assert set(rig.store.schedule.quarantined) >= aside.keys()
+    assert {path.split(".", 2)[2] for path in aside} == {path.split("/")[1] for path in orphans}
+    assert not before.keys() - after.keys() - orphans.keys()
+    rig.checkpoint()
+    rig.reopen()
+    assert aside.items() <= rig.disk.contents().items()
+
+
+def put_file(disk: SimDisk, path: str, data: bytes) -> None:
+    disk.make_directory(path.rpartition("/")[0])
+    file = disk.open(path, create=not disk.exists(path))
+    file.write_at(0, [data])
+    file.sync()
+    file.close()
+
+
+def test_a_directory_in_place_of_a_file_is_refused_before_anything_is_changed() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.commit()
+    rig.file()
+    rig.checkpoint()
+    rig.store.close()
+    path = key_of_minute(rig.now_ms // MINUTE_MS + 10_000, Span.MINUTE).path
+    rig.disk.make_directory(path)
+    before = rig.disk.contents().keys()
+    with pytest.raises(NotRegularFileError, match="not a regular file"):
+        rig.reopen()
+    assert rig.disk.contents().keys() == before
+
+
+def test_a_missing_checkpoint_is_remedied_as_the_manual_says() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.commit()
+    rig.file()
+    rig.checkpoint()
+    rig.store.close()
+    rig.disk.unlink(CHECKPOINT_PATH)
+    rig.disk.rename("message_log/00000000000000000001.log", "message_log/00000000000000000007.log")
+    with pytest.raises(LogStateError, match=r"salvage.*--send.*must never be put back") as caught:
+        rig.reopen()
+    assert "replica" not in str(caught.value)
+
+
+def opened(disk: SimDisk, *, begins_new_log: bool = False) -> Store:
+    """Open a store whose epochs somebody else numbers."""
+    settings = replace(SETTINGS, begins_new_log=begins_new_log)
+    store, summary = Store.open(
+        disk,
+        settings,
+        chance=random.Random(1),
+        now_ms=START_MS,
+        on_damage=lambda damage: pytest.fail(f"{damage}"),
+    )
+    assert not summary.damages
+    return store
+
+
+def test_a_log_that_is_told_its_epochs_stays_empty_until_then_and_has_a_start_for_each() -> None:
+    disk = SimDisk(random.Random(1))
+    for _ in range(3):
+        store = opened(disk)
+        assert (store.message_log.next_sequence, store.message_log.last_epoch) == (1, 0)
+        assert list(store.message_log.read(1)) == []
+        store.close()
+        disk = disk.revive()
+    for epoch in (1, 2, 7, 8):
+        store = opened(disk)
+        store.start_epoch(epoch, now_ms=START_MS)
+        assert (store.message_log.last_epoch, store.schedule.epoch) == (epoch, epoch)
+        # Durable at once.
+        disk.power_cut()
+        disk = disk.revive()
+    store = opened(disk)
+    assert [start.epoch for start in store.schedule.epochs] == [1, 2, 7, 8]
+    assert [start.first_sequence for start in store.schedule.epochs] == [1, 2, 3, 4]
+    work = store.prepare_checkpoint(START_MS)
+    work.write()
+    store.finish_checkpoint(work)
+    store.close()
+    # Who is asked by nobody goes on in the epoch there is.
+    store = opened(disk.revive(), begins_new_log=True)
+    assert (store.message_log.next_sequence, store.message_log.last_epoch) == (5, 8)
+    with pytest.raises(AssertionError, match="epoch 8 after 8"):
+        store.start_epoch(8, now_ms=START_MS)
+
+
+def test_an_epoch_that_finds_no_space_has_not_begun() -> None:
+    disk = SimDisk(random.Random(1))
+    store = opened(disk)
+    disk.arm(Trap(action=Action.FULL, kinds={"write"}))
+    with pytest.raises(StorageFullError):
+        store.start_epoch(1, now_ms=START_MS)
+    assert (store.message_log.next_sequence, store.schedule.epochs) == (1, [])
+    store.start_epoch(1, now_ms=START_MS)
+    assert store.message_log.next_sequence == 2

@@ -1,0 +1,473 @@
+"""Every filed message enters the wheel once, however filing, loading and splitting interleave."""
+
+import contextlib
+import random
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from storage.batch.batches import Damage
+from storage.batch.columns import Columns
+from storage.batch.entries import Entries
+from storage.batch.facts import FactBlock, Outcome
+from storage.disk.errors import StorageFullError
+from storage.disk.spans import MINUTE_MS, Span
+from storage.readers.item_reader import ItemReader
+from storage.schedule.loading import LoadJob
+from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog, SplitJob
+from tests.simulation.disk import SimDisk
+from tests.simulation.faults import Action, Trap
+from tests.storage.qmq_items import qmq_item
+
+LOG_UUID = UUID(int=7)
+START_MINUTE = 29_000_000
+START_MS = START_MINUTE * MINUTE_MS
+
+
+class Bench:
+    """A schedule log with a hand-cranked clock, and all that it gave to the wheel."""
+
+    def __init__(self, limits: ScheduleLimits | None = None) -> None:
+        self.disk = SimDisk(random.Random(0))
+        for name in ("schedule_log", "dispatch_log"):
+            self.disk.make_directory(name)
+        self.damages: list[Damage] = []
+        self.log = ScheduleLog(
+            self.disk,
+            LOG_UUID,
+            limits=limits or ScheduleLimits(minute_horizon_minutes=2, hour_horizon_minutes=180),
+            on_damage=self.damages.append,
+        )
+        self.now_ms = START_MS
+        self.next_sequence = 1
+        self.due: dict[int, int] = {}
+        self.wheel: list[Entries] = []
+
+    def file(self, due_ms: list[int], floor: int | None = None) -> None:
+        items = [qmq_item(due, b"s%d" % (due % 3), b"id") for due in due_ms]
+        subjects = [b"s0", b"s1", b"s2"]
+        columns = Columns(
+            names=subjects,
+            arrays={
+                "due_ms": np.array(due_ms, np.int64),
+                "id_hash": np.arange(len(due_ms), dtype=np.uint64),
+                "size": np.array([len(item) for item in items], np.uint32),
+                "subject": np.array([due % 3 for due in due_ms], np.uint16),
+            },
+        )
+        minute = self.now_ms // MINUTE_MS
+        floor = min(minute, self.log.hour_mark - 1) if floor is None else floor
+        entries = self.log.file(
+            base_sequence=self.next_sequence,
+            floor_minute=max(floor, 0),
+            epoch=1,
+            columns=columns,
+            blob=b"".join(items),
+            append_ms=self.now_ms,
+        )
+        for due in due_ms:
+            self.due[self.next_sequence] = due
+            self.next_sequence += 1
+        self.wheel.append(entries)
+
+    def split_all(self) -> None:
+        while (job := self.log.begin_split(self.now_ms)) is not None:
+            while not job.step(self.now_ms):
+                pass
+
+    def load_all(self, until_ms: int, rows_max: int = 10**9) -> None:
+        while (
+            job := self.log.begin_load(until_ms, rows_max=rows_max, now_ms=self.now_ms)
+        ) is not None:
+            done = False
+            while not done:
+                entries, done = job.step(1000)
+                self.wheel.append(entries)
+
+    def loaded(self) -> list[int]:
+        return sorted(np.concatenate(self.wheel)["sequence"].tolist()) if self.wheel else []
+
+    def cross_off(self, sequences: list[int]) -> None:
+        entries = np.concatenate(self.wheel)
+        picked = entries[np.isin(entries["sequence"], sequences)]
+        count = len(picked)
+        self.log.note_facts(
+            FactBlock(
+                sequence=picked["sequence"].copy(),
+                minute=picked["minute"].copy(),
+                at_ms=np.full(count, self.now_ms, np.int64),
+                target=np.zeros(count, np.uint16),
+                outcome=np.full(count, Outcome.DELIVERED, np.uint8),
+                targets=[b"g1"],
+            )
+        )
+
+
+def test_rows_of_all_three_spans_come_out_once_as_time_passes() -> None:
+    bench = Bench()
+    chance = random.Random(1)
+    bench.split_all()
+    bench.file([START_MS + chance.randrange(5 * 24 * 60 * MINUTE_MS) for _ in range(500)])
+    bench.log.flush(bench.now_ms)
+    spans = {segment.key.span for segment in bench.log.segments.values()}
+    assert spans >= {Span.HOUR, Span.DAY}
+    while bench.now_ms < START_MS + 6 * 24 * 60 * MINUTE_MS:
+        bench.now_ms += 30 * MINUTE_MS
+        bench.split_all()
+        bench.load_all(bench.now_ms)
+    assert bench.loaded() == sorted(bench.due)
+    assert not bench.damages
+
+
+def test_entries_point_at_their_items() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS + 1000 * place for place in range(300)])
+    bench.load_all(START_MS + 60 * MINUTE_MS)
+    bench.file([START_MS + 7, START_MS + 8])  # Straight in.
+    reader = ItemReader(bench.disk, bench.damages.append)
+    entries = np.concatenate(bench.wheel)
+    items, damaged = reader.read(entries)
+    assert damaged is None
+    assert len(items) == len(bench.due)
+    for entry, item in zip(entries, items, strict=True):
+        due = bench.due[int(entry["sequence"])]
+        assert int(entry["due_ms"]) == due
+        assert bytes(item) == qmq_item(due, b"s%d" % (due % 3), b"id")
+        assert bench.log.subjects.names[int(entry["subject"])] == b"s%d" % (due % 3)
+
+
+def test_a_row_for_a_minute_that_is_being_loaded_enters_exactly_once() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS + 500 * place for place in range(100)])
+    job = bench.log.begin_load(START_MS + MINUTE_MS, rows_max=10**6, now_ms=bench.now_ms)
+    assert job is not None
+    # Between the cursor's move and the end of the load: same minute, and the next one.
+    bench.file([START_MS + 10, START_MS + MINUTE_MS + 10])
+    done = False
+    while not done:
+        entries, done = job.step(10)
+        bench.wheel.append(entries)
+        bench.file([START_MS + 20])
+    bench.load_all(START_MS + 2 * MINUTE_MS)
+    assert bench.loaded() == sorted(bench.due)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_any_interleaving_of_filing_loading_and_splitting_loads_each_row_once(
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    bench = Bench(
+        ScheduleLimits(minute_horizon_minutes=2, hour_horizon_minutes=120, gather_bytes_max=20_000),
+    )
+    bench.split_all()
+    loads: list[LoadJob] = []
+    splits: list[SplitJob] = []
+    for _ in range(250):
+        action = chance.randrange(8)
+        if action <= 2:
+            spread = chance.choice([1000, 3 * MINUTE_MS, 120 * MINUTE_MS, 2000 * MINUTE_MS])
+            count = chance.randrange(1, 20)
+            bench.file([bench.now_ms + chance.randrange(-MINUTE_MS, spread) for _ in range(count)])
+        elif action == 3:
+            bench.now_ms += chance.choice([100, 20_000, 20 * MINUTE_MS])
+        elif action == 4 and not splits:
+            job = bench.log.begin_split(bench.now_ms)
+            splits += [job] if job is not None else []
+        elif action == 5 and splits:
+            if splits[0].step(bench.now_ms):
+                splits.clear()
+        elif action == 6 and not loads:
+            ahead = bench.now_ms + chance.choice([1, 30_000, 120_000])
+            rows = chance.choice([3, 50, 10**6])
+            load = bench.log.begin_load(ahead, rows_max=rows, now_ms=bench.now_ms)
+            loads += [load] if load is not None else []
+        elif action == 7 and loads:
+            entries, done = loads[0].step(chance.choice([1, 20, 1000]))
+            bench.wheel.append(entries)
+            if done:
+                loads.clear()
+    for job in splits:
+        while not job.step(bench.now_ms):
+            pass
+    for load in loads:
+        done = False
+        while not done:
+            entries, done = load.step(1000)
+            bench.wheel.append(entries)
+    for _ in range(200):
+        bench.now_ms += 20 * MINUTE_MS
+        bench.split_all()
+        bench.load_all(bench.now_ms, rows_max=chance.choice([5, 1000]))
+    assert bench.loaded() == sorted(bench.due)
+    assert bench.log.pending == len(bench.due)
+
+
+def test_a_message_due_in_the_past_is_filed_in_the_floors_minute() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.load_all(START_MS + 2 * MINUTE_MS)
+    bench.file([START_MS - 5 * MINUTE_MS, 1], floor=START_MINUTE)
+    entries = bench.wheel[-1]
+    assert entries["minute"].tolist() == [START_MINUTE, START_MINUTE]
+    assert entries["due_ms"].tolist() == [START_MS - 5 * MINUTE_MS, 1]
+
+
+def test_crossed_off_rows_are_not_loaded() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS + place for place in range(10)])
+    bench.load_all(START_MS + 2 * MINUTE_MS)
+    bench.cross_off([1, 2, 3])
+    assert bench.log.pending == 7
+    bench.log.file_facts(bench.now_ms)
+    bench.cross_off([4])
+    segment = next(iter(bench.log.segments.values()))
+    assert sorted(bench.log.crossed_off(segment).tolist()) == [1, 2, 3, 4]
+
+
+def test_a_row_that_found_no_space_enters_the_wheel_once_there_is_some() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.load_all(START_MS + 2 * MINUTE_MS)
+    bench.disk.arm(Trap(action=Action.FULL, kinds={"write", "create"}))
+    bench.file([START_MS + 10])
+    assert bench.log.full
+    assert bench.loaded() == []
+    assert bench.log.replayed_sequence() == 0
+    bench.load_all(START_MS + 3 * MINUTE_MS)
+    bench.wheel.append(bench.log.flush_near(bench.now_ms))
+    assert bench.loaded() == [1]
+    assert bench.log.replayed_sequence() == 1
+
+
+def test_the_splits_memory_stays_bounded_while_the_disk_is_full() -> None:
+    bench = Bench(
+        ScheduleLimits(minute_horizon_minutes=2, hour_horizon_minutes=120, gather_bytes_max=2000)
+    )
+    bench.split_all()
+    coarse_ms = START_MS + 100 * MINUTE_MS
+    for _ in range(30):
+        bench.file([coarse_ms + place for place in range(10)])
+        bench.log.flush(bench.now_ms)
+    bench.now_ms = coarse_ms
+    job = bench.log.begin_split(bench.now_ms)
+    assert job is not None
+    bench.disk.capacity_bytes = bench.disk.medium.used
+    for _ in range(60):
+        with contextlib.suppress(StorageFullError):
+            assert not job.step(bench.now_ms)
+    assert sum(block.weight for block in job.gathered) < 2 * 2000
+    bench.disk.capacity_bytes = 1 << 40
+    while not job.step(bench.now_ms):
+        pass
+    bench.split_all()
+    bench.load_all(coarse_ms + MINUTE_MS)
+    assert bench.loaded() == sorted(bench.due)
+
+
+def test_live_segments_never_overlap_and_the_hour_mark_stays_at_or_before_the_day_mark() -> None:
+    chance = random.Random(3)
+    bench = Bench(ScheduleLimits(minute_horizon_minutes=2, hour_horizon_minutes=120))
+    for _ in range(60):
+        bench.file([bench.now_ms + chance.randrange(4000 * MINUTE_MS) for _ in range(4)])
+        bench.log.flush(bench.now_ms)
+        bench.now_ms += chance.randrange(200 * MINUTE_MS)
+        bench.split_all()
+        assert bench.log.hour_mark <= bench.log.day_mark
+        minutes = [
+            minute
+            for segment in bench.log.segments.values()
+            for minute in range(segment.key.start, segment.key.end)
+        ]
+        assert len(minutes) == len(set(minutes))
+        for segment in bench.log.segments.values():
+            marks = {Span.MINUTE: 0, Span.HOUR: bench.log.hour_mark, Span.DAY: bench.log.day_mark}
+            assert segment.key.start >= marks[segment.key.span]
+
+
+def test_a_load_of_a_minute_with_more_rows_than_there_is_room_takes_a_slice() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS + place for place in range(100)])
+    job = bench.log.begin_load(START_MS + MINUTE_MS, rows_max=10, now_ms=bench.now_ms)
+    assert job is not None
+    entries, done = job.step(1000)
+    assert done
+    assert bench.log.cursor == (START_MS + 10, 0)
+    assert len(entries) == 10
+    assert bench.log.begin_load(START_MS + MINUTE_MS, rows_max=0, now_ms=bench.now_ms) is None
+
+
+def test_a_fact_told_again_after_its_segment_was_sealed_is_dropped() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS])
+    bench.load_all(START_MS + MINUTE_MS)
+    bench.cross_off([1])
+    assert bench.log.file_facts(bench.now_ms)
+    bench.log.drop_sealed([segment.key for segment in bench.log.segments.values()])
+    bench.cross_off([1])
+    assert bench.log.file_facts(bench.now_ms)
+    assert bench.log.segments == {}
+
+
+def test_the_next_load_is_that_of_the_first_row_that_is_not_in_the_wheel() -> None:
+    bench = Bench()
+    assert bench.log.next_load_ms() is None
+    bench.split_all()
+    bench.file([START_MS + 7 * MINUTE_MS + 5, START_MS + 9 * MINUTE_MS])
+    assert bench.log.next_load_ms() == START_MS + 7 * MINUTE_MS + 5
+    bench.log.flush(bench.now_ms)
+    assert bench.log.next_load_ms() == START_MS + 7 * MINUTE_MS + 5
+    bench.load_all(START_MS + 8 * MINUTE_MS)
+    assert bench.log.next_load_ms() == START_MS + 9 * MINUTE_MS
+
+
+def test_a_floor_is_wanted_when_all_rows_of_an_open_segment_have_facts() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS, START_MS + MINUTE_MS])
+    bench.load_all(START_MS + 2 * MINUTE_MS)
+    assert bench.log.wants_floor() is None
+    bench.cross_off([2])
+    assert bench.log.wants_floor() == START_MINUTE + 2
+    bench.cross_off([1])
+    assert bench.log.wants_floor() == START_MINUTE + 1
+    bench.log.file_control(sequence=3, floor_minute=START_MINUTE + 1, epoch=1, now_ms=0)
+    assert bench.log.wants_floor() == START_MINUTE + 2
+
+
+@pytest.mark.parametrize("settings", [{"minute_horizon_minutes": 1}, {"hour_horizon_minutes": 179}])
+def test_limits_that_could_not_work_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        ScheduleLimits(**settings)
+
+
+def collect(bench: Bench) -> None:
+    """Take away every name that the log does not hold."""
+    bench.log.condemn_subjects(np.zeros(0, np.bool_))
+    assert bench.log.subjects.sweep(1000)
+
+
+def test_rows_that_wait_in_memory_keep_the_names_of_their_subjects() -> None:
+    bench = Bench()
+    bench.file([START_MS + 60 * MINUTE_MS * hour for hour in range(6)])
+    collect(bench)
+    assert set(bench.log.subjects.ids) == {b"s%d" % (due % 3) for due in bench.due.values()}
+    assert bench.log.flush(bench.now_ms)
+    collect(bench)
+    assert not bench.log.subjects.ids
+
+
+def test_rows_of_loaded_minutes_that_find_no_space_keep_the_names_of_their_subjects() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS + 1])
+    bench.load_all(START_MS + MINUTE_MS)
+    bench.disk.capacity_bytes = bench.disk.medium.used
+    bench.file([START_MS + 2])
+    collect(bench)
+    assert set(bench.log.subjects.ids) == {b"s%d" % ((START_MS + 2) % 3)}
+
+
+def test_rows_on_their_way_through_a_split_keep_the_names_of_their_subjects() -> None:
+    bench = Bench()
+    hour_ms = START_MS - START_MS % (60 * MINUTE_MS) + 5 * 60 * MINUTE_MS
+    bench.file([hour_ms])
+    bench.log.flush(bench.now_ms)
+    bench.now_ms = hour_ms - MINUTE_MS
+    job = bench.log.begin_split(bench.now_ms)
+    assert job is not None
+    collect(bench)
+    assert not bench.log.subjects.ids
+    assert not job.step(bench.now_ms)
+    # What comes for it meanwhile is held as soon as there is a flush.
+    bench.file([hour_ms + 1])
+    bench.log.flush(bench.now_ms)
+    assert bench.log._held
+    collect(bench)
+    assert set(bench.log.subjects.ids) == {b"s%d" % ((hour_ms + place) % 3) for place in (0, 1)}
+    while not job.step(bench.now_ms):
+        pass
+    bench.log.flush(bench.now_ms)
+    collect(bench)
+    assert not bench.log.subjects.ids
+
+
+def test_a_lane_and_the_jobs_that_pass_it_over_keep_its_name() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS, START_MS + 1, START_MS + 2])
+    first = bench.log.subjects.number(b"s%d" % (START_MS % 3))
+    names, ids = bench.log.subjects.names, bench.log.subjects.ids
+    name = names[first]
+    bench.log.open_lane(first, np.array([first]), np.empty(0, np.int64))
+    bench.log.flush(bench.now_ms)
+    collect(bench)
+    assert set(ids) == {name}
+    # The lane ends, but a load has passed its rows over and goes on doing so.
+    load = bench.log.begin_load(START_MS + MINUTE_MS, rows_max=10, now_ms=bench.now_ms)
+    assert load is not None
+    close = bench.log.begin_close(first, rows_max=10, now_ms=bench.now_ms)
+    assert close is not None
+    while not close.step(100)[1]:
+        pass
+    assert not bench.log.lanes
+    collect(bench)
+    assert set(ids) == {name}
+    while not load.step(100)[1]:
+        pass
+    collect(bench)
+    assert not ids
+    # A job of one subject does not lose it before its end.
+    again = bench.log.subjects.number(name)
+    bench.log.open_lane(again, np.array([again]), np.empty(0, np.int64))
+    close = bench.log.begin_close(again, rows_max=10, now_ms=bench.now_ms)
+    assert close is not None
+    assert not bench.log.lanes
+    collect(bench)
+    assert set(ids) == {name}
+    while not close.step(100)[1]:
+        pass
+    collect(bench)
+    assert not ids
+
+
+def test_what_anybody_else_holds_keeps_its_name() -> None:
+    bench = Bench()
+    bench.log.subjects.numbers([b"a", b"b", b"c"])
+    bench.log.condemn_subjects(np.array([False, True]))
+    assert bench.log.subjects.sweep(10)
+    assert set(bench.log.subjects.ids) == {b"b"}
+
+
+def test_only_names_of_which_a_row_is_given_out_get_a_number() -> None:
+    bench = Bench()
+    bench.split_all()
+    bench.file([START_MS, START_MS + 1, START_MS + 2])
+    bench.log.flush(bench.now_ms)
+    collect(bench)
+    bench.load_all(START_MS + 2)
+    assert set(bench.log.subjects.ids) == {b"s%d" % ((START_MS + place) % 3) for place in (0, 1)}
+    assert bench.loaded() == [1, 2]
+
+
+def test_a_long_replay_does_not_gather_the_names_of_all_that_it_files() -> None:
+    bench = Bench(ScheduleLimits(subjects_bytes_max=1024, gather_bytes_max=1))
+    for place in range(100):
+        bench.log.subjects.number(b"once.%d" % place)
+        bench.file([START_MS + place * MINUTE_MS])
+        bench.log.flush(bench.now_ms)
+    assert bench.log.subjects.collections > 50
+    assert len(bench.log.subjects) < 6
+    # As soon as a row was given out, others may hold numbers: they have to be asked.
+    bench.split_all()
+    bench.load_all(START_MS + 1)
+    collections = bench.log.subjects.collections
+    bench.log.subjects.numbers([b"held.%d" % place for place in range(10)])
+    bench.file([START_MS])
+    assert bench.log.subjects.collections == collections
