@@ -11,15 +11,13 @@ item's position there:
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from delay_client.exchange.links import Link
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.errors import DelaywheelError, FatalError, RetryableError
 from delay_client.messages.item_encoder import EncodedItem
 from delay_client.messages.message import Outcome, OutgoingItem, OutgoingMessage, Receipt
-
-if TYPE_CHECKING:
-    from delay_client.exchange.links import Link
 
 
 class Receiver(Protocol):
@@ -165,7 +163,7 @@ class Lane:
 
     __slots__ = ("links", "open", "ready", "subject", "waiting")
 
-    def __init__(self, links: "Sequence[Link]" = (), *, subject: str | None = None) -> None:
+    def __init__(self, links: "Sequence[BatchLink]" = (), *, subject: str | None = None) -> None:
         self.links = links
         """Those servers, the preferred one first; none while there is no route."""
         self.subject = subject
@@ -286,6 +284,10 @@ class Batch:
             still = frozenset(wanted)
             self.keep([i for i, position in enumerate(self.positions) if position in still])
         return bool(self.items)
+
+
+BatchLink = Link[Batch]
+"""The link to one server."""
 
 
 class Lanes(Protocol):

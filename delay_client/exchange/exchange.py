@@ -32,9 +32,9 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from delay_client.exchange.batches import Batch, Gathering, Lane, Setback, Waiter
+from delay_client.exchange.batches import Batch, BatchLink, Gathering, Lane, Setback, Waiter
 from delay_client.exchange.circuits import pause_s
-from delay_client.exchange.links import Link, LinkState
+from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.exchange.routing import FixedRouting, Line, MetaRouting
 from delay_client.messages.config import DEFAULT_SERVERS, ClientConfig
@@ -116,7 +116,7 @@ class Exchange:
         """Call poll() at this time, or before."""
 
     @property
-    def links(self) -> Sequence[Link]:
+    def links(self) -> Sequence[BatchLink]:
         """The links there are; they come and go if a meta server names them."""
         return self._routing.links
 
@@ -379,7 +379,7 @@ class Exchange:
             and last.size + batch.size <= self._config.request_bytes_max
         )
 
-    def _suspect_route_of(self, link: Link, now: float) -> None:
+    def _suspect_route_of(self, link: BatchLink, now: float) -> None:
         """Have the meta server asked whether this server is still the right one."""
         for lane in self._busy:
             if lane.ready and link in lane.links:
@@ -425,14 +425,14 @@ class Exchange:
         for lane in idle:
             del self._busy[lane]
 
-    def _choose_link(self, lane: Lane, batch: Batch, now: float) -> Link | None:
+    def _choose_link(self, lane: Lane, batch: Batch, now: float) -> BatchLink | None:
         """Return the link for a batch: a probe that is due, else the least loaded, if any has room.
 
         The one that failed it last only if no other can take it, and probes are for batches that
         did not fail before, as long as any server of the lane takes more than probes.
         """
-        chosen: Link | None = None
-        spare: Link | None = None
+        chosen: BatchLink | None = None
+        spare: BatchLink | None = None
         least = math.inf
         is_closed = False
         for link in lane.links:
@@ -462,7 +462,9 @@ class Exchange:
 
     # Answers.
 
-    def _take_answer(self, link: Link, batch: Batch, code: int, body: bytes, now: float) -> None:
+    def _take_answer(
+        self, link: BatchLink, batch: Batch, code: int, body: bytes, now: float
+    ) -> None:
         if code != ResponseCode.SUCCESS:
             setback = request_setback(code, body.decode(errors="replace"))
             self._note_failure(link, batch, now, for_sure=code == ResponseCode.BROKER_REJECT)
@@ -508,7 +510,7 @@ class Exchange:
         self._divide(link, batch, failures, now)
 
     def _divide(
-        self, link: Link, batch: Batch, failures: dict[bytes, tuple[int, str]], now: float
+        self, link: BatchLink, batch: Batch, failures: dict[bytes, tuple[int, str]], now: float
     ) -> None:
         """Settle those items that have an outcome and try the others again."""
         positions: list[int] = []
@@ -552,7 +554,7 @@ class Exchange:
     # Setbacks.
 
     def _note_failure(
-        self, link: Link, batch: Batch, now: float, *, for_sure: bool = False
+        self, link: BatchLink, batch: Batch, now: float, *, for_sure: bool = False
     ) -> None:
         """Note that a server did not take what it should have taken."""
         link.circuit.failed(now, self._chance, for_sure=for_sure)
@@ -563,7 +565,7 @@ class Exchange:
         batch: Batch,
         kind: type[RetryableError],
         text: str,
-        link: Link,
+        link: BatchLink,
         now: float,
         *,
         hold: bool = False,
@@ -590,7 +592,7 @@ class Exchange:
             self._busy[batch.lane] = None
         self._wake(min(batch.retry_at, batch.deadline))
 
-    def _release(self, link: Link) -> None:
+    def _release(self, link: BatchLink) -> None:
         """Let go what was held for a group that is there again, or cannot be reached."""
         for batch in [batch for batch in self._waiting if batch.held_for == link.group]:
             self._stop_waiting(batch)
@@ -603,7 +605,7 @@ class Exchange:
         if batch.lane is not None:
             batch.lane.waiting -= 1
 
-    def _time_out(self, link: Link, batch: Batch, now: float) -> None:
+    def _time_out(self, link: BatchLink, batch: Batch, now: float) -> None:
         """Go on from a request that was not answered in time."""
         batch.maybe_kept = True
         self._note_failure(link, batch, now)
@@ -652,7 +654,7 @@ class Exchange:
             maybe_kept=batch.maybe_kept,
         )
 
-    def _links_of(self, lane: Lane | None) -> Sequence[Link]:
+    def _links_of(self, lane: Lane | None) -> Sequence[BatchLink]:
         return self.links if lane is None else lane.links
 
     def _troubles(self, lane: Lane | None) -> str:
@@ -723,7 +725,7 @@ class Exchange:
             yield from lane.ready
         yield from self._waiting
 
-    def _has_work(self, link: Link) -> bool:
+    def _has_work(self, link: BatchLink) -> bool:
         """Whether anything is to be sent that this link could take."""
         if isinstance(self._routing, FixedRouting):
             return any(lane.is_busy for lane in self._busy)

@@ -8,8 +8,8 @@ IDLE --connect()--> CONNECTING --connected()--> UP
 import random
 from collections.abc import Iterator
 from enum import Enum
+from typing import Generic, Protocol, TypeVar
 
-from delay_client.exchange.batches import Batch
 from delay_client.exchange.circuits import Circuit, pause_s
 from delay_client.messages.config import ClientConfig, parse_server
 from delay_protocol.basics.codes import CommandCode
@@ -31,7 +31,19 @@ class IllegalLinkMoveError(AssertionError):
     """The shell reported what cannot have happened; a bug of the client."""
 
 
-class Link:
+class Request(Protocol):
+    """What a link sends in one frame: a batch, of which it has to know no more than this."""
+
+    attempts: int
+    deadline: float
+    size: int
+    items: list[bytes]
+
+
+RequestT = TypeVar("RequestT", bound=Request)
+
+
+class Link(Generic[RequestT]):
     """One server: its connection, the requests that it has not answered, and its health.
 
     Invariants: requests are in flight only in state UP. Every request in flight was put into the
@@ -59,7 +71,7 @@ class Link:
         self.strays = 0
         """Answers to no request of ours, or too late."""
         self._failures = 0
-        self._in_flight: dict[int, tuple[Batch, float]] = {}
+        self._in_flight: dict[int, tuple[RequestT, float]] = {}
         self.bytes_in_flight = 0
         self._outgoing: list[bytes] = []
         self._decoder = self._new_decoder()
@@ -99,7 +111,7 @@ class Link:
         self._move(LinkState.CONNECTING, LinkState.UP)
         self.heard_at = self.used_at = now
 
-    def lost(self, reason: str, now: float, chance: random.Random) -> list[Batch]:
+    def lost(self, reason: str, now: float, chance: random.Random) -> list[RequestT]:
         """Note that there is no connection; return what was in flight."""
         unused = self.state is LinkState.UP and not self._in_flight
         lost = [batch for batch, _ in self._in_flight.values()]
@@ -118,7 +130,7 @@ class Link:
             self._failures += 1
         return lost
 
-    def abandon(self) -> list[Batch]:
+    def abandon(self) -> list[RequestT]:
         """Forget what is in flight, and return it: the client ends."""
         batches = [batch for batch, _ in self._in_flight.values()]
         self._in_flight.clear()
@@ -126,7 +138,7 @@ class Link:
         self.bytes_in_flight = 0
         return batches
 
-    def send(self, batch: Batch, now: float) -> None:
+    def send(self, batch: RequestT, now: float) -> None:
         """Put a request with this batch on the wire."""
         assert self.has_room()
         self._opaque = self._opaque + 1 & _OPAQUE_MASK
@@ -152,7 +164,7 @@ class Link:
         outgoing.clear()
         return data
 
-    def answers(self, data: bytes, now: float) -> Iterator[tuple[Batch, int, bytes]]:
+    def answers(self, data: bytes, now: float) -> Iterator[tuple[RequestT, int, bytes]]:
         """Yield (batch, code, body) of each answer that became complete.
 
         Raises RemoteProtocolError, after the good answers before it, where the server does not
@@ -173,13 +185,13 @@ class Link:
         if self._decoder.fault is not None:
             raise self._decoder.fault
 
-    def overdue(self, now: float) -> list[Batch]:
+    def overdue(self, now: float) -> list[RequestT]:
         """Give up waiting for what was not answered in time, and return it.
 
         A server that was silent all that time is presumed dead and the connection condemned; from
         one that answered other requests, a late answer is a stray.
         """
-        overdue: list[Batch] = []
+        overdue: list[RequestT] = []
         for opaque, (batch, sent_at) in list(self._in_flight.items()):
             if now >= min(sent_at + self._config.try_timeout_s, batch.deadline):
                 del self._in_flight[opaque]

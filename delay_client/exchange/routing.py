@@ -9,8 +9,8 @@ without a route has a lane of its own, without servers, in which its messages wa
 
 from collections.abc import Callable, Iterable, Sequence
 
-from delay_client.exchange.batches import Lane
-from delay_client.exchange.links import Link, LinkState
+from delay_client.exchange.batches import BatchLink, Lane
+from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.messages.config import ClientConfig
 from delay_protocol.meta.session import MetaSession, Route, Standing
@@ -21,7 +21,7 @@ _GENERATION_S = 60.0
 _FORGET_S = 5.0
 """How often subjects are looked for that may be forgotten."""
 
-Line = Link | MetaLink
+Line = BatchLink | MetaLink
 """What a shell connects: to a shell they are alike."""
 
 _Place = tuple[str, str]
@@ -37,7 +37,7 @@ class FixedRouting:
         for server in servers:
             if servers.count(server) > 1:
                 raise ValueError(f"{server!r} is named twice: give each server once")
-        self.links = [Link(server, config) for server in servers]
+        self.links = [BatchLink(server, config) for server in servers]
         """All there are."""
         self.lines: Sequence[Line] = list(self.links)
         """The same, for the shell."""
@@ -75,7 +75,7 @@ class MetaRouting:
     def __init__(self, session: MetaSession, meta: MetaLink, config: ClientConfig) -> None:
         self.meta = meta
         """The line to the meta server."""
-        self.links: Sequence[Link] = ()
+        self.links: Sequence[BatchLink] = ()
         """Servers of the lanes there are."""
         self.lines: Sequence[Line] = (meta,)
         """These, and the line to the meta server; another object when there are others."""
@@ -85,7 +85,7 @@ class MetaRouting:
         self._config = config
         self._lanes: dict[tuple[_Place, ...], Lane] = {}
         self._routeless: dict[str, Lane] = {}
-        self._by_place: dict[_Place, Link] = {}
+        self._by_place: dict[_Place, BatchLink] = {}
         # Two generations: what is used is found in one lookup, what is not falls out of both.
         self._young = _FoundLanes(self._find)
         self._old: dict[str, Lane] = {}
@@ -210,13 +210,13 @@ class MetaRouting:
             lane = self._lanes[key] = Lane(links)
         return lane
 
-    def _set_links(self, links: Sequence[Link]) -> None:
+    def _set_links(self, links: Sequence[BatchLink]) -> None:
         self.links = links
         self.lines = (self.meta, *links)
 
-    def _links(self, route: Route) -> list[Link]:
+    def _links(self, route: Route) -> list[BatchLink]:
         """Return the links to the groups of a route; those with an impossible address are none."""
-        links: list[Link] = []
+        links: list[BatchLink] = []
         for group in route:
             place = (group.name, group.master)
             link = self._by_place.get(place)
@@ -224,7 +224,7 @@ class MetaRouting:
                 if len(self.links) >= self._config.servers_max:
                     continue
                 try:
-                    link = Link(group.master, self._config, group=group.name)
+                    link = BatchLink(group.master, self._config, group=group.name)
                 except ValueError:
                     continue
                 self._by_place[place] = link

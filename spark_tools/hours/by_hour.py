@@ -24,9 +24,9 @@ from spark_tools.hours.state import (
     Waiting,
 )
 from spark_tools.hours.summary import add_up, write_summary
-from spark_tools.judge.account import GroupName
 from spark_tools.judge.log_index import IndexTask, LogIndex
 from spark_tools.judge.sequences import Sequences
+from spark_tools.judge.tasks import GroupName
 from spark_tools.repaired.repairs import Repairs
 from spark_tools.run.plan import (
     Members,

@@ -22,9 +22,11 @@ from spark_tools.hours.state import (
     hour_name,
     result_name,
 )
-from spark_tools.judge.account import FINDINGS_SCHEMA, GroupName
-from spark_tools.judge.log_index import HourDigests, LogIndex, Piece
+from spark_tools.judge.account import FINDINGS_SCHEMA
+from spark_tools.judge.log_index import LogIndex
+from spark_tools.judge.pieces import HourDigests, Piece
 from spark_tools.judge.sequences import Sequences
+from spark_tools.judge.tasks import GroupName
 from spark_tools.run.reconcile import Result
 from spark_tools.run.report import encode_report, report, tables_of, with_group
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_tools.files.columns import Mask
 from spark_tools.hours.state import HOURS, GroupSums, HourEntry, Ledger, StateDirectory, hour_name
 from spark_tools.hours.sums import Sums
-from spark_tools.judge.account import GroupName
+from spark_tools.judge.tasks import GroupName
 from spark_tools.repaired.repairs import LATE, LATE_REPAIRED, LOST, MISSING, LogName, Repairs
 
 _FINDINGS: Final = "findings"

@@ -20,7 +20,7 @@ from spark_tools.hours.state import (
     result_name,
 )
 from spark_tools.hours.sums import Sums
-from spark_tools.judge.account import GroupName
+from spark_tools.judge.tasks import GroupName
 from spark_tools.repaired.repairs import Repairs
 from spark_tools.run.reconcile import FINDING_CLASSES
 from spark_tools.run.report import TABLES, figures_of, lateness_of

@@ -10,11 +10,11 @@ from spark_tools.judge.account import (
     OTHER_SUBJECTS,
     SUBJECT_MEASURES,
     TARGET_MEASURES,
-    GroupName,
     Tally,
     lateness_tally,
 )
 from spark_tools.judge.lateness import bucket_from_ms
+from spark_tools.judge.tasks import GroupName
 from spark_tools.run.report import TABLES, with_group
 
 

@@ -7,18 +7,16 @@ not in it: a task hands them on as a table of its own.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_tools.files.columns import OUTCOMES, Int64s
 from spark_tools.judge.digests import Digest, add_digests
+from spark_tools.judge.pieces import Piece
 from spark_tools.judge.sequences import Sequences
+from spark_tools.judge.tasks import GroupName
 from storage.batch.batches import Damage
-
-if TYPE_CHECKING:
-    from spark_tools.judge.log_index import Piece
 
 STATES: tuple[str, ...] = (*OUTCOMES, "waiting", "overdue", "lost", "repaired", "unknown")
 """What an accepted message can be; each is exactly one of them."""
@@ -34,13 +32,6 @@ FACT_CLASSES: tuple[str, ...] = (
 OTHER_SUBJECTS = "(other)"
 LATEST = "latest_ms"
 """The largest lateness of a bucket."""
-
-
-class GroupName(NamedTuple):
-    """Whose messages these are."""
-
-    cluster: str
-    group: str
 
 
 FINDINGS_SCHEMA = pa.schema(
@@ -209,7 +200,7 @@ class Account:
     strays: list[tuple[Int64s, Int64s]] = field(default_factory=list)
     """Sequences of rows of the range that were looked into and may be elsewhere too, and the filed
     minutes of their records, -1 where there is none."""
-    pieces: list["Piece"] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     """What was read of the message_log for its index, and nothing else of a run needs."""
     replicas: dict[tuple[str, int], ReplicaHour] = field(default_factory=dict)
     """By node and hour."""

@@ -4,18 +4,25 @@ A task is done by calling it: it opens what it reads, and returns a `TaskResult`
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from uuid import UUID
 
 import numpy as np
 
 from spark_tools.files.columns import Facts, Int64s, Mask, Places, Rows
 from spark_tools.files.roots import disk_of
-from spark_tools.judge.account import GroupName
 from storage.disk.disk import ReadableDisk
 from storage.disk.spans import MINUTE_MAX
 
 FOREVER = MINUTE_MAX + 1
 """The end of a range that has none."""
+
+
+class GroupName(NamedTuple):
+    """Whose messages these are."""
+
+    cluster: str
+    group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

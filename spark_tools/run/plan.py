@@ -15,14 +15,24 @@ import numpy as np
 from spark_tools.files.columns import Int64s, Mask, hour_of
 from spark_tools.files.errors import ReconcileError
 from spark_tools.files.times import minute_text
-from spark_tools.judge.account import Account, GroupName
+from spark_tools.judge.account import Account
 from spark_tools.judge.digests import Digest
 from spark_tools.judge.log_index import Known
 from spark_tools.judge.message_log import BlocksTask, Expecting, LogTask
 from spark_tools.judge.payload import PayloadTask
 from spark_tools.judge.segment_parts import ROWS_AT_ONCE, parts_of
 from spark_tools.judge.segments import SegmentTask
-from spark_tools.judge.tasks import FOREVER, WHOLE, Cover, Extent, LogRange, Loose, Node, Rules
+from spark_tools.judge.tasks import (
+    FOREVER,
+    WHOLE,
+    Cover,
+    Extent,
+    GroupName,
+    LogRange,
+    Loose,
+    Node,
+    Rules,
+)
 from spark_tools.judge.unfiled_tail import Tail, read_tail
 from storage.batch.batches import Damage
 from storage.disk.spans import MINUTE_MS, key_of_name

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 from spark_tools.files.columns import Int64s
 from spark_tools.files.errors import ReconcileError
-from spark_tools.judge.account import FINDINGS_SCHEMA, Account, GroupName, ReplicaHour, TaskResult
+from spark_tools.judge.account import FINDINGS_SCHEMA, Account, ReplicaHour, TaskResult
 from spark_tools.judge.log_index import IndexTask, Known
 from spark_tools.judge.message_log import BLOCKS_AT_ONCE, BlocksTask, LogTask
 from spark_tools.judge.payload import PayloadTask
 from spark_tools.judge.row_in_two_hours import EarlierTask
 from spark_tools.judge.segments import SegmentTask
 from spark_tools.judge.sequences import BLOCK
-from spark_tools.judge.tasks import Node
+from spark_tools.judge.tasks import GroupName, Node
 from spark_tools.repaired.repairs import LATE_REPAIRED, LogName, Repairs
 from spark_tools.run.plan import GroupPlan, Plan
 from spark_tools.run.recheck import FirstLook, first_look, third_look, unproven

@@ -14,16 +14,9 @@ import pyarrow.parquet as pq
 from spark_tools.files.errors import OutputError
 from spark_tools.files.outputs import Output
 from spark_tools.files.times import minute_text, time_text
-from spark_tools.judge.account import (
-    FACT_CLASSES,
-    FINDINGS_SCHEMA,
-    LATEST,
-    STATES,
-    GroupName,
-    Tally,
-)
+from spark_tools.judge.account import FACT_CLASSES, FINDINGS_SCHEMA, LATEST, STATES, Tally
 from spark_tools.judge.lateness import bucket_from_ms, quantile_ms
-from spark_tools.judge.tasks import FOREVER
+from spark_tools.judge.tasks import FOREVER, GroupName
 from spark_tools.repaired.repairs import LATE_REPAIRED, LogName
 from spark_tools.run.plan import GroupPlan, Plan
 from spark_tools.run.reconcile import FINDING_CLASSES, GroupResult, Result

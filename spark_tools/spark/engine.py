@@ -16,7 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_tools.files.errors import RemoteError, SparkFailedError
-from spark_tools.judge.account import FINDINGS_SCHEMA, Account, GroupName, TaskResult
+from spark_tools.judge.account import FINDINGS_SCHEMA, Account, TaskResult
+from spark_tools.judge.tasks import GroupName
 from spark_tools.run.reconcile import Engine, Task
 
 PARTITION_BYTES = 128 * 1024 * 1024

@@ -21,23 +21,22 @@ wheel. Those that were filed before are on disk, and the job reads them.
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import compress
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.batch.batches import Damage
 from storage.batch.chained_file import TakenRecords
-from storage.batch.entries import Entries, make_entries, no_entries
+from storage.batch.entries import Entries, SubjectTable, make_entries, no_entries
 from storage.batch.rows import Int64s, effective_due_ms
+from storage.disk.disk import Disk
 from storage.disk.errors import ReadFailedError
 from storage.disk.sorting import each_once
 from storage.disk.spans import MINUTE_MS
 from storage.schedule.segment import Segment, SegmentBatch
-
-if TYPE_CHECKING:
-    from storage.schedule.schedule_log import ScheduleLog
 
 Key = tuple[int, int]
 """(effective due time in ms, sequence). As a cursor (T, 0) stands before all that is due at T."""
@@ -218,13 +217,51 @@ class OpenLanes(dict[int, Lane]):
         self.subjects = NumberSet()
 
 
+class Schedule(Protocol):
+    """What a job asks of the schedule_log that it loads from."""
+
+    disk: Disk
+    subjects: SubjectTable
+    lanes: OpenLanes
+    given: GivenOut
+    jobs: "list[Job]"
+    is_patient: bool
+
+    def segments_between(self, begin: Key, until: Key, /) -> list[Segment]:
+        """Return the minute segments that may have rows after `begin` and not after `until`."""
+
+    def crossed_off(self, segment: Segment, /) -> Int64s:
+        """Return the sequences of a segment that have a fact."""
+
+    def start_load(self, job: "LoadJob", now_ms: int, /) -> bool:
+        """Move the common cursor to where a job ends."""
+
+    def start_drain(self, job: "DrainJob", /) -> bool:
+        """Move a lane's cursor to where a job ends."""
+
+    def start_close(self, job: "CloseJob", /) -> bool:
+        """End a lane."""
+
+    def report(self, damage: Damage, /) -> None:
+        """Pass damage on."""
+
+    def is_patient_with(self, path: str, /) -> bool:
+        """Say whether a file that cannot be read is tried again."""
+
+    def trying(self, path: str, /) -> AbstractContextManager[None]:
+        """Note what becomes of an attempt to read all of a file."""
+
+    def noting(self, path: str, /) -> AbstractContextManager[None]:
+        """Note whether an attempt to read something of a file fails."""
+
+
 class _Gone:
     """Which rows of a segment have a fact or were given out; read when it is first asked.
 
     Both are taken in one step: what was given out is forgotten only once it has a fact.
     """
 
-    def __init__(self, schedule: "ScheduleLog", segment: Segment) -> None:
+    def __init__(self, schedule: Schedule, segment: Segment) -> None:
         self.segment = segment
         self._schedule = schedule
         self._crossed_off: SequenceSet | None = None
@@ -260,7 +297,7 @@ class Job(ABC):
     """
 
     def __init__(
-        self, schedule: "ScheduleLog", *, begin: Key, until: Key, rows_max: int, now_ms: int
+        self, schedule: Schedule, *, begin: Key, until: Key, rows_max: int, now_ms: int
     ) -> None:
         self.begin = begin
         self.until = until
@@ -548,7 +585,7 @@ class _LaneJob(Job):
 
     def __init__(
         self,
-        schedule: "ScheduleLog",
+        schedule: Schedule,
         *,
         lane: int,
         begin: Key,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from delay_client import ClientConfig, Outcome
-from delay_client.exchange.batches import Batch, Collection, Waiter, cut_batches
+from delay_client.exchange.batches import Batch, BatchLink, Collection, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
-from delay_client.exchange.links import Link, LinkState
+from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.exchange.routing import Line
 from delay_client.messages.item_encoder import ItemEncoder
@@ -370,7 +370,7 @@ class World:
                 answer = encode_response(frame, code=0, body=body)
             self._deliver(connection, answer, 0.001)
 
-    def links(self) -> dict[str, Link]:
+    def links(self) -> dict[str, BatchLink]:
         """Return the links that there are, by address."""
         return {link.server: link for link in self.exchange.links}
 

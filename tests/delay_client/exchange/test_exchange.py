@@ -21,9 +21,9 @@ from delay_client import (
     TimedOut,
     Unavailable,
 )
-from delay_client.exchange.batches import Batch, Collection, Waiter
+from delay_client.exchange.batches import Batch, BatchLink, Collection, Waiter
 from delay_client.exchange.exchange import Exchange
-from delay_client.exchange.links import IllegalLinkMoveError, Link
+from delay_client.exchange.links import IllegalLinkMoveError
 from delay_protocol.messages.items import Item, encode_item
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
@@ -61,7 +61,7 @@ class Wire:
     """One link as the server sees it."""
 
     exchange: Exchange
-    link: Link
+    link: BatchLink
     decoder: FrameDecoder = field(default_factory=lambda: FrameDecoder(frame_bytes_max=1 << 20))
     sent: list[Frame] = field(default_factory=list)
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_tools.hours.sums import Sums
-from spark_tools.judge.account import LATEST, GroupName, lateness_tally
+from spark_tools.judge.account import LATEST, lateness_tally
 from spark_tools.judge.lateness import bucket_from_ms, buckets_of
+from spark_tools.judge.tasks import GroupName
 from spark_tools.run.report import lateness_of, with_group
 
 GROUP = GroupName("c", "g")

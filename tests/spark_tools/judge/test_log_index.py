@@ -10,7 +10,8 @@ import pytest
 
 from spark_tools.hours.by_hour import HoursRequest
 from spark_tools.judge.digests import Digest
-from spark_tools.judge.log_index import HourDigests, LogIndex, Piece
+from spark_tools.judge.log_index import LogIndex
+from spark_tools.judge.pieces import HourDigests, Piece
 from spark_tools.judge.sequences import BLOCK, Sequences
 from spark_tools.judge.tasks import LogRange
 from spark_tools.run.plan import Request, Source
