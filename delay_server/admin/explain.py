@@ -287,10 +287,13 @@ def _why_on_disk(
         return Counter()
     if +of_lanes:
         return +of_lanes
-    schedule = server.store.schedule
+    schedule, lanes = server.store.schedule, server.lanes
     load_ms = schedule.next_load_ms()
     is_behind = load_ms is not None and load_ms <= around.now_ms
-    if is_behind or schedule.jobs or server.filing.taking.locked() or server.lanes.opened:
+    if is_behind or schedule.jobs or server.filing.taking.locked() or lanes.opened:
+        return Counter({Reason.LOADING: 1})
+    if lanes.forgotten and lanes.has_room_for_unrouted:
+        # Their subjects were too many to be parked; they are loaded anew, now that there is room.
         return Counter({Reason.LOADING: 1})
     stopped = ((Reason.PAUSED_SUBJECT, paused), (Reason.NO_ROUTE, unrouted))
     return Counter({why: max(one.messages, 1) for why, one in stopped if one.subjects})

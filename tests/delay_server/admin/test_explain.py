@@ -12,9 +12,10 @@ from delay_server.admin.explain import _split, _why_on_disk, counts, lane_look, 
 from delay_server.admin.http import application
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.lanes.lanes import Unrouted
-from delay_server.settings.config import WheelConfig
+from delay_server.settings.config import RoutesConfig, WheelConfig
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, explained, fill_disk, refuse_all, send
+from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
 
 
@@ -183,6 +184,26 @@ async def test_what_is_on_disk_of_paused_and_unrouted_subjects_counts_for_both()
         beside = _why_on_disk(server, lanes, waits(1, 1), waits(0, 0), around)
         # Lanes come by what is there; what is paused has been seen.
         assert beside == lanes
+
+
+async def test_what_was_left_of_too_many_subjects_without_a_route_is_to_be_loaded_anew() -> None:
+    world = RouteWorld()
+    world.meta.rest = ()
+    config = routed_config(routes=RoutesConfig(doubt_ms=0, subjects_max=10, unused_ms=300_000))
+    async with world.routing(config) as (server, _):
+        producer = await world.connect()
+        due_ms = world.now_ms + 1000
+        await producer.send(*(make_item(f"m{n}", due_ms, subject=f"s{n}") for n in range(50)))
+        await producer.send(make_item("later", due_ms + 3_600_000, subject="s0"))
+        await trio.sleep(10)
+        assert {k: n for k, n in counts(server).items() if n} == {"no_route": 50, "waiting": 1}
+        world.meta.rest = ("g0",)
+        # Those that had a place get their routes, and the rest is not loaded yet.
+        await world.meta.push(*(f"s{n}" for n in range(5)))
+        await until(lambda: world.taken == 5)
+        await trio.sleep(5)
+        assert server.lanes.forgotten == 45
+        assert {k: n for k, n in counts(server).items() if n} == {"loading": 45, "waiting": 1}
 
 
 def test_what_is_shared_out_is_shared_to_the_last_one_and_near_its_part() -> None:
