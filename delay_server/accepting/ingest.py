@@ -10,7 +10,6 @@ client that gets a quick refusal burns its retries at once.
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 
 import trio
@@ -22,6 +21,7 @@ from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, encode_response
 from delay_server.accepting.admission import Admission, Failure, PutsOff
 from delay_server.accepting.intake import Intake
+from delay_server.duty import DISK_FULL_REMARK, Admits, Duty, Situation, duty_of
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
@@ -29,22 +29,8 @@ from delay_transport.seams.runtime import Clock
 _TOGETHER_BYTES_MAX = 256 * 1024
 """Requests with more bytes than this in one receive gain nothing from being looked at together."""
 
-DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
-RETIRED_REMARK = "BROKER_READ_ONLY: the group was retired"
-
 _WHY_LENGTH_MAX = 500
 """Letters of the reason that goes with code 51."""
-
-
-class IngestState(Enum):
-    """What happens to a request that arrives."""
-
-    HOLDING = "holding"
-    """It waits: the server starts or stops, or is not the master of its group."""
-    SERVING = "serving"
-    """It is admitted."""
-    FENCED = "fenced"
-    """It waits in vain: another node may have taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +84,10 @@ class _Held:
 class Ingest:
     """The handler of producers' connections, and the group commit behind it.
 
-    `commit` makes the items of an intake durable or raises StorageFullError (as `disk_full`); it is
-    given by the server, so that this module knows no log. `trusted_ms` is the time at which items
-    without a due time are due: the wall's, unless that has leapt and is not believed. `why_not`
-    says why the server does not take messages, for those who were held in vain; QMQ's producers do
-    not look at the text.
+    What is admitted is made durable by the commit given to `run_commits`, so that this module knows
+    no log. `trusted_ms` is the time at which items without a due time are due: the wall's, unless
+    that has leapt and is not believed. `why_not` says why the server does not take messages, for
+    those who were held in vain; QMQ's producers do not look at the text.
     """
 
     def __init__(
@@ -112,7 +97,6 @@ class Ingest:
         limits: IngestLimits,
         clock: Clock,
         trusted_ms: Callable[[], int],
-        commit: Callable[[Intake], Awaitable[bool]],
         why_not: Callable[[], str],
     ) -> None:
         self._admission = admission
@@ -120,20 +104,17 @@ class Ingest:
         """The server lowers them when it knows how small the disk is."""
         self._clock = clock
         self._trusted_ms = trusted_ms
-        self._commit = commit
         self._why_not = why_not
-        self._state = IngestState.HOLDING
+        self._duty = duty_of(Situation())
         self._intake = Intake()
         self._waiting: list[_Waiting] = []
         self._held: deque[_Held] = deque()
         self._more = Wakeup()
         self._aged = Wakeup()
         self._committing = False
+        self._drops = 0
+        """How often what was admitted was dropped; see `drop`."""
         self._idle = trio.Event()
-        self.disk_full = False
-        """Set by the server: appends are refused with item code 4 while it is."""
-        self.retired = False
-        """Set by the server, likewise: clients are told of other groups."""
         self.hello = b""
         """Set by the server when it knows who it is: what a HELLO is refused with, since whoever
         says it takes this for a broker."""
@@ -170,7 +151,7 @@ class Ingest:
     @property
     def _refuses(self) -> bool:
         """Whether every append is refused with item code 4."""
-        return self.disk_full or self.retired
+        return self._duty.admits is Admits.REFUSE
 
     def _admit_together(self, connection: Connection, frames: list[Frame]) -> bool:
         """Admit all requests at once where nothing is wrong with any of them."""
@@ -194,7 +175,7 @@ class Ingest:
 
     def _must_hold(self) -> bool:
         return (
-            self._state is not IngestState.SERVING
+            self._duty.admits is Admits.HOLD
             or bool(self._held)
             or self._intake.blob_bytes >= self.limits.intake_bytes_max
         )
@@ -246,36 +227,32 @@ class Ingest:
             return
         code = ItemCode.BROKER_READ_ONLY
         self.counts.refused[code.name] += len(scan.ids)
-        remark = DISK_FULL_REMARK
-        if self.retired:
-            remark = RETIRED_REMARK
+        # Also of what found no space in its commit, before anybody was told of the disk.
+        remark = self._duty.remark or DISK_FULL_REMARK
         failures = [(message_id, int(code), remark) for message_id in dict.fromkeys(scan.ids)]
         connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(failures))
 
     # -- group commit ------------------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Begin to admit, held requests first; once fenced never again."""
-        if self._state is not IngestState.FENCED:
-            self._state = IngestState.SERVING
-            self._admit_held()
+    def follow(self, duty: Duty) -> None:
+        """Admit, refuse or hold what comes, held requests first; what was admitted is answered."""
+        self._duty = duty
+        self._admit_held()
 
-    def hold(self) -> None:
-        """Admit no more until `serve`; what was admitted is committed and answered."""
-        if self._state is not IngestState.FENCED:
-            self._state = IngestState.HOLDING
+    def drop(self) -> None:
+        """Acknowledge nothing that was admitted, whatever has become durable meanwhile.
 
-    def fence(self) -> None:
-        """Admit and acknowledge nothing more, whatever has become durable meanwhile.
-
-        What was admitted and has no answer yet is answered 51: the producer sends it again.
+        It is answered 51: the producer sends it again, here or elsewhere.
         """
-        self._state = IngestState.FENCED
+        self._drops += 1
+        waiting, self._waiting = self._waiting, []
+        self._intake = Intake()
+        self._answer_unknown(waiting)
 
     @property
     def is_serving(self) -> bool:
-        """Whether requests are admitted."""
-        return self._state is IngestState.SERVING
+        """Whether requests are answered as they come."""
+        return self._duty.admits is not Admits.HOLD
 
     @property
     def is_busy(self) -> bool:
@@ -283,15 +260,17 @@ class Ingest:
         return bool(self._waiting or self._committing)
 
     async def stop(self) -> None:
-        """Admit no more and wait until everything admitted is committed and answered."""
-        self.hold()
+        """Wait until everything admitted is committed and answered; nothing is admitted now."""
         while self._waiting or self._committing:
             self._idle = trio.Event()
             self._more.wake()
             await self._idle.wait()
 
-    async def run_commits(self) -> None:
-        """Commit intake after intake; ends only by an error of the log or cancellation."""
+    async def run_commits(self, commit: Callable[[Intake], Awaitable[bool]]) -> None:
+        """Commit intake after intake; ends only by an error of the log or cancellation.
+
+        `commit` makes the items of an intake durable, or returns False if there is no space.
+        """
         while True:
             if not self._waiting:
                 self._idle.set()
@@ -301,10 +280,15 @@ class Ingest:
             waiting, self._waiting = self._waiting, []
             # What was held for lack of room is admitted while this is being written.
             self._admit_held()
-            self._committing = True
-            kept = await self._commit(intake)
-            self._committing = False
-            if self._state is IngestState.FENCED:
+            self._committing, drops = True, self._drops
+            try:
+                kept = await commit(intake)
+            except trio.Cancelled:
+                self._answer_unknown(waiting)
+                raise
+            finally:
+                self._committing = False
+            if drops != self._drops:
                 self._answer_unknown(waiting)
             elif kept:
                 self.counts.accepted += len(intake)
@@ -343,7 +327,7 @@ class Ingest:
             one.connection.done(1, len(one.frame.body))
 
     def _admit_held(self) -> None:
-        if self._state is not IngestState.SERVING:
+        if self._duty.admits is Admits.HOLD:
             return
         while self._held and self._intake.blob_bytes < self.limits.intake_bytes_max:
             held = self._held.popleft()

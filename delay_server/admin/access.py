@@ -68,7 +68,7 @@ class Guard:
                 caller = self._admit(request, is_change=method != "GET")
                 if needs_json and method == "POST":
                     _check_media_type(request)
-                if needs_wiring and not self._server.is_wired:
+                if needs_wiring and not self._server.is_master:
                     why = "; ".join(failing_checks(self._server))
                     return problem(503, "starting", f"the node has not begun yet: {why}")
                 return await endpoints[method](request, caller)

@@ -173,11 +173,13 @@ class _Rules(Generic[T]):
                 after=msgspec.Raw(msgspec.json.encode(self._of(after, name))),
             )
 
-        after = await self._server.operator.change(plan, entry)
+        after = await self._server.master.operator.change(plan, entry)
         rule = self._of(after, name)
         answer = {"version": after.version, self._word: name, "rule": rule}
         if self._word == "group":
-            answer["is_known"] = any(name == group.name for group in self._server.sender.status())
+            answer["is_known"] = any(
+                name == group.name for group in self._server.master.sender.status()
+            )
         return json_response(answer)
 
 
@@ -189,7 +191,7 @@ class _Admin:
 
     async def controls(self, _request: Request, _caller: Caller) -> Response:
         server = self._server
-        controls = server.operator.applied
+        controls = server.master.operator.applied
         states = {
             group.name: {
                 "state": group.state.value,
@@ -197,7 +199,7 @@ class _Admin:
                 "queued": group.queued,
                 "in_flight": group.in_flight,
             }
-            for group in server.sender.status()
+            for group in server.master.sender.status()
         }
         return json_response(
             {
@@ -210,19 +212,19 @@ class _Admin:
         )
 
     async def follow(self, request: Request, caller: Caller) -> Response:
-        following = self._server.following
+        following = self._server.node.following
         if following is None:
             raise RequestError(409, "no-meta", "this node has no meta server to go by")
         if not await following.follow(who=caller.name, peer=peer_of(request)):
             raise RequestError(
                 409, "not-told", "no meta server has told this node any controls since it started"
             )
-        return json_response({"version": self._server.operator.applied.version})
+        return json_response({"version": self._server.master.operator.applied.version})
 
     async def audit(self, request: Request, _caller: Caller) -> Response:
         count = _number(request, "limit", _AUDIT_SHOWN, _AUDIT_MAX)
         assert count is not None
-        page = await self._server.operator.audit(count)
+        page = await self._server.master.operator.audit(count)
         damages = [
             {"path": one.path, "position": one.position, "bytes": one.size, "reason": one.reason}
             for one in page.damages
@@ -235,9 +237,9 @@ class _Admin:
         most = _DRAIN_SECONDS_MAX
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
-        await server.operator.note(self._noted(request, caller, "drain"))
+        await server.master.operator.note(self._noted(request, caller, "drain"))
         server.begin_stop(wanted.seconds)
-        return json_response({"stops": True, "in_flight": server.sender.unsent().in_flight})
+        return json_response({"stops": True, "in_flight": server.master.sender.unsent().in_flight})
 
     def _noted(self, request: Request, caller: Caller, action: str) -> AuditEntry:
         return AuditEntry(
@@ -269,7 +271,7 @@ class _Admin:
 
     def _hint(self, sequence: int | None, search: FindRow) -> str:
         """Return what it means that nothing was found."""
-        log = self._server.store.message_log
+        log = self._server.node.store.message_log
         if search.unreadable:
             return f"{search.unreadable} places could not be read: run `delaywheel log verify`"
         if not search.is_complete:
@@ -284,26 +286,28 @@ class _Admin:
 
     async def _explain_subject(self, name: str) -> dict[str, Any]:
         server = self._server
-        subjects = server.store.schedule.subjects
+        subjects = server.node.store.schedule.subjects
         subject = name.encode()
-        number = await server.filing.run(subjects.ids.get, subject)
-        gates, lanes = server.gates, server.lanes
+        number = await server.master.filing.run(subjects.ids.get, subject)
+        gates, lanes = server.master.gates, server.master.lanes
         pattern = gates.pattern_of(name)
-        damaged = server.undeliverable_by_subject[subject]
-        dead, are_all_dead_counted = await server.dead_letters.count_of_subject(subject)
+        damaged = server.master.undeliverable_by_subject[subject]
+        dead, are_all_dead_counted = await server.master.dead_letters.count_of_subject(subject)
         reason = None
         if gates.is_paused(name):
             reason = Reason.PAUSED_SUBJECT
         elif damaged:
             reason = Reason.DAMAGED
-        elif number is not None and server.wheel.pending_of(number):
+        elif number is not None and server.master.wheel.pending_of(number):
             reason = reason_in_wheel(server, surroundings(server))
         elif dead:
             reason = Reason.DEAD
         found: dict[str, Any] = {
             "subject": name,
             "rule": pattern,
-            "control": None if pattern is None else server.operator.applied.subjects[pattern],
+            "control": None
+            if pattern is None
+            else server.master.operator.applied.subjects[pattern],
             "in_wheel": 0,
             "held": 0,
             "left_on_disk": 0,
@@ -318,7 +322,7 @@ class _Admin:
         if number is None:
             return found
         found |= {
-            "in_wheel": server.wheel.pending_of(number),
+            "in_wheel": server.master.wheel.pending_of(number),
             "held": lanes.held(number),
             "left_on_disk": lanes.dropped_of(number),
             "oldest_left_due_ms": lanes.oldest_of(number),

@@ -132,7 +132,7 @@ class _Dead:
 
     @property
     def _letters(self) -> DeadLetters:
-        return self._server.dead_letters
+        return self._server.master.dead_letters
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class _Dead:
             action=f"{verb} dead letters",
             target=_text_of_request(asked),
         )
-        await self._server.operator.note(entry)
+        await self._server.master.operator.note(entry)
         came_to = await change(wanted, after=after, rows_max=rows_max)
         await self._note_done(entry, verb, came_to.done)
         return _answer(asked, came_to)
@@ -212,7 +212,7 @@ class _Dead:
             count=count,
         )
         try:
-            await self._server.operator.note(entry)
+            await self._server.master.operator.note(entry)
         except StorageFullError as error:
             _log.warning(
                 "how many dead letters were changed is not in the audit",

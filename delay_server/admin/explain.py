@@ -69,18 +69,18 @@ def surroundings(server: "DelayServer") -> Surroundings:
                 is_up=group.state is GroupState.UP and group.circuit is CircuitState.CLOSED,
                 is_fenced=group.state is GroupState.FENCED,
             )
-            for group in server.sender.status()
+            for group in server.master.sender.status()
         },
         clock_held=server.clock_held,
         stopping=server.stopping,
-        has_room=server.has_room,
+        has_room=server.master.has_room,
         now_ms=server.pacer.trusted_ms(),
     )
 
 
 def lane_look(server: "DelayServer", lane: int, subject: int | None) -> tuple[LaneKind, list[str]]:
     """Return what a lane does with its entries, or those of one subject, and its groups."""
-    lanes, gates = server.lanes, server.gates
+    lanes, gates = server.master.lanes, server.master.gates
     groups = list(gates.groups_of(lane))
     if lane == lanes.base:
         paused = subject is not None and bool(gates.paused_one(subject))
@@ -95,7 +95,7 @@ def reason_now(
 ) -> tuple[Reason, str | None]:
     """Return why a message that has no outcome was not delivered yet, and at which group it is."""
     around = surroundings(server)
-    number = server.store.schedule.subjects.ids.get(subject)
+    number = server.node.store.schedule.subjects.ids.get(subject)
     place, lane, group = _place_of(server, sequence, number)
     if lane is None:
         kind, groups = _look_by_name(server, subject)
@@ -109,7 +109,7 @@ def reason_now(
         due_ms=due_ms,
         kind=kind,
         groups=groups,
-        is_damaged=sequence in server.undeliverable_sequences,
+        is_damaged=sequence in server.master.undeliverable_sequences,
         around=around,
     )
     return reason, group
@@ -119,17 +119,17 @@ def _place_of(
     server: "DelayServer", sequence: int, number: int | None
 ) -> tuple[Place, int | None, str | None]:
     """Return where a message is, in which lane, and at which group."""
-    lanes = server.lanes
+    lanes = server.master.lanes
     lane = None
     if number is not None and lanes.is_known(number):
         lane = lanes.lane_of(number)
-    for part in server.sender.parts():
+    for part in server.master.sender.parts():
         if (part.entries["sequence"] == sequence).any():
             return _PLACES[part.where], lane, part.group
     for place, parts in (
-        (Place.METERED, server.meters.parts()),
-        (Place.BURIED, server.burying.held()),
-        (Place.UNREAD, server.rereading.held()),
+        (Place.METERED, server.master.meters.parts()),
+        (Place.BURIED, server.master.burying.held()),
+        (Place.UNREAD, server.master.rereading.held()),
     ):
         if any((entries["sequence"] == sequence).any() for entries in parts):
             return place, lane, None
@@ -144,7 +144,7 @@ def reason_of_held(server: "DelayServer", subject: int) -> Reason:
     Else what holds for most of it.
     """
     found: Counter[Reason] = Counter()
-    for part in server.sender.parts():
+    for part in server.master.sender.parts():
         held = int(np.count_nonzero(part.entries["subject"] == subject))
         if held and part.where is Where.QUEUED:
             return Reason.QUEUED
@@ -161,20 +161,20 @@ def reason_in_wheel(server: "DelayServer", around: Surroundings) -> Reason:
 
 
 def _is_wheel_due(server: "DelayServer", around: Surroundings) -> bool:
-    next_due_ms = server.wheel.next_due_ms()
+    next_due_ms = server.master.wheel.next_due_ms()
     return next_due_ms is not None and next_due_ms <= around.now_ms
 
 
 def _look_by_name(server: "DelayServer", subject: bytes) -> tuple[LaneKind, Collection[str]]:
     """Return how it stands with a subject of which nothing is held, so that it has no lane."""
     name = subject.decode(errors="replace")
-    if server.gates.is_paused(name):
+    if server.master.gates.is_paused(name):
         return LaneKind.PAUSED, ()
-    groups = [status.name for status in server.sender.status()]
-    if server.routes is not None:
-        groups = list(server.routes.groups_of_name(name))
-    pattern = server.gates.pattern_of(name)
-    is_limited = pattern is not None and pattern in server.gates.rates
+    groups = [status.name for status in server.master.sender.status()]
+    if server.master.routes is not None:
+        groups = list(server.master.routes.groups_of_name(name))
+    pattern = server.master.gates.pattern_of(name)
+    is_limited = pattern is not None and pattern in server.master.gates.rates
     return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
 
 
@@ -185,27 +185,27 @@ def counts(server: "DelayServer") -> dict[str, int]:
     to be due is known by subject, and the rest waits for its time or to be loaded.
     """
     around = surroundings(server)
-    paused, unrouted = server.lanes.paused(0), server.lanes.unrouted(0)
+    paused, unrouted = server.master.lanes.paused(0), server.master.lanes.unrouted(0)
     found = _sent_or_parked(server, around, paused, unrouted)
     of_lanes: Counter[Reason] = Counter()
-    for lane, count in server.lanes.dropped_by_lane().items():
+    for lane, count in server.master.lanes.dropped_by_lane().items():
         kind, groups = lane_look(server, lane, None)
         reason = reason_of_lane(kind, groups, around)
         of_lanes[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
-    found[Reason.DAMAGED] = server.undeliverable
-    schedule, now_ms = server.store.schedule, around.now_ms
+    found[Reason.DAMAGED] = server.master.undeliverable
+    schedule, now_ms = server.node.store.schedule, around.now_ms
     # What has an outcome that the schedule_log has not heard of is not undelivered, and nowhere.
-    settled = server.crossing_off.unnoted_count(beyond=server.store.fact_number)
+    settled = server.master.crossing_off.unnoted_count(beyond=server.node.store.fact_number)
     near_ms = now_ms + server.config.wheel.load_ahead_ms
-    near = schedule.pending_from(near_ms) + server.filing.backlog_rows - settled
+    near = schedule.pending_from(near_ms) + server.master.filing.backlog_rows - settled
     _take_off(of_lanes, of_lanes.total() - max(near - found.total(), 0))
     found += of_lanes
-    elsewhere, in_wheel = found.total(), len(server.wheel)
+    elsewhere, in_wheel = found.total(), len(server.master.wheel)
     is_due = _is_wheel_due(server, around)
     of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
     found[reason_in_wheel(server, around)] += in_wheel
     elsewhere += settled
-    rest = schedule.pending + server.filing.backlog_rows - elsewhere - in_wheel
+    rest = schedule.pending + server.master.filing.backlog_rows - elsewhere - in_wheel
     if rest > 0:
         late = 0
         if shares := _why_on_disk(server, of_lanes, paused, unrouted, around):
@@ -213,13 +213,13 @@ def counts(server: "DelayServer") -> dict[str, int]:
             # At least what lies where all is due, or where some is and the rest is in the wheel.
             late = schedule.pending_before(now_ms) - elsewhere - (in_wheel if is_due else 0)
             minute_end_ms = (now_ms // MINUTE_MS + 1) * MINUTE_MS
-            of_minute = server.wheel.count_before(minute_end_ms)
+            of_minute = server.master.wheel.count_before(minute_end_ms)
             late = max(late, schedule.pending_in_minutes(now_ms) - elsewhere - of_minute)
             late = min(max(late, 0), rest)
             found += _split(late, shares)
         found[of_rest] += rest - late
     # Last: they are done with for the log of what is to be delivered.
-    found[Reason.DEAD] = server.dead_letters.pending
+    found[Reason.DEAD] = server.master.dead_letters.pending
     return {reason.value: found[reason] for reason in Reason}
 
 
@@ -235,26 +235,26 @@ def _sent_or_parked(
     server: "DelayServer", around: Surroundings, paused: Unrouted, unrouted: Unrouted
 ) -> Counter[Reason]:
     """Count what the sender holds, and what waits because it may not leave."""
-    unsent = server.sender.unsent()
+    unsent = server.master.sender.unsent()
     found = Counter(
         {
             Reason.IN_FLIGHT: unsent.in_flight,
             Reason.RETRY_BACKOFF: unsent.retrying,
             Reason.CLOCK_SET_BACK: unsent.early,
-            Reason.DEAD_BEING_RECORDED: server.burying.count,
-            Reason.UNREADABLE: server.rereading.count,
+            Reason.DEAD_BEING_RECORDED: server.master.burying.count,
+            Reason.UNREADABLE: server.master.rereading.count,
         }
     )
-    for lane, count in server.sender.queued_by_lane().items():
+    for lane, count in server.master.sender.queued_by_lane().items():
         kind, groups = lane_look(server, lane, None)
         if kind is LaneKind.LIMITED:
             kind = LaneKind.FREE
         elif kind is LaneKind.NO_ROUTE and not unrouted.subjects:
             # Without routes only a pause leads there.
-            is_paused = server.routes is None or paused.subjects
+            is_paused = server.master.routes is None or paused.subjects
             kind = LaneKind.PAUSED if is_paused else kind
         found[reason_of_lane(kind, groups, around)] += count
-    for lane in server.meters.lanes:
+    for lane in server.master.meters.lanes:
         kind, groups = lane_look(server, lane, None)
         reason = reason_of(
             Place.METERED,
@@ -264,7 +264,7 @@ def _sent_or_parked(
             is_damaged=False,
             around=around,
         )
-        found[reason] += server.meters.count_of(lane)
+        found[reason] += server.master.meters.count_of(lane)
     found[Reason.PAUSED_SUBJECT] += paused.messages
     found[Reason.NO_ROUTE] += unrouted.messages
     return found
@@ -287,10 +287,10 @@ def _why_on_disk(
         return Counter()
     if +of_lanes:
         return +of_lanes
-    schedule, lanes = server.store.schedule, server.lanes
+    schedule, lanes = server.node.store.schedule, server.master.lanes
     load_ms = schedule.next_load_ms()
     is_behind = load_ms is not None and load_ms <= around.now_ms
-    if is_behind or schedule.jobs or server.filing.taking.locked() or lanes.opened:
+    if is_behind or schedule.jobs or server.master.filing.taking.locked() or lanes.opened:
         return Counter({Reason.LOADING: 1})
     if lanes.forgotten and lanes.has_room_for_unrouted:
         # Their subjects were too many to be parked; they are loaded anew, now that there is room.
@@ -332,14 +332,14 @@ async def find(
 
 async def _rows(server: "DelayServer", sequence: int | None, message_id: bytes | None) -> FindRow:
     """Return the rows with a sequence, or with the hash of an id."""
-    filing = server.filing
+    filing = server.master.filing
     # What is acknowledged is filed, and what waits to be written is written, or it would not be
     # found. Without space nothing is.
     with trio.move_on_after(_FILED_WITHIN_S) as waits:
         await filing.drain_present()
-    await filing.run(server.store.schedule.flush, server.pacer.now_ms())
+    await filing.run(server.node.store.schedule.flush, server.pacer.now_ms())
     search = FindRow(
-        server.store.schedule,
+        server.node.store.schedule,
         sequence=sequence,
         id_hash=None if message_id is None else xxh3_64_intdigest(message_id),
         rows_max=server.config.admin.explain_rows_max,
@@ -364,7 +364,7 @@ async def _dead_letters(
         after: DeadPlace | None = DeadPlace()
         rows_left = server.config.admin.explain_rows_max
         while after is not None and len(found) < _LETTERS_MAX and rows_left > 0:
-            page = await server.dead_letters.find(
+            page = await server.master.dead_letters.find(
                 one, after=after, rows_max=_LETTERS_MAX, settled=True, with_items=False
             )
             found += [letter.row for letter in page.letters]

@@ -4,11 +4,9 @@ Nothing is counted twice: the parts keep plain counters, and this reads them whe
 distributions are kept here, as arrays of bucket counts that take a whole batch at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -20,6 +18,7 @@ from delay_protocol.nodes.registration import NodeRole
 from delay_server.admin.explain import counts
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.membership.registration import Registration
+from delay_server.sending.lateness import Distribution
 from delay_transport.http.metric_families import (
     Exposition,
     counter,
@@ -34,50 +33,6 @@ if TYPE_CHECKING:
 
 SUBJECTS_SHOWN_MAX = 50
 """Subjects that get a label of their own in `pending`; the others are added up as `other`."""
-
-LATENESS_BUCKETS_S = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600, 86400,
-)  # fmt: skip
-FSYNC_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 2, 10)
-
-
-class Distribution:
-    """A histogram with fixed bounds that observes many values at once."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = np.array(bounds)
-        self.counts: npt.NDArray[np.int64] = np.zeros(len(bounds) + 1, np.int64)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[int(np.searchsorted(self.bounds, value, side="left"))] += 1
-        self.sum += value
-
-    def observe_all(self, values: npt.NDArray[np.float64]) -> None:
-        """Count many values."""
-        places = np.searchsorted(self.bounds, values, side="left")
-        self.counts += np.bincount(places, minlength=len(self.counts))
-        self.sum += float(values.sum())
-
-    @property
-    def total(self) -> int:
-        """How many values were counted."""
-        return int(self.counts.sum())
-
-    def quantile(self, share: float) -> float | None:
-        """Return the upper bound of the bucket in which this share of the values is reached."""
-        total = self.total
-        if not total:
-            return None
-        place = int(np.searchsorted(np.cumsum(self.counts), share * total, side="left"))
-        return float(self.bounds[min(place, len(self.bounds) - 1)])
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return cumulative counts as Prometheus wants them."""
-        cumulative = np.cumsum(self.counts).tolist()
-        names = [*(f"{bound:g}" for bound in self.bounds.tolist()), "+Inf"]
-        return [(name, float(count)) for name, count in zip(names, cumulative, strict=True)]
 
 
 class ServerMetrics:
@@ -97,7 +52,7 @@ class ServerMetrics:
         yield from self._intake()
         if self._server.registration is not None:
             yield from _membership(self._server.registration)
-        if self._server.is_wired:
+        if self._server.is_master:
             yield from self._storage()
             yield from self._delivery()
             yield from self._dead_letters()
@@ -122,15 +77,17 @@ class ServerMetrics:
 
     def _storage(self) -> Iterator[Metric]:
         server = self._server
-        store, filing = server.store, server.filing
-        yield counter("commits", "Group commits of the message_log.", server.committing.commits)
+        store, filing = server.node.store, server.master.filing
+        yield counter(
+            "commits", "Group commits of the message_log.", server.master.committing.commits
+        )
         yield _histogram("fsync_seconds", "Write and fsync of a commit.", server.commit_seconds)
         # Read while other threads write: what is filed may be newer than what is committed.
         lag = max(0, store.message_log.next_sequence - 1 - store.schedule.last_filed)
         yield gauge("replay_lag_messages", "Committed and not filed yet.", lag)
         yield gauge("replay_lag_bytes", "Bytes of those.", filing.backlog_bytes)
         yield gauge("gathered_bytes", "Filed, waiting to be written.", store.schedule.pile_bytes)
-        yield counter("checkpoints", "Checkpoints written.", filing.checkpoints)
+        yield counter("checkpoints", "Checkpoints written.", server.node.checkpoints.written)
         yield counter("segments_sealed", "Segments sealed.", store.sealed)
         yield gauge("segments", "Unsealed segments.", len(store.schedule.segments))
         yield gauge("sealed_segments", "Sealed segments on disk.", len(store.seals_log.live))
@@ -139,20 +96,22 @@ class ServerMetrics:
         first = store.message_log.first_sequence
         yield gauge("first_sequence", "The message_log is kept from it on.", first)
         yield gauge("unreadable_files", "Being tried again.", len(store.schedule.unread))
-        failures = filing.read_failures + server.rereading.failures
+        failures = filing.read_failures + server.master.rereading.failures
         yield counter("read_failures", "Tries at reading in vain.", failures)
-        yield gauge("unread_messages", "Due, to be read again.", server.rereading.count)
-        yield gauge("damaged", "Damaged places found.", server.damage_count)
-        yield gauge("undeliverable_messages", "Due and damaged.", server.undeliverable)
-        yield gauge("disk_free_bytes", "Free disk.", server.budget.free)
-        yield gauge("disk_owed_bytes", "To be written for what was accepted.", server.budget.owed)
-        yield gauge("disk_floor_bytes", "To stay free beyond it.", server.budget.floor)
-        yield gauge("disk_bytes", "Size of the disk.", server.budget.total)
-        yield gauge("disk_full", "1 while messages are refused.", int(server.ingest.disk_full))
+        yield gauge("unread_messages", "Due, to be read again.", server.master.rereading.count)
+        yield gauge("damaged", "Damaged places found.", server.damages.count)
+        yield gauge("undeliverable_messages", "Due and damaged.", server.master.undeliverable)
+        yield gauge("disk_free_bytes", "Free disk.", server.node.budget.free)
+        yield gauge(
+            "disk_owed_bytes", "To be written for what was accepted.", server.node.budget.owed
+        )
+        yield gauge("disk_floor_bytes", "To stay free beyond it.", server.node.budget.floor)
+        yield gauge("disk_bytes", "Size of the disk.", server.node.budget.total)
+        yield gauge("disk_full", "1 while messages are refused.", int(server.node.disk_is_full))
         yield gauge("clock_held", "1 while the clock is not trusted.", int(server.clock_held))
 
     def _dead_letters(self) -> Iterator[Metric]:
-        server, letters = self._server, self._server.dead_letters
+        server, letters = self._server, self._server.master.dead_letters
         yield gauge("dead_letters", "Given up, neither requeued nor dropped.", letters.pending)
         now_ms = server.runtime.clock.now_ms()
         oldest_ms = now_ms if letters.oldest_ms is None else letters.oldest_ms
@@ -161,28 +120,32 @@ class ServerMetrics:
         yield gauge(
             "dead_letters_max", "With so many nothing is given up.", letters.config.pending_max
         )
-        yield gauge("burying_messages", "Given up, not recorded yet.", server.burying.count)
+        yield gauge("burying_messages", "Given up, not recorded yet.", server.master.burying.count)
         yield counter("dead_letters_requeued", "Sent once more by request.", letters.requeued)
         yield counter("dead_letters_dropped", "Dropped by request.", letters.dropped)
 
     def _delivery(self) -> Iterator[Metric]:
         server = self._server
-        yield gauge("scheduled_messages", "Without an outcome.", server.store.schedule.pending)
-        yield gauge("wheel_entries", "Index entries in the wheel.", len(server.wheel))
-        yield gauge("held_entries", "Index entries in wheel and sender.", server.filing.held)
-        yield counter("wheel_evicted", "Entries put back on disk for room.", server.filing.evicted)
-        yield counter("slices_loaded", "Slices of segments loaded.", server.filing.slices)
-        yield gauge("lanes_waiting", "Subjects waiting on disk.", server.lanes.waiting_count)
-        if server.routes is not None:
-            yield from self._routes(server.routes)
+        yield gauge("scheduled_messages", "Without an outcome.", server.node.store.schedule.pending)
+        yield gauge("wheel_entries", "Index entries in the wheel.", len(server.master.wheel))
+        yield gauge("held_entries", "Index entries in wheel and sender.", server.master.filing.held)
+        yield counter(
+            "wheel_evicted", "Entries put back on disk for room.", server.master.filing.evicted
+        )
+        yield counter("slices_loaded", "Slices of segments loaded.", server.master.filing.slices)
+        yield gauge("lanes_waiting", "Subjects waiting on disk.", server.master.lanes.waiting_count)
+        if server.master.routes is not None:
+            yield from self._routes(server.master.routes)
         yield from self._controls()
-        yield counter("lanes_opened", "Times a subject had to wait.", server.draining.opened)
-        yield counter("lane_messages", "Messages brought from there.", server.draining.drained)
-        yield counter("lane_dropped", "Entries dropped, read again.", server.lanes.dropped)
-        subjects = server.store.schedule.subjects
+        yield counter("lanes_opened", "Times a subject had to wait.", server.master.draining.opened)
+        yield counter(
+            "lane_messages", "Messages brought from there.", server.master.draining.drained
+        )
+        yield counter("lane_dropped", "Entries dropped, read again.", server.master.lanes.dropped)
+        subjects = server.node.store.schedule.subjects
         yield gauge("subjects", "Subjects with a name in memory.", len(subjects))
         yield gauge("subjects_bytes", "What these names count.", subjects.bytes_held)
-        yield gauge("late_messages", "Due and not delivered.", server.late_now)
+        yield gauge("late_messages", "Due and not delivered.", server.master.late_now)
         pending = GaugeMetricFamily(
             "delaywheel_wheel_messages", "In the wheel, by subject.", labels=["subject"]
         )
@@ -192,12 +155,10 @@ class ServerMetrics:
         outcomes = CounterMetricFamily(
             "delaywheel_messages_dispatched", "Messages crossed off.", labels=["outcome"]
         )
-        for outcome, count in list(server.crossing_off.outcomes.items()):
+        for outcome, count in list(server.master.crossing_off.outcomes.items()):
             outcomes.add_metric([outcome.name.lower()], count)
         yield outcomes
-        yield _histogram(
-            "delivery_lateness_seconds", "From due to confirmed.", server.lateness_seconds
-        )
+        yield _histogram("delivery_lateness_seconds", "From due to confirmed.", server.lateness.all)
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, kind, text in _SENDER_METRICS:
             families[name] = kind(f"delaywheel_sender_{name}", text, labels=["target"])
@@ -206,7 +167,7 @@ class ServerMetrics:
             "1 for the state of its circuit: closed, open, half-open.",
             labels=["target", "state"],
         )
-        for target, values in server.sender_numbers().items():
+        for target, values in server.master.sender_numbers().items():
             for name, family in families.items():
                 family.add_metric([target], float(values[name] or 0))
             for state in CircuitState:
@@ -223,29 +184,31 @@ class ServerMetrics:
         for reason, count in counts(server).items():
             reasons.add_metric([reason], count)
         yield reasons
-        controls = server.operator.applied
-        paused = server.lanes.paused(0)
+        controls = server.master.operator.applied
+        paused = server.master.lanes.paused(0)
         yield gauge("paused_subjects", "Of which messages wait.", paused.subjects)
         rules = sum(rule.paused for rule in controls.subjects.values())
         yield gauge("paused_rules", "Rules that pause subjects.", rules)
         groups = sum(rule.paused for rule in controls.groups.values())
         yield gauge("paused_groups", "Broker groups that are paused.", groups)
-        yield gauge("limits", "Rules that limit subjects.", len(server.gates.rates))
-        yield gauge("metered_messages", "Held in memory for their rate.", server.meters.count)
-        yield counter("metered", "Messages that passed a limit.", server.meters.passed)
+        yield gauge("limits", "Rules that limit subjects.", len(server.master.gates.rates))
+        yield gauge(
+            "metered_messages", "Held in memory for their rate.", server.master.meters.count
+        )
+        yield counter("metered", "Messages that passed a limit.", server.master.meters.passed)
         yield gauge("controls_version", "Counted up by changes.", controls.version)
-        if (following := server.following) is not None:
+        if (following := server.node.following) is not None:
             yield counter("controls_taken", "Told by a meta server and taken.", following.taken)
             kept = int(bool(following.keeps or following.trouble))
             yield gauge("controls_kept", "1 while others hold than a meta server tells.", kept)
 
     def _routes(self, routes: SubjectRoutes) -> Iterator[Metric]:
         server, asked = self._server, routes.session.counts
-        unrouted = server.lanes.unrouted(0)
+        unrouted = server.master.lanes.unrouted(0)
         yield gauge("unrouted_subjects", "Waiting for a route.", unrouted.subjects)
-        places = server.lanes.unrouted_max
+        places = server.master.lanes.unrouted_max
         yield gauge("unrouted_subjects_max", "So many may at a time.", places)
-        if (new := server.new_subjects) is not None:
+        if (new := server.master.new_subjects) is not None:
             yield counter("subjects_put_off", "New subjects to come again.", new.put_off_count)
         messages = unrouted.messages + unrouted.forgotten
         yield gauge("unrouted_messages", "Due, on disk, without a route.", messages)
@@ -253,7 +216,9 @@ class ServerMetrics:
         oldest_ms = now_ms if unrouted.oldest_due_ms is None else unrouted.oldest_due_ms
         late_s = max(now_ms - oldest_ms, 0) / 1000
         yield gauge("unrouted_oldest_seconds", "How late the first of them is.", late_s)
-        connected = server.meta_routes is not None and server.meta_routes.peer is not None
+        connected = (
+            server.master.meta_routes is not None and server.master.meta_routes.peer is not None
+        )
         yield gauge("routes_connected", "1 while a meta server is asked.", int(connected))
         yield gauge("routed_subjects", "Subjects asked for.", len(routes.session))
         yield gauge("routes", "Different sets of broker groups.", routes.routes)
@@ -310,7 +275,7 @@ def _histogram(name: str, text: str, values: Distribution) -> Metric:
 
 def top_subjects(server: "DelayServer") -> list[tuple[str, int]]:
     """Return what is in the wheel by subject, most first, the rest as `other`."""
-    names = server.store.schedule.subjects.names
-    top, rest = server.wheel.top_subjects(SUBJECTS_SHOWN_MAX)
+    names = server.node.store.schedule.subjects.names
+    top, rest = server.master.wheel.top_subjects(SUBJECTS_SHOWN_MAX)
     shown = [(names[number].decode(errors="replace"), count) for number, count in top]
     return [*shown, ("other", rest)] if rest else shown

@@ -18,32 +18,13 @@ if TYPE_CHECKING:
 
 def failing_checks(server: "DelayServer") -> list[str]:
     """Return why the server does not take and deliver messages; empty if it does."""
-    failing = []
-    if server.stopping:
-        failing.append("the server is stopping")
-    if server.ended_by is not None:
-        failing.append(str(server.ended_by))
-    elif server.registration is not None and not server.registration.accepts:
-        failing.append(server.registration.reason)
-    elif not server.is_open:
-        failing.append("recovery has not finished")
+    failing = list(server.duty().why)
     if server.listener is not None and (fullness := server.listener.fullness):
         failing.append(fullness)
-    return failing + _failing_parts(server) if server.is_wired else failing
-
-
-def _failing_parts(server: "DelayServer") -> list[str]:
-    failing = []
-    if server.is_retired:
-        failing.append("the group was retired: messages are refused, delivery goes on")
-    if server.ingest.disk_full:
-        failing.append("free disk is below its floor: messages are refused, delivery goes on")
-    if server.clock_held:
-        failing.append(f"the clock is not trusted, delivery is held: {server.pacer.reason}")
-    if server.lanes.is_full_of_unrouted:
+    if server.is_master and server.master.lanes.is_full_of_unrouted:
         failing.append(
-            f"{server.lanes.unrouted_max} subjects wait for a route, which is the limit: further "
-            "ones without a route are late; subjects with a route are delivered"
+            f"{server.master.lanes.unrouted_max} subjects wait for a route, which is the limit: "
+            "further ones without a route are late; subjects with a route are delivered"
         )
     return failing
 
@@ -53,7 +34,7 @@ def warnings_of(server: "DelayServer") -> list[str]:
     warnings = []
     if server.listener is not None and (crowding := server.listener.crowding):
         warnings.append(crowding)
-    if server.new_subjects is not None and server.new_subjects.puts_off:
+    if server.master.new_subjects is not None and server.master.new_subjects.puts_off:
         warnings.append("new subjects are put off: a producer, or all of them, have sent too many")
     return warnings
 
@@ -75,9 +56,9 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "refused": dict(taken.refused),
         "held_requests": server.ingest.held_requests,
     }
-    if server.recovery is None:
+    if not server.is_open:
         return status
-    store, schedule = server.store, server.store.schedule
+    store, schedule = server.node.store, server.node.store.schedule
     identity = store.identity
     status |= {
         "cluster": identity.cluster,
@@ -90,14 +71,14 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "first_sequence": store.message_log.first_sequence,
         "last_sequence": store.message_log.next_sequence - 1,
         "pending": schedule.pending,
-        "recovery_seconds": server.recovery_seconds,
+        "recovery_seconds": server.node.recovery_seconds,
     }
     if server.registration is not None:
-        status["meta"] = _membership(server, server.registration)
-    if not server.is_wired:
+        status["meta"] = _membership(server.registration)
+    if not server.is_master:
         return status
-    due = server.wheel.next_due_ms()
-    lateness = server.lateness_seconds
+    due = server.master.wheel.next_due_ms()
+    lateness = server.lateness.all
     status |= {
         "replay_lag": max(0, store.message_log.next_sequence - 1 - schedule.last_filed),
         "checkpoint_sequence": store.checkpoint.sequence,
@@ -106,9 +87,9 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "sealed_on_disk": len(store.seals_log.live),
         "retired_files": store.retention.retired,
         "files_deleted": store.retention.files_deleted,
-        "wheel": len(server.wheel),
-        "held": server.filing.held,
-        "evicted": server.filing.evicted,
+        "wheel": len(server.master.wheel),
+        "held": server.master.filing.held,
+        "evicted": server.master.filing.evicted,
         "waiting_subjects": sorted(
             schedule.subjects.names[subject].decode(errors="replace")
             for subject in islice(_waiting(server), SUBJECTS_SHOWN_MAX)
@@ -119,47 +100,50 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "controls": controls_of(server),
         "routes": routes_of(server),
         "next_due_ms": due,
-        "late": server.late_now,
+        "late": server.master.late_now,
         "dead": {
-            "pending": server.dead_letters.pending,
-            "being_recorded": server.burying.count,
-            "oldest_ms": server.dead_letters.oldest_ms if server.dead_letters.pending else None,
-            "requeued": server.dead_letters.requeued,
-            "dropped": server.dead_letters.dropped,
+            "pending": server.master.dead_letters.pending,
+            "being_recorded": server.master.burying.count,
+            "oldest_ms": server.master.dead_letters.oldest_ms
+            if server.master.dead_letters.pending
+            else None,
+            "requeued": server.master.dead_letters.requeued,
+            "dropped": server.master.dead_letters.dropped,
         },
         "dispatched": {
-            outcome.name.lower(): count for outcome, count in server.crossing_off.outcomes.items()
+            outcome.name.lower(): count
+            for outcome, count in server.master.crossing_off.outcomes.items()
         },
         "lateness_ms": {
             name: None if value is None else value * 1000
             for name, value in (
                 ("p50", lateness.quantile(0.5)),
                 ("p99", lateness.quantile(0.99)),
-                ("max", server.lateness_max_seconds if lateness.total else None),
+                ("max", server.lateness.all.most if lateness.total else None),
             )
         },
         "subjects": dict(top_subjects(server)),
-        "brokers": server.sender_numbers(),
-        "disk_free_bytes": server.budget.free,
-        "disk_owed_bytes": server.budget.owed,
-        "disk_floor_bytes": server.budget.floor,
-        "disk_full": server.ingest.disk_full,
+        "brokers": server.master.sender_numbers(),
+        "disk_free_bytes": server.node.budget.free,
+        "disk_owed_bytes": server.node.budget.owed,
+        "disk_floor_bytes": server.node.budget.floor,
+        "disk_full": server.node.disk_is_full,
         "clock_held": server.clock_held,
         "unreadable": [
             {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
             for x in islice(list(schedule.unread.values()), SUBJECTS_SHOWN_MAX)
         ],
-        "damaged": server.damage_count,
-        "undeliverable": server.undeliverable,
+        "damaged": server.damages.count,
+        "undeliverable": server.master.undeliverable,
         "damages": [
             {"path": d.path, "position": d.position, "size": d.size, "reason": d.reason}
-            for d in list(server.damages)
+            for d in list(server.damages.first)
         ],
     }
     return status
 
 
-def _membership(server: "DelayServer", registration: Registration) -> dict[str, Any]:
+def _membership(registration: Registration) -> dict[str, Any]:
     """Return what the node is in its group, and how it stands with the meta server."""
     found: dict[str, Any] = {
         "server": registration.meta,
@@ -167,7 +151,7 @@ def _membership(server: "DelayServer", registration: Registration) -> dict[str, 
         "away_ms": registration.away_ms,
         "trouble": registration.trouble,
         "role": None,
-        "accepts": registration.accepts and not server.is_retired,
+        "accepts": registration.accepts and not registration.is_retired,
         "authenticated": registration.is_authenticated,
     }
     standing = registration.standing
@@ -193,7 +177,7 @@ def _membership(server: "DelayServer", registration: Registration) -> dict[str, 
 
 def _waiting(server: "DelayServer") -> Iterator[int]:
     """Yield the subjects that wait on disk for room, of which there may be very many."""
-    lanes = server.lanes
+    lanes = server.master.lanes
     for place in (lanes.opened, lanes.unopened, lanes.leaving):
         for subjects in place.values():
             yield from subjects
@@ -201,10 +185,10 @@ def _waiting(server: "DelayServer") -> Iterator[int]:
 
 def unrouted_of(server: "DelayServer") -> dict[str, Any]:
     """Return what waits for want of a route, with a few of the subjects; empty if nothing could."""
-    routes = server.routes
+    routes = server.master.routes
     if routes is None:
         return {}
-    unrouted = server.lanes.unrouted(_EXAMPLES)
+    unrouted = server.master.lanes.unrouted(_EXAMPLES)
     examples = [routes.standing(number) for number in unrouted.numbers]
     return {
         "subjects": unrouted.subjects,
@@ -218,8 +202,8 @@ def unrouted_of(server: "DelayServer") -> dict[str, Any]:
 
 def paused_of(server: "DelayServer") -> dict[str, Any]:
     """Return what waits because its subject is paused, with a few of the subjects."""
-    paused = server.lanes.paused(_EXAMPLES)
-    names = server.store.schedule.subjects.names
+    paused = server.master.lanes.paused(_EXAMPLES)
+    names = server.node.store.schedule.subjects.names
     return {
         "subjects": paused.subjects,
         "messages": paused.messages,
@@ -230,25 +214,25 @@ def paused_of(server: "DelayServer") -> dict[str, Any]:
 
 def controls_of(server: "DelayServer") -> dict[str, Any]:
     """Return what an operator has closed and narrowed, in numbers."""
-    controls = server.operator.applied
+    controls = server.master.operator.applied
     rules = controls.subjects.values()
     return {
         "version": controls.version,
         "paused_rules": sum(rule.paused for rule in rules),
-        "limits": len(server.gates.rates),
+        "limits": len(server.master.gates.rates),
         "group_rules": len(controls.groups),
-        "metered": server.meters.count,
-        "unmetered": server.gates.unmetered,
+        "metered": server.master.meters.count,
+        "unmetered": server.master.gates.unmetered,
         "meta": following_of(server),
     }
 
 
 def following_of(server: "DelayServer") -> dict[str, Any] | None:
     """Return what the meta server has told about controls; None where there is none."""
-    following = server.following
+    following = server.node.following
     if following is None:
         return None
-    present = id_of(server.operator.applied)
+    present = id_of(server.master.operator.applied)
     return {
         "store": None if present is None else str(present.store),
         "told_version": None if following.told is None else following.told.version,
@@ -259,7 +243,7 @@ def following_of(server: "DelayServer") -> dict[str, Any] | None:
 
 def routes_of(server: "DelayServer") -> dict[str, Any]:
     """Return how it stands with the meta server; empty if there is none to be asked."""
-    routes, meta = server.routes, server.meta_routes
+    routes, meta = server.master.routes, server.master.meta_routes
     if routes is None or meta is None:
         return {}
     asked = routes.session.counts

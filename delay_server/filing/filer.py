@@ -1,4 +1,4 @@
-"""Behind the commit: filing by time, loading into the wheel, splitting, checkpoints.
+"""Behind the commit: filing by time, loading into the wheel, splitting.
 
 Everything here talks to the schedule_log through one lane of the executor, so its calls happen one
 at a time and in order: that is what makes a message enter the wheel exactly once (see
@@ -29,6 +29,7 @@ import structlog
 import trio
 
 from delay_server.clock.pace import Pacer
+from delay_server.filing.checkpoints import FULL_RETRY_S, SCHEDULE_LANE, Checkpoints
 from delay_server.holding.out_of_wheel import OutOfWheel
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
@@ -48,9 +49,6 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-SCHEDULE_LANE = "schedule_log"
-CHECKPOINT_LANE = "checkpoint"
-_FULL_RETRY_S = 1.0
 _FULL_RECHECK_MS = 10_000
 """Longest sleep while the wheel is full; whoever makes room in it says so."""
 _MARKED_AT_ONCE = 200_000
@@ -77,12 +75,6 @@ class FilingLimits:
 
     backlog_bytes_max: int = 128 * 1024 * 1024
     """Committed bytes that wait for filing; commits wait beyond it."""
-
-    checkpoint_interval_ms: int = 3000
-    """Time between checkpoints while there is something new."""
-
-    checkpoint_bytes: int = 256 * 1024 * 1024
-    """Bytes filed after which a checkpoint does not wait for its time."""
 
     read_tries: int = 12
     """Times that a file which the operating system cannot read is tried before that is damage."""
@@ -178,6 +170,7 @@ class Filing:
         store: Store,
         wheel: Wheel,
         limits: FilingLimits,
+        checkpoints: Checkpoints,
         executor: Executor,
         pacer: Pacer,
         lanes: Lanes,
@@ -191,6 +184,7 @@ class Filing:
         self._store = store
         self._wheel = wheel
         self._limits = limits
+        self._checkpoints = checkpoints
         self._executor = executor
         self._pacer = pacer
         self._lanes = lanes
@@ -200,7 +194,6 @@ class Filing:
         self._backlog: deque[Committed] = deque()
         self.backlog_bytes = 0
         self.backlog_rows = 0
-        self._filed_bytes = 0
         self._batches_filed = 0
         self._more = Wakeup()
         self.taking = trio.Lock()
@@ -209,9 +202,6 @@ class Filing:
         self._waits_for_room = False
         self._room = trio.Event()
         self._check_load = Wakeup()
-        self._check_checkpoint = Wakeup()
-        self._hurry = trio.Event()
-        self._checkpointing = trio.Lock()
         self._wake_load_at_ms: float = math.inf
         """Until when run_loading sleeps; infinite while it looks around."""
         self._subjects = store.schedule.subjects
@@ -227,7 +217,6 @@ class Filing:
         self._look_again = False
         """Something has come that run_loading may not have seen."""
         self.hour_mark = store.schedule.hour_mark
-        self.checkpoints = 0
         self.evicted = 0
         """Entries thrown out of the wheel."""
         self.slices = 0
@@ -273,13 +262,11 @@ class Filing:
             due_ms = found.next_load_ms
             if due_ms is not None and due_ms - self._limits.load_ahead_ms < self._wake_load_at_ms:
                 self._wake_loading()
-            if self._filed_bytes >= self._limits.checkpoint_bytes:
-                self._hurry.set()
-            self._check_checkpoint.wake()
+            self._checkpoints.wake()
             await self._bound_names()
             if found.full:
                 _log.error("no space to file messages; they wait in memory and in the message_log")
-                await trio.sleep(_FULL_RETRY_S)
+                await trio.sleep(FULL_RETRY_S)
 
     def _forget(self, batch: Committed) -> None:
         """Count a batch as filed."""
@@ -287,7 +274,7 @@ class Filing:
         if not isinstance(batch, CommittedControl):
             self.backlog_bytes -= len(batch.blob)
             self.backlog_rows -= _rows_of(batch)
-            self._filed_bytes += len(batch.blob)
+            self._checkpoints.filed(len(batch.blob))
 
     def _file(self, batches: list[Committed]) -> "_Filed":
         """File batches until about a step's worth of entries has to go into the wheel."""
@@ -343,7 +330,7 @@ class Filing:
         """Cross off what the facts, durable by now, tell of."""
         async with self.taking:
             await self.run(self._store.note_facts, facts, last_number)
-        self._check_checkpoint.wake()
+        self._checkpoints.wake()
         self._wake_loading()
 
     # -- memory ------------------------------------------------------------------------------
@@ -530,7 +517,7 @@ class Filing:
             self._wake_load_at_ms, self._look_again = math.inf, False
             view = await self._advance()
             if self._pacer.is_news(self._store.clock_known):
-                self._check_checkpoint.wake()
+                self._checkpoints.wake()
             if self._look_again:
                 continue
             now_ms = self._pacer.now_ms()
@@ -704,69 +691,6 @@ class Filing:
             next_split_ms=schedule.next_split_ms(),
             wants_floor=schedule.wants_floor(),
         )
-
-    # -- checkpoints -------------------------------------------------------------------------
-
-    async def run_checkpoints(self) -> None:
-        """Write a checkpoint every few seconds while there is something new."""
-        while True:
-            is_news = self._pacer.is_news(self._store.clock_known)
-            if not is_news and not self._store.needs_checkpoint(self._pacer.trusted_ms()):
-                with trio.move_on_after(self._next_deletion_s()):
-                    await self._check_checkpoint.sleep()
-                continue
-            with trio.move_on_after(self._limits.checkpoint_interval_ms / 1000):
-                await self._hurry.wait()
-            await self.checkpoint()
-
-    def clock_trust_changed(self) -> None:
-        """Have a checkpoint written at once: after a crash a start goes by it."""
-        self._hurry.set()
-        self._check_checkpoint.wake()
-
-    def _next_deletion_s(self) -> float:
-        """Return seconds until something has to be deleted, though nothing else happens."""
-        next_ms = self._store.retention.next_ms
-        if next_ms is None:
-            return math.inf
-        return max(next_ms - self._pacer.trusted_ms(), 1) / 1000
-
-    async def make_room(self, free_bytes_wanted: int) -> bool:
-        """Delete what is retired or kept for its age only, oldest first, until so much is free.
-
-        Returns False if there is no such thing.
-        """
-        helped = False
-        # One checkpoint lists what goes, the next one deletes it.
-        for _ in range(2):
-            now_ms = self._pacer.trusted_ms()
-            if await self.run(self._store.can_free, free_bytes_wanted, now_ms):
-                await self.checkpoint(free_bytes_wanted)
-                helped = True
-        return helped
-
-    async def checkpoint(self, free_bytes_wanted: int | None = None) -> None:
-        """Write a checkpoint now; with `free_bytes_wanted` as `make_room` says."""
-        async with self._checkpointing:
-            self._hurry = trio.Event()
-            self._filed_bytes = 0
-            # Ages are counted by it, so a clock that leapt ahead deletes nothing.
-            now_ms = self._pacer.trusted_ms()
-            store = self._store
-            work = await self.run(
-                store.prepare_checkpoint, now_ms, free_bytes_wanted, self._pacer.mark()
-            )
-            try:
-                await self._executor.run(CHECKPOINT_LANE, work.write)
-            except StorageFullError as error:
-                await self.run(store.abandon_checkpoint, work)
-                _log.error("no space for a checkpoint", error=str(error))
-                await trio.sleep(_FULL_RETRY_S)
-                return
-            await self.run(store.finish_checkpoint, work)
-            self.checkpoints += 1
-            if work.seals:
-                _log.info("segments sealed", count=len(work.seals))
 
     async def drain(self) -> None:
         """Wait until everything submitted is filed."""

@@ -195,6 +195,11 @@ class Registration:
         return self.standing is not None and self.standing.accepts
 
     @property
+    def is_retired(self) -> bool:
+        """Whether the group takes no more messages, and the node delivers what it has."""
+        return self.standing is not None and self.standing.is_retired
+
+    @property
     def reason(self) -> str:
         """Why the node does not accept; empty if it does."""
         if self.standing is None:

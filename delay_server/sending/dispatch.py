@@ -1,5 +1,6 @@
 """From the wheel to the sender when a message is due, and from the sender to the facts."""
 
+import contextlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -317,3 +318,12 @@ class CrossingOff:
             self._idle = trio.Event()
             self._more.wake()
             await self._idle.wait()
+
+    async def flush(self) -> None:
+        """Make durable what waits, once no task does that any more; the next opening reads it."""
+        blocks = [*self._writing, *self._waiting]
+        if blocks:
+            with contextlib.suppress(StorageFullError):
+                await self._executor.run(
+                    JOURNAL_LANE, self._append_now, blocks, self._pacer.now_ms()
+                )

@@ -19,10 +19,12 @@ from delay_protocol.meta.session import MetaSessionConfig
 from delay_server.accepting.admission import DAY_MS, AdmissionLimits
 from delay_server.accepting.ingest import IngestLimits
 from delay_server.dead.dead_letters import DeadConfig
+from delay_server.filing.checkpoints import CheckpointLimits
 from delay_server.filing.filer import FilingLimits
 from delay_server.lanes.lanes import LaneLimits
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
+from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.meta.address import MetaAddressLimits
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
@@ -733,14 +735,19 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         of_names = self.storage.subjects_bytes_max // name_bytes
         return max(min(self.routes.subjects_max // 2, of_names), 1)
 
+    def checkpoint_limits(self) -> CheckpointLimits:
+        """Return what checkpoints go by."""
+        return CheckpointLimits(
+            checkpoint_interval_ms=self.storage.checkpoint_interval_ms,
+            checkpoint_bytes=self.storage.checkpoint_bytes,
+        )
+
     def filing_limits(self) -> FilingLimits:
         """Return what filing, loading and checkpoints take."""
         return FilingLimits(
             load_ahead_ms=self.wheel.load_ahead_ms,
             wheel_entries_max=self.wheel.entries_max,
             backlog_bytes_max=self.storage.filing_bytes_max,
-            checkpoint_interval_ms=self.storage.checkpoint_interval_ms,
-            checkpoint_bytes=self.storage.checkpoint_bytes,
             read_tries=self.storage.read_tries,
             read_retry_ms_min=self.storage.read_retry_ms_min,
             read_retry_ms_max=self.storage.read_retry_ms_max,
@@ -777,3 +784,9 @@ def _weight_of(name: str, more: Sequence[str]) -> float:
 def sections() -> dict[str, type]:
     """Return the dataclass of every section that has settings, as declared (all but brokers)."""
     return settings_file.sections(DelayServerConfig)
+
+
+def secret_of(config: DelayServerConfig) -> SharedSecret:
+    """Return the secret of the settings, unread."""
+    path = config.meta.secret_file
+    return SharedSecret(Path(path) if path else None)

@@ -73,7 +73,7 @@ def delay_server(
       delaywheel delay-server --config delay-server.toml
       delaywheel delay-server --config delay-server.toml --set storage.fact_sync_ms_max=0
     """
-    from delay_server.server import run
+    from delay_server.process import run
     from delay_server.settings.config_file import load_config
     from delaywheel.shared.log_output import set_up_log
 

@@ -37,7 +37,7 @@ async def bury(world: World, server: DelayServer, *names: str) -> Caller:
     """Have messages become dead letters, and be taken from then on; return an operator."""
     refuse_all(world)
     await send(world, *names)
-    await until(lambda: server.dead_letters.pending == len(names))
+    await until(lambda: server.master.dead_letters.pending == len(names))
     take_all(world)
     return Caller(application(server))
 

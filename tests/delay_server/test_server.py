@@ -67,7 +67,7 @@ async def test_items_arrive_when_due_byte_for_byte_and_once() -> None:
             if delivery.message_id not in {"no delay bit", "past"}:
                 assert 0 <= delivery.at_ms - delivery.due_ms <= 5
         assert {frame.version for frame in world.broker.requests} == {7}
-        assert server.store.schedule.pending == 0
+        assert server.node.store.schedule.pending == 0
 
 
 async def test_near_and_far_arrive_in_their_minute_hour_and_day() -> None:
@@ -80,15 +80,17 @@ async def test_near_and_far_arrive_in_their_minute_hour_and_day() -> None:
         now_ms = world.now_ms
         await producer.send(*(make_item(f"m{delay}", now_ms + delay) for delay in delays))
         await trio.sleep(5)
-        spans = Counter(segment.key.span for segment in server.store.schedule.segments.values())
+        spans = Counter(
+            segment.key.span for segment in server.node.store.schedule.segments.values()
+        )
         assert spans == {Span.MINUTE: 3, Span.HOUR: 1, Span.DAY: 1}
         for count, delay in enumerate(delays, start=1):
             await trio.sleep(max(0.0, (now_ms + delay - world.now_ms) / 1000) + 0.1)
             assert len(world.broker.deliveries) == count
         assert all(d.at_ms - d.due_ms <= 5 for d in world.broker.deliveries)
         await trio.sleep(180)
-        assert server.store.sealed == len(delays)
-        assert server.store.schedule.segments == {}
+        assert server.node.store.sealed == len(delays)
+        assert server.node.store.schedule.segments == {}
 
 
 async def test_what_cannot_be_kept_that_long_is_refused_for_good() -> None:
@@ -102,7 +104,7 @@ async def test_what_cannot_be_kept_that_long_is_refused_for_good() -> None:
         assert {name: code for name, (code, _) in refused.items()} == {b"out": ItemCode.BLOCK}
         assert "limit 30.0" in refused[b"out"][1]
         await trio.sleep(0.1)
-        assert server.store.schedule.pending == 1
+        assert server.node.store.schedule.pending == 1
 
 
 async def test_requests_of_a_server_that_starts_are_held_and_then_kept() -> None:
@@ -141,7 +143,7 @@ async def test_a_start_that_takes_long_answers_51_after_the_hold() -> None:
         assert 4 <= trio.current_time() - began < 4.1
         world.executor.plan = ExecutorPlan(delay_s=(0.001, 0.001), stall_chance=0)
         await server.ready.wait()
-        assert server.store.schedule.pending == 0
+        assert server.node.store.schedule.pending == 0
         stop.set()
 
 
@@ -182,7 +184,7 @@ async def test_a_stop_takes_less_than_five_seconds_whatever_the_broker_does(
     async with world.serving() as server:
         await until(lambda: len(world.broker.taken) == 100, seconds=20)
         await trio.sleep(1)
-        assert server.store.schedule.pending == 1
+        assert server.node.store.schedule.pending == 1
 
 
 async def test_a_kill_loses_nothing_that_was_acknowledged() -> None:
@@ -205,7 +207,7 @@ async def test_a_kill_loses_nothing_that_was_acknowledged() -> None:
     delivered = list(world.broker.ids)
     assert 10 < len(delivered) < 40
     async with world.serving() as again:
-        assert again.recovery is not None
+        assert again.is_open
         await trio.sleep(5 * 3600)
     counts = Counter(world.broker.ids)
     assert len(counts) == 40
@@ -221,7 +223,7 @@ async def test_a_broker_that_is_away_loses_nothing_and_what_waited_is_late() -> 
         await producer.send(*(make_item(f"m{n}", now_ms + 1000 * n) for n in range(200)))
         await trio.sleep(150)
         assert world.broker.ids == []
-        assert server.late_now == 151
+        assert server.master.late_now == 151
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
             await until(lambda: len(world.broker.deliveries) >= 151, seconds=30)
@@ -261,7 +263,7 @@ async def test_items_that_a_broker_refuses_are_tried_again_and_their_neighbours_
         await until(lambda: "m1" in world.broker.ids)
         await trio.sleep(5)
         assert tries == {b"m0": 1, b"m1": 4, b"m2": 1, b"m3": 1, b"m4": 1}
-        assert server.store.schedule.pending == 0
+        assert server.node.store.schedule.pending == 0
 
 
 async def test_below_the_floor_of_free_disk_messages_are_refused_and_delivered_on() -> None:
@@ -281,7 +283,7 @@ async def test_below_the_floor_of_free_disk_messages_are_refused_and_delivered_o
         assert len(world.broker.deliveries) == 60
         # What was delivered is crossed off and sealed, floor records included.
         await trio.sleep(70)
-        assert server.store.sealed == 1
+        assert server.node.store.sealed == 1
         world.disk.capacity_bytes = 1 << 40
         await trio.sleep(1.5)
         assert await producer.send(make_item("a", now_ms)) == {}
@@ -332,14 +334,14 @@ async def test_a_disk_at_its_floor_frees_itself_of_what_is_only_old_and_takes_me
     async with world.serving(make_config(storage=_SHORT)) as server:
         producer = await world.connect()
         await _fill(world, producer, minutes=8)
-        assert len(server.store.message_log.files()) > 1
-        sealed = len(server.store.seals_log.live)
+        assert len(server.node.store.message_log.files()) > 1
+        sealed = len(server.node.store.seals_log.live)
         assert sealed >= 6
         await trio.sleep(11 * 60)  # Beyond the window in which duplicates are recognised.
-        assert len(server.store.seals_log.live) >= sealed
-        assert server.store.message_log.first_sequence == 1
+        assert len(server.node.store.seals_log.live) >= sealed
+        assert server.node.store.message_log.first_sequence == 1
         producer = await world.connect()
-        facts_before = server.store.journal.next_number
+        facts_before = server.node.store.journal.next_number
         now_ms = world.now_ms
         ahead = [make_item(f"m{n}", now_ms + 100 * n) for n in range(20)]
         assert await producer.send(*ahead) == {}
@@ -349,19 +351,19 @@ async def test_a_disk_at_its_floor_frees_itself_of_what_is_only_old_and_takes_me
         world.disk.capacity_bytes = world.disk.medium.used + MIB
         refused = await producer.send(make_item("a", now_ms))
         assert refused[b"a"][0] == ItemCode.BROKER_READ_ONLY
-        assert server.ingest.disk_full
-        await until(lambda: not server.ingest.disk_full, seconds=10)
+        assert server.node.disk_is_full
+        await until(lambda: not server.node.disk_is_full, seconds=10)
         assert await producer.send(make_item("a", now_ms)) == {}
         # Dispatch and its facts never stopped.
         await until(lambda: {"a", "m19", "last"} <= set(world.broker.ids), seconds=5)
-        await until(lambda: server.store.journal.next_number == facts_before + 22, seconds=5)
-        first = server.store.message_log.first_sequence
-        assert first > 1 or len(server.store.seals_log.live) < sealed
-        assert server.store.retention.files_deleted > 1
+        await until(lambda: server.node.store.journal.next_number == facts_before + 22, seconds=5)
+        first = server.node.store.message_log.first_sequence
+        assert first > 1 or len(server.node.store.seals_log.live) < sealed
+        assert server.node.store.retention.files_deleted > 1
     before = Counter(world.broker.ids)
     async with world.serving(make_config(storage=_SHORT)) as server:
-        assert server.store.message_log.first_sequence == first
-        assert not server.damages
+        assert server.node.store.message_log.first_sequence == first
+        assert not server.damages.first
         await trio.sleep(60)
     assert Counter(world.broker.ids) == before
     assert set(before.values()) == {1}
@@ -376,20 +378,20 @@ async def test_a_disk_that_nothing_of_ours_can_free_waits_for_others_without_bei
         world.disk.capacity_bytes = world.disk.medium.used + MIB
         refused = await producer.send(make_item("one more", now_ms))
         assert refused[b"one more"][0] == ItemCode.BROKER_READ_ONLY
-        assert server.ingest.disk_full
+        assert server.node.disk_is_full
         await until(lambda: len(world.broker.deliveries) == 40, seconds=60)
         await trio.sleep(30)
-        assert server.ingest.disk_full
-        checkpoints, writes = server.filing.checkpoints, world.disk.counts["write"]
-        segments = server.store.seals_log.live.number.tolist()
+        assert server.node.disk_is_full
+        checkpoints, writes = server.node.checkpoints.written, world.disk.counts["write"]
+        segments = server.node.store.seals_log.live.number.tolist()
         await trio.sleep(20)
-        assert server.filing.checkpoints - checkpoints <= 1
+        assert server.node.checkpoints.written - checkpoints <= 1
         assert world.disk.counts["write"] - writes < 20
-        assert server.store.seals_log.live.number.tolist() == segments
+        assert server.node.store.seals_log.live.number.tolist() == segments
         world.disk.capacity_bytes = 1 << 40
         await trio.sleep(1.5)
         assert await producer.send(make_item("a", now_ms)) == {}
-        assert server.store.message_log.first_sequence == 1
+        assert server.node.store.message_log.first_sequence == 1
 
 
 async def test_a_server_deletes_what_is_old_though_nothing_happens_and_sleeps_meanwhile() -> None:
@@ -417,21 +419,21 @@ async def test_a_server_deletes_what_is_old_though_nothing_happens_and_sleeps_me
         assert paths <= world.disk.contents().keys()
         await trio.sleep(2 * 3600)
         assert not paths & world.disk.contents().keys()
-        checkpoints = server.filing.checkpoints
+        checkpoints = server.node.checkpoints.written
         writes = world.disk.counts["write"]
         looks = 0
-        needs_checkpoint = server.store.needs_checkpoint
+        needs_checkpoint = server.node.store.needs_checkpoint
 
         def counted(now_ms: int) -> bool:
             nonlocal looks
             looks += 1
             return needs_checkpoint(now_ms)
 
-        server.store.needs_checkpoint = counted  # type: ignore[method-assign]
+        server.node.store.needs_checkpoint = counted  # type: ignore[method-assign]
         await trio.sleep(24 * 3600)
         assert looks == 0, "it does not poll"
         assert world.disk.counts["write"] == writes
-        assert server.filing.checkpoints == checkpoints
+        assert server.node.checkpoints.written == checkpoints
 
 
 async def test_a_clock_that_leaps_ahead_deletes_nothing_before_it_is_believed() -> None:
@@ -448,13 +450,15 @@ async def test_a_clock_that_leaps_ahead_deletes_nothing_before_it_is_believed() 
         assert server.clock_held
         producer = await world.connect()
         assert await producer.send(make_item("meanwhile", world.now_ms)) == {}
-        checkpoints = server.filing.checkpoints
-        await until(lambda: server.filing.checkpoints > checkpoints, seconds=60)
+        checkpoints = server.node.checkpoints.written
+        await until(lambda: server.node.checkpoints.written > checkpoints, seconds=60)
         await trio.sleep(60)
-        checkpoints = server.filing.checkpoints
+        checkpoints = server.node.checkpoints.written
         await trio.sleep(3600)
-        assert server.filing.checkpoints == checkpoints, "nothing is old enough to be looked at"
-        assert not server.store.checkpoint.retired
+        assert server.node.checkpoints.written == checkpoints, (
+            "nothing is old enough to be looked at"
+        )
+        assert not server.node.store.checkpoint.retired
         assert before <= world.disk.contents().keys()
         world.clock.step(-400 * DAY_MS)
         await until(lambda: not server.clock_held, seconds=600)
@@ -552,7 +556,7 @@ async def test_data_of_another_cluster_group_or_node_is_refused(name: str) -> No
     async with world.serving(make_config(node=dataclasses.replace(base, **changed("one")))):
         pass
     async with world.serving(make_config(node=base)) as server:
-        assert getattr(server.store.identity, name) == "one"
+        assert getattr(server.node.store.identity, name) == "one"
     with pytest.RaisesGroup(
         pytest.RaisesExc(DataDirectoryError, match="one"), flatten_subgroups=True
     ):
@@ -736,7 +740,7 @@ async def test_when_filing_lags_commits_wait_and_producers_are_slowed_down_not_d
             producer = producers[number % 4]
             opaques.append((producer, await producer.post(data)))
         await trio.sleep(2)
-        assert server.filing.backlog_bytes < 3 << 20
+        assert server.master.filing.backlog_bytes < 3 << 20
         assert server.ingest.held_requests > 50
         accepted = server.ingest.counts.accepted
         assert accepted < 150
@@ -753,19 +757,19 @@ async def test_the_floor_is_recorded_once_a_minute_at_most_and_seals_what_is_com
     async with world.serving() as server:
         producer = await world.connect()
         await producer.send(*(make_item(f"m{n}", world.now_ms + n * 10_000) for n in range(60)))
-        before = server.store.message_log.next_sequence
+        before = server.node.store.message_log.next_sequence
         await trio.sleep(600)
-        assert server.store.sealed >= 9
-        floors = server.store.message_log.next_sequence - before
+        assert server.node.store.sealed >= 9
+        floors = server.node.store.message_log.next_sequence - before
         assert 9 <= floors <= 11
         await trio.sleep(120)
-        assert server.store.schedule.segments == {}
-        rested = server.store.message_log.next_sequence
-        checkpoints = server.filing.checkpoints
+        assert server.node.store.schedule.segments == {}
+        rested = server.node.store.message_log.next_sequence
+        checkpoints = server.node.checkpoints.written
         operations, looks = world.disk.operations, world.disk.counts["require_in_place"]
         await trio.sleep(3600)
-        assert server.store.message_log.next_sequence == rested
-        assert server.filing.checkpoints == checkpoints
+        assert server.node.store.message_log.next_sequence == rested
+        assert server.node.checkpoints.written == checkpoints
         looks = world.disk.counts["require_in_place"] - looks
         assert 3500 < looks <= 3601
         assert world.disk.operations - operations - looks < 100
@@ -777,7 +781,7 @@ async def test_the_durable_end_is_durable_soon_after_a_commit_and_then_it_rests(
         producer = await world.connect()
         await producer.send(make_item("m1", world.now_ms + HOUR_MS))
         await trio.sleep(0.020)
-        assert server.store.message_log.durable_end_synced
+        assert server.node.store.message_log.durable_end_synced
         await trio.sleep(10)
         syncs = world.disk.counts["sync"]
         await trio.sleep(100)
@@ -795,13 +799,22 @@ async def test_due_messages_that_cannot_be_read_just_now_are_delivered_once_when
         await trio.sleep(55)
         # After 12.7 s in which it could not be read; until then it counts as held, and as late.
         assert not world.broker.ids
-        assert (server.rereading.count, server.late_now, server.filing.held) == (10, 10, 10)
+        assert (
+            server.master.rereading.count,
+            server.master.late_now,
+            server.master.filing.held,
+        ) == (10, 10, 10)
         await trio.sleep(40)
         assert sorted(world.broker.ids) == [f"m{n}" for n in range(10)]
-        assert server.rereading.count == server.undeliverable == server.damage_count == 0
-        assert server.rereading.failures == 80
+        assert (
+            server.master.rereading.count
+            == server.master.undeliverable
+            == server.damages.count
+            == 0
+        )
+        assert server.master.rereading.failures == 80
         await trio.sleep(10)
-        assert server.store.schedule.pending == 0
+        assert server.node.store.schedule.pending == 0
 
 
 async def test_due_messages_that_cannot_be_read_for_long_are_told_as_damage() -> None:
@@ -813,9 +826,13 @@ async def test_due_messages_that_cannot_be_read_for_long_are_told_as_damage() ->
         world.disk.arm(*[Trap(action=Action.EIO, kinds={"map"})] * 100)
         await trio.sleep(300)
         assert not world.broker.ids
-        assert server.rereading.failures == 12
-        assert (server.rereading.count, server.undeliverable, server.damage_count) == (0, 1, 1)
-        assert server.store.schedule.pending == 1
+        assert server.master.rereading.failures == 12
+        assert (
+            server.master.rereading.count,
+            server.master.undeliverable,
+            server.damages.count,
+        ) == (0, 1, 1)
+        assert server.node.store.schedule.pending == 1
 
 
 async def test_damaged_bytes_are_not_delivered_and_are_shown() -> None:
@@ -831,17 +848,17 @@ async def test_damaged_bytes_are_not_delivered_and_are_shown() -> None:
         world.disk.damage(path, place, b"M")
         await trio.sleep(80)
         assert sorted(world.broker.ids) == [f"m{n}" for n in range(10) if n != 4]
-        assert server.undeliverable == 1
-        assert server.damage_count == 1
-        assert server.damages[0].path == path
-        assert server.damages[0].size > 0
-        assert server.store.schedule.pending == 1
+        assert server.master.undeliverable == 1
+        assert server.damages.count == 1
+        assert server.damages.first[0].path == path
+        assert server.damages.first[0].size > 0
+        assert server.node.store.schedule.pending == 1
         # Come by again, as when a lane is begun anew, it is the same message.
-        (sequence,) = server.undeliverable_sequences
+        (sequence,) = server.master.undeliverable_sequences
         again = np.zeros(1, ENTRY)
         again["sequence"] = sequence
-        server._undeliverable(again)
-        assert server.undeliverable == 1
+        server.master._undeliverable(again)
+        assert server.master.undeliverable == 1
 
 
 async def test_s8_a_restart_takes_no_more_into_memory_than_it_may_and_delivers_all() -> None:
@@ -864,7 +881,7 @@ async def test_s8_a_restart_takes_no_more_into_memory_than_it_may_and_delivers_a
         most = 0
         with trio.fail_after(1200):
             while len(world.broker.deliveries) < count:
-                most = max(most, server.filing.held)
+                most = max(most, server.master.filing.held)
                 await trio.sleep(0.05)
         assert most <= 100
         assert sorted(world.broker.ids) == sorted(f"m{n}" for n in range(count))

@@ -172,9 +172,9 @@ class MetaGating(GateJudge):
     def _look(self, server: DelayServer, *, is_settled: bool = False) -> None:
         """See by what the server goes, as it says itself, and what it may go by from now on."""
         self._catch_up()
-        following = server.following
+        following = server.node.following
         assert following is not None
-        now = server.operator.applied
+        now = server.master.operator.applied
         if not is_settled and now not in (following.told, self._goes_by):
             # It is about to take it.
             return
@@ -221,7 +221,7 @@ class MetaGating(GateJudge):
         """Groups have the weights of the document; there are none in the settings."""
         wrong = {
             name: numbers["weight"]
-            for name, numbers in server.sender_numbers().items()
+            for name, numbers in server.master.sender_numbers().items()
             if numbers["state"] != GroupState.RETIRING.value
             and numbers["weight"] != _weight_of(controls, name)
         }
@@ -230,12 +230,12 @@ class MetaGating(GateJudge):
 
     def _check_start(self, server: DelayServer) -> None:
         """A server that is started hears first, then delivers; if it can ask."""
-        assert server.following is not None
+        assert server.node.following is not None
         if self._slow_s or not self._was_well(self._started_s):
             return
         self._counts["starts that had to hear of controls first"] += 1
         known = self.meta.medium.known_at(self._started_s)
-        if not self._is_present(known) and not server.following.keeps:
+        if not self._is_present(known) and not server.node.following.keeps:
             self.witness.complain(
                 f"told: a server starts with {self._goes_by} at {trio.current_time():.3f} s, the "
                 f"store has {self._present()}"
@@ -278,14 +278,14 @@ class MetaGating(GateJudge):
         if not self.witness.lived_through(stored_s - _CONNECTED_S, now_s):
             return
         self._look(server)
-        assert server.following is not None
-        if server.following.trouble and self._may_be_full():
+        assert server.node.following is not None
+        if server.node.following.trouble and self._may_be_full():
             return
         self._counts["controls that had to be known soon"] += 1
-        if not self._is_present(stored) and not server.following.keeps:
+        if not self._is_present(stored) and not server.node.following.keeps:
             self.witness.complain(
                 f"told: the server goes by {self._goes_by} at {now_s:.3f} s, since {stored_s:.3f} "
-                f"s the store has {self._present()}: {server.following.trouble}"
+                f"s the store has {self._present()}: {server.node.following.trouble}"
             )
 
     # -- the operator ------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class MetaGating(GateJudge):
 
     def _is_backlog(self) -> bool:
         server = self._serving
-        return server is not None and bool(server.sender.unsent().queued)
+        return server is not None and bool(server.master.sender.unsent().queued)
 
     async def _pause_all(self, nursery: trio.Nursery) -> None:
         """Pause everything for a while, now that something waits for a broker."""
@@ -342,15 +342,19 @@ class MetaGating(GateJudge):
     def _is_kept(self) -> bool:
         """Say whether the server keeps other rules than it is told."""
         server = self._serving
-        return server is not None and server.following is not None and bool(server.following.keeps)
+        return (
+            server is not None
+            and server.node.following is not None
+            and bool(server.node.following.keeps)
+        )
 
     async def _follow(self) -> None:
         """Have the server go by what it is told, whatever that opens."""
         server = self._serving
-        if server is None or server.following is None or server.following.told is None:
+        if server is None or server.node.following is None or server.node.following.told is None:
             return
         self._look(server)
-        told = server.following.told
+        told = server.node.following.told
         if told not in self._stored and told.version:
             self.witness.complain(f"told: the server was told {told}, which was never stored")
         if told not in self._possible:
@@ -358,7 +362,7 @@ class MetaGating(GateJudge):
         self._forced = True
         self.faults["operator: follow"] += 1
         with contextlib.suppress(StorageFullError):
-            await server.following.follow(who="operator", peer="")
+            await server.node.following.follow(who="operator", peer="")
         if server is self._serving:
             self._look(server)
         self._forced = False

@@ -63,6 +63,8 @@ from delay_protocol.nodes.registration import (
     decode_node_reply,
     encode_node_register,
 )
+from delay_server.node import Node
+from delay_server.server import DelayServer
 from delay_server.settings.config import MetaConfig, RoutesConfig
 from delay_server.settings.errors import MembershipError
 from delay_transport.seams.runtime import format_address, parse_address
@@ -131,12 +133,26 @@ _PACER_SLEEP_MS = 60_000
 """Idle hours are cheaper this way, and a clock that was set is noticed soon."""
 
 
+class _EndsWhenFenced(DelayServer):
+    """A server whose process ends when it has lost its role, as an operator may restart it.
+
+    What it does then by itself, waiting for its role in the same process, is tested in
+    tests/delay_server/test_roles.py.
+    """
+
+    async def stay_registered(self, node: Node, term: trio.CancelScope) -> None:
+        await super().stay_registered(node, term)
+        if self.fenced is not None:
+            raise self.fenced
+
+
 class ClusterWorld(World):
     """Everything that belongs to one seed."""
 
     broker_kind = MovingBroker
     is_routed = True
     groups_fail_alone = False
+    server_kind = _EndsWhenFenced
     gating_kind = MetaGating
     gating_chance = 0.5
     hot_chance = 0.25
@@ -405,7 +421,7 @@ class ClusterWorld(World):
         try:
             await super()._serve(life)
         finally:
-            self._was_wired = self.server is not None and self.server.is_wired
+            self._was_wired = self.server is not None and self.server.ready.is_set()
 
     async def _live(self, *, count_steps: bool = False) -> Ending:
         """Run one life; one that is fenced off is followed by another at once."""
@@ -441,12 +457,12 @@ class ClusterWorld(World):
         while True:
             await trio.sleep(15)
             server = self.server
-            if server is None or not server.is_wired or not self.node.is_alive:
+            if server is None or not server.is_master or not self.node.is_alive:
                 continue
             if self.node.lives != life:
                 life, since_s = self.node.lives, trio.current_time()
             well_s = trio.current_time() - max(self._judge.well.since_s, since_s)
-            medium, epoch = self.meta.medium, server.store.message_log.last_epoch
+            medium, epoch = self.meta.medium, server.node.store.message_log.last_epoch
             before, now = (
                 medium.row_at(DELAY_GROUPS, self._group, medium.number_at(at_s))
                 for at_s in (trio.current_time() - self._heard_s, trio.current_time())
@@ -716,7 +732,7 @@ class ClusterWorld(World):
         server = self.server
         if not (self.node.is_alive and self.node.lives == life) or server is None:
             return False
-        if server.ended_by is not None:
+        if server.fenced is not None:
             self._told_s = min(self._told_s, trio.current_time())
         return True
 
@@ -724,9 +740,9 @@ class ClusterWorld(World):
         """Let a copy of the server's disk register as a later start of it."""
         server = self.server
         is_alone = self.node.is_alive and not self._copy.is_alive
-        if server is None or not server.is_wired or not is_alone:
+        if server is None or not server.is_master or not is_alone:
             return
-        identity = server.store.identity
+        identity = server.node.store.identity
         copied = identity.incarnation + 1
         request = NodeRegister(
             cluster=identity.cluster,
@@ -736,8 +752,8 @@ class ClusterWorld(World):
             storage_uuid=identity.storage_uuid,
             incarnation=copied,
             boot_id=UUID(int=copied),
-            last_sequence=server.store.message_log.next_sequence - 1,
-            last_epoch=server.store.message_log.last_epoch,
+            last_sequence=server.node.store.message_log.next_sequence - 1,
+            last_epoch=server.node.store.message_log.last_epoch,
             address=format_address(SERVER_ADDRESS),
             sync_address="",
             http_address="",
@@ -760,7 +776,7 @@ class ClusterWorld(World):
         if not registered:
             return
         self.result.faults["a copy of the disk registers"] += 1
-        if registered[0].record.epoch <= server.store.message_log.last_epoch:
+        if registered[0].record.epoch <= server.node.store.message_log.last_epoch:
             self.witness.complain(f"epoch: a later start was given {registered[0].record.epoch}")
         life, set_backs = self.node.lives, self.meta.set_backs
         asked_s = trio.current_time()

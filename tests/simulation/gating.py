@@ -257,7 +257,7 @@ class Gating(GateJudge):
             # An event would be of this life or the next; it is seldom, and costs nothing.
             while trio.current_time() < until_s and not self.is_over:
                 await trio.sleep(3.1)
-                if not (pauses_left and server.sender.unsent().queued):
+                if not (pauses_left and server.master.sender.unsent().queued):
                     continue
                 if self.chance.random() < _AT_BACKLOG:
                     pauses_left -= 1
@@ -273,7 +273,7 @@ class Gating(GateJudge):
 
     def _begin_life(self, server: DelayServer) -> None:
         """See to it that the rules are those that were answered."""
-        found = server.operator.applied
+        found = server.master.operator.applied
         allowed = [self._known] + ([self._awaited] if self._awaited is not None else [])
         if found not in allowed:
             self.witness.complain(f"paused: after a start {found} holds, not one of {allowed}")
@@ -326,10 +326,10 @@ class Gating(GateJudge):
             )
 
         try:
-            answered = await server.operator.change(lambda _: after, entry)
+            answered = await server.master.operator.change(lambda _: after, entry)
         except StorageFullError:
             # Nothing has changed, or nobody knows; the next start tells.
-            answered = server.operator.applied
+            answered = server.master.operator.applied
             if answered not in (before, after):
                 self.witness.complain(f"paused: {answered} after a full disk")
         self.faults["operator"] += 1

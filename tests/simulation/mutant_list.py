@@ -660,13 +660,13 @@ SERVER = {
         ),
         # What waits for the rate of its limit is counted as such.
         "the count forgets the meters": mutant(
-            drop("_sent_or_parked", "found[reason] += server.meters.count_of(lane)"),
+            drop("_sent_or_parked", "found[reason] += server.master.meters.count_of(lane)"),
             scenario=told.CALM_OPERATED,
             seed=10,
         ),
         # Dead letters are counted among what was not delivered.
         "the count forgets dead letters": mutant(
-            drop("counts", "found[Reason.DEAD] = server.dead_letters.pending"),
+            drop("counts", "found[Reason.DEAD] = server.master.dead_letters.pending"),
             scenario=told.POISON,
             seed=1,
         ),

@@ -108,7 +108,7 @@ class SimOperator:
 
     async def _act(self, server: DelayServer) -> None:
         """Do something about one dead letter, or about several."""
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         chance = self._chance
         page = await letters.find(
             Wanted(), after=Place(), rows_max=chance.choice((1, 3, 50)), with_items=True
@@ -142,14 +142,16 @@ class SimOperator:
     ) -> None:
         if cured:
             self._poison.cured.add(message_id)
-        change = await server.dead_letters.requeue(wanted, after=Place(), rows_max=1)
+        change = await server.master.dead_letters.requeue(wanted, after=Place(), rows_max=1)
         self._faults["operator: requeued"] += change.done
         if cured and change.done:
             self._poison.requeued.add(message_id)
 
     async def _requeue_subject(self, server: DelayServer, letter: Letter) -> None:
         wanted = Wanted(subject=letter.row.subject)
-        change = await server.dead_letters.requeue(wanted, after=Place(), rows_max=_EVERYTHING)
+        change = await server.master.dead_letters.requeue(
+            wanted, after=Place(), rows_max=_EVERYTHING
+        )
         self._faults["operator: requeued by filter"] += change.done
 
     async def _see_all_settled(self, server: DelayServer) -> None:
@@ -157,9 +159,11 @@ class SimOperator:
         while True:
             if self._requeues_all:
                 with self._poison.ordering():
-                    await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=_EVERYTHING)
-            left = server.store.schedule.pending + server.burying.count
-            page = await server.dead_letters.find(Wanted(), after=Place(), rows_max=1)
+                    await server.master.dead_letters.requeue(
+                        Wanted(), after=Place(), rows_max=_EVERYTHING
+                    )
+            left = server.node.store.schedule.pending + server.master.burying.count
+            page = await server.master.dead_letters.find(Wanted(), after=Place(), rows_max=1)
             if not left and not (self._requeues_all and page.letters):
                 return
             await trio.sleep(_PATIENCE_S)

@@ -32,12 +32,12 @@ class Probe:
     def _bounds(self) -> Iterator[tuple[str, int, int]]:
         """Yield what is held, how much of it, and how much it may be."""
         server = self._server
-        config, sender = server.config.sender_config(), server.sender
-        if not server.filing.taking.locked():
+        config, sender = server.config.sender_config(), server.master.sender
+        if not server.master.filing.taking.locked():
             # While it is, some more may be on their way into the wheel or out of it again.
             yield (
                 "entries in wheel and sender",
-                server.filing.held,
+                server.master.filing.held,
                 server.config.wheel.entries_max,
             )
         yield "entries in the sender", sender.unsent().total, config.entries_max

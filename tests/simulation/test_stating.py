@@ -87,7 +87,7 @@ def test_what_waits_behind_probes_that_nobody_answers_is_not_said_to_be_queued(
                 found.groups[status.name],
                 is_up=status.state is GroupState.UP and status.circuit is not CircuitState.OPEN,
             )
-            for status in server.sender.status()
+            for status in server.master.sender.status()
         }
         return dataclasses.replace(found, groups=groups)
 

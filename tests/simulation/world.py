@@ -24,6 +24,7 @@ import msgspec
 import structlog
 import trio
 
+from delay_server.node import Intervals
 from delay_server.server import DelayServer, serve
 from storage.disk.errors import StorageError
 from tests.simulation.broker import SimBroker
@@ -223,6 +224,7 @@ class World:
     """Of many messages of one subject at once."""
     poison_chance: float = 0.3
     """Of worlds in which brokers refuse some messages for good."""
+    server_kind: type[DelayServer] = DelayServer
     gating_kind: type[GateJudge] = Gating
     """Who pauses, limits and resumes."""
     gating_chance: float | None = None
@@ -639,12 +641,15 @@ class World:
         if self.is_small:
             self.deleted.hurry_until_s = math.inf
         self.deleted.watch(life.disk, grace_ms=self.config.storage.retired_grace_ms)
-        server = DelayServer(self.config, life.runtime, life.disk)
+        idle_s = self.pacer_sleep_ms_max / 1000
+        intervals = Intervals(
+            disk_s=_DISK_CHECK_S if self.is_small else Intervals().disk_s,
+            disk_idle_s=idle_s,
+            place_s=idle_s,
+        )
+        server = self.server_kind(self.config, life.runtime, life.disk, intervals=intervals)
         # Idle hours are cheaper this way; nothing but the reaction to a clock set depends on it.
         server.pacer.sleep_ms_max = self.pacer_sleep_ms_max
-        server.disk_check_s = _DISK_CHECK_S if self.is_small else server.disk_check_s
-        server.disk_check_idle_s = self.pacer_sleep_ms_max / 1000
-        server.place_check_s = server.disk_check_idle_s
         self.server = server
         self._probe = Probe(server, self.witness)
         self.witness.server_started()

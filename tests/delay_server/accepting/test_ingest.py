@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import trio
@@ -12,8 +12,9 @@ from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.wire.frames import Frame, encode_frame
 from delay_server.accepting.admission import DAY_MS, Admission, AdmissionLimits
-from delay_server.accepting.ingest import DISK_FULL_REMARK, Ingest, IngestLimits
+from delay_server.accepting.ingest import Ingest, IngestLimits
 from delay_server.accepting.intake import Intake
+from delay_server.duty import DISK_FULL_REMARK, Situation, duty_of
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.connections.listener import Server
 from tests.delay_server.server_rig import ids_of, make_item
@@ -86,6 +87,11 @@ class CountingPairs:
         return ours, theirs
 
 
+MASTER = Situation(is_master=True, is_recovered=True)
+SERVING, HOLDING = duty_of(MASTER), duty_of(Situation())
+FULL = duty_of(replace(MASTER, disk_is_full=True))
+
+
 @dataclass
 class Bench:
     """An Ingest behind a listener, and the log it commits to."""
@@ -113,7 +119,6 @@ async def bench(
         limits=limits or IngestLimits(),
         clock=SimClock(),
         trusted_ms=lambda: TRUSTED_MS,
-        commit=log.commit,
         why_not=lambda: "it is a slave " + "x" * 1000,
     )
     pairs = CountingPairs()
@@ -121,10 +126,10 @@ async def bench(
         trio.open_nursery() as nursery,
         serving(ingest, connection_limits, StreamNetwork(pairs.make)) as (server, network),
     ):
-        nursery.start_soon(ingest.run_commits)
+        nursery.start_soon(ingest.run_commits, log.commit)
         nursery.start_soon(ingest.run_expiry)
         if is_serving:
-            ingest.serve()
+            ingest.follow(SERVING)
         yield Bench(ingest, log, server, network, pairs.sends)
         nursery.cancel_scope.cancel()
 
@@ -330,7 +335,7 @@ async def test_a_failed_append_refuses_every_item_and_the_next_one_goes_on() -> 
 
 async def test_with_the_disk_at_its_floor_items_get_4_until_there_is_space_again() -> None:
     async with bench() as b:
-        b.ingest.disk_full = True
+        b.ingest.follow(FULL)
         stream = await b.connect()
         body = make_item("a", LATER_MS) + make_item("b", LATER_MS)
         await stream.send_all(request_bytes(1, body) + request_bytes(2) + request_bytes(3, b"zzz"))
@@ -341,7 +346,7 @@ async def test_with_the_disk_at_its_floor_items_get_4_until_there_is_space_again
         assert (answers[1].code, answers[1].body) == (0, b"")
         assert answers[2].code == 51
         assert b.ingest.counts.refused == {"BROKER_READ_ONLY": 2}
-        b.ingest.disk_full = False
+        b.ingest.follow(SERVING)
         await stream.send_all(request_bytes(4, body))
         (answer,) = await receive_frames(stream, 1)
         assert answer.body == b""
@@ -355,7 +360,7 @@ async def test_requests_that_come_while_the_server_starts_are_held_and_kept_in_o
             await stream.send_all(request_bytes(number, make_item(f"m{number}", LATER_MS)))
         await nothing_comes(stream, 2)
         assert b.ingest.held_requests == 20
-        b.ingest.serve()
+        b.ingest.follow(SERVING)
         assert b.ingest.held_requests == 0
         frames = await receive_frames(stream, 20)
         assert [frame.opaque for frame in frames] == list(range(20))
@@ -376,7 +381,7 @@ async def test_a_request_held_too_long_gets_51_after_the_time_it_was_promised() 
         assert len(first.body) == 500
         assert trio.current_time() == 4
         await trio.sleep(0.5)
-        b.ingest.serve()
+        b.ingest.follow(SERVING)
         (second,) = await receive_frames(stream, 1)
         assert (second.opaque, second.code) == (2, 0)
         assert b.log.ids == [b"m2"]
@@ -448,7 +453,7 @@ async def test_what_a_closed_connection_left_held_is_not_kept() -> None:
         await trio.aclose_forcefully(gone)
         await trio.sleep(ConnectionLimits().drain_seconds_max + 1)
         assert b.server.open_connections == 1
-        b.ingest.serve()
+        b.ingest.follow(SERVING)
         (answer,) = await receive_frames(here, 1)
         assert answer.code == 0
         assert b.log.ids == [b"here"]
@@ -521,14 +526,14 @@ async def test_what_is_held_by_a_word_is_answered_when_the_word_is_taken_back() 
         stream = await b.connect()
         await stream.send_all(request_bytes(1, make_item("admitted", LATER_MS)))
         await trio.sleep(0.1)
-        b.ingest.hold()
+        b.ingest.follow(HOLDING)
         assert not b.ingest.is_serving
         await stream.send_all(request_bytes(2, make_item("held", LATER_MS)))
         [first] = await receive_frames(stream, 1)
         assert (first.opaque, first.code) == (1, 0)
         await nothing_comes(stream, 2)
         assert b.log.ids == [b"admitted"]
-        b.ingest.serve()
+        b.ingest.follow(SERVING)
         [second] = await receive_frames(stream, 1)
         assert (second.opaque, second.code) == (2, 0)
         assert b.log.ids == [b"admitted", b"held"]
@@ -541,7 +546,7 @@ async def test_once_fenced_nothing_is_acknowledged_whatever_became_durable() -> 
         await trio.sleep(0.1)
         await stream.send_all(request_bytes(2, make_item("gathered", LATER_MS)))
         await trio.sleep(0.1)
-        b.ingest.fence()
+        b.ingest.drop()
         await stream.send_all(request_bytes(3, make_item("after", LATER_MS)))
         answers = await receive_frames(stream, 3)
         assert [(frame.opaque, frame.code) for frame in answers] == [(1, 51), (2, 51), (3, 51)]
@@ -549,8 +554,8 @@ async def test_once_fenced_nothing_is_acknowledged_whatever_became_durable() -> 
         assert b"after" not in b.log.ids
         assert b.ingest.counts.accepted == 0
         # No word makes it serve again.
-        b.ingest.hold()
-        b.ingest.serve()
+        b.ingest.follow(HOLDING)
+        b.ingest.follow(SERVING)
         assert not b.ingest.is_serving
         with trio.fail_after(1):
             await b.ingest.stop()

@@ -76,19 +76,19 @@ async def test_nothing_is_done_about_dead_letters_that_the_audit_cannot_tell(
             raise StorageFullError("audit/1.log", "there is no space")
 
         with monkeypatch.context() as patch:
-            patch.setattr(server.controls.audit, "append", full)
+            patch.setattr(server.node.controls.audit, "append", full)
             code, answer = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
         assert (code, answer["error"]["code"]) == (503, "store")
-        assert server.dead_letters.pending == 1
+        assert server.master.dead_letters.pending == 1
         code, _ = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
-        assert (code, server.dead_letters.pending) == (200, 0)
+        assert (code, server.master.dead_letters.pending) == (200, 0)
 
 
 async def test_what_was_done_is_answered_though_the_audit_has_no_space_for_how_many() -> None:
     world = World()
     async with world.serving() as server:
         operator = await bury(world, server, "m")
-        append, entries = server.controls.audit.append, []
+        append, entries = server.node.controls.audit.append, []
 
         def once(entry: Any) -> None:  # noqa: ANN401 (whatever comes)
             entries.append(entry.action)
@@ -96,7 +96,7 @@ async def test_what_was_done_is_answered_though_the_audit_has_no_space_for_how_m
                 raise StorageFullError("audit/1.log", "there is no space")
             append(entry)
 
-        server.controls.audit.append = once  # type: ignore[method-assign]
+        server.node.controls.audit.append = once  # type: ignore[method-assign]
         code, answer = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
         assert (code, answer["done"]) == (200, 1)
         assert entries == ["drop dead letters", "dropped dead letters"]

@@ -85,18 +85,18 @@ async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> Non
         await operator.ask("PUT", rule, {"rate_per_s": 5})
         await operator.ask("PATCH", rule, {"paused": True})
         expected = SubjectControl(paused=True, rate_per_s=5)
-        assert server.operator.applied.subjects == {"a": expected}
+        assert server.master.operator.applied.subjects == {"a": expected}
         await operator.ask("PATCH", rule, {"rate_per_s": None})
-        assert server.operator.applied.subjects == {"a": SubjectControl(paused=True)}
+        assert server.master.operator.applied.subjects == {"a": SubjectControl(paused=True)}
         await operator.ask("PUT", rule, {"rate_per_s": 7})
-        assert server.operator.applied.subjects == {"a": SubjectControl(rate_per_s=7)}
+        assert server.master.operator.applied.subjects == {"a": SubjectControl(rate_per_s=7)}
         group = "/controls/groups/g1"
         await operator.ask("PUT", group, {"weight": 2.5, "paused": True})
-        (status,) = server.sender.status()
+        (status,) = server.master.sender.status()
         assert (status.name, status.weight, status.gate.paused) == ("g1", 2.5, True)
         await operator.ask("DELETE", group)
-        assert server.operator.applied.groups == {}
-        (status,) = server.sender.status()
+        assert server.master.operator.applied.groups == {}
+        (status,) = server.master.sender.status()
         assert (status.weight, status.gate.paused) == (1.0, False)
 
 
@@ -107,14 +107,14 @@ async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None
         pause = {"a.*": SubjectControl(paused=True)}
         code, answer = await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
         assert (code, answer["rule"]) == (200, None)
-        assert server.operator.applied.subjects == pause
+        assert server.master.operator.applied.subjects == pause
         await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
         excepted = pause | {"a.b": SubjectControl()}
-        assert server.operator.applied.subjects == excepted
+        assert server.master.operator.applied.subjects == excepted
         await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
-        assert server.operator.applied.subjects == excepted
+        assert server.master.operator.applied.subjects == excepted
         await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": False})
-        assert server.operator.applied.subjects == {}
+        assert server.master.operator.applied.subjects == {}
 
 
 async def test_a_subject_that_was_paused_leaves_no_faster_than_its_prefix_when_resumed() -> None:
@@ -138,25 +138,25 @@ async def test_what_a_broker_did_not_answer_for_is_in_doubt_until_one_answers() 
         operator = Caller(application(server))
         producer = await world.connect()
         await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(20)))
-        await until(lambda: server.sender.in_flight == 20)
+        await until(lambda: server.master.sender.in_flight == 20)
         _, about = await operator.ask("GET", "/explain?subject=a.b")
         assert (about["reason"], about["held"]) == ("in_flight", 20)
-        assert server.sender.unsent().in_doubt == 0
+        assert server.master.sender.unsent().in_doubt == 0
         await operator.ask("PUT", "/controls/subjects/a.b", {"paused": True})
-        await until(lambda: not server.sender.in_flight)
-        assert server.sender.unsent().in_doubt == 20
+        await until(lambda: not server.master.sender.in_flight)
+        assert server.master.sender.unsent().in_doubt == 20
         world.broker.answer_after_s = 0
         await operator.ask("DELETE", "/controls/subjects/a.b")
-        await until(lambda: not server.sender.unsent().total)
-        assert server.sender.unsent().in_doubt == 0
+        await until(lambda: not server.master.sender.unsent().total)
+        assert server.master.sender.unsent().in_doubt == 0
 
 
 async def test_a_node_that_has_not_begun_says_why() -> None:
     world = World()
     async with world.serving() as server:
-        server.is_wired = False
+        server._mastership, kept = None, server.master
         answer = await Caller(application(server)).ask("GET", "/controls")
-        server.is_wired = True
+        server._mastership = kept
     assert (answer[0], answer[1]["error"]["code"]) == (503, "starting")
     assert "the node has not begun yet: " in answer[1]["error"]["message"]
 
@@ -213,7 +213,7 @@ async def test_what_makes_no_sense_is_refused_with_a_reason_and_changes_nothing(
         found, answer = await operator.ask(method, target, body)
         assert found == code
         assert answer["error"]["message"]
-        assert server.operator.applied.version == 0
+        assert server.master.operator.applied.version == 0
         assert not server.stopping
 
 
@@ -226,9 +226,9 @@ async def test_a_rule_is_that_of_exactly_the_name_in_the_path(name: str) -> None
         assert (code, answer["subject"]) == (200, name)
         _, controls = await operator.ask("GET", "/controls")
         assert list(controls["subjects"]) == [name]
-        assert server.gates.is_paused(name)
+        assert server.master.gates.is_paused(name)
         code, _ = await operator.ask("PATCH", f"/controls/subjects/{name}", {"paused": False})
-        assert (code, server.operator.applied.subjects) == (200, {})
+        assert (code, server.master.operator.applied.subjects) == (200, {})
 
 
 async def test_a_rule_for_a_group_that_is_not_there_is_kept_and_said() -> None:
@@ -238,7 +238,7 @@ async def test_a_rule_for_a_group_that_is_not_there_is_kept_and_said() -> None:
         for name, is_known in (("nope", False), ("g1", True)):
             _, answer = await operator.ask("PATCH", f"/controls/groups/{name}", {"paused": True})
             assert (answer["rule"]["paused"], answer["is_known"]) == (True, is_known)
-        assert server.operator.applied.groups.keys() == {"nope", "g1"}
+        assert server.master.operator.applied.groups.keys() == {"nope", "g1"}
 
 
 async def test_damaged_lines_of_the_audit_are_told_at_the_start_and_beside_the_others() -> None:
@@ -247,18 +247,18 @@ async def test_damaged_lines_of_the_audit_are_told_at_the_start_and_beside_the_o
         operator = Caller(application(server))
         for name in "abc":
             await operator.ask("PUT", f"/controls/subjects/{name}", {"paused": True})
-        assert server.damage_count == 0
+        assert server.damages.count == 0
     place = world.disk.contents()[audit_path(1)].index(b'"target":"b"')
     world.disk.damage(audit_path(1), place, b"X")
     async with world.serving() as server:
-        assert (server.damage_count, server.damages[0].path) == (1, audit_path(1))
+        assert (server.damages.count, server.damages.first[0].path) == (1, audit_path(1))
         operator = Caller(application(server))
         for _ in range(3):
             _, audit = await operator.ask("GET", "/controls/audit")
             assert [one["target"] for one in audit["items"]] == ["c", "a"]
             [damage] = audit["damages"]
             assert damage["position"] <= place < damage["position"] + damage["bytes"]
-        assert server.damage_count == 1
+        assert server.damages.count == 1
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b'"nan"'])
@@ -276,8 +276,8 @@ async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
             await operator.ask("PATCH", path, {name: 7})
             raw = b'{"%s":%s}' % (name.encode(), number)
             assert (await operator.ask(method, path, raw=raw))[0] == 400
-        assert server.operator.applied.subjects["a"] == SubjectControl(rate_per_s=7)
-        assert server.operator.applied.groups["g1"] == GroupControl(rate_per_s=7, weight=7)
+        assert server.master.operator.applied.subjects["a"] == SubjectControl(rate_per_s=7)
+        assert server.master.operator.applied.groups["g1"] == GroupControl(rate_per_s=7, weight=7)
         raw = b'{"seconds":%s}' % number
         assert (await operator.ask("POST", "/drain", raw=raw))[0] == 400
 
@@ -360,7 +360,7 @@ async def test_a_drain_stops_a_node_once_what_is_in_flight_is_answered() -> None
             make_item("m1", world.now_ms + 100), make_item("m2", world.now_ms + 600_000)
         )
         await trio.sleep(0.3)
-        assert server.sender.in_flight == 1
+        assert server.master.sender.in_flight == 1
         assert (await operator.ask("POST", "/drain", {"seconds": -1}))[0] == 400
         code, answer = await operator.ask("POST", "/drain", {"seconds": 2})
         assert (code, answer) == (200, {"stops": True, "in_flight": 1})

@@ -45,7 +45,7 @@ async def with_dead_letters(world: World, server: DelayServer, count: int) -> St
     await producer.send(
         *(make_item(f"m{n}", world.now_ms, subject=f"s{n % 2}") for n in range(count))
     )
-    await until(lambda: server.dead_letters.pending == count)
+    await until(lambda: server.master.dead_letters.pending == count)
     world.broker.fails = lambda _: 0
     return application(server)
 
@@ -93,13 +93,13 @@ async def test_a_filter_changes_at_most_as_many_as_was_said_and_a_dry_run_none()
         asked = {"filter": {"subject": "s0"}, "max": 3}
         code, answer = await post(app, "requeue", asked | {"dry_run": True})
         assert (code, answer["matched"], answer["done"]) == (200, 3, 0)
-        assert server.dead_letters.pending == 10
+        assert server.master.dead_letters.pending == 10
         code, answer = await post(app, "requeue", asked)
         assert (code, answer["matched"], answer["done"]) == (200, 3, 3)
         await until(lambda: len(world.broker.deliveries) == 3)
         code, answer = await post(app, "drop", {"filter": {}, "max": 100})
         assert (answer["done"], answer["next"]) == (7, None)
-        assert server.dead_letters.pending == 0
+        assert server.master.dead_letters.pending == 0
 
 
 async def test_below_the_floor_of_free_disk_requeueing_is_refused_and_dropping_is_not() -> None:
@@ -109,7 +109,7 @@ async def test_below_the_floor_of_free_disk_requeueing_is_refused_and_dropping_i
         world.disk.capacity_bytes = sum(map(len, world.disk.contents().values())) + 5_000
         code, answer = await post(app, "requeue", {"filter": {}, "max": 1})
         assert (code, answer["error"]["code"], answer["done"]) == (507, "disk", 0)
-        assert server.dead_letters.pending == 2
+        assert server.master.dead_letters.pending == 2
         code, answer = await post(app, "drop", {"filter": {}, "max": 2})
         assert (code, answer["done"]) == (200, 2)
 
@@ -214,7 +214,7 @@ async def test_a_damaged_place_counts_once_however_often_it_is_looked_at() -> No
     world = World()
     async with world.serving() as server:
         app = await with_dead_letters(world, server, 6)
-        await server.filing.checkpoint()
+        await server.node.checkpoints.write()
         path = next(p for p in world.disk.contents(durable=True) if p.endswith(".dead"))
         data = world.disk.contents(durable=True)[path]
         world.disk.damage(path, data.index(b"m4"), b"M")
@@ -224,4 +224,4 @@ async def test_a_damaged_place_counts_once_however_often_it_is_looked_at() -> No
         code, answer = await post(app, "requeue", {"filter": {}, "max": 10})
         assert (code, len(answer["damaged"]) + answer["done"]) == (200, 6)
         assert answer["damaged"]
-        assert server.damage_count == len(server.damages) == 1
+        assert server.damages.count == len(server.damages.first) == 1

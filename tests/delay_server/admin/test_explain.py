@@ -37,7 +37,7 @@ async def test_a_dead_letter_is_explained_by_its_id_and_by_both_its_numbers() ->
         await trio.sleep(5)
         for query in ("id=m", f"sequence={row['of_sequence']}"):
             assert {one["reason"] for one in await explained(operator, query)} == {"done"}
-        assert server.dead_letters.pending == 0
+        assert server.master.dead_letters.pending == 0
 
 
 async def test_what_is_given_up_and_finds_no_space_says_so_and_keeps_a_drain_from_its_end() -> None:
@@ -50,15 +50,15 @@ async def test_what_is_given_up_and_finds_no_space_says_so_and_keeps_a_drain_fro
         await until(lambda: len(world.broker.requests) == 1)
         capacity_bytes = world.disk.capacity_bytes
         fill_disk(world)
-        await until(lambda: server.burying.count == 1)
+        await until(lambda: server.master.burying.count == 1)
         (row,) = await explained(operator, "id=m")
         assert (row["reason"], row["dead_letter"]) == ("dead_being_recorded", False)
         _, status = await operator.ask("GET", "/status")
         found = status["undelivered"]
         assert (found["dead_being_recorded"], sum(found.values()), status["late"]) == (1, 1, 1)
         world.disk.capacity_bytes = capacity_bytes
-        await until(lambda: not server.burying.count)
-        assert server.dead_letters.pending == 1
+        await until(lambda: not server.master.burying.count)
+        assert server.master.dead_letters.pending == 1
         assert (await explained(operator, "id=m"))[0]["reason"] == "dead"
 
 
@@ -67,10 +67,10 @@ async def test_what_was_acknowledged_a_moment_ago_is_found_once_it_is_filed() ->
     async with world.serving() as server:
         operator = Caller(application(server))
         producer = await world.connect()
-        async with trio.open_nursery() as nursery, server.filing.taking:
+        async with trio.open_nursery() as nursery, server.master.filing.taking:
             # Nothing is filed meanwhile.
             await producer.send(make_item("m", world.now_ms + 60_000))
-            assert server.filing.backlog_rows == 1
+            assert server.master.filing.backlog_rows == 1
             code, answer = await operator.ask("GET", "/explain?id=m")
             assert (code, answer["messages"], answer["complete"]) == (200, [], False)
             found: list[dict[str, Any]] = []
@@ -80,9 +80,9 @@ async def test_what_was_acknowledged_a_moment_ago_is_found_once_it_is_filed() ->
 
             nursery.start_soon(ask)
             await trio.sleep(1)
-            server.filing.taking.release()
+            server.master.filing.taking.release()
             await until(lambda: found)
-            await server.filing.taking.acquire()
+            await server.master.filing.taking.acquire()
         assert [one["reason"] for one in found] == ["waiting"]
 
 
@@ -95,13 +95,13 @@ async def test_what_waits_for_its_time_is_not_counted_with_what_is_loaded() -> N
             await producer.send(
                 *(make_item(f"{after_ms}.{n}", world.now_ms + after_ms) for n in "ab")
             )
-        await server.filing.drain()
-        async with server.filing.taking:
+        await server.master.filing.drain()
+        async with server.master.filing.taking:
             # As while something is on its way from disk.
             found = counts(server)
         assert found["waiting"] == sum(found.values()) == 4
-        schedule = server.store.schedule
-        await server.filing.run(schedule.flush, world.now_ms)
+        schedule = server.node.store.schedule
+        await server.master.filing.run(schedule.flush, world.now_ms)
         assert schedule.pending_from(world.now_ms + 2 * hour_ms) == 0
         assert schedule.pending_from(world.now_ms + 4 * hour_ms) == 2
 
@@ -116,7 +116,7 @@ async def test_what_came_by_a_lane_of_its_own_is_counted_as_paused_when_that_is_
         due_ms = world.now_ms + 1000
         await producer.send(*(make_item(f"m{n}", due_ms, subject="a") for n in range(10)))
         await trio.sleep(5)
-        assert server.lanes.opened
+        assert server.master.lanes.opened
         # These lie before what the lane has loaded, and the wheel never sees them.
         await producer.send(*(make_item(f"n{n}", due_ms, subject="a") for n in range(10)))
         await trio.sleep(60)
@@ -142,11 +142,11 @@ async def test_what_nobody_has_counted_is_shared_out_by_what_each_reason_left() 
         await trio.sleep(3)
         around = surroundings(server)
         left: Counter[Reason] = Counter()
-        for lane, count in server.lanes.dropped_by_lane().items():
+        for lane, count in server.master.lanes.dropped_by_lane().items():
             kind, groups = lane_look(server, lane, None)
             left[reason_of_lane(kind, groups, around)] += count
         assert min(left[Reason.RATE_LIMITED], left[Reason.QUEUED]) > 0
-        paused, unrouted = server.lanes.paused(0), server.lanes.unrouted(0)
+        paused, unrouted = server.master.lanes.paused(0), server.master.lanes.unrouted(0)
         assert _why_on_disk(server, left, paused, unrouted, around) == left
         none = Counter(dict.fromkeys(left, 0))
         assert not set(_why_on_disk(server, none, paused, unrouted, around)) & set(left)
@@ -194,7 +194,7 @@ async def test_what_was_left_of_too_many_subjects_without_a_route_is_to_be_loade
         await world.meta.push(*(f"s{n}" for n in range(5)))
         await until(lambda: world.taken == 5)
         await trio.sleep(5)
-        assert server.lanes.forgotten == 45
+        assert server.master.lanes.forgotten == 45
         assert {k: n for k, n in counts(server).items() if n} == {"loading": 45, "waiting": 1}
 
 
@@ -225,8 +225,8 @@ async def test_no_more_is_counted_as_backlog_than_is_due() -> None:
         before = counts(server)
         assert before["waiting"] == 5
         # As if what came from disk had only then left the wheel, and been left to the lane again.
-        number = server.store.schedule.subjects.ids[b"a"]
-        server.lanes._dropped[number] += 3
+        number = server.node.store.schedule.subjects.ids[b"a"]
+        server.master.lanes._dropped[number] += 3
         assert counts(server) == before
 
 
@@ -266,16 +266,16 @@ async def test_what_is_delivered_has_no_reason_before_the_schedule_log_hears_of_
         await producer.send(*(make_item(f"m{n}", now_ms + 5000) for n in range(50)))
         await producer.send(*(make_item(f"n{n}", now_ms + 3_600_000) for n in range(3)))
         await trio.sleep(4)
-        async with server.filing.taking:
+        async with server.master.filing.taking:
             await until(lambda: len(world.broker.deliveries) == 50)
-            await until(lambda: server.sender.unsent().total == 0)
+            await until(lambda: server.master.sender.unsent().total == 0)
             for step_s in (0.0, 0.01, 1.0):
                 await trio.sleep(step_s)
-                assert server.store.schedule.pending == 54
+                assert server.node.store.schedule.pending == 54
                 found = {reason: count for reason, count in counts(server).items() if count}
                 assert found == {"paused_subject": 1, "waiting": 3}
         await trio.sleep(1)
-        assert server.store.schedule.pending == 4
+        assert server.node.store.schedule.pending == 4
         assert counts(server)["waiting"] == 3
 
 
@@ -286,13 +286,13 @@ async def test_what_waits_behind_a_half_open_circuit_waits_for_it_to_close() -> 
         await trio.sleep(1)
         world.broker.answer_after_s = math.inf
         await send(world, "m1")
-        await until(lambda: server.sender.in_flight == 1)
+        await until(lambda: server.master.sender.in_flight == 1)
         await send(world, *(f"n{n}" for n in range(20)))
         seen: Counter[str] = Counter()
         # Until the first request is given up nobody knows.
         await trio.sleep(6)
         for _ in range(300):
-            (group,) = server.sender.status()
+            (group,) = server.master.sender.status()
             seen[group.circuit.value] += 1
             found = {reason for reason, count in counts(server).items() if count}
             assert found <= {"circuit_open", "in_flight", "retry_backoff"}, (group.circuit, found)
@@ -332,7 +332,7 @@ async def test_a_subject_all_of_which_is_dead_says_so() -> None:
         assert (about["reason"], about["dead"]) == (None, 0)
         producer = await world.connect()
         await producer.send(make_item("later", world.now_ms + 60_000, subject="s"))
-        await until(lambda: len(server.wheel))
+        await until(lambda: len(server.master.wheel))
         _, about = await operator.ask("GET", "/explain?subject=s")
         assert (about["reason"], about["in_wheel"], about["dead"]) == ("waiting", 1, 3)
         await operator.ask("PUT", "/controls/subjects/s", {"paused": True})
@@ -346,8 +346,8 @@ async def test_the_age_of_the_first_dead_letter_is_known_at_once() -> None:
         await trio.sleep(60)
         await bury(world, server, "m1")
         await trio.sleep(0.2)
-        assert server.dead_letters.oldest_ms is not None
-        assert world.now_ms - server.dead_letters.oldest_ms < 1000
+        assert server.master.dead_letters.oldest_ms is not None
+        assert world.now_ms - server.master.dead_letters.oldest_ms < 1000
 
 
 async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothing() -> None:
@@ -361,7 +361,7 @@ async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothi
         for subject in ("bad", "good"):
             items = [make_item(f"{subject}{n}", due_ms, subject=subject) for n in range(300)]
             await producer.send(*items)
-        await until(lambda: server.dead_letters.pending == 300)
+        await until(lambda: server.master.dead_letters.pending == 300)
         await until(lambda: len(world.broker.deliveries) == 300)
         found = {}
         for subject in ("bad", "good"):

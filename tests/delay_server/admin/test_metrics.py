@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from delay_protocol.nodes.registration import Master, NodeRole
 from delay_server.admin.metrics import (
-    LATENESS_BUCKETS_S,
     SUBJECTS_SHOWN_MAX,
-    Distribution,
     ServerMetrics,
     top_subjects,
 )
+from delay_server.sending.lateness import LATENESS_BUCKETS_S, Distribution
 from delay_server.server import DelayServer, serve
 from sender.health.circuit import CircuitState
 from tests.delay_server.dead_rig import bury
@@ -248,7 +247,7 @@ async def test_the_circuit_and_the_weight_of_a_broker_group_are_shown_as_they_ar
         for _ in range(150):
             await trio.sleep(0.1)
             states, opened, weight, effective = circuit()
-            (group,) = server.sender.status()
+            (group,) = server.master.sender.status()
             assert sum(states) == 1
             assert opened == group.counts.changes[CircuitState.OPEN]
             assert weight == 3
@@ -307,9 +306,9 @@ async def test_many_subjects_do_not_make_many_labels() -> None:
             await producer.send(
                 *(make_item(f"m{n}", due_ms, subject=f"s{number}") for n in range(count))
             )
-        await until(lambda: len(server.wheel) == SUBJECTS_SHOWN_MAX + 22)
+        await until(lambda: len(server.master.wheel) == SUBJECTS_SHOWN_MAX + 22)
         subjects = top_subjects(server)
         assert subjects[0] == ("s7", 3)
         assert subjects[-1] == ("other", 20)
         assert len(subjects) == SUBJECTS_SHOWN_MAX + 1
-        assert sum(count for _, count in subjects) == len(server.wheel)
+        assert sum(count for _, count in subjects) == len(server.master.wheel)

@@ -96,12 +96,14 @@ async def test_a_pause_at_the_meta_server_holds_at_the_node_within_a_second_and_
     async with both(world) as (meta, server):
         at = trio.current_time()
         version = await pause(meta, "s")
-        await until(lambda: server.operator.applied.version == version, seconds=1)
+        await until(lambda: server.master.operator.applied.version == version, seconds=1)
         assert trio.current_time() - at < 0.5
         await send(world, "m")
         await trio.sleep(60)
         assert world.broker.ids == []
-        assert server.operator.applied == read_controls(world.disk, server.store.identity.log_uuid)
+        assert server.master.operator.applied == read_controls(
+            world.disk, server.node.store.identity.log_uuid
+        )
         [node] = (await Http(meta).get("/controls/delaywheel"))["nodes"]
         assert (node["version"], node["note"]) == (1, "")
         found = status_of(server)["controls"]
@@ -114,11 +116,11 @@ async def test_a_pause_at_the_meta_server_holds_at_the_node_within_a_second_and_
 async def test_weights_and_pauses_of_groups_reach_the_sender() -> None:
     world = World()
     async with both(world) as (meta, server):
-        [group] = server.sender.status()
+        [group] = server.master.sender.status()
         body = {"group": group.name, "weight": 3, "paused": True}
         await Http(meta).change("PATCH", "/controls/delaywheel/groups", body)
-        await until(lambda: server.sender.status()[0].weight == 3, seconds=1)
-        assert server.sender.status()[0].gate.paused
+        await until(lambda: server.master.sender.status()[0].weight == 3, seconds=1)
+        assert server.master.sender.status()[0].gate.paused
 
 
 async def test_rules_are_changed_at_the_meta_server_only_and_still_read_at_the_node() -> None:
@@ -130,7 +132,7 @@ async def test_rules_are_changed_at_the_meta_server_only_and_still_read_at_the_n
             assert (code, answer["error"]["code"]) == (409, "meta")
             assert "give --meta 127.0.0.1:8080 instead of --server" in answer["error"]["message"]
         await pause(meta, "s")
-        await until(lambda: server.operator.applied.version == 1)
+        await until(lambda: server.master.operator.applied.version == 1)
         _, answer = await operator.ask("GET", "/controls")
         assert (answer["version"], answer["meta"]["keeps"]) == (1, "")
         entry = (await operator.ask("GET", "/controls/audit"))[1]["items"][0]
@@ -148,7 +150,7 @@ async def test_what_was_paused_while_a_node_was_down_holds_before_it_delivers_an
         await pause(meta, "s")
         await trio.sleep(60)
         async with world.serving(meta_config()) as server:
-            assert server.operator.applied.version == 1
+            assert server.master.operator.applied.version == 1
             await trio.sleep(60)
             assert world.broker.ids == []
             await pause(meta, "s", paused=False)
@@ -178,7 +180,7 @@ async def test_a_node_that_starts_waits_a_moment_for_what_is_paused_and_no_longe
             assert trio.current_time() - began < 3
             await trio.sleep(30)
             assert world.broker.ids == received
-            await until(lambda: server.operator.applied.version == 1, seconds=60)
+            await until(lambda: server.master.operator.applied.version == 1, seconds=60)
 
 
 async def test_a_pause_survives_a_crash_and_a_meta_server_that_tells_no_controls() -> None:
@@ -187,12 +189,12 @@ async def test_a_pause_survives_a_crash_and_a_meta_server_that_tells_no_controls
         with trio.CancelScope() as life:
             async with world.serving(meta_config()) as server:
                 await pause(meta, "s")
-                await until(lambda: server.operator.applied.version == 1)
+                await until(lambda: server.master.operator.applied.version == 1)
                 await send(world, "m")
                 world.network.cut("server", Kill("told to"))
                 life.cancel()
     async with FakeMeta(world).running(), world.serving(meta_config()) as server:
-        assert server.operator.applied.subjects == {"s": PAUSED}
+        assert server.master.operator.applied.subjects == {"s": PAUSED}
         found = status_of(server)["controls"]["meta"]
         assert (found["told_version"], bool(found["trouble"])) == (None, True)
         await trio.sleep(60)
@@ -209,12 +211,12 @@ async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_t
         await pause(meta, "t")
         await trio.sleep(60)
         assert world.broker.ids == []
-        assert server.operator.applied.subjects == {"s": PAUSED}
+        assert server.master.operator.applied.subjects == {"s": PAUSED}
         [node] = (await Http(meta).get("/controls/delaywheel"))["nodes"]
         assert node["version"] is None
         assert node["note"].startswith("the node's own rules hold here and are stricter, of s:")
         version = await pause(meta, "s")
-        await until(lambda: server.operator.applied.version == version, seconds=1)
+        await until(lambda: server.master.operator.applied.version == version, seconds=1)
         await pause(meta, "s", paused=False)
         await until(lambda: world.broker.ids == ["m"], seconds=1)
 
@@ -225,20 +227,20 @@ async def test_a_store_that_takes_the_place_of_another_opens_nothing_until_someb
     world = World()
     async with both(world) as (meta, server):
         await pause(meta, "s")
-        await until(lambda: server.operator.applied.version == 1)
+        await until(lambda: server.master.operator.applied.version == 1)
         await send(world, "m")
     real = RealMeta(world)
     real.medium.uuid = B
     async with real.running() as meta, world.serving(meta_config()) as server:
-        await until(lambda: server.following and server.following.told)
+        await until(lambda: server.node.following and server.node.following.told)
         await pause(meta, "t")
         await trio.sleep(60)
         assert world.broker.ids == []
         keeps = status_of(server)["controls"]["meta"]["keeps"]
         assert keeps.startswith("another store's rules hold here and are stricter, of s:")
         version = await pause(meta, "s")
-        await until(lambda: server.operator.applied.version == version, seconds=1)
-        assert server.operator.applied.store == B
+        await until(lambda: server.master.operator.applied.version == version, seconds=1)
+        assert server.master.operator.applied.store == B
         await pause(meta, "s", paused=False)
         await until(lambda: world.broker.ids == ["m"], seconds=1)
 
@@ -263,7 +265,7 @@ async def test_an_operator_can_have_a_node_go_by_what_it_is_told_whatever_that_o
         assert (await operator.ask("GET", "/controls/audit"))[1]["items"][0]["who"] == "loopback"
         await until(lambda: not meta.telling.said or meta.telling.waiting)
         await pause(meta, "s")
-        await until(lambda: server.operator.applied.version == 1, seconds=1)
+        await until(lambda: server.master.operator.applied.version == 1, seconds=1)
 
 
 async def test_a_store_that_was_set_back_is_not_believed() -> None:
@@ -272,14 +274,14 @@ async def test_a_store_that_was_set_back_is_not_believed() -> None:
     async with real.running() as meta, world.serving(meta_config()) as server:
         for subject in ("t", "s"):
             await pause(meta, subject)
-        await until(lambda: server.operator.applied.version == 2)
+        await until(lambda: server.master.operator.applied.version == 2)
         real.kill()
         row = real.medium.tables.controls["delaywheel"]
         older = msgspec.structs.replace(row.controls, version=1, subjects={"t": PAUSED})
         real.medium.tables.controls["delaywheel"] = type(row)(cluster="delaywheel", controls=older)
         async with real.running() as again:
-            await until(lambda: server.following and server.following.keeps)
-            assert server.operator.applied.version == 2
+            await until(lambda: server.node.following and server.node.following.keeps)
+            assert server.master.operator.applied.version == 2
             code, error = await Http(again).refused(
                 "PATCH", "/controls/delaywheel/subjects", {"subject": "s", "paused": True}
             )
@@ -308,11 +310,11 @@ async def test_a_document_that_could_not_be_kept_does_not_hold_and_is_asked_for_
             def full(*_: object) -> None:
                 raise StorageFullError("told to be full")
 
-            patched.setattr(server.controls, "take", full)
+            patched.setattr(server.node.controls, "take", full)
             await pause(meta, "s")
-            await until(lambda: server.following and server.following.trouble)
-            assert server.operator.applied.version == 0
-        await until(lambda: server.operator.applied.version == 1, seconds=10)
+            await until(lambda: server.node.following and server.node.following.trouble)
+            assert server.master.operator.applied.version == 0
+        await until(lambda: server.master.operator.applied.version == 1, seconds=10)
         assert status_of(server)["controls"]["meta"]["trouble"] == ""
 
 

@@ -37,7 +37,7 @@ def refuse(*ids: str, code: int = ItemCode.SUBJECT_NOT_ASSIGNED) -> Callable[[by
 
 async def letters_of(server: DelayServer, wanted: Wanted | None = None) -> list[Letter]:
     """Return the pending dead letters."""
-    page = await server.dead_letters.find(wanted or Wanted(), after=Place(), rows_max=1000)
+    page = await server.master.dead_letters.find(wanted or Wanted(), after=Place(), rows_max=1000)
     assert page.after is None
     return page.letters
 
@@ -53,7 +53,7 @@ async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours
     async with world.serving() as server:
         producer = await world.connect()
         await producer.send(*items.values())
-        await until(lambda: server.dead_letters.pending == 1)
+        await until(lambda: server.master.dead_letters.pending == 1)
         assert world.broker.ids == ["a", "z"]
         (letter,) = await letters_of(server)
         assert letter.item == items["bad"]
@@ -65,8 +65,8 @@ async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours
         assert due_ms <= reason.first_ms < reason.last_ms <= letter.row.dead_ms
         await trio.sleep(600)
         assert len(world.broker.requests) == 3, "it is tried no more"
-        assert server.crossing_off.outcomes[Outcome.DEAD] == 1
-        assert (server.store.schedule.pending, server.filing.held) == (0, 0)
+        assert server.master.crossing_off.outcomes[Outcome.DEAD] == 1
+        assert (server.node.store.schedule.pending, server.master.filing.held) == (0, 0)
 
 
 async def test_other_refusals_and_refusals_of_requests_never_make_a_dead_letter() -> None:
@@ -79,7 +79,7 @@ async def test_other_refusals_and_refusals_of_requests_never_make_a_dead_letter(
         world.broker.code = 52
         await producer.send(make_item("b", world.now_ms))
         await trio.sleep(60)
-        assert server.dead_letters.pending == 0
+        assert server.master.dead_letters.pending == 0
         world.broker.code, world.broker.fails = 0, refuse()
         await until(lambda: sorted(world.broker.ids) == ["a", "b", "busy"])
 
@@ -91,14 +91,14 @@ async def test_a_requeued_one_is_sent_once_more_byte_for_byte() -> None:
     async with world.serving() as server:
         producer = await world.connect()
         await producer.send(item)
-        await until(lambda: server.dead_letters.pending == 1)
+        await until(lambda: server.master.dead_letters.pending == 1)
         world.broker.fails = refuse()
-        change = await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+        change = await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
         assert (change.matched, change.done, change.after) == (1, 1, None)
         await until(lambda: world.broker.ids == ["m"])
         assert world.broker.deliveries[0].data == item
-        assert server.dead_letters.pending == 0
-        again = await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+        assert server.master.dead_letters.pending == 0
+        again = await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
         assert (again.matched, again.done) == (0, 0)
         await trio.sleep(60)
         assert world.broker.ids == ["m"]
@@ -111,11 +111,11 @@ async def test_one_that_is_refused_again_becomes_one_again_and_its_history_is_ke
         producer = await world.connect()
         await producer.send(make_item("m", world.now_ms))
         for _ in range(3):
-            await until(lambda: server.dead_letters.pending == 1)
-            await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
-        await until(lambda: server.dead_letters.pending == 1)
+            await until(lambda: server.master.dead_letters.pending == 1)
+            await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+        await until(lambda: server.master.dead_letters.pending == 1)
         (letter,) = await letters_of(server)
-        deaths = await server.dead_letters.deaths_of(letter, rows_max=100)
+        deaths = await server.master.dead_letters.deaths_of(letter, rows_max=100)
         assert [one.row.is_pending for one in deaths] == [False, False, False, True]
         assert world.broker.ids == []
 
@@ -126,10 +126,10 @@ async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sen
     async with world.serving() as server:
         producer = await world.connect()
         await producer.send(make_item("m1", world.now_ms), make_item("m2", world.now_ms))
-        await until(lambda: server.dead_letters.pending == 2)
+        await until(lambda: server.master.dead_letters.pending == 2)
         sequences = [letter.row.sequence for letter in await letters_of(server)]
         world.broker.fails = refuse()
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         wanted = Wanted(sequences=sequences[:1])
         async with trio.open_nursery() as nursery:
             # Two operators at once, and one who wants the opposite.
@@ -139,7 +139,7 @@ async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sen
         assert (letters.dropped + letters.requeued, letters.pending) == (1, 1)
         await trio.sleep(60)
         assert len(world.broker.deliveries) == letters.requeued
-        assert server.crossing_off.outcomes[Outcome.DROPPED] == letters.dropped
+        assert server.master.crossing_off.outcomes[Outcome.DROPPED] == letters.dropped
         await letters.drop(Wanted(), after=Place(), rows_max=10)
         again = await letters.drop(Wanted(), after=Place(), rows_max=10)
         assert (again.matched, letters.pending) == (0, 0)
@@ -155,7 +155,7 @@ async def test_a_filter_finds_by_subject_reason_group_time_and_message_id() -> N
             [("x1", "orders.eu"), ("y2", "orders.us"), ("x3", "mail")]
         ):
             await producer.send(make_item(name, start_ms + 1000 * number, subject=subject))
-        await until(lambda: server.dead_letters.pending == 3)
+        await until(lambda: server.master.dead_letters.pending == 3)
 
         async def found(wanted: Wanted) -> list[int]:
             letters = await letters_of(server, wanted)
@@ -186,12 +186,12 @@ async def test_pages_of_any_size_show_each_once() -> None:
             await producer.send(
                 *(make_item(name, world.now_ms) for name in names[place : place + 100])
             )
-        await until(lambda: server.dead_letters.pending == 700)
+        await until(lambda: server.master.dead_letters.pending == 700)
         for size in (1000, 256, 7, 1):
             after: Place | None = Place()
             found: list[int] = []
             while after is not None:
-                page = await server.dead_letters.find(Wanted(), after=after, rows_max=size)
+                page = await server.master.dead_letters.find(Wanted(), after=after, rows_max=size)
                 assert len(page.letters) <= size
                 found += [letter.row.sequence for letter in page.letters]
                 after = page.after
@@ -209,11 +209,11 @@ async def test_at_most_so_many_wait_and_the_rest_is_tried_on() -> None:
             await producer.send(make_item(name, world.now_ms))
             await trio.sleep(1)
         await trio.sleep(300)
-        assert 5 <= server.dead_letters.pending <= 6
-        assert server.store.schedule.pending == 30 - server.dead_letters.pending
+        assert 5 <= server.master.dead_letters.pending <= 6
+        assert server.node.store.schedule.pending == 30 - server.master.dead_letters.pending
         world.broker.fails = refuse()
         await trio.sleep(900)
-        assert len(world.broker.deliveries) == 30 - server.dead_letters.pending
+        assert len(world.broker.deliveries) == 30 - server.master.dead_letters.pending
 
 
 async def test_settled_days_are_sealed_and_nothing_is_sent_after_restarts() -> None:
@@ -222,7 +222,7 @@ async def test_settled_days_are_sealed_and_nothing_is_sent_after_restarts() -> N
     async with world.serving() as server:
         producer = await world.connect()
         await producer.send(*(make_item(f"m{n}", world.now_ms) for n in (1, 2, 3)))
-        await until(lambda: server.dead_letters.pending == 3)
+        await until(lambda: server.master.dead_letters.pending == 3)
         first, second, third = await letters_of(server)
     world.broker.fails = refuse()
     async with world.serving() as server:
@@ -231,20 +231,20 @@ async def test_settled_days_are_sealed_and_nothing_is_sent_after_restarts() -> N
         ]
         await trio.sleep(60)
         assert world.broker.ids == []
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         await letters.drop(Wanted(sequences=[first.row.sequence]), after=Place(), rows_max=1)
         await letters.requeue(Wanted(sequences=[second.row.sequence]), after=Place(), rows_max=1)
         await until(lambda: world.broker.ids == ["m2"])
     async with world.serving() as server:
         await trio.sleep(2 * DAY_S)
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         assert [one.row.sequence for one in await letters_of(server)] == [third.row.sequence]
         await letters.drop(Wanted(), after=Place(), rows_max=1)
         assert letters.pending == 0
-        await until(lambda: not server.store.schedule.dead.segments, seconds=200)
-        assert server.store.checkpoint.format == 2
+        await until(lambda: not server.node.store.schedule.dead.segments, seconds=200)
+        assert server.node.store.checkpoint.format == 2
     async with world.serving() as server:
-        assert server.dead_letters.pending == 0
+        assert server.master.dead_letters.pending == 0
         await trio.sleep(60)
         assert world.broker.ids == ["m2"]
     assert [report["damage"] for report in verify_disk(world.disk) if report["damage"]] == []
@@ -264,8 +264,8 @@ async def test_a_poisonous_subject_delays_no_other() -> None:
         await producer.send(*(make_item(f"ok{n}", due_ms + n, subject="fine") for n in range(500)))
         await until(lambda: len(world.broker.deliveries) == 500)
         assert world.now_ms < due_ms + 2000
-        await until(lambda: server.dead_letters.pending == 3000, seconds=600)
-        assert server.filing.held == 0
+        await until(lambda: server.master.dead_letters.pending == 3000, seconds=600)
+        assert server.master.filing.held == 0
 
 
 class NoSpace:
@@ -273,8 +273,8 @@ class NoSpace:
 
     def __init__(self, server: DelayServer) -> None:
         self.is_full = True
-        self._append = server.store.journal.append
-        server.store.journal.append = self.append  # type: ignore[method-assign]
+        self._append = server.node.store.journal.append
+        server.node.store.journal.append = self.append  # type: ignore[method-assign]
 
     def append(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 (the journal's own)
         if self.is_full:
@@ -295,24 +295,24 @@ async def test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_h
             await life.start(partial(serve, server, trio.Event()))
             producer = await world.connect()
             await producer.send(make_item("m", world.now_ms))
-            await until(lambda: server.dead_letters.pending == 1)
+            await until(lambda: server.master.dead_letters.pending == 1)
             await trio.sleep(10)
             # Nothing may arrive twice by the crash itself.
-            server.sender.pause()
+            server.master.sender.pause()
             NoSpace(server)
-            change = getattr(server.dead_letters, verb)
+            change = getattr(server.master.dead_letters, verb)
             assert (await change(Wanted(), after=Place(), rows_max=1)).done == 1
             life.cancel_scope.cancel()
         world.broker.fails = refuse()
         async with trio.open_nursery() as life:
             server = world.server(make_config())
             life.start_soon(partial(serve, server, trio.Event()))
-            await until(lambda: server.is_wired, step_s=0.001)
-            again = await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=1)
+            await until(lambda: server.is_master, step_s=0.001)
+            again = await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=1)
             assert (again.matched, again.done) == (0, 0)
             await trio.sleep(30)
             assert world.broker.ids == ([] if verb == "drop" else ["m"])
-            assert server.dead_letters.pending == 0
+            assert server.master.dead_letters.pending == 0
             life.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
 
@@ -326,10 +326,10 @@ async def test_one_whose_fact_comes_in_the_middle_of_a_later_change_is_left_out_
         for place in range(0, 1100, 100):
             items = [make_item(name, world.now_ms) for name in names[place : place + 100]]
             await producer.send(*items)
-        await until(lambda: server.dead_letters.pending == 1100)
+        await until(lambda: server.master.dead_letters.pending == 1100)
         await trio.sleep(5)
         world.broker.fails = refuse()
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         page = await letters.find(Wanted(), after=Place(), rows_max=5000)
         journal = NoSpace(server)
         last = Wanted(sequences=[page.letters[-1].row.sequence])
@@ -357,25 +357,25 @@ async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_i
         producer = await world.connect()
         for name in names:
             await producer.send(make_item(name, world.now_ms, attributes=large))
-        await until(lambda: server.dead_letters.pending == 20)
+        await until(lambda: server.master.dead_letters.pending == 20)
         await trio.sleep(5)
-        server.sender.pause()
-        before = server.committing.commits
+        server.master.sender.pause()
+        before = server.master.committing.commits
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
             async def requeue() -> None:
                 changes.append(
-                    await server.dead_letters.requeue(Wanted(), after=Place(), rows_max=100)
+                    await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=100)
                 )
 
-            await until(lambda: server.committing.commits > before, step_s=0.001)
-            await server.dead_letters.stop()
-            assert changes or server.committing.commits <= before + 2
-            ended = server.committing.commits
-        assert server.committing.commits == ended
+            await until(lambda: server.master.committing.commits > before, step_s=0.001)
+            await server.master.dead_letters.stop()
+            assert changes or server.master.committing.commits <= before + 2
+            ended = server.master.committing.commits
+        assert server.master.committing.commits == ended
         assert 0 < changes[0].done < 20
-        assert server.dead_letters.pending == 20 - changes[0].done
+        assert server.master.dead_letters.pending == 20 - changes[0].done
 
 
 @pytest.mark.parametrize("verb", ["drop", "requeue"])
@@ -386,10 +386,10 @@ async def test_nothing_is_changed_while_a_file_cannot_be_read(verb: str, *, of_f
     async with world.serving() as server:
         producer = await world.connect()
         await producer.send(make_item("m0", world.now_ms), make_item("m1", world.now_ms))
-        await until(lambda: server.dead_letters.pending == 2)
+        await until(lambda: server.master.dead_letters.pending == 2)
         world.broker.fails = refuse()
         first = (await letters_of(server))[0].row
-        change = getattr(server.dead_letters, verb)
+        change = getattr(server.master.dead_letters, verb)
         wanted = Wanted(sequences=[first.sequence])
         assert (await change(wanted, after=Place(), rows_max=1)).done == 1
         # Until the fact is filed.
@@ -413,9 +413,9 @@ async def bury_one_by_one(world: World, server: DelayServer, names: list[str], *
     """Have each become a dead letter in a batch of its own."""
     world.broker.fails = refuse(*names)
     producer = await world.connect()
-    for count, name in enumerate(names, server.dead_letters.pending + 1):
+    for count, name in enumerate(names, server.master.dead_letters.pending + 1):
         await producer.send(make_item(name, world.now_ms, **of))
-        await until(lambda count=count: server.dead_letters.pending == count)  # type: ignore[misc]
+        await until(lambda count=count: server.master.dead_letters.pending == count)  # type: ignore[misc]
     await trio.sleep(15)
 
 
@@ -427,7 +427,7 @@ async def test_what_lies_behind_more_rows_than_one_request_looks_at_is_found(
     names = [f"m{number}" for number in range(6)]
     async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
         await bury_one_by_one(world, server, names)
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         page = await letters.find(Wanted(message_id=b"m5"), after=Place(), rows_max=10)
         assert not page.letters
         assert page.after is not None, "one request looks at no more than it may"
@@ -454,7 +454,7 @@ async def test_what_lies_behind_more_rows_than_one_request_looks_at_is_found(
 async def drop_in_pages(server: DelayServer, wanted: Wanted) -> None:
     after: Place | None = Place()
     while after is not None:
-        after = (await server.dead_letters.drop(wanted, after=after, rows_max=1)).after
+        after = (await server.master.dead_letters.drop(wanted, after=after, rows_max=1)).after
 
 
 async def test_what_is_settled_before_the_oldest_is_looked_at_once(
@@ -464,7 +464,7 @@ async def test_what_is_settled_before_the_oldest_is_looked_at_once(
     world = World()
     async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
         await bury_one_by_one(world, server, [f"m{number}" for number in range(8)])
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         looked: list[Place] = []
         original = letters.find
 
@@ -503,7 +503,7 @@ async def test_what_could_not_be_read_once_is_looked_at_again(
     world = World()
     async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
         await bury_one_by_one(world, server, ["today"])
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         (oldest,) = await letters.look_through(Wanted(), rows_max=10)
         oldest_ms, path = oldest.row.dead_ms, oldest.row.key.path
         await trio.sleep(DAY_S)
@@ -541,15 +541,15 @@ async def test_a_page_has_no_more_bytes_than_it_may_and_the_next_goes_on_behind_
         for first in range(0, 20, 5):
             few = names[first : first + 5]
             await producer.send(*(make_item(name, world.now_ms, attributes=large) for name in few))
-            await until(lambda: server.dead_letters.pending >= first + 5)  # noqa: B023 (awaited)
+            await until(lambda: server.master.dead_letters.pending >= first + 5)  # noqa: B023 (awaited)
         huge = {f"k{number}": "x" * 30_000 for number in range(5)}
         await producer.send(make_item("huge", world.now_ms, attributes=huge))
-        await until(lambda: server.dead_letters.pending == 21)
+        await until(lambda: server.master.dead_letters.pending == 21)
         for wanted in (Wanted(), Wanted(subject=b"a.b")):
             pages: list[list[str]] = []
             after: Place | None = Place()
             while after is not None:
-                page = await server.dead_letters.find(wanted, after=after, rows_max=1000)
+                page = await server.master.dead_letters.find(wanted, after=after, rows_max=1000)
                 pages.append([])
                 for letter in page.letters:
                     assert letter.item is not None
@@ -557,7 +557,7 @@ async def test_a_page_has_no_more_bytes_than_it_may_and_the_next_goes_on_behind_
                 after = page.after
             assert [len(ids) for ids in pages if ids] == [3, 3, 3, 3, 3, 3, 2, 1]
             assert sorted(one for ids in pages for one in ids) == sorted([*names, "huge"])
-        page = await server.dead_letters.find(
+        page = await server.master.dead_letters.find(
             Wanted(), after=Place(), rows_max=1000, with_items=False
         )
         assert (len(page.letters), page.after) == (21, None), "rows without items are small"
@@ -578,9 +578,9 @@ async def test_a_requeue_holds_the_items_of_a_part_at_a_time_and_a_drop_none(
                 for name in names[place : place + 10]
             ]
             await producer.send(*items)
-        await until(lambda: server.dead_letters.pending == 150, seconds=300)
+        await until(lambda: server.master.dead_letters.pending == 150, seconds=300)
         world.broker.fails = refuse()
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         read: list[int] = []
         original = letters._read
 
@@ -605,19 +605,19 @@ async def test_facts_under_the_header_of_another_log_are_damage_and_end_nothing(
         await bury(world, server, "m0", "m1")
         (first, second) = await letters_of(server)
         wanted = Wanted(sequences=[first.row.sequence])
-        await server.dead_letters.drop(wanted, after=Place(), rows_max=1)
+        await server.master.dead_letters.drop(wanted, after=Place(), rows_max=1)
         # Until the fact is filed.
         await trio.sleep(60)
         assert await letters_of(server) == [second]
         path = first.row.key.facts_path
         header = FileHeader(kind=LogKind.DISPATCH_LOG, log_uuid=UUID(int=1), span=Span.DEAD)
         world.disk.damage(path, 0, encode_file_header(header))
-        before = server.damage_count
-        server.dead_letters.look_again()
+        before = server.damages.count
+        server.master.dead_letters.look_again()
         await trio.sleep(30)
         # Of the two one is dropped, and nobody can say which.
         assert len(await letters_of(server)) == 2
-        assert server.damage_count > before
+        assert server.damages.count > before
 
 
 async def test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way() -> None:
@@ -626,7 +626,7 @@ async def test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way(
         await bury(world, server, "m0", "m1")
         await trio.sleep(5)
         journal = NoSpace(server)
-        letters = server.dead_letters
+        letters = server.master.dead_letters
         assert (await letters.drop(Wanted(), after=Place(), rows_max=1)).done == 1
         counted = await letters.count(Wanted(), after=Place(), rows_max=10)
         assert (counted.matched, len(counted.sequences)) == (1, 1)

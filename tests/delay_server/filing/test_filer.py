@@ -12,6 +12,7 @@ import trio
 
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
+from delay_server.filing.checkpoints import CheckpointLimits, Checkpoints
 from delay_server.filing.filer import (
     Committed,
     CommittedBatch,
@@ -63,7 +64,12 @@ class Bench:
     """A Filing on a store of a simulated disk; its log is only a counter."""
 
     def __init__(
-        self, *, limits: FilingLimits, schedule: ScheduleLimits, plan: ExecutorPlan
+        self,
+        *,
+        limits: FilingLimits,
+        checkpoints: CheckpointLimits,
+        schedule: ScheduleLimits,
+        plan: ExecutorPlan,
     ) -> None:
         self.disk = SimDisk(random.Random(3), plan=CALM)
         self.clock = SimClock(is_synchronised=False)
@@ -90,12 +96,15 @@ class Bench:
         self.names: dict[int, bytes] = {}
         """The subjects of `submit_names` whose messages were not popped yet."""
         self.minutes: dict[int, int] = {}
+        pacer = Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000))
+        self.checkpoints = Checkpoints(self.store, checkpoints, executor=self.executor, pacer=pacer)
         self.filing = Filing(
             store=self.store,
             wheel=self.wheel,
             limits=limits,
+            checkpoints=self.checkpoints,
             executor=self.executor,
-            pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
+            pacer=pacer,
             lanes=Lanes(LaneLimits()),
             out_of_wheel=OutOfWheel(
                 count=lambda: self.elsewhere + sum(map(len, self.sent)),
@@ -214,11 +223,17 @@ class Bench:
 async def bench(
     *,
     limits: FilingLimits | None = None,
+    checkpoints: CheckpointLimits | None = None,
     schedule: ScheduleLimits | None = None,
     plan: ExecutorPlan = PROMPT,
     loops: str = "filing loading checkpoints",
 ) -> AsyncIterator[Bench]:
-    b = Bench(limits=limits or FilingLimits(), schedule=schedule or ScheduleLimits(), plan=plan)
+    b = Bench(
+        limits=limits or FilingLimits(),
+        checkpoints=checkpoints or CheckpointLimits(),
+        schedule=schedule or ScheduleLimits(),
+        plan=plan,
+    )
     async with trio.open_nursery() as nursery:
         for loop in loops.split():
             nursery.start_soon(getattr(b.filing, f"run_{loop}"))
@@ -324,8 +339,9 @@ async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_on
 async def test_whatever_arrives_whenever_enters_the_wheel_once_and_in_time(seed: int) -> None:
     chance = random.Random(seed)
     plan = ExecutorPlan(delay_s=(0.0005, 0.05), stall_chance=0.02, stall_s=(0.1, 3))
-    limits = FilingLimits(load_step_rows=3, load_ahead_ms=60_000, checkpoint_interval_ms=1000)
-    async with bench(limits=limits, plan=plan) as b:
+    limits = FilingLimits(load_step_rows=3, load_ahead_ms=60_000)
+    checkpoints = CheckpointLimits(checkpoint_interval_ms=1000)
+    async with bench(limits=limits, checkpoints=checkpoints, plan=plan) as b:
         late = 0
         for _ in range(300):
             ahead = chance.choice([0, 60_000, 120_000, 180_000, 400_000, 3 * HOUR_MS])
@@ -363,12 +379,12 @@ async def test_with_nothing_to_do_nothing_runs() -> None:
         b.submit(EPOCH_MS + 30 * HOUR_MS)
         await trio.sleep(600)
         b.executor.calls.clear()
-        written = b.filing.checkpoints
+        written = b.checkpoints.written
         await trio.sleep(3600)
         # Once a minute it is looked whether the clock was set.
         assert set(b.executor.calls) <= {"_next_work", "step"}
         assert b.executor.calls.total() <= 60 * 4
-        assert b.filing.checkpoints == written
+        assert b.checkpoints.written == written
 
 
 async def test_the_wheel_takes_no_more_than_it_may_and_the_rest_follows() -> None:
@@ -416,29 +432,29 @@ async def test_whoever_waits_for_room_and_whoever_waits_for_the_end_are_both_wok
 
 
 async def test_checkpoints_come_at_their_interval_while_there_is_something_new() -> None:
-    async with bench(limits=FilingLimits(checkpoint_interval_ms=2000)) as b:
+    async with bench(checkpoints=CheckpointLimits(checkpoint_interval_ms=2000)) as b:
         await trio.sleep(100)
-        written = b.filing.checkpoints
+        written = b.checkpoints.written
         for _ in range(20):
             b.submit(EPOCH_MS + HOUR_MS)
             await trio.sleep(1)
-        assert 6 <= b.filing.checkpoints - written <= 11
+        assert 6 <= b.checkpoints.written - written <= 11
         await trio.sleep(3)
-        written = b.filing.checkpoints
+        written = b.checkpoints.written
         assert b.store.checkpoint.sequence == 21
         await trio.sleep(1000)
-        assert b.filing.checkpoints == written
+        assert b.checkpoints.written == written
 
 
 async def test_much_that_is_filed_does_not_wait_for_the_interval() -> None:
-    limits = FilingLimits(checkpoint_interval_ms=3_600_000, checkpoint_bytes=20_000)
-    async with bench(limits=limits) as b:
+    checkpoints = CheckpointLimits(checkpoint_interval_ms=3_600_000, checkpoint_bytes=20_000)
+    async with bench(checkpoints=checkpoints) as b:
         await trio.sleep(3700)
-        written = b.filing.checkpoints
+        written = b.checkpoints.written
         for _ in range(10):
             b.submit(EPOCH_MS + 9 * HOUR_MS, size=10_000)
             await trio.sleep(0.1)
-        assert 3 <= b.filing.checkpoints - written <= 6
+        assert 3 <= b.checkpoints.written - written <= 6
 
 
 async def test_a_floor_is_wanted_only_while_a_covered_segment_waits_to_be_closed() -> None:
@@ -536,11 +552,11 @@ async def test_a_checkpoint_that_finds_no_space_is_tried_again() -> None:
                 when=lambda _kind, path, _label: path.startswith("checkpoint/"),
             )
         )
-        written = b.filing.checkpoints
+        written = b.checkpoints.written
         b.submit(EPOCH_MS + HOUR_MS)
         await trio.sleep(20)
         assert b.disk.fired
-        assert b.filing.checkpoints == written + 1
+        assert b.checkpoints.written == written + 1
         assert b.store.checkpoint.sequence == 2
 
 
@@ -684,8 +700,8 @@ async def test_what_does_not_fit_for_its_names_does_not_come_and_go_without_end(
 
 async def test_names_of_messages_that_wait_to_be_written_do_not_stop_those_that_come() -> None:
     schedule = ScheduleLimits(subjects_bytes_max=10_000)
-    limits = FilingLimits(checkpoint_interval_ms=3_600_000)
-    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+    checkpoints = CheckpointLimits(checkpoint_interval_ms=3_600_000)
+    async with bench(schedule=schedule, checkpoints=checkpoints, loops=WITH_NAMES) as b:
         for first in range(0, 1000, 10):
             names = [b"%044d" % number for number in range(first, first + 10)]
             b.submit_names(names, b.clock.now_ms() + 5 * HOUR_MS)
@@ -726,8 +742,8 @@ async def test_loading_waits_for_names_no_longer_than_something_holds_them() -> 
 
 async def test_names_of_messages_that_wait_to_be_written_do_not_hold_loading_up() -> None:
     schedule = ScheduleLimits(subjects_bytes_max=30_000)
-    limits = FilingLimits(checkpoint_interval_ms=3_600_000)
-    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+    checkpoints = CheckpointLimits(checkpoint_interval_ms=3_600_000)
+    async with bench(schedule=schedule, checkpoints=checkpoints, loops=WITH_NAMES) as b:
         b.submit_names([b"on disk"], EPOCH_MS + 10 * MINUTE_MS)
         while b.clock.now_ms() < EPOCH_MS + 9 * MINUTE_MS:
             # The wheel is never empty, and there is always one name more in the pile.
@@ -841,7 +857,7 @@ async def test_a_minute_whose_facts_cannot_be_read_is_not_sent_again_but_later()
         b.submit(*[EPOCH_MS + 10 * MINUTE_MS] * 3)
         await until(lambda: b.store.schedule.last_filed == 4, seconds=1)
         await b.cross_off(3)
-        await b.filing.checkpoint()
+        await b.checkpoints.write()
         [segment] = b.store.schedule.segments.values()
         assert segment.facts == 1
         b.disk.arm(*bad_file(segment.key.facts_path, times=6))

@@ -43,8 +43,8 @@ async def test_a_flood_of_new_subjects_is_put_off_and_others_are_not() -> None:
         # What was refused is to be sent again.
         assert set(codes) == {0, ItemCode.STORE_ERROR}
         assert share <= codes[0] < 1.3 * share
-        assert server.new_subjects is not None
-        assert server.new_subjects.put_off_count >= codes[ItemCode.STORE_ERROR]
+        assert server.master.new_subjects is not None
+        assert server.master.new_subjects.put_off_count >= codes[ItemCode.STORE_ERROR]
         assert "new subjects" in warnings_of(server)[0]
         assert not failing_checks(server)
         # Not those that are known, of anybody; nor the new ones of another producer.
@@ -65,7 +65,7 @@ async def test_a_restarted_server_takes_the_subjects_whose_rows_it_holds() -> No
     async with world.routing():
         assert await flood(world, count, world.now_ms + 2 * MINUTE_MS) == {0: count}
     async with world.routing() as (server, _):
-        await until(lambda: server.filing.held >= count)
+        await until(lambda: server.master.filing.held >= count)
         assert await flood(world, count, world.now_ms + 2 * MINUTE_MS) == {0: count}
         new = [make_item(f"n{n}", world.now_ms, subject=f"new.{n}") for n in range(100)]
         assert await (await world.connect()).send(*new) == {}
@@ -78,20 +78,20 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         producer = await world.connect()
         items = [make_item(f"m{n}", world.now_ms, subject="bad") for n in range(2000)]
         assert await producer.send(*items, make_item("w", world.now_ms, subject="well")) == {}
-        await until(lambda: server.dead_letters.pending == 2000, seconds=20)
+        await until(lambda: server.master.dead_letters.pending == 2000, seconds=20)
         assert unrouted_of(server)["subjects"] == 0
         await until(lambda: world.ids() == ["w"])
-        await until(lambda: not server.lanes.anyone_waits)
-        found = await server.dead_letters.find(Wanted(), after=Place(), rows_max=1)
+        await until(lambda: not server.master.lanes.anyone_waits)
+        found = await server.master.dead_letters.find(Wanted(), after=Place(), rows_max=1)
         reason = decode_reason(found.letters[0].row.reason)
         assert reason is not None
         assert (reason.group, code_name(reason.code)) == ("meta server", "subject_not_assigned")
         # None comes back after a restart; what comes of it later goes the same way at once.
     async with world.routing() as (server, _):
-        assert server.dead_letters.pending == 2000
+        assert server.master.dead_letters.pending == 2000
         producer = await world.connect()
         assert await producer.send(make_item("n", world.now_ms, subject="bad")) == {}
-        await until(lambda: server.dead_letters.pending == 2001, seconds=5)
+        await until(lambda: server.master.dead_letters.pending == 2001, seconds=5)
         # The meta server changes its mind.
         world.meta.refused.clear()
         await until(lambda: routes_of(server)["routes"] == 1, seconds=70)
@@ -107,16 +107,16 @@ async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_di
         producer = await world.connect()
         items = [make_item(f"m{n}", world.now_ms, subject="bad") for n in range(5)]
         assert await producer.send(*items) == {}
-        await until(lambda: server.dead_letters.pending == 5)
+        await until(lambda: server.master.dead_letters.pending == 5)
         more = [make_item(f"n{n}", world.now_ms, subject="bad") for n in range(5)]
         assert await producer.send(*more, make_item("w", world.now_ms, subject="well")) == {}
         await until(lambda: world.ids() == ["w"])
         await trio.sleep(100)
-        assert server.dead_letters.pending == 5
+        assert server.master.dead_letters.pending == 5
         assert unrouted_of(server)["subjects"] == 0
-        change = await server.dead_letters.drop(Wanted(), after=Place(), rows_max=3)
+        change = await server.master.dead_letters.drop(Wanted(), after=Place(), rows_max=3)
         assert change.done == 3
-        await until(lambda: server.dead_letters.pending >= 5)
+        await until(lambda: server.master.dead_letters.pending >= 5)
 
 
 async def test_with_all_places_taken_the_node_says_so() -> None:

@@ -39,7 +39,7 @@ async def send(world: World, items: list[bytes]) -> None:
 
 
 async def all_sealed(server: DelayServer) -> None:
-    await until(lambda: not server.store.schedule.pending, seconds=60)
+    await until(lambda: not server.node.store.schedule.pending, seconds=60)
 
 
 async def test_a_group_at_the_nodes_own_address_gets_nothing_and_others_all() -> None:
@@ -76,8 +76,8 @@ async def test_each_subject_goes_to_a_group_of_its_own_route_and_to_no_other() -
         assert world.brokers[2].subjects == {"d"}
         # Nobody is routed to it, so it is not connected either.
         assert not world.brokers[3].requests
-        assert {s.name for s in server.sender.status()} == {"g0", "g1", "g2"}
-        assert {s.source for s in server.sender.status()} == {"meta server"}
+        assert {s.name for s in server.master.sender.status()} == {"g0", "g1", "g2"}
+        assert {s.source for s in server.master.sender.status()} == {"meta server"}
         assert unrouted_of(server)["subjects"] == 0
         await all_sealed(server)
     assert set(Counter(world.ids()).values()) == {1}
@@ -102,7 +102,7 @@ async def test_a_group_at_no_address_is_one_that_cannot_be_reached_and_says_why(
         await until(lambda: world.taken == 100)
         assert world.brokers[0].subjects == {"both", "well"}
         await trio.sleep(5)
-        [odd] = [group for group in server.sender.status() if group.name == "g1"]
+        [odd] = [group for group in server.master.sender.status() if group.name == "g1"]
         assert odd.counts.ends[End.UNREACHABLE] >= 1
         assert odd.last_end.startswith("unreachable: cannot connect to")
         assert any(why in odd.last_end for why in ("is not a", "is neither", "is missing"))
@@ -124,9 +124,9 @@ async def test_a_group_whose_name_cannot_be_written_down_is_none() -> None:
         due_ms = world.now_ms + 1000
         await send(world, [make_item(s, due_ms, subject=s) for s in ("long", "both")])
         await until(lambda: world.ids() == ["both"])
-        assert [group.name for group in server.sender.status()] == ["g0"]
-        assert server.routes is not None
-        assert server.routes.counts.nameless == 2
+        assert [group.name for group in server.master.sender.status()] == ["g0"]
+        assert server.master.routes is not None
+        assert server.master.routes.counts.nameless == 2
         await until(lambda: unrouted_of(server)["subjects"] == 1)
 
 
@@ -145,7 +145,7 @@ async def test_a_route_is_asked_for_when_messages_come_near_so_the_first_is_on_t
         assert delivery.at_ms - due_ms < 100
         asked_at, _ = world.meta.asked_at[0]
         assert trio.current_time() - asked_at > 60
-        assert server.draining.opened == 0
+        assert server.master.draining.opened == 0
 
 
 async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_order() -> None:
@@ -160,8 +160,8 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
         late = [d.at_ms - d.due_ms for d in world.brokers[0].deliveries]
         assert max(late) < 200
         await trio.sleep(5)
-        assert server.sender.unsent().total == 0
-        assert len(server.wheel) == 0
+        assert server.master.sender.unsent().total == 0
+        assert len(server.master.wheel) == 0
         status = unrouted_of(server)
         assert (status["subjects"], status["messages"]) == (1, 3000)
         assert status["oldest_due_ms"] == due_ms
@@ -174,8 +174,8 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
         assert world.brokers[1].deliveries[-1].at_ms - world.brokers[1].deliveries[-1].due_ms < 1500
         assert unrouted_of(server)["subjects"] == 0
         await all_sealed(server)
-        await until(lambda: not server.lanes.anyone_waits, seconds=400)
-        assert not server.store.schedule.lanes
+        await until(lambda: not server.master.lanes.anyone_waits, seconds=400)
+        assert not server.node.store.schedule.lanes
     assert set(Counter(world.ids()).values()) == {1}
 
 
@@ -238,13 +238,13 @@ async def test_soon_after_a_restart_messages_are_on_time_though_the_first_waited
         started_ms = world.now_ms
         await trio.sleep(2)
         # They come as if nothing had been: nothing is dropped, and read again, when it is due.
-        assert not server.lanes.waiting
-        assert not server.store.schedule.lanes
-        assert len(server.wheel) > 1000
-        opened = server.draining.opened
+        assert not server.master.lanes.waiting
+        assert not server.node.store.schedule.lanes
+        assert len(server.master.wheel) > 1000
+        opened = server.master.draining.opened
         assert opened
         await until(lambda: world.taken == count, seconds=120)
-        assert server.draining.opened == opened
+        assert server.master.draining.opened == opened
         await all_sealed(server)
     assert set(Counter(world.ids()).values()) == {1}
     late = [
@@ -265,7 +265,7 @@ async def test_a_subject_that_is_new_is_on_time_again_soon_after_its_first_messa
         due_ms = world.now_ms
         await send(world, [make_item(f"m{n}", due_ms + 100 * n) for n in range(600)])
         await until(lambda: world.taken == 600, seconds=100)
-        assert server.draining.opened == 1
+        assert server.master.draining.opened == 1
     assert world.ids() == [f"m{n}" for n in range(600)]
     late = [d.at_ms - d.due_ms for d in world.brokers[0].deliveries]
     assert min(late) >= 0
@@ -284,17 +284,17 @@ async def test_a_refusal_asks_for_the_route_and_the_message_goes_where_it_says_t
         await send(world, [make_item("m1", world.now_ms + 1000)])
         await until(lambda: world.brokers[1].ids == ["m1"], seconds=20)
         assert asked < len(world.meta.asked) < asked + 5
-        assert server.routes is not None
-        assert server.routes.counts.suspected
+        assert server.master.routes is not None
+        assert server.master.routes.counts.suspected
         # The group that nobody is routed to any more is left.
-        await until(lambda: [s.name for s in server.sender.status()] == ["g1"])
+        await until(lambda: [s.name for s in server.master.sender.status()] == ["g1"])
 
 
 async def test_a_group_that_cannot_be_reached_has_its_subjects_asked_for_anew() -> None:
     world = RouteWorld()
     async with world.routing(away=(0,)) as (server, _):
         await send(world, [make_item(f"m{n}", world.now_ms + 1000) for n in range(10)])
-        await until(lambda: server.sender.unsent().queued == 10)
+        await until(lambda: server.master.sender.unsent().queued == 10)
         world.meta.routes["a.b"] = ("g1",)
         await until(lambda: len(world.brokers[1].deliveries) == 10, seconds=60)
 
@@ -308,7 +308,7 @@ async def test_a_group_with_another_address_is_reached_there() -> None:
         await world.meta.push("a.b")
         await send(world, [make_item("m1", world.now_ms + 1000)])
         await until(lambda: world.brokers[1].ids == ["m1"])
-        (status,) = server.sender.status()
+        (status,) = server.master.sender.status()
         assert (status.name, status.address) == ("g0", world.meta.masters["g1"])
         assert status.failures == 0
 
@@ -332,7 +332,7 @@ async def test_subjects_of_a_dead_group_delay_nobody_however_many_they_are() -> 
         await until(lambda: len(world.brokers[0].deliveries) == 1000, seconds=100)
         late = [d.at_ms - d.due_ms for d in world.brokers[0].deliveries]
         assert max(late) < 1000
-        assert server.sender.unsent().total <= 2000
+        assert server.master.sender.unsent().total <= 2000
         await nursery.start(lambda task_status: world.brokers[1].run(task_status=task_status))
         await until(lambda: len(world.brokers[1].deliveries) == count, seconds=200)
         await all_sealed(server)
@@ -354,7 +354,7 @@ async def test_what_comes_from_disk_of_a_subject_does_not_overtake_what_is_held_
             world, [make_item(f"{n % 30}-{n}", due_ms, subject=f"s{n % 30}") for n in range(count)]
         )
         await until(lambda: world.taken == count, seconds=100)
-        assert server.draining.drained
+        assert server.master.draining.drained
     came: dict[str, list[int]] = {}
     for message_id in world.ids():
         subject, number = message_id.split("-")
@@ -379,8 +379,8 @@ async def test_more_subjects_without_a_route_than_are_kept_get_theirs_in_the_end
         world.meta.rest = ("g0",)
         await until(lambda: world.taken == count, seconds=600)
         await all_sealed(server)
-        assert server.routes is not None
-        assert len(server.routes.session) <= 40
+        assert server.master.routes is not None
+        assert len(server.master.routes.session) <= 40
     assert set(Counter(world.ids()).values()) == {1}
 
 
@@ -390,10 +390,10 @@ async def test_a_subject_that_is_not_used_is_forgotten_and_its_group_left() -> N
     async with world.routing(config) as (server, _):
         await send(world, [make_item("m0", world.now_ms + 1000)])
         await until(lambda: world.ids() == ["m0"])
-        routes = server.routes
+        routes = server.master.routes
         assert routes is not None
         await until(lambda: not len(routes.session), seconds=30)
-        await until(lambda: not server.sender.status())
+        await until(lambda: not server.master.sender.status())
         await send(world, [make_item("m1", world.now_ms + 1000)])
         await until(lambda: world.ids() == ["m0", "m1"])
         assert world.brokers[0].deliveries[-1].at_ms - world.brokers[0].deliveries[-1].due_ms < 100

@@ -31,7 +31,7 @@ def entry(_before: Controls, after: Controls) -> AuditEntry:
 
 
 async def change(server: DelayServer, plan: Callable[[Controls], Controls]) -> None:
-    await server.operator.change(plan, entry)
+    await server.master.operator.change(plan, entry)
 
 
 async def set_rule(server: DelayServer, pattern: str, rule: SubjectControl | None) -> None:
@@ -39,7 +39,7 @@ async def set_rule(server: DelayServer, pattern: str, rule: SubjectControl | Non
 
 
 async def all_sealed(server: DelayServer) -> None:
-    await until(lambda: not server.store.schedule.pending, seconds=60)
+    await until(lambda: not server.node.store.schedule.pending, seconds=60)
 
 
 async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is_resumed() -> None:
@@ -54,11 +54,11 @@ async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is
         assert max(late) < 200
         await trio.sleep(5)
         assert world.broker.subjects == {"o"}
-        assert (len(server.wheel), server.sender.unsent().total) == (0, 0)
-        paused = server.lanes.paused(3)
+        assert (len(server.master.wheel), server.master.sender.unsent().total) == (0, 0)
+        paused = server.master.lanes.paused(3)
         assert (paused.subjects, paused.messages, paused.oldest_due_ms) == (1, 3000, due_ms)
-        assert server.lanes.unrouted(3).subjects == 0
-        assert not server.lanes.anyone_waits
+        assert server.master.lanes.unrouted(3).subjects == 0
+        assert not server.master.lanes.anyone_waits
         await set_rule(server, "p", None)
         late_ms = world.now_ms + 300
         await send(world, [make_item(f"n{n}", late_ms + n // 5, subject="o") for n in range(500)])
@@ -68,9 +68,9 @@ async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "n"]
         assert max(late) < 200
         await all_sealed(server)
-        await until(lambda: not server.lanes.anyone_waits, seconds=60)
-        assert not server.store.schedule.lanes
-        assert server.lanes.paused(3).subjects == 0
+        await until(lambda: not server.master.lanes.anyone_waits, seconds=60)
+        assert not server.node.store.schedule.lanes
+        assert server.master.lanes.paused(3).subjects == 0
     assert set(Counter(world.broker.ids).values()) == {1}
 
 
@@ -84,14 +84,14 @@ async def test_when_a_pause_is_answered_nothing_is_sent_but_what_was_in_flight()
         await send(world, items)
         await until(lambda: len(world.broker.deliveries) > 1000)
         await set_rule(server, "p", PAUSED)
-        in_flight = server.sender.in_flight
+        in_flight = server.master.sender.in_flight
         assert 0 < in_flight < 1000
         seen = len([i for i in world.broker.ids if i[0] == "p"])
-        assert not server.sender.queued_in(server.lanes.base)
+        assert not server.master.sender.queued_in(server.master.lanes.base)
         await until(lambda: len([i for i in world.broker.ids if i[0] == "o"]) == 5000)
         await trio.sleep(3)
         assert len([i for i in world.broker.ids if i[0] == "p"]) <= seen + in_flight
-        assert server.sender.unsent().total == 0
+        assert server.master.sender.unsent().total == 0
         await set_rule(server, "p", SubjectControl(rate_per_s=1000))
         began = trio.current_time()
         left = 5000 - len([i for i in world.broker.ids if i[0] == "p"])
@@ -116,7 +116,10 @@ async def test_a_limited_prefix_leaves_at_its_rate_smoothly_and_delays_nobody() 
         burst = 0.1 * 200
         assert max(seconds.values()) <= 200 + 2 * burst
         assert min(seconds[n] for n in range(14)) >= 190
-        assert max(server.lanes.held_in(lane) for lane in server.gates.narrow_lanes) <= 1000
+        assert (
+            max(server.master.lanes.held_in(lane) for lane in server.master.gates.narrow_lanes)
+            <= 1000
+        )
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "f"]
         assert max(late) < 200
         await all_sealed(server)
@@ -151,11 +154,11 @@ async def test_each_delivery_looks_at_few_of_a_thousand_limits(
         free = [make_item(f"f{n}", due_ms + 1500 + 3 * n, subject="free") for n in range(300)]
         await send(world, free)
         await until(lambda: world.now_ms >= due_ms + 1400)
-        assert server.lanes.anyone_waits == (of_each == 8)
+        assert server.master.lanes.anyone_waits == (of_each == 8)
         before = len(world.broker.requests)
         # How much the sender has of a limit, and how much it may hold of a lane.
-        count(server.sender, "queued_in")
-        count(server.lanes, "share")
+        count(server.master.sender, "queued_in")
+        count(server.master.lanes, "share")
         await until(lambda: "f299" in world.broker.taken)
         requests = len(world.broker.requests) - before
         assert looks["queued_in"] <= 10 * requests
@@ -214,7 +217,7 @@ async def test_controls_hold_over_a_stop_and_a_start() -> None:
             world, [make_item(f"{s}{n}", due_ms, subject=s) for n in range(50) for s in "ps"]
         )
     async with world.serving() as server:
-        assert server.operator.applied.version == 2
+        assert server.master.operator.applied.version == 2
         await until(lambda: len(world.broker.deliveries) == 50, seconds=200)
         assert max(d.at_ms - d.due_ms for d in world.broker.deliveries) > 4000
         assert world.broker.subjects == {"s"}
@@ -260,7 +263,9 @@ async def disturb(world: World, server: DelayServer, chance: random.Random) -> i
         pattern = chance.choice([*subjects, "s1*", "*", "s*"])
         await set_rule(server, pattern, chance.choice(RULES))
     elif action == 4:
-        group = chance.choice(sorted(status.name for status in server.sender.status()) or ["g1"])
+        group = chance.choice(
+            sorted(status.name for status in server.master.sender.status()) or ["g1"]
+        )
         rule = chance.choice([None, GroupControl(paused=True), GroupControl(rate_per_s=300)])
         await change(server, lambda controls: controls.with_group(group, rule))
     else:
@@ -292,11 +297,11 @@ async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_
         await open_all(server)
         await until(lambda: len(world.broker.taken) == sent, seconds=900)
         await all_sealed(server)
-        await until(lambda: not server.lanes.anyone_waits, seconds=400)
-        assert not server.store.schedule.lanes
-        assert (server.meters.count, server.sender.unsent().total) == (0, 0)
-        assert not server.lanes.holders().size
-        assert not server.lanes._held_in.any()
+        await until(lambda: not server.master.lanes.anyone_waits, seconds=400)
+        assert not server.node.store.schedule.lanes
+        assert (server.master.meters.count, server.master.sender.unsent().total) == (0, 0)
+        assert not server.master.lanes.holders().size
+        assert not server.master.lanes._held_in.any()
     assert set(Counter(world.broker.ids).values()) == {1}
 
 
@@ -321,7 +326,7 @@ async def test_the_same_with_routes_that_come_go_and_change(seed: int) -> None:
         await open_all(server)
         await until(lambda: world.taken == sent, seconds=900)
         await all_sealed(server)
-        assert not server.lanes._held_in.any()
+        assert not server.master.lanes._held_in.any()
     assert set(Counter(world.ids()).values()) == {1}
 
 
@@ -337,10 +342,10 @@ async def test_a_pause_that_empties_a_full_sender_has_all_others_go_on_at_once()
             world, [make_item(f"o{n}", due_ms + 100, subject=f"o.{n % 100}") for n in range(500)]
         )
         await until(lambda: world.now_ms > due_ms + 2000)
-        assert (server.has_room, len(server.wheel)) == (False, 500)
+        assert (server.master.has_room, len(server.master.wheel)) == (False, 500)
         await set_rule(server, "p.*", PAUSED)
-        await until(lambda: not len(server.wheel), seconds=0.1)
-        assert server.sender.unsent().total == 500
+        await until(lambda: not len(server.master.wheel), seconds=0.1)
+        assert server.master.sender.unsent().total == 500
 
 
 async def test_a_pause_that_empties_a_full_wheel_has_it_loaded_again_at_once() -> None:
@@ -350,13 +355,13 @@ async def test_a_pause_that_empties_a_full_wheel_has_it_loaded_again_at_once() -
         due_ms = world.now_ms + 1000
         items = [make_item(f"p{n}", due_ms, subject=f"p.{n % 100}") for n in range(1000)]
         await send(world, items)
-        await until(lambda: server.sender.unsent().total == 1000)
+        await until(lambda: server.master.sender.unsent().total == 1000)
         later_ms = world.now_ms + 240_000
         await send(world, [make_item(f"o{n}", later_ms, subject="o") for n in range(1000)])
         await until(lambda: world.now_ms > later_ms - 110_000, seconds=300)
-        held = server.filing.held
+        held = server.master.filing.held
         await set_rule(server, "p.*", PAUSED)
-        await until(lambda: len(server.wheel) == 1000, seconds=1)
+        await until(lambda: len(server.master.wheel) == 1000, seconds=1)
         assert held < 2000
 
 
@@ -425,7 +430,7 @@ async def test_a_subject_that_is_limited_while_it_waits_leaves_in_order(
         await send(world, [make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
         await until(lambda: len(world.broker.deliveries) >= 100)
         await set_rule(server, "p", rule)
-        await until(lambda: not server.sender.in_flight)
+        await until(lambda: not server.master.sender.in_flight)
         if rule.paused:
             await set_rule(server, "p", None)
         await until(lambda: len(world.broker.deliveries) == 1500)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -28,7 +28,7 @@ from delay_server.settings.config import (
     MetaConfig,
     StorageConfig,
 )
-from delay_server.settings.errors import FencedError, NodeRefusedError
+from delay_server.settings.errors import NodeRefusedError
 from delay_transport.seams.runtime import Runtime
 from meta_server.settings.config import RegistrationConfig
 from storage.batch.batches import Damage
@@ -57,7 +57,7 @@ def epochs_of(server: DelayServer) -> list[int]:
     """Return the epochs of all EPOCH_START records in the log."""
     return [
         batch.header.epoch
-        for batch in server.store.message_log.read(1)
+        for batch in server.node.store.message_log.read(1)
         if not isinstance(batch, Damage) and batch.header.kind is RecordKind.EPOCH_START
     ]
 
@@ -102,7 +102,7 @@ async def test_the_first_node_becomes_the_master_and_begins_epoch_one() -> None:
     node = dataclasses.replace(meta_config().node, cluster="c1", group="d1", node_id="n1")
     async with FakeMeta(world).running() as meta, world.serving(meta_config(node=node)) as server:
         [first, *_] = meta.nodes
-        identity = server.store.identity
+        identity = server.node.store.identity
         assert (first.cluster, first.group, first.node_id) == ("c1", "d1", "n1")
         assert first.log_uuid == identity.log_uuid
         assert first.storage_uuid == identity.storage_uuid
@@ -143,7 +143,7 @@ async def test_what_a_broker_is_told_is_the_epoch_of_this_start() -> None:
             role=NodeRole.MASTER, record=record_of(node, epoch=41), lease_ms=3000
         )
         async with world.serving(meta_config()) as server:
-            assert server.sender._groups[0]._hello.epoch == 41
+            assert server.master.sender._groups[0]._hello.epoch == 41
 
 
 async def test_a_record_is_asked_for_three_times_a_lease() -> None:
@@ -312,7 +312,7 @@ async def test_a_record_older_than_one_told_before_changes_nothing(
             )
             meta.say = lambda _: NodeRegistered(role=NodeRole.SLAVE, record=old, lease_ms=3000)
             await trio.sleep(10)
-            assert server.ended_by is None
+            assert server.fenced is None
             assert "which has been at epoch 5, version 7" in status_of(server)["meta"]["trouble"]
             producer = await world.connect()
             assert await producer.send(make_item("m", world.now_ms)) == {}
@@ -390,12 +390,7 @@ async def test_who_is_told_of_another_epoch_or_master_stops_at_once(
         server = world.server(meta_config())
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
-            errors: list[Exception] = []
-
-            async def live() -> None:
-                errors.append(await ended(server, FencedError))
-
-            nursery.start_soon(live)
+            nursery.start_soon(serve, server, trio.Event())
             await server.ready.wait()
             producer = await world.connect()
             now_ms = world.now_ms
@@ -403,24 +398,26 @@ async def test_who_is_told_of_another_epoch_or_master_stops_at_once(
             change(meta)
             asked = len(meta.nodes)
             await until(lambda: len(meta.nodes) > asked, step_s=0.0005)
-            await until(lambda: server.ended_by, step_s=0.0005)
+            await until(lambda: server.fenced, step_s=0.0005)
             delivered = len(world.broker.deliveries)
             # Nothing new is accepted or sent from this moment on.
             opaque = await producer.post(make_item("late", world.now_ms))
-            await until(lambda: errors, seconds=6)
+            assert "epoch 1 is over" in str(server.fenced)
+            await trio.sleep(6)
+            assert server.is_open
+            assert not server.is_master
             assert len(world.broker.deliveries) == delivered < 50
             assert "late" not in world.broker.ids
-            assert "epoch 1 is over" in str(errors[0])
             with pytest.raises((AssertionError, trio.BrokenResourceError)):
                 assert (await producer.answer(opaque)).code == 0
-            nursery.cancel_scope.cancel()
-        # What was delivered is known to the next start.
-        meta.change = lambda record: record
-        meta.role = NodeRole.MASTER
-        async with world.serving(meta_config()):
+            # What was delivered is known to the next mastership, in the same process.
+            meta.change = lambda record: record
+            meta.role = NodeRole.MASTER
             await until(lambda: len(world.broker.deliveries) >= 100, seconds=30)
             await trio.sleep(5)
             assert sorted(world.broker.ids) == sorted(f"m{n}" for n in range(100))
+            assert server.demotions == 1
+            nursery.cancel_scope.cancel()
 
 
 async def test_what_was_being_committed_when_fenced_is_not_acknowledged() -> None:
@@ -428,15 +425,16 @@ async def test_what_was_being_committed_when_fenced_is_not_acknowledged() -> Non
     async with FakeMeta(world).running() as meta:
         server = world.server(meta_config())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ended, server, FencedError)
+            nursery.start_soon(serve, server, trio.Event())
             await server.ready.wait()
             producer = await world.connect()
             world.executor.plan = ExecutorPlan(delay_s=(1.5, 1.5), stall_chance=0)
             another_master()(meta)
             opaque = await producer.post(make_item("m", world.now_ms + HOUR_MS))
             assert (await producer.answer(opaque)).code == 51
-            assert server.ended_by is not None
+            assert server.fenced is not None
             world.executor.plan = ExecutorPlan(delay_s=(0.001, 0.001), stall_chance=0)
+            nursery.cancel_scope.cancel()
 
 
 def logs_of(disk: SimDisk) -> dict[str, bytes]:
@@ -449,6 +447,11 @@ def logs_of(disk: SimDisk) -> dict[str, bytes]:
     }
 
 
+def serving(server: DelayServer) -> Callable[..., Awaitable[None]]:
+    """Return what serves and says that it has begun."""
+    return lambda task_status: serve(server, trio.Event(), task_status=task_status)
+
+
 async def test_nothing_of_what_is_queued_is_sent_once_fenced() -> None:
     world = World()
     world.broker.answer_after_s = 0.2
@@ -456,44 +459,31 @@ async def test_nothing_of_what_is_queued_is_sent_once_fenced() -> None:
         server = world.server(meta_config())
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
-            await nursery.start(lambda task_status: serve_fenced(server, task_status))
+            await nursery.start(serving(server))
             producer = await world.connect()
             for part in range(20):
                 names = [f"{part}-{number}" for number in range(1000)]
                 await producer.send(*(make_item(name, world.now_ms) for name in names))
             await until(lambda: len(world.broker.requests) > 2)
-            # A commit under way keeps the stop waiting, while answers make room for more.
-            world.executor.plan = ExecutorPlan(delay_s=(1.5, 1.5), stall_chance=0)
-            await producer.post(make_item("last", world.now_ms + HOUR_MS))
             another_master()(meta)
-            await until(lambda: server.ended_by, step_s=0.0005)
+            await until(lambda: server.fenced, step_s=0.0005)
+            assert server.master.sender.unsent().queued > 1000
             await trio.sleep(0.001)
-            waiting = server.sender.unsent().queued
-            answered = len(world.broker.deliveries)
-            await trio.sleep(1)
-            world.executor.plan = PROMPT
-            assert len(world.broker.deliveries) > answered
-            assert server.sender.unsent().queued == waiting
-            assert waiting > 1000
-            await until(lambda: not server.listener or not server.listener.open_connections)
+            requests = len(world.broker.requests)
+            await trio.sleep(10)
+            assert len(world.broker.requests) == requests
             nursery.cancel_scope.cancel()
-
-
-async def serve_fenced(server: DelayServer, task_status: trio.TaskStatus[None]) -> None:
-    """Serve until fenced."""
-    with pytest.raises(FencedError):
-        await serve(server, trio.Event(), task_status=task_status)
 
 
 async def test_a_clock_that_is_trusted_again_does_not_undo_a_fence() -> None:
     world = World()
     async with FakeMeta(world).running() as meta, trio.open_nursery() as nursery:
         server = world.server(meta_config())
-        await nursery.start(lambda task_status: serve_fenced(server, task_status))
+        await nursery.start(serving(server))
         higher_epoch(meta)
-        await until(lambda: server.ended_by, step_s=0.0005)
+        await until(lambda: server.fenced, step_s=0.0005)
         server._clock_trust_changed(trusted=True)
-        assert server.sender.is_paused
+        assert server.master.sender.is_paused
 
 
 async def test_a_refused_node_ends_with_the_reason_and_leaves_its_log_as_it_was() -> None:
@@ -519,7 +509,7 @@ async def test_a_refusal_while_it_serves_ends_it_too() -> None:
             nursery.start_soon(ended, server, NodeRefusedError)
             await server.ready.wait()
             meta.say = lambda _: Refused(reason="a newer start has registered")
-            await until(lambda: server.ended_by, seconds=2)
+            await until(lambda: server.fenced, seconds=2)
             assert "a newer start" in "; ".join(failing_checks(server))
         assert meta.brokers[-1].request_type is not BrokerRequestType.OFFLINE
 
@@ -600,11 +590,11 @@ async def test_clients_are_told_at_once_that_the_disk_is_full_and_that_it_is_not
     world = World()
     async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
         await until(lambda: meta.brokers)
-        server.budget.full = True
-        server._note_disk()
+        server.node.budget.full = True
+        server.node._note_disk()
         await until(lambda: meta.brokers[-1].state is BrokerState.R, seconds=0.1)
-        server.budget.full = False
-        server._note_disk()
+        server.node.budget.full = False
+        server.node._note_disk()
         await until(lambda: meta.brokers[-1].state is BrokerState.RW, seconds=0.1)
         assert len(meta.brokers) == 3
 
@@ -614,11 +604,11 @@ async def test_a_state_that_changes_before_the_last_one_is_answered_is_told_next
     async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
         await until(lambda: meta.brokers)
         meta.answer_after_s = 0.5
-        server.budget.full = True
-        server._note_disk()
+        server.node.budget.full = True
+        server.node._note_disk()
         await until(lambda: meta.brokers[-1].state is BrokerState.R, seconds=1)
-        server.budget.full = False
-        server._note_disk()
+        server.node.budget.full = False
+        server.node._note_disk()
         await until(lambda: meta.brokers[-1].state is BrokerState.RW, seconds=2)
 
 
@@ -687,14 +677,14 @@ async def test_a_restart_of_the_node_is_a_new_epoch_and_no_flap() -> None:
                 await until(lambda: groups["default"].state is BrokerState.RW, seconds=1)
                 record = meta.registry.delay_groups["default"].record
                 assert (record.epoch, record.version) == (2, 2)
-                assert list(record.in_sync) == [server.store.identity.node_id]
+                assert list(record.in_sync) == [server.node.store.identity.node_id]
                 world.network.cut("server", Kill("told to"))
                 life.cancel()
         # Killed and started again within the time-out: nobody is told anything.
         version = groups["default"].version
         async with world.serving(meta_config()) as server:
             await trio.sleep(40)
-            assert server.store.message_log.last_epoch == 3
+            assert server.node.store.message_log.last_epoch == 3
             assert (groups["default"].state, groups["default"].version) == (BrokerState.RW, version)
 
 
@@ -711,7 +701,7 @@ async def test_a_restart_of_the_meta_server_changes_nothing() -> None:
                 await trio.sleep(0.1)
             assert again.registry.groups["default"].version == 2
             assert again.registry.delay_groups["default"].record.epoch == 1
-            assert server.ended_by is None
+            assert server.fenced is None
             assert status_of(server)["meta"]["announced"] == "RW"
 
 
@@ -736,7 +726,7 @@ async def test_a_second_node_is_a_slave_of_the_first() -> None:
             nursery.start_soon(serve, slave, trio.Event())
             await until(lambda: slave.registration and slave.registration.standing)
             await trio.sleep(10)
-            first = master.store.identity.node_id
+            first = master.node.store.identity.node_id
             assert failing_checks(slave) == [
                 f"this node is a slave: the master of default in epoch 1 is {first}"
             ]
@@ -744,7 +734,7 @@ async def test_a_second_node_is_a_slave_of_the_first() -> None:
             producer = Producer(await world.network.node("lost").connect(HOST, 20802))
             answer = await producer.answer(await producer.post(make_item("m1", world.now_ms)))
             assert (answer.code, answer.body.decode()) == (51, failing_checks(slave)[0])
-            assert slave.store.message_log.next_sequence == 1
+            assert slave.node.store.message_log.next_sequence == 1
             assert list(meta.registry.delay_groups["default"].record.in_sync) == [first]
             assert meta.registry.groups["default"].master == f"{HOST}:{PORT}"
             assert failing_checks(master) == []
@@ -844,7 +834,7 @@ async def test_a_master_goes_on_when_somebody_answers_without_the_secret(tmp_pat
         async with liar.running():
             await until(lambda: liar.sealed, seconds=10)
             await trio.sleep(10)
-            assert server.ended_by is None
+            assert server.fenced is None
             assert "does not prove that it has the secret" in status_of(server)["meta"]["trouble"]
             producer = await world.connect()
             assert await producer.send(make_item("m", world.now_ms)) == {}
@@ -862,7 +852,7 @@ async def test_a_file_of_the_secret_that_goes_bad_stops_nobody(tmp_path: Path) -
         async with real.running() as again:
             await trio.sleep(5)
             assert "No such file" in status_of(server)["meta"]["trouble"]
-            assert server.ended_by is None
+            assert server.fenced is None
             secret_at(tmp_path / "secret", "ours")
             await until(lambda: again.credentials.authenticated, seconds=5)
 
@@ -876,7 +866,7 @@ async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_ha
         producer = await world.connect()
         assert await producer.send(make_item("before", world.now_ms + 8000)) == {}
         meta.is_retired = True
-        await until(lambda: server.is_retired, seconds=3)
+        await until(lambda: server.duty().remark, seconds=3)
         told = len(meta.brokers)
         refused = await producer.send(make_item("after", world.now_ms))
         assert refused == {b"after": (4, "BROKER_READ_ONLY: the group was retired")}
@@ -890,7 +880,7 @@ async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_ha
         # Clients have other routes: nobody is told of it any more.
         assert len(meta.brokers) <= told + 1
         meta.is_retired = False
-        await until(lambda: not server.is_retired, seconds=3)
+        await until(lambda: not server.duty().remark, seconds=3)
         assert await producer.send(make_item("again", world.now_ms)) == {}
         assert meta.brokers[-1].state is BrokerState.RW
 
@@ -925,9 +915,9 @@ async def test_a_store_that_is_lost_gives_the_group_to_who_was_in_sync() -> None
             assert "begins with who was in sync" in slave.registration.trouble
             async with world.serving(meta_config()) as master:
                 record = again.registry.delay_groups["default"].record
-                assert list(record.in_sync) == [master.store.identity.node_id]
+                assert list(record.in_sync) == [master.node.store.identity.node_id]
                 assert (record.epoch, epochs_of(master)) == (2, [1, 2])
                 registration = slave.registration
                 await until(lambda: not registration.trouble, seconds=5)
-                assert slave.store.message_log.next_sequence == 1
+                assert slave.node.store.message_log.next_sequence == 1
             nursery.cancel_scope.cancel()

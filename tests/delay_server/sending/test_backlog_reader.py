@@ -28,7 +28,7 @@ class Watch:
 
 async def _watch(server: DelayServer, watch: Watch) -> None:
     while True:
-        held = len(server.wheel) + server.sender.unsent().total
+        held = len(server.master.wheel) + server.master.sender.unsent().total
         watch.most = max(watch.most, held)
         await trio.sleep(watch.step_s)
 
@@ -86,10 +86,10 @@ async def test_a_subject_with_far_more_due_than_fits_waits_on_disk_and_the_other
         assert world.now_ms < due_ms
         await until(lambda: len(world.broker.deliveries) == count + others, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
-        await until(lambda: not server.store.schedule.pending)
-        await until(lambda: not server.lanes.waiting, seconds=400)
-        assert server.draining.opened >= 1
-        assert not server.store.schedule.lanes
+        await until(lambda: not server.node.store.schedule.pending)
+        await until(lambda: not server.master.lanes.waiting, seconds=400)
+        assert server.master.draining.opened >= 1
+        assert not server.node.store.schedule.lanes
     assert set(Counter(world.broker.ids).values()) == {1}
     late = {d.message_id: d.at_ms - d.due_ms for d in world.broker.deliveries}
     assert max(late[f"c{n}"] for n in range(others)) < 1000
@@ -108,7 +108,7 @@ async def test_a_flood_of_messages_due_at_once_to_many_subjects_stays_within_the
         await send(world, items)
         await until(lambda: len(world.broker.deliveries) == count, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
-        assert server.filing.evicted
+        assert server.master.filing.evicted
     assert set(Counter(world.broker.ids).values()) == {1}
     due: dict[int, list[int]] = {}
     for delivery in world.broker.deliveries:
@@ -132,12 +132,12 @@ async def test_a_broker_that_is_away_for_a_week_finds_everything_when_it_is_back
             await send(world, items)
             sent += len(items)
             await trio.sleep(3600)
-        assert server.late_now == sent
-        assert server.lanes.waiting
+        assert server.master.late_now == sent
+        assert server.master.lanes.waiting
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
             await until(lambda: len(world.broker.deliveries) == sent, seconds=600)
-            await until(lambda: not server.store.schedule.pending)
+            await until(lambda: not server.node.store.schedule.pending)
             nursery.cancel_scope.cancel()
         assert watch.most <= bound + 10
     assert set(Counter(world.broker.ids).values()) == {1}

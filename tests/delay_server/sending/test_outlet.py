@@ -45,10 +45,10 @@ async def test_a_pause_takes_back_what_was_refused_and_it_is_refused_as_often_af
         await send(world, "m")
         before = 2
         await until(lambda: len(world.broker.requests) == before)
-        await until(lambda: not server.sender.in_flight)
+        await until(lambda: not server.master.sender.in_flight)
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": True})
         await trio.sleep(600)
-        assert (len(world.broker.requests), server.dead_letters.pending) == (before, 0)
+        assert (len(world.broker.requests), server.master.dead_letters.pending) == (before, 0)
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": False})
-        await until(lambda: server.dead_letters.pending == 1)
+        await until(lambda: server.master.dead_letters.pending == 1)
         assert len(world.broker.requests) == before + 3

@@ -102,9 +102,9 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
     )
     assert settings.seals_file_bytes_max == 2**17
     assert settings.schedule.minute_horizon_minutes == 10
-    filing = config.filing_limits()
+    filing, checkpoints = config.filing_limits(), config.checkpoint_limits()
     assert (filing.load_ahead_ms, filing.wheel_entries_max) == (5000, 2000)
-    assert (filing.checkpoint_interval_ms, filing.checkpoint_bytes) == (500, 2**23)
+    assert (checkpoints.checkpoint_interval_ms, checkpoints.checkpoint_bytes) == (500, 2**23)
     assert filing.backlog_bytes_max == 2**22
     assert config.admission.limits().horizon_ms == 2 * 86_400_000
     ingest = config.admission.ingest_limits()

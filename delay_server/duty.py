@@ -1,0 +1,117 @@
+"""What a node may do now, and why: the one place where that is decided. Pure.
+
+    the node                                          requests   sends   clients see the group as
+    starts, waits for its role, or has lost it        hold       no      nothing new
+    is the master
+      all is well                                     serve      yes     RW
+      the record of its group forbids to accept       hold       yes     NRW, once it has served
+      its group was retired                           refuse     yes     nothing new
+      free disk is below its floor                    refuse     yes     R
+      its clock is not trusted                        as above   no      as above
+      it stops                                        hold       *       OFFLINE, by the stop itself
+
+    * what is due is left for the next start; what is with the sender goes on until the deadline
+
+A request that is held is answered 51 after a while: producers send it again, here or elsewhere. One
+that is refused is answered at once with an item code, since it would be so for long.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from delay_protocol.meta.requests import BrokerState
+
+DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
+RETIRED_REMARK = "BROKER_READ_ONLY: the group was retired"
+
+
+class Admits(Enum):
+    """What happens to a request that arrives."""
+
+    HOLD = "hold"
+    SERVE = "serve"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Everything that a duty follows from."""
+
+    is_master: bool = False
+    """Whether the node has a mastership that nothing has ended."""
+    is_recovered: bool = False
+    """Whether all of it stands that takes and delivers messages."""
+    has_served: bool = False
+    """Whether requests were served since the process began."""
+    is_stopping: bool = False
+    fenced: str = ""
+    """Why the last mastership of this process ended; empty once the node has its role again."""
+    not_accepting: str = ""
+    """Why the record of the group does not let this node accept; empty if it does."""
+    is_retired: bool = False
+    """Whether the group was retired."""
+    disk_is_full: bool = False
+    """Whether free disk is below its floor."""
+    clock_reason: str = ""
+    """Why the clock is not trusted; empty if it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """What follows for those who take, send and tell."""
+
+    admits: Admits
+    remark: str
+    """What is said to producers that are refused; empty if they are not."""
+    sends: bool
+    """Whether due messages go to brokers."""
+    announces: BrokerState | None
+    """How clients should see the group; None: nothing is to be said."""
+    why: tuple[str, ...]
+    """Why the node does not take and deliver; empty if it does both."""
+
+
+def duty_of(now: Situation) -> Duty:
+    """Return what the node may do."""
+    may_serve = now.is_recovered and not (now.is_stopping or now.not_accepting)
+    remark = ""
+    if may_serve and now.is_retired:
+        remark = RETIRED_REMARK
+    elif may_serve and now.disk_is_full:
+        remark = DISK_FULL_REMARK
+    admits = Admits.HOLD
+    if may_serve:
+        admits = Admits.REFUSE if remark else Admits.SERVE
+    return Duty(
+        admits=admits,
+        remark=remark,
+        sends=now.is_master and not now.clock_reason,
+        announces=_announces(now, may_serve=may_serve),
+        why=tuple(_reasons(now)),
+    )
+
+
+def _announces(now: Situation, *, may_serve: bool) -> BrokerState | None:
+    if not now.is_recovered or now.is_retired or not (may_serve or now.has_served):
+        return None
+    if not may_serve:
+        return BrokerState.NRW
+    return BrokerState.R if now.disk_is_full else BrokerState.RW
+
+
+def _reasons(now: Situation) -> list[str]:
+    reasons = []
+    if now.is_stopping:
+        reasons.append("the server is stopping")
+    if now.not_accepting:
+        reasons.append(now.not_accepting)
+    elif not now.is_recovered:
+        reasons.append(now.fenced or "recovery has not finished")
+    if now.is_recovered:
+        if now.is_retired:
+            reasons.append("the group was retired: messages are refused, delivery goes on")
+        if now.disk_is_full:
+            reasons.append("free disk is below its floor: messages are refused, delivery goes on")
+        if now.clock_reason:
+            reasons.append(f"the clock is not trusted, delivery is held: {now.clock_reason}")
+    return reasons

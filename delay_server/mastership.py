@@ -1,0 +1,565 @@
+"""What the master of a group has besides: it takes, loads, sends, and records what cannot be sent.
+
+A mastership stands on a node that is open. It begins with nothing in memory and ends with its
+tasks: in order where the process stops, at once where the node loses its role. What was under way
+then is in the log, or is sent once more by the next mastership.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Final
+
+import numpy as np
+import structlog
+import trio
+
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.meta.requests import ClientType
+from delay_protocol.meta.session import MetaSession
+from delay_server.accepting.commits import MESSAGE_LANE, Committing
+from delay_server.accepting.intake import Intake
+from delay_server.clock.pace import Pacer, TrustedClock
+from delay_server.dead.dead_letters import DeadLetters
+from delay_server.dead.recorder import Burying
+from delay_server.filing.filer import Filing
+from delay_server.holding.out_of_wheel import OutOfWheel
+from delay_server.holding.read_retries import Rereading
+from delay_server.holding.wheel import Wheel
+from delay_server.lanes.lanes import Lanes
+from delay_server.lanes.new_subjects import NewSubjects
+from delay_server.lanes.rate_limits import Meters
+from delay_server.lanes.routes import SOURCE as META_SERVER
+from delay_server.lanes.routes import SubjectRoutes
+from delay_server.lanes.subject_rules import Gates
+from delay_server.node import Damages, Node
+from delay_server.sending.backlog_reader import Draining
+from delay_server.sending.dispatch import CrossingOff, Dispatch
+from delay_server.sending.lateness import Lateness
+from delay_server.sending.outlet import Operator
+from delay_transport.meta.address import MetaLocator
+from delay_transport.meta.routes import MetaRoutes
+from delay_transport.seams.runtime import Runtime
+from sender.groups.group_status import GroupState
+from sender.health.circuit import CircuitState
+from sender.outcomes.dead import Refusal
+from sender.outcomes.outcomes import Outcome as SenderOutcome
+from sender.sender import Sender
+from storage.batch.entries import Entries
+from storage.batch.facts import FactBlock, Outcome
+from storage.disk.disk import Disk
+from storage.disk.spans import MINUTE_MS
+from storage.readers.item_reader import ItemReader
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_UNDELIVERABLE_KEPT: Final = 10_000
+_ROUNDS: Final = 5
+"""How often all subjects' use is looked at while one may go unused."""
+_STOP_FACTS_S: Final = 0.5
+"""At the end, what facts get to become durable, even when all other time is used up."""
+
+
+class Mastership:
+    """The parts of a master, wired, from the moment in which it may send until it may not."""
+
+    def __init__(
+        self,
+        node: Node,
+        runtime: Runtime,
+        disk: Disk,
+        *,
+        pacer: Pacer,
+        damages: Damages,
+        lateness: Lateness,
+    ) -> None:
+        self._node = node
+        self._config = config = node.config
+        self._runtime = runtime
+        self._pacer = pacer
+        self._damages = damages
+        self._lateness = lateness
+        self._store = store = node.store
+        self._weights: dict[str, float] = {}
+        """Of groups, as an operator says."""
+        self._dispatching = trio.CancelScope()
+        self.undeliverable_sequences: set[int] = set()
+        """Those of the first of them; beyond, each look counts."""
+        self.undeliverable = 0
+        """Messages whose bytes are damaged; they wait on disk."""
+        self.undeliverable_by_subject: Counter[bytes] = Counter()
+        """How many of them each subject has, of the first subjects with any."""
+        self.routes: SubjectRoutes | None = None
+        """None where every message goes to any of the brokers in the settings."""
+        self.new_subjects: NewSubjects | None = None
+        """Likewise."""
+        self.meta_routes: MetaRoutes | None = None
+        reader = ItemReader(disk, damages.note, may_try_again=self._may_try_again)
+        self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
+        self._make_lanes()
+        self.crossing_off = CrossingOff(
+            journal=store.journal,
+            executor=runtime.executor,
+            pacer=pacer,
+            epoch=lambda: store.schedule.epoch,
+            note_facts=self._note_facts,
+            sync_ms_max=config.storage.fact_sync_ms_max,
+        )
+        self.sender = self._make_sender(reader)
+        self._make_filing()
+        self._make_dead_letters(reader)
+        self.operator = Operator(
+            node.controls,
+            gates=self.gates,
+            lanes=self.lanes,
+            meters=self.meters,
+            sender=self.sender,
+            filing=self.filing,
+            executor=runtime.executor,
+            set_weights=self._set_weights,
+            on_room=self._room_has_grown,
+            on_barred=self._barred,
+        )
+        self.lanes.on_changed = self.operator.lanes_changed
+        node.take_controls = self.operator.take
+        node.flush = self.crossing_off.flush
+        node.backlog = lambda: (self.filing.backlog_rows, self.filing.backlog_bytes)
+
+    def _make_lanes(self) -> None:
+        """Make what says which lane a message waits in, and which groups it may go to."""
+        config, subjects = self._config, self._store.schedule.subjects
+        if config.has_routes:
+            self.routes = self._make_routes()
+            self.new_subjects = NewSubjects(self.routes, subjects.ids)
+        self.gates = Gates(
+            name_of=subjects.names.__getitem__,
+            routes=self.routes,
+            groups=tuple(config.brokers),
+            buffer_s=config.controls.buffer_seconds,
+        )
+        self.lanes = Lanes(config.lane_limits(), self.gates, unrouted_max=config.unrouted_max)
+        self.gates.attach(self.lanes)
+        self.meters = Meters(burst_s=config.controls.burst_seconds)
+
+    def _make_filing(self) -> None:
+        """Make what is between the log, the wheel and the sender."""
+        config, store, pacer = self._config, self._store, self._pacer
+        limits = config.filing_limits()
+        self.rereading = Rereading(
+            offer=self._offer_again, tries=limits.read_tries, wait_ms=limits.read_retry_ms
+        )
+        out_of_wheel = OutOfWheel(
+            count=lambda: self._held_beside_wheel,
+            held=lambda: chain(
+                self.sender.held(),
+                self.meters.parts(),
+                self.burying.held(),
+                self.rereading.held(),
+            ),
+            unnoted=self.crossing_off.unnoted,
+        )
+        self.dispatch = Dispatch(
+            wheel=self.wheel,
+            pacer=pacer,
+            lanes=self.lanes,
+            offer=self._offer,
+            # What is being read for a lane has its place already.
+            room=lambda: max(self._room - self.draining.reserved, 0),
+            is_hungry=self.sender.is_hungry,
+            on_popped=self._popped,
+        )
+        self.filing = Filing(
+            store=store,
+            wheel=self.wheel,
+            limits=limits,
+            checkpoints=self._node.checkpoints,
+            executor=self._runtime.executor,
+            pacer=pacer,
+            lanes=self.lanes,
+            out_of_wheel=out_of_wheel,
+            on_wheel_grown=self.dispatch.wheel_has_grown,
+            append_floor=self._append_floor,
+            on_facts=self._recorded,
+        )
+        self.draining = Draining(
+            schedule=store.schedule,
+            filing=self.filing,
+            lanes=self.lanes,
+            wheel=self.wheel,
+            out_of_wheel=out_of_wheel,
+            pacer=pacer,
+            offer=self._offer,
+            room=lambda: self._room,
+            on_unreserved=self.dispatch.room_has_grown,
+        )
+        self.committing = Committing(
+            message_log=store.message_log,
+            filing=self.filing,
+            executor=self._runtime.executor,
+            pacer=pacer,
+            floor_minute=max(store.schedule.floor_minute, store.message_log.last_floor_minute),
+            budget=self._node.budget,
+        )
+
+    def _make_dead_letters(self, reader: ItemReader) -> None:
+        """Make what records messages that brokers refuse for good, and what is done about them."""
+        self.burying = Burying(
+            committing=self.committing,
+            reader=reader,
+            subject_name=self._store.schedule.subjects.names.__getitem__,
+            on_damaged=self._undeliverable,
+            on_buried=self._left_sender,
+            on_changed=self._node.appended,
+            reason_bytes_max=self._config.dead.reason_bytes_max,
+        )
+        self.dead_letters = DeadLetters(
+            store=self._store,
+            committing=self.committing,
+            filing=self.filing,
+            executor=self._runtime.executor,
+            config=self._config.dead,
+            on_damage=self._damages.note,
+            on_appended=self._node.appended,
+            untold=self._store.untold,
+        )
+        self._bound_dead_letters()
+
+    def _make_sender(self, reader: ItemReader) -> Sender:
+        schedule = self._store.schedule
+        return Sender(
+            self._config.broker_groups(),
+            hello=self._node.hello(schedule.epoch),
+            config=self._config.sender_config(),
+            clock=TrustedClock(self._runtime.clock, self._pacer),
+            network=self._runtime.network,
+            chance=self._node.own_chance(),
+            read_items=reader.read,
+            subject_name=schedule.subjects.names.__getitem__,
+            on_outcome=self._settled,
+            on_damaged=self._undeliverable,
+            on_dead=self._given_up,
+            routes=self.gates,
+        )
+
+    # -- begin and end -----------------------------------------------------------------------
+
+    async def begin(self, nursery: trio.Nursery) -> None:
+        """Start all tasks of a master but admission, in the order in which they stand on others."""
+        # Behind the commit.
+        nursery.start_soon(self.filing.run_filing)
+        nursery.start_soon(self.crossing_off.run)
+        nursery.start_soon(self.crossing_off.run_noting)
+        # Only now is it known of every message what became of it.
+        await self._tell_untold()
+        nursery.start_soon(self.filing.run_loading)
+        nursery.start_soon(self.filing.run_collecting)
+        # Deliver, and record what cannot be.
+        nursery.start_soon(self.burying.run)
+        nursery.start_soon(self.dead_letters.run)
+        await nursery.start(self.sender.run)
+        if self.meta_routes is not None:
+            nursery.start_soon(self.meta_routes.run)
+        nursery.start_soon(self._run_rounds)
+        nursery.start_soon(self._run_dispatch)
+
+    async def stop(self, deadline: float) -> None:
+        """Bring everything under way to an end, in order; nothing is admitted any more."""
+        self._dispatching.cancel()
+        await self.sender.drain(deadline=deadline)
+        with trio.move_on_at(deadline):
+            await self.dead_letters.stop()
+        with trio.move_on_at(deadline):
+            await self.burying.stop()
+        unsent = self.sender.unsent()
+        if unsent.total:
+            _log.warning(
+                "due messages are left for the next start; those in flight and those in doubt may "
+                "be delivered twice",
+                queued=unsent.queued + unsent.early,
+                in_flight=unsent.in_flight,
+                retrying=unsent.retrying,
+                in_doubt=unsent.in_doubt,
+            )
+        with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
+            # Only a disk without any space makes this wait; those facts are lost then.
+            await self.crossing_off.stop()
+        await self.filing.drain()
+        with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
+            # Of what was recorded last; a start would tell them otherwise.
+            await self.crossing_off.stop()
+        await self._node.checkpoints.write()
+        log = self._store.message_log
+        await self._runtime.executor.run(MESSAGE_LANE, log.sync_durable_end)
+
+    def fence(self) -> None:
+        """Send and record nothing more, from this step on."""
+        self.sender.pause()
+        self.dead_letters.is_closed = True
+        self.burying.close()
+
+    async def _run_dispatch(self) -> None:
+        """Offer due messages until the server stops."""
+        with self._dispatching:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.dispatch.run)
+                nursery.start_soon(self.draining.run)
+                nursery.start_soon(self.rereading.run)
+                nursery.start_soon(self.operator.run)
+
+    async def _tell_untold(self) -> None:
+        """Make durable what a crash kept from becoming so, before anything is sent."""
+        untold, self._store.untold = self._store.untold, None
+        if untold is not None:
+            _log.info("facts of records are told that a crash cut off", facts=len(untold))
+            self.crossing_off.add(untold)
+            await self.crossing_off.stop()
+
+    # -- accept ------------------------------------------------------------------------------
+
+    async def commit(self, intake: Intake) -> bool:
+        """Make an intake durable; False if there was no space, with nothing of it kept."""
+        kept = await self.committing.commit(intake)
+        self._node.appended()
+        return kept
+
+    async def _append_floor(self, wanted_minute: int) -> None:
+        await self.committing.append_floor(wanted_minute)
+
+    # -- room --------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be held for delivery."""
+        return self._room > self.draining.reserved
+
+    @property
+    def _room(self) -> int:
+        """How much more should be given to the sender.
+
+        What waits for its rate counts as held, and so does what the sender has given up, or could
+        not read.
+        """
+        return max(self.sender.room - self._beside_sender, 0)
+
+    @property
+    def _held_beside_wheel(self) -> int:
+        """Messages that have left the wheel and have no outcome."""
+        return self.sender.unsent().total + self._beside_sender
+
+    @property
+    def _beside_sender(self) -> int:
+        return self.meters.count + self.burying.count + self.rereading.count
+
+    def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
+        self.operator.offer(entries, lane=lane, late=late)
+
+    def _offer_again(self, entries: Entries) -> None:
+        self.operator.offer_again(entries)
+
+    def _popped(self) -> None:
+        """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
+        self.sender.hand_out()
+        self.filing.wheel_has_shrunk()
+        if self.lanes.anyone_waits:
+            self.draining.wake()
+
+    def _left_sender(self, entries: Entries) -> None:
+        """Forget what has an outcome; it makes room."""
+        self.rereading.forget(entries)
+        self.lanes.settled(entries)
+        self._room_has_grown()
+
+    def _room_has_grown(self) -> None:
+        """Have everybody look who waits for room in the sender, or for less to be held."""
+        self.operator.sender_has_room()
+        self.dispatch.room_has_grown()
+        self.filing.wheel_has_shrunk()
+        if self.lanes.anyone_waits:
+            self.draining.wake()
+
+    # -- groups and routes -------------------------------------------------------------------
+
+    def _set_weights(self, weights: Mapping[str, float]) -> None:
+        """Have groups weigh as an operator says."""
+        if weights != self._weights:
+            self._weights = dict(weights)
+            self._set_groups()
+
+    def _set_groups(self) -> None:
+        """Deliver to the groups of the settings, or to those that any route leads to."""
+        routes = self.routes
+        groups = self._config.broker_groups() if routes is None else routes.targets()
+        self.sender.set_groups(
+            dataclasses.replace(group, weight=self._weights.get(group.name, group.weight))
+            for group in groups
+        )
+
+    def _make_routes(self) -> SubjectRoutes:
+        """Have a meta server asked for the route of each subject, as a producer would."""
+        config = self._config
+        session = MetaSession(
+            client_type=ClientType.PRODUCER,
+            # As QMQ's delay server asks; whoever it is, it gets the same answer.
+            client_id="",
+            config=config.routes.session_config(),
+            chance=self._node.own_chance(),
+        )
+        network = self._runtime.network
+        self.meta_routes = MetaRoutes(
+            session,
+            locator=MetaLocator(network, config.meta.http_addresses(), config.meta),
+            network=network,
+            chance=self._node.own_chance(),
+            on_changed=self._route_changed,
+        )
+        return SubjectRoutes(
+            session,
+            now=trio.current_time,
+            name_of=self._store.schedule.subjects.names.__getitem__,
+            on_wanted=self.meta_routes.wake,
+        )
+
+    def _route_changed(self, subject: str) -> None:
+        """Send a subject's messages where a meta server says that they go from now on."""
+        assert self.routes is not None
+        self.routes.changed(subject)
+        self._follow_routes()
+
+    def _follow_routes(self) -> None:
+        assert self.routes is not None
+        if self.routes.targets_changed:
+            self._set_groups()
+        if self.lanes.anyone_waits:
+            self.draining.wake()
+
+    async def _run_rounds(self) -> None:
+        """Forget, now and then, the routes of subjects that are not in use.
+
+        Also reload messages of subjects that did not fit into the parked set: as soon as there is
+        room, else every `routes.unused_ms`.
+        """
+        rounds = 0
+        while True:
+            await trio.sleep(self._config.routes.unused_ms / 1000 / _ROUNDS)
+            if self.routes is not None:
+                for _ in self.routes.round():
+                    self._follow_routes()
+                    await trio.lowlevel.checkpoint()
+            rounds += 1
+            if self.lanes.forgotten and (self.lanes.has_room_for_unrouted or not rounds % _ROUNDS):
+                self.lanes.loads_anew()
+                await self.filing.reload()
+
+    # -- outcomes ----------------------------------------------------------------------------
+
+    def _settled(self, entries: Entries, at_ms: int, target: str, outcome: SenderOutcome) -> None:
+        self.crossing_off.cross_off(entries, at_ms, target, Outcome(outcome))
+        self._left_sender(entries)
+        self._lateness.observe_all((at_ms - entries["due_ms"]) / 1000)
+
+    async def _note_facts(self, facts: FactBlock, last_number: int) -> None:
+        await self.filing.note_facts(facts, last_number)
+        self.dead_letters.noted(facts)
+        self._bound_dead_letters()
+
+    def _recorded(self, facts: FactBlock) -> None:
+        """Take what records that were filed, and are durable, say about older messages."""
+        self.crossing_off.add(facts)
+        self.burying.filed(facts)
+        self.dead_letters.look_again()
+
+    def _given_up(
+        self, entries: Entries, refusals: Sequence[Refusal], tries: Sequence[int]
+    ) -> None:
+        self.burying.give_up(entries, refusals, tries)
+        self._bound_dead_letters()
+
+    def _barred(self, entries: Entries) -> None:
+        """Make dead letters of messages whose subjects the meta server refuses for good."""
+        code, at_ms = int(ItemCode.SUBJECT_NOT_ASSIGNED), self._runtime.clock.now_ms()
+        refusal = Refusal(META_SERVER, code, at_ms, 1)
+        self._given_up(entries, [refusal] * len(entries), [0] * len(entries))
+
+    def _bound_dead_letters(self) -> None:
+        count = self.dead_letters.pending + self.burying.count
+        self.sender.gives_up = count < self._config.dead.pending_max
+        self.lanes.takes_barred = self.sender.gives_up
+
+    # -- what cannot be read -----------------------------------------------------------------
+
+    def _may_try_again(self, sequence: int, path: str, reason: str) -> bool:
+        return self.rereading.may_try_again(sequence, path, reason)
+
+    def _undeliverable(self, entries: Entries) -> None:
+        """Leave damaged messages on disk: they stay pending until they are salvaged.
+
+        Those that could only not be read are kept, to be tried again.
+        """
+        entries = self.rereading.keep(entries)
+        if len(entries):
+            self._count_undeliverable(entries)
+            self._left_sender(entries)
+
+    def _count_undeliverable(self, entries: Entries) -> None:
+        """Count each once: what waits on disk may be come by again."""
+        known = self.undeliverable_sequences
+        is_new = [sequence not in known for sequence in entries["sequence"].tolist()]
+        new = entries[np.array(is_new, bool)]
+        self.undeliverable += len(new)
+        room = max(_UNDELIVERABLE_KEPT - len(known), 0)
+        known.update(new["sequence"][:room].tolist())
+        names = self._store.schedule.subjects.names
+        counts = self.undeliverable_by_subject
+        for number, count in Counter(new["subject"].tolist()).items():
+            if names[number] in counts or len(counts) < _UNDELIVERABLE_KEPT:
+                counts[names[number]] += count
+
+    # -- what can be seen --------------------------------------------------------------------
+
+    @property
+    def late_now(self) -> int:
+        """Messages that are due and have no outcome: those that the sender holds, at the least.
+
+        Where the sender has not got them yet (a held clock, a full wheel) whole minutes that have
+        passed are counted instead.
+        """
+        minute = self._runtime.clock.now_ms() // MINUTE_MS
+        segments = list(self._store.schedule.segments.values())
+        overdue = sum(segment.pending for segment in segments if segment.key.end <= minute)
+        return max(self._held_beside_wheel + self.undeliverable, overdue)
+
+    def sender_numbers(self) -> dict[str, dict[str, int | float | str | None]]:
+        """Return what is known of each broker group."""
+        return {
+            group.name: {
+                "address": group.address,
+                "source": group.source,
+                "state": group.state.value,
+                "up": int(group.state is GroupState.UP and group.circuit is CircuitState.CLOSED),
+                "circuit": group.circuit.value,
+                "circuit_reason": group.circuit_reason,
+                "circuit_openings": group.counts.changes[CircuitState.OPEN],
+                "weight": group.weight,
+                "effective_weight": round(group.effective_weight, 4),
+                "slow": int(group.is_slow),
+                "answer_seconds": round(group.answer_s, 6),
+                "window_requests": group.window_requests,
+                "queue_items_max": group.queue_items,
+                "refused_lanes": group.refused_lanes,
+                "paused": int(group.gate.paused),
+                "rate_limit": group.gate.rate_per_s,
+                "queued": group.queued,
+                "in_flight": group.in_flight,
+                "tries": group.counts.requests,
+                "delivered": group.counts.delivered,
+                "known": group.counts.known,
+                "refused": group.counts.refused,
+                "retries": group.counts.refused + group.counts.possible_duplicates,
+                "possible_duplicates": group.counts.possible_duplicates,
+                "failures": group.failures,
+                "fenced": int(group.state is GroupState.FENCED),
+                "last_end": group.last_end,
+            }
+            for group in self.sender.status()
+        }

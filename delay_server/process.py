@@ -1,0 +1,110 @@
+"""A delay server as a process of its own: real clock, files and sockets, until SIGTERM."""
+
+import ctypes
+import dataclasses
+import sys
+from functools import partial
+
+import msgspec
+import structlog
+import trio
+
+from delay_server.admin.http import serve_http
+from delay_server.node import SECRET_KEY
+from delay_server.server import DelayServer, serve
+from delay_server.settings.config import DelayServerConfig, secret_of
+from delay_transport.http.access import check_exposure
+from delay_transport.seams.process import allow_open_files, settle_memory, stop_on_signals
+from delay_transport.seams.runtime import format_address, parse_address, system_runtime
+from storage.disk.disk import DirectoryDisk, make_private_directory
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+def run(config: DelayServerConfig) -> None:
+    """Run a delay server as a process: real clock, files and sockets, until SIGTERM.
+
+    Raises ConfigError if the file of the secret cannot be used.
+    """
+    secret_of(config).check(SECRET_KEY)
+    # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
+    sys.setswitchinterval(0.0005)
+    _keep_freed_memory()
+    config = _within_file_limit(config)
+    trio.run(_run_process, config)
+
+
+def _within_file_limit(config: DelayServerConfig) -> DelayServerConfig:
+    """Allow as many open files as the system lets us; take fewer connections if that is too few."""
+    needed = config.listener.connections_max + config.storage.open_files_max + _OTHER_FILES
+    limit = allow_open_files(needed)
+    if limit >= needed:
+        return config
+    open_files = min(config.storage.open_files_max, max(limit // 2, 16))
+    connections = max(limit - open_files - _OTHER_FILES, 1)
+    _log.warning(
+        "the limit of open files is too low for the settings; raise it (ulimit -n)",
+        limit=limit,
+        needed=needed,
+        connections_max=connections,
+        open_files_max=open_files,
+    )
+    return msgspec.structs.replace(
+        config,
+        listener=dataclasses.replace(config.listener, connections_max=connections),
+        storage=dataclasses.replace(config.storage, open_files_max=open_files),
+    )
+
+
+_OTHER_FILES = 256
+"""Files open at a time beside connections and segments: logs, mappings being made, libraries."""
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc's malloc use freed memory again instead of giving it back to the kernel.
+
+    Commits and flushes need buffers of many MiB again and again; faulting their pages in anew costs
+    more than copying into them. All threads share one arena, since Python's lock lets one of them
+    run at a time anyway. Where there is no glibc nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+
+
+async def _run_process(config: DelayServerConfig) -> None:
+    data = config.node.data_dir
+    if warning := make_private_directory(data, group_may_read=config.node.group_may_read):
+        _log.warning(warning)
+    server = DelayServer(config, system_runtime(), DirectoryDisk(data))
+    server.tokens.read()
+    if config.http.address:
+        check_exposure({"http.address": config.http.address}, server.tokens)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(stop_on_signals, stop, nursery.cancel_scope, is_ready=lambda: server.is_master)
+        )
+        http = "none"
+        if config.http.address:
+            http = await nursery.start(serve_http, server, config.http)
+            server.http_address = config.meta.told_http(parse_address(http))
+            nursery.start_soon(server.watch_tokens)
+        nursery.start_soon(_announce, server, http)
+        await serve(server, stop)
+        nursery.cancel_scope.cancel()
+
+
+async def _announce(server: DelayServer, http: str) -> None:
+    await server.ready.wait()
+    settle_memory()
+    assert server.listener is not None
+    listen = format_address(server.listener.address)
+    sys.stdout.write(f"ready listen={listen} http={http}\n")
+    sys.stdout.flush()
