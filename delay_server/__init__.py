@@ -1,9 +1,12 @@
 """The delay server process: takes messages, keeps them, and delivers them when they are due.
 
-`delay_server.server` puts the parts together. Nothing is imported here, so that the pure parts can
-be had without an event loop.
+Nothing is imported here, so that the pure parts can be had without an event loop.
 
+    process      The process: signals, files, the HTTP port
     admin        What operators see and change
+    server       One running server: listener, node, mastership; `serve` reads top to bottom
+    mastership   What the master has besides: it takes, loads, sends
+    node         What every node has: its directory, opened, and what looks after it
     membership   The node in its group
     settings     What can be set, and how a process ends
     dead         Dead letters
@@ -14,6 +17,7 @@ be had without an event loop.
     controls     What an operator has paused and limited
     holding      Messages in memory until they are due
     lanes        Which queue of the sender a subject's messages go to
+    duty         What a node may do now, and why
 
 Each part imports only from parts below it.
 """

@@ -54,7 +54,7 @@ def main() -> None:
     \b
     Exit codes: 0 done, 1 unexpected error, 2 wrong option or setting, 3 data directory in use,
     another node's or not permitted, 4 damaged logs, 5 disk failed or full, 6 network, 7 messages
-    or changes refused, 8 no longer the master of its group.
+    or changes refused.
     """
 
 

@@ -1,7 +1,7 @@
 """Looks around a running server for why messages were not delivered yet; `reasons.py` says why."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,14 +17,11 @@ from delay_server.admin.reasons import (
     Reason,
     Surroundings,
     reason_of,
-    reason_of_lane,
 )
 from delay_server.dead.dead_letters import Wanted
-from delay_server.lanes.lanes import Unrouted
 from sender.groups.group_status import GroupState
 from sender.health.circuit import CircuitState
 from sender.queues.places import Where
-from storage.disk.spans import MINUTE_MS
 from storage.readers.dead_reader import DeadRow
 from storage.readers.dead_reader import Place as DeadPlace
 from storage.readers.find_row import FindRow, FoundRow
@@ -179,136 +176,41 @@ def _look_by_name(server: "DelayServer", subject: bytes) -> tuple[LaneKind, Coll
 
 
 def counts(server: "DelayServer") -> dict[str, int]:
-    """Return how many messages were not delivered, by reason.
+    """Return how many messages were not delivered, by the place in which they are.
 
-    What the sender and the wheel hold is counted as it is; of what is on disk only, what was seen
-    to be due is known by subject, and the rest waits for its time or to be loaded.
+        in_flight, retrying, queued, set_back     with the sender; set_back: due only once the
+                                                  clock is again where it was when they were sent
+        rate_limited                              held for their rate
+        unreadable                                due, and tried to be read again
+        being_recorded, dead                      given up
+        damaged                                   due, on disk for good
+        in_wheel                                  in memory until they are due
+        on_disk_due, on_disk                      not in memory
+
+    All are exact but the last two, which are told apart by whole minutes.
     """
-    around = surroundings(server)
-    paused, unrouted = server.master.lanes.paused(0), server.master.lanes.unrouted(0)
-    found = _sent_or_parked(server, around, paused, unrouted)
-    of_lanes: Counter[Reason] = Counter()
-    for lane, count in server.master.lanes.dropped_by_lane().items():
-        kind, groups = lane_look(server, lane, None)
-        reason = reason_of_lane(kind, groups, around)
-        of_lanes[Reason.BACKLOG if reason is Reason.QUEUED else reason] += count
-    found[Reason.DAMAGED] = server.master.undeliverable
-    schedule, now_ms = server.node.store.schedule, around.now_ms
+    master, store, now_ms = server.master, server.node.store, server.pacer.trusted_ms()
+    unsent = master.sender.unsent()
+    found = {
+        "in_flight": unsent.in_flight,
+        "retrying": unsent.retrying,
+        "queued": sum(master.sender.queued_by_lane().values()),
+        "set_back": unsent.early,
+        "rate_limited": master.meters.count,
+        "unreadable": master.rereading.count,
+        "being_recorded": master.burying.count,
+        "damaged": master.undeliverable,
+        "in_wheel": len(master.wheel),
+    }
     # What has an outcome that the schedule_log has not heard of is not undelivered, and nowhere.
-    settled = server.master.crossing_off.unnoted_count(beyond=server.node.store.fact_number)
-    near_ms = now_ms + server.config.wheel.load_ahead_ms
-    near = schedule.pending_from(near_ms) + server.master.filing.backlog_rows - settled
-    _take_off(of_lanes, of_lanes.total() - max(near - found.total(), 0))
-    found += of_lanes
-    elsewhere, in_wheel = found.total(), len(server.master.wheel)
-    is_due = _is_wheel_due(server, around)
-    of_rest = Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
-    found[reason_in_wheel(server, around)] += in_wheel
-    elsewhere += settled
-    rest = schedule.pending + server.master.filing.backlog_rows - elsewhere - in_wheel
-    if rest > 0:
-        late = 0
-        if shares := _why_on_disk(server, of_lanes, paused, unrouted, around):
-            # To a minute's worth: what is elsewhere lies in segments, too, nobody knows in which.
-            # At least what lies where all is due, or where some is and the rest is in the wheel.
-            late = schedule.pending_before(now_ms) - elsewhere - (in_wheel if is_due else 0)
-            minute_end_ms = (now_ms // MINUTE_MS + 1) * MINUTE_MS
-            of_minute = server.master.wheel.count_before(minute_end_ms)
-            late = max(late, schedule.pending_in_minutes(now_ms) - elsewhere - of_minute)
-            late = min(max(late, 0), rest)
-            found += _split(late, shares)
-        found[of_rest] += rest - late
+    settled = master.crossing_off.unnoted_count(beyond=store.fact_number)
+    elsewhere = sum(found.values()) + settled
+    rest = max(store.schedule.pending + master.filing.backlog_rows - elsewhere, 0)
+    due = store.schedule.pending_before(now_ms) - (elsewhere - found["in_wheel"])
+    found["on_disk_due"] = min(max(due, 0), rest)
+    found["on_disk"] = rest - found["on_disk_due"]
     # Last: they are done with for the log of what is to be delivered.
-    found[Reason.DEAD] = server.master.dead_letters.pending
-    return {reason.value: found[reason] for reason in Reason}
-
-
-def _take_off(of_lanes: Counter[Reason], surplus: int) -> None:
-    """Count less of what waits in lanes: what left the wheel may have come from disk before."""
-    for reason, count in of_lanes.most_common():
-        less = min(max(surplus, 0), count)
-        of_lanes[reason] -= less
-        surplus -= less
-
-
-def _sent_or_parked(
-    server: "DelayServer", around: Surroundings, paused: Unrouted, unrouted: Unrouted
-) -> Counter[Reason]:
-    """Count what the sender holds, and what waits because it may not leave."""
-    unsent = server.master.sender.unsent()
-    found = Counter(
-        {
-            Reason.IN_FLIGHT: unsent.in_flight,
-            Reason.RETRY_BACKOFF: unsent.retrying,
-            Reason.CLOCK_SET_BACK: unsent.early,
-            Reason.DEAD_BEING_RECORDED: server.master.burying.count,
-            Reason.UNREADABLE: server.master.rereading.count,
-        }
-    )
-    for lane, count in server.master.sender.queued_by_lane().items():
-        kind, groups = lane_look(server, lane, None)
-        if kind is LaneKind.LIMITED:
-            kind = LaneKind.FREE
-        elif kind is LaneKind.NO_ROUTE and not unrouted.subjects:
-            # Without routes only a pause leads there.
-            is_paused = server.master.routes is None or paused.subjects
-            kind = LaneKind.PAUSED if is_paused else kind
-        found[reason_of_lane(kind, groups, around)] += count
-    for lane in server.master.meters.lanes:
-        kind, groups = lane_look(server, lane, None)
-        reason = reason_of(
-            Place.METERED,
-            due_ms=around.now_ms,
-            kind=kind,
-            groups=groups,
-            is_damaged=False,
-            around=around,
-        )
-        found[reason] += server.master.meters.count_of(lane)
-    found[Reason.PAUSED_SUBJECT] += paused.messages
-    found[Reason.NO_ROUTE] += unrouted.messages
-    return found
-
-
-def _why_on_disk(
-    server: "DelayServer",
-    of_lanes: Counter[Reason],
-    paused: Unrouted,
-    unrouted: Unrouted,
-    around: Surroundings,
-) -> Counter[Reason]:
-    """Return why something may be due and on disk that nothing in memory counts, with weights.
-
-    What becomes due of a subject whose lane comes by it is not seen before it comes, nor what
-    became due of one that had such a lane, and may not leave now. So the reasons of what was seen
-    stand for it, each by how much that is. None: nothing stops it but what stops all the rest.
-    """
-    if around.clock_held:
-        return Counter()
-    if +of_lanes:
-        return +of_lanes
-    schedule, lanes = server.node.store.schedule, server.master.lanes
-    load_ms = schedule.next_load_ms()
-    is_behind = load_ms is not None and load_ms <= around.now_ms
-    if is_behind or schedule.jobs or server.master.filing.taking.locked() or lanes.opened:
-        return Counter({Reason.LOADING: 1})
-    if lanes.forgotten and lanes.has_room_for_unrouted:
-        # Their subjects were too many to be parked; they are loaded anew, now that there is room.
-        return Counter({Reason.LOADING: 1})
-    stopped = ((Reason.PAUSED_SUBJECT, paused), (Reason.NO_ROUTE, unrouted))
-    return Counter({why: max(one.messages, 1) for why, one in stopped if one.subjects})
-
-
-def _split(count: int, shares: Mapping[Reason, int]) -> Counter[Reason]:
-    """Return so many messages divided in proportion to shares, which are positive."""
-    found: Counter[Reason] = Counter()
-    before, summed, total = 0, 0, sum(shares.values())
-    for reason, share in sorted(shares.items(), key=lambda item: (-item[1], item[0].value)):
-        summed += share
-        # Edges are rounded, not parts, so that they add up.
-        edge = (2 * count * summed + total) // (2 * total)
-        found[reason] = edge - before
-        before = edge
+    found["dead"] = master.dead_letters.pending
     return found
 
 

@@ -176,10 +176,10 @@ class ServerMetrics:
         yield circuits
 
     def _controls(self) -> Iterator[Metric]:
-        """Yield why messages are undelivered, and what an operator has to do with it."""
+        """Yield where messages are that are undelivered, and what an operator has to do with it."""
         server = self._server
         reasons = GaugeMetricFamily(
-            "delaywheel_undelivered_messages", "Without an outcome, by reason.", labels=["reason"]
+            "delaywheel_undelivered_messages", "Without an outcome, by place.", labels=["place"]
         )
         for reason, count in counts(server).items():
             reasons.add_metric([reason], count)

@@ -9,6 +9,7 @@ from delay_protocol.nodes.controls_exchange import id_of
 from delay_server.admin.explain import counts
 from delay_server.admin.metrics import SUBJECTS_SHOWN_MAX, top_subjects
 from delay_server.membership.registration import Registration
+from delay_server.sending.lateness import RECENT_MINUTES, Distribution
 from delay_transport.http.metric_families import installed_version
 from delay_transport.seams.runtime import format_address
 
@@ -78,7 +79,6 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
     if not server.is_master:
         return status
     due = server.master.wheel.next_due_ms()
-    lateness = server.lateness.all
     status |= {
         "replay_lag": max(0, store.message_log.next_sequence - 1 - schedule.last_filed),
         "checkpoint_sequence": store.checkpoint.sequence,
@@ -114,14 +114,8 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
             outcome.name.lower(): count
             for outcome, count in server.master.crossing_off.outcomes.items()
         },
-        "lateness_ms": {
-            name: None if value is None else value * 1000
-            for name, value in (
-                ("p50", lateness.quantile(0.5)),
-                ("p99", lateness.quantile(0.99)),
-                ("max", server.lateness.all.most if lateness.total else None),
-            )
-        },
+        "lateness_ms": _lateness_of(server.lateness.all),
+        f"lateness_{RECENT_MINUTES}_minutes_ms": _lateness_of(server.lateness.recent()),
         "subjects": dict(top_subjects(server)),
         "brokers": server.master.sender_numbers(),
         "disk_free_bytes": server.node.budget.free,
@@ -141,6 +135,13 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         ],
     }
     return status
+
+
+def _lateness_of(lateness: Distribution) -> dict[str, float | None]:
+    """Return how late messages were, in ms: bounds of buckets, and the most; None without any."""
+    most = lateness.most if lateness.total else None
+    shares = {"p50": lateness.quantile(0.5), "p99": lateness.quantile(0.99), "max": most}
+    return {name: None if value is None else value * 1000 for name, value in shares.items()}
 
 
 def _membership(registration: Registration) -> dict[str, Any]:

@@ -213,19 +213,6 @@ class Wheel:
         """Return how many entries are held of these subjects."""
         return int(self._pending[subjects[subjects < len(self._pending)]].sum())
 
-    def count_before(self, until_ms: int) -> int:
-        """Return how many entries are due before a time, or in the slot in which it lies.
-
-        Visits every slot: for counts, not for ticks.
-        """
-        fresh_due_ms = self._fresh[: self._fresh_count].view(ENTRY)["due_ms"]
-        slots = self._slots.items()
-        return (
-            len(self._runs)
-            + int(np.count_nonzero(fresh_due_ms < until_ms))
-            + sum(len(slot) for number, slot in slots if number * self._slot_ms < until_ms)
-        )
-
     def next_due_ms(self) -> int | None:
         """Return the earliest due time held, exactly; None if the wheel is empty.
 

@@ -293,15 +293,6 @@ class Lanes:
         oldest = int(self._oldest[subject]) if self.dropped_of(subject) else _NEVER
         return oldest if oldest < _NEVER else None
 
-    def dropped_by_lane(self) -> dict[int, int]:
-        """Return by lane how much was left on disk that is due, or nearly, and may leave."""
-        parked = self._parked.numbers()
-        parked = parked[self._lane_of[parked] != self.base]
-        lanes, places = np.unique(self._lane_of[parked], return_inverse=True)
-        counts = np.zeros(len(lanes), np.int64)
-        np.add.at(counts, places, self._dropped[parked])
-        return dict(zip(lanes.tolist(), counts.tolist(), strict=True))
-
     def is_known(self, subject: int) -> bool:
         """Whether anything of a subject is held, or it waits, or has a lane."""
         return bool(self.held(subject) or self.number(subject)) or subject in self._parked

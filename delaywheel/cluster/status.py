@@ -9,7 +9,7 @@ import http
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
@@ -79,6 +79,7 @@ Section = Mapping[str, object]
 @click.argument("address", required=False, metavar="[HOST:PORT]")
 @click.option("--server", metavar="HOST:PORT", help="The same, as other commands have it.")
 @with_token_file
+@click.option("--all", "shows_all", is_flag=True, help="Show every figure.")
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
 @watching(every_seconds=1.0)
 def status(
@@ -86,11 +87,14 @@ def status(
     address: str | None,
     server: str | None,
     token_file: Path | None,
+    shows_all: bool,
     as_json: bool,
     watch: bool,
     every: float,
 ) -> None:
     """Show what a delay server does: accepted, pending, due, delivered, brokers, disk.
+
+    The first line says that all is well, or what is not.
 
     HOST:PORT is the server's HTTP address (http.address), not the one producers send to;
     127.0.0.1:20811 if none is given.
@@ -99,12 +103,14 @@ def status(
     Examples:
       delaywheel status
       delaywheel status 127.0.0.1:20811 --watch
+      delaywheel status --all
       delaywheel status --json
     """
     if address is not None and server is not None:
         raise click.UsageError("give HOST:PORT or --server HOST:PORT, not both")
     asked = address or server or "127.0.0.1:20811"
-    show(lambda: fetch(asked, token_file), render, as_json=as_json, every=every if watch else None)
+    shown = render_all if shows_all else render
+    show(lambda: fetch(asked, token_file), shown, as_json=as_json, every=every if watch else None)
 
 
 def fetch(address: str, token_file: Path | None = None) -> Json:
@@ -134,8 +140,74 @@ def fetch(address: str, token_file: Path | None = None) -> Json:
     return found
 
 
+def summary_of(found: Json) -> tuple[bool, str]:
+    """Return whether a server does its work, and a line that says so or what is wrong."""
+    name = f"{found.get('group', 'this delay server')}/{found.get('node_id', '-')}"
+    wrong = [*_texts(found.get("failing")), *_texts(found.get("warnings"))]
+    if found.get("ready"):
+        state = "takes and delivers messages"
+        return not wrong, f"{name} {state}" + (f"; but {'; '.join(wrong)}" if wrong else "")
+    return False, f"{name} does not do its work: {'; '.join(wrong) or 'it does not say why'}"
+
+
+def _texts(lines: object) -> list[str]:
+    return [str(line) for line in lines] if isinstance(lines, list) else []
+
+
 def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
-    """Return the status as something that rich can print."""
+    """Return what matters of the status, on a screen of 100 columns, for rich to print."""
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.text import Text
+
+    from delay_protocol.basics.printable import printable
+
+    is_well, line = summary_of(found)
+    figures = []
+    for name, keys in _AT_A_GLANCE.items():
+        section = found if name in _PLAIN else found.get(name)
+        if isinstance(section, dict):
+            shown = {key: section[key] for key in keys or section if section.get(key) is not None}
+            if shown:
+                figures.append(_figures(name, shown))
+    late = [
+        {"of": when} | {f"{share}_ms": value for share, value in found[name].items()}
+        for name, when in _LATENESS.items()
+        if isinstance(found.get(name), dict)
+    ]
+    tables = [_rows("lateness", late)] if late else []
+    brokers = found.get("brokers")
+    if isinstance(brokers, dict) and brokers:
+        rows = [
+            {"group": name} | {key: row.get(key) for key in _OF_A_GROUP}
+            for name, row in brokers.items()
+            if isinstance(row, dict)
+        ]
+        tables.append(_rows("brokers", rows))
+    style = "bold green" if is_well else "bold red"
+    head = Text(printable(line), style=style, overflow="fold")
+    return Group(head, Columns(figures, padding=(1, 4)), *tables)
+
+
+_AT_A_GLANCE: Final[Mapping[str, tuple[str, ...]]] = {
+    "server": ("version", "uptime_ms", "listen", "connections", "epoch"),
+    "messages": ("accepted", "pending", "late", "held_requests", "next_due_ms"),
+    "undelivered": (),
+    "disk": ("disk_free_bytes", "disk_floor_bytes", "damaged", "undeliverable"),
+}
+"""What `render` shows: the server's plain figures under names of ours, and objects of figures."""
+
+_PLAIN: Final = {"server", "messages", "disk"}
+
+_LATENESS: Final = {"lateness_ms": "since the start", "lateness_5_minutes_ms": "5 minutes"}
+"""Of which times the lateness is shown."""
+
+_OF_A_GROUP: Final = ("address", "up", "circuit", "queued", "in_flight", "delivered", "refused")
+"""What `render` shows of each broker group."""
+
+
+def render_all(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
+    """Return the whole status as something that rich can print."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.text import Text
@@ -194,7 +266,9 @@ def _rows(name: str, rows: Sequence[Section]) -> Any:  # noqa: ANN401 (as above)
     keys = list(dict.fromkeys(key for row in rows for key in row))
     for key in keys:
         numbers = all(isinstance(row.get(key), int | float) for row in rows)
-        table.add_column(cell(_title(key)), justify="right" if numbers else "left")
+        # Nothing is cut: an address that is has to be asked for again.
+        justify: Literal["left", "right"] = "right" if numbers else "left"
+        table.add_column(cell(_title(key)), justify=justify, overflow="fold")
     for row in rows[:_ROWS_MAX]:
         table.add_row(*(cell(format_value(key, row.get(key))) for key in keys))
     hidden = len(rows) - _ROWS_MAX

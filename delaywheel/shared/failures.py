@@ -37,9 +37,6 @@ class ExitCode(IntEnum):
     """The server refused messages, or did not answer in time for them; or a meta server refused
     what an administrator asked."""
 
-    FENCED = 8
-    """The delay server is the master of its group no longer. Start it again: it asks what it is."""
-
 
 class Failure(click.ClickException):
     """The end of a command that failed for a known reason."""
@@ -71,7 +68,7 @@ def failure_of(error: Exception) -> Failure | None:
 def _exit_code(error: BaseException) -> ExitCode | None:
     # Imported here: a command that goes well needs none of it.
     import delay_client
-    from delay_server.settings.errors import FencedError, NodeRefusedError
+    from delay_server.settings.errors import NodeRefusedError
     from delay_transport.seams.errors import AddressError, ConfigError, TransportError
     from meta_server.known.errors import StoreError, StoreUnavailableError
     from storage.disk.errors import (
@@ -85,7 +82,6 @@ def _exit_code(error: BaseException) -> ExitCode | None:
         (ConfigError, ExitCode.USAGE),
         (DataDirectoryError, ExitCode.DATA_DIRECTORY),
         (NodeRefusedError, ExitCode.DATA_DIRECTORY),
-        (FencedError, ExitCode.FENCED),
         (StorageFullError, ExitCode.DISK),
         (FatalDiskError, ExitCode.DISK),
         (StorageError, ExitCode.LOGS),

@@ -534,26 +534,6 @@ class ScheduleLog:
             times.append(self._pile_earliest_ms)
         return min(times, default=None)
 
-    def pending_from(self, now_ms: int) -> int:
-        """Return how many rows without a fact lie in segments of which some were due by then."""
-        return sum(
-            segment.pending
-            for segment in self.segments.values()
-            if segment.earliest_effective_ms <= now_ms
-        )
-
-    def pending_in_minutes(self, now_ms: int) -> int:
-        """Return how many rows without a fact lie in segments that were due to a minute's worth.
-
-        In those of a minute of which some were due by then, and in others of which all were.
-        """
-        return sum(
-            segment.pending
-            for segment in self.segments.values()
-            if segment.earliest_effective_ms <= now_ms
-            and (segment.key.span is Span.MINUTE or segment.key.end * MINUTE_MS <= now_ms)
-        )
-
     def pending_before(self, now_ms: int) -> int:
         """Return how many rows without a fact lie in segments of which all were due by then."""
         return sum(

@@ -99,7 +99,7 @@ POINTS: Final[Mapping[str, Point]] = MappingProxyType(
         "split": Point(("storage.schedule.schedule_log:SplitJob.step",), 40),
         # Whoever removes files once the server runs (its dispatch has begun).
         "retention": Point(
-            ("delay_server.server:DelayServer.run_dispatch",),
+            ("delay_server.mastership:Mastership._run_dispatch",),
             12,
             ("unlink",),
         ),

@@ -45,7 +45,7 @@ SERVER = {
         "answer before the commit": mutant(
             before(
                 "Ingest.run_commits",
-                "kept = await self._commit(intake)",
+                "kept = await commit(intake)",
                 "self._answer(waiting); waiting = []",
             ),
             seed=2,
@@ -558,11 +558,11 @@ SERVER = {
         # The fact that a message is dead comes when its record is durable, and not before.
         "fact before record": mutant(
             before(
-                "DelayServer._given_up",
+                "Mastership._given_up",
                 "self.burying.give_up(...)",
                 (
                     "self.crossing_off.cross_off(entries, "
-                    "self.runtime.clock.now_ms(), '', Outcome.DEAD)"
+                    "self._runtime.clock.now_ms(), '', Outcome.DEAD)"
                 ),
             ),
             scenario=told.POISON_AND_LATE_RECORDS,
@@ -599,7 +599,7 @@ SERVER = {
         ),
         # A start tells the facts of records that a crash cut off, before anything is sent.
         "cut off facts are not told at a start": mutant(
-            swap("DelayServer.tell_untold", "untold is not None", "_ and not len(untold)"),
+            swap("Mastership._tell_untold", "untold is not None", "_ and not len(untold)"),
             scenario=told.POISON_AND_LATE_FACTS,
             seed=6,
         ),
@@ -1103,7 +1103,8 @@ CLUSTER = {
         ),
         # What a node is told of controls holds at once.
         "told controls wait for a start": mutant(
-            swap("DelayServer._take_controls", "self.is_wired", "not told.version"), seed=1
+            swap("Node._take_controls", "self.take_controls is not None", "not told.version"),
+            seed=1,
         ),
         # Groups have the weights that the meta server tells.
         "told weights are not heeded": mutant(

@@ -8,14 +8,12 @@ else of the server is looked at. What a reason has to fit:
     waiting                 it is not due by the wall clock, nor is there a minute to wait for
     clock_held, _set_back   the clock was set
     paused_subject          the operator has paused its subject (gating.py); and nothing else is
-                            said of one that is due and paused, but of what was under way; no more
-                            are counted than there may be of paused subjects, and of others in about
-                            this minute
+                            said of one that is due and paused, but of what was under way
     paused_group            he has paused a group
     rate_limited            he has limited its subject or a group
     circuit_open            no group has done its work for a while, and been given some; if none did
                             for a while, nothing is said to be queued, to be loaded or to have to
-                            wait for room, nor counted as queued
+                            wait for room
     fenced                  never: no group refuses a node here
     in_flight               a broker got it, or could not be reached, at about that time
     retry_backoff           a broker got it before, or could not be reached
@@ -26,15 +24,15 @@ else of the server is looked at. What a reason has to fit:
     any but these           it is due
     none: it is delivered   a broker took it
 
-The counts have to add up to what was acknowledged and not received, but for what is under way, and
-those of reasons that nothing gives rise to are 0; what waits for its time is counted by the wall
-clock. Complaints begin with `stated`.
+The counts by place have to add up to what was acknowledged and not received, but for what is under
+way, and those of places that nothing gives rise to are 0; no more is counted as due on disk than is
+due. Complaints begin with `stated`.
 """
 
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import trio
@@ -75,6 +73,15 @@ _CLOCK = {Reason.CLOCK_HELD, Reason.CLOCK_SET_BACK}
 _DEAD = {Reason.DEAD, Reason.DEAD_BEING_RECORDED}
 _BYTES = {Reason.DAMAGED, Reason.UNREADABLE}
 _QUEUED = {Reason.QUEUED, Reason.BACKLOG}
+_WHY_THERE = {
+    "rate_limited": Reason.RATE_LIMITED,
+    "set_back": Reason.CLOCK_SET_BACK,
+    "unreadable": Reason.UNREADABLE,
+    "damaged": Reason.DAMAGED,
+    "being_recorded": Reason.DEAD_BEING_RECORDED,
+    "dead": Reason.DEAD,
+}
+"""By place: what has to be so that there is anything."""
 _TO_A_GROUP = {Reason.QUEUED, Reason.LOADING, Reason.BACKLOG, Reason.NO_ROOM}
 """Said only where some group would take it."""
 
@@ -252,8 +259,8 @@ class Stating:
         found = counts(server)
         self.looks += 1
         witness = self.witness
-        said = Counter({Reason(name): count for name, count in found.items()})
-        wrong = [reason.value for reason in self._impossible(server) if said[reason]]
+        impossible = self._impossible(server)
+        wrong = [place for place, why in _WHY_THERE.items() if why in impossible and found[place]]
         if wrong or min(found.values()) < 0:
             self._complain(f"counted are {wrong}, without cause: {found}")
         left = self._undelivered()
@@ -265,75 +272,14 @@ class Stating:
         # row which is lost, until the segment is looked through.
         least -= self._surplus_facts()
         most = sum(possible.values())
-        if not least <= said.total() <= most:
-            self._complain(f"{said.total()} are counted of {least} to {most}: {found}")
-        self._judge_paused(server, said, possible)
-        if self._is_clock_sure and not witness.are_facts_late():
-            self._judge_waiting(server, said, left, possible)
-
-    def _judge_paused(
-        self, server: DelayServer, said: Counter[Reason], possible: dict[bytes, int]
-    ) -> None:
-        """Hold the count of what is paused against what there is of paused subjects.
-
-        Of what lies on disk nobody knows the subject: what is due in about this minute may be
-        counted with them.
-        """
-        standing = self._standing(server)
-        if standing is None or not said[Reason.PAUSED_SUBJECT]:
-            return
-        now_ms = self.witness.clock.now_ms()
-        until_ms = now_ms + server.config.wheel.load_ahead_ms + _MINUTE_MS
-        is_paused: dict[str, bool] = {}
-        most = 0
-        for message_id, count in possible.items():
-            subject = decode_item(self.witness.items[message_id]).subject
-            if subject not in is_paused:
-                is_paused[subject] = standing.is_paused(subject)
-            due_ms = self.witness.due_ms[message_id]
-            is_near = now_ms - _MINUTE_MS <= due_ms <= until_ms
-            most += count * (is_paused[subject] or is_near)
-        if said[Reason.PAUSED_SUBJECT] > most:
-            self._complain(f"{said[Reason.PAUSED_SUBJECT]} are counted as paused of {most}")
-
-    def _judge_waiting(
-        self,
-        server: DelayServer,
-        said: Counter[Reason],
-        left: Iterable[bytes],
-        possible: dict[bytes, int],
-    ) -> None:
-        """Hold the count of what waits for its time against the wall clock."""
-        witness = self.witness
-        now_ms, now_s = witness.clock.now_ms(), trio.current_time()
-        # What is nearly due may be counted with what stops it.
-        near_ms = now_ms + server.config.wheel.load_ahead_ms + 60_000
-        least = sum(witness.due_ms[message_id] > near_ms for message_id in left)
-        young_s = now_s - _DOWN_S
-        most = sum(
-            count
-            for message_id, count in possible.items()
-            if witness.due_ms[message_id] > now_ms - _NOW_MS
-            or witness.acknowledged.get(message_id, now_s) > young_s
-            or message_id in witness.received
-            or message_id in witness.lost
-        )
-        # Of a paused subject some may be counted as paused before they are due.
-        least -= self._surplus_facts() + said[Reason.PAUSED_SUBJECT]
-        late = sum(
-            witness.due_ms[message_id] < now_ms - _NOW_MS
-            and witness.acknowledged[message_id] < young_s
-            and not witness.poison.is_poison(message_id)
-            for message_id in left
-        )
-        of_others = said.total() - said[Reason.DEAD] - said[Reason.DEAD_BEING_RECORDED]
-        most = min(most, of_others - late + self._surplus_facts())
-        waiting = said[Reason.WAITING]
-        if not least <= waiting <= most and witness.floor_ms(now_s) <= now_ms:
-            self._complain(
-                f"{waiting} are counted as waiting of {least} to {most}, {late} are late: "
-                f"{ {reason.value: count for reason, count in said.items() if count} }"
-            )
+        total = sum(found.values())
+        if not least <= total <= most:
+            self._complain(f"{total} are counted of {least} to {most}: {found}")
+        if self._is_clock_sure:
+            now_ms = witness.clock.now_ms()
+            due = sum(count for one, count in possible.items() if witness.due_ms[one] <= now_ms)
+            if found["on_disk_due"] > due:
+                self._complain(f"{found['on_disk_due']} are counted as due on disk of {due}")
 
     def _impossible(self, server: DelayServer) -> set[Reason]:
         """Return the reasons that nothing gives rise to."""

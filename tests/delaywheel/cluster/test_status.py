@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from delaywheel.cluster.status import fetch, format_value, render
+from delaywheel.cluster.status import fetch, format_value, render, render_all
 from delaywheel.main import main
 from delaywheel.shared import http_exchange
 from delaywheel.shared.failures import ExitCode, Failure
@@ -57,12 +57,12 @@ def address() -> Iterator[str]:
 
 def shown(status: dict[str, Any]) -> str:
     text = io.StringIO()
-    Console(width=120, file=text).print(render(status))
+    Console(width=120, file=text).print(render_all(status))
     return text.getvalue()
 
 
 def test_the_server_is_asked_and_its_answer_shown(address: str) -> None:
-    result = CliRunner().invoke(main, ["status", address])
+    result = CliRunner().invoke(main, ["status", address, "--all"])
     assert result.exit_code == 0, result.output
     assert "1,234,567" in result.output
 
@@ -194,8 +194,43 @@ def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
         "node_id": "[red]n",
     }
     out = io.StringIO()
-    Console(file=out, width=200).print(render(hostile))
+    Console(file=out, width=200).print(render_all(hostile))
     text = out.getvalue()
     assert "\x1b" not in text
     for shown in ("a\\x1b[31m\\nb", "[bold]c[/nonsense]", "why\\x1b[2J", "[red]n"):
         assert shown in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "d1/n1 takes and delivers messages"),
+        ({"warnings": ["too many"]}, "d1/n1 takes and delivers messages; but too many"),
+        (
+            {"ready": False, "failing": ["the disk is full", "it stops"]},
+            "d1/n1 does not do its work: the disk is full; it stops",
+        ),
+    ],
+)
+def test_the_first_line_says_that_all_is_well_or_what_is_not(
+    changes: dict[str, Any], line: str
+) -> None:
+    text = io.StringIO()
+    status = STATUS | {"group": "d1", "node_id": "n1"} | changes
+    Console(width=100, file=text).print(render(status))
+    assert text.getvalue().splitlines()[0] == line
+
+
+def test_the_screen_has_both_latenesses_and_no_address_is_cut() -> None:
+    address = "a-broker-with-a-long-name.of-a-site.example.com:20881"
+    recent = {"p50": 1.0, "p99": 2.0, "max": 607_000.0}
+    brokers = {f"g{n}": {"address": address, "delivered": 10**9} for n in range(4)}
+    text = io.StringIO()
+    status = STATUS | {"lateness_5_minutes_ms": recent, "brokers": brokers}
+    Console(width=100, file=text).print(render(status))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 40
+    assert "since the start" in text.getvalue()
+    assert "10 min" in text.getvalue()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text.getvalue()
