@@ -35,7 +35,7 @@ def warnings_of(server: "DelayServer") -> list[str]:
     warnings = []
     if server.listener is not None and (crowding := server.listener.crowding):
         warnings.append(crowding)
-    if server.master.new_subjects is not None and server.master.new_subjects.puts_off:
+    if server.is_master and (new := server.master.new_subjects) is not None and new.puts_off:
         warnings.append("new subjects are put off: a producer, or all of them, have sent too many")
     return warnings
 

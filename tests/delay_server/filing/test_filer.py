@@ -236,7 +236,9 @@ async def bench(
     )
     async with trio.open_nursery() as nursery:
         for loop in loops.split():
-            nursery.start_soon(getattr(b.filing, f"run_{loop}"))
+            is_checkpoints = loop == "checkpoints"
+            run = b.checkpoints.run if is_checkpoints else getattr(b.filing, f"run_{loop}")
+            nursery.start_soon(run)
         yield b
         nursery.cancel_scope.cancel()
 
