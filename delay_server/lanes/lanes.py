@@ -213,8 +213,10 @@ class Lanes:
         return np.flatnonzero(self._held)
 
     def parked(self) -> npt.NDArray[np.intp]:
-        """Return the subjects whose messages wait on disk, for room or for a route."""
-        return self._parked.numbers()
+        """Return the subjects whose messages wait on disk, for room or a route, oldest first."""
+        parked = self._parked.numbers()
+        oldest_first: npt.NDArray[np.intp] = parked[np.argsort(self._oldest[parked], kind="stable")]
+        return oldest_first
 
     def holds_subjects(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         """Say of which of so many subject numbers from `first` on anything is known here."""

@@ -12,6 +12,7 @@ or waits for its route.
 No clock and no task: a shell asks (delay_transport/meta/routes.py), and hands in what it hears.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -155,11 +156,13 @@ class SubjectRoutes:
         self._want(name)
         self._route[number] = self._route_of.get(name, NO_ROUTE)
 
-    def _want(self, name: str) -> None:
+    def _want(self, name: str) -> bool:
         if not self.session.want(name, self._now()):
             self.counts.untaken += 1
-        elif self.session.route(name) is None:
+            return False
+        if self.session.route(name) is None:
             self._on_wanted()
+        return True
 
     def forget_numbers(self, held: npt.NDArray[np.bool_]) -> Iterator[None]:
         """Forget the numbers that are not held, in steps: they may come to mean other subjects."""
@@ -255,18 +258,28 @@ class SubjectRoutes:
         self.targets_changed = True
 
     def round(self) -> Iterator[None]:
-        """Go through all that is kept, in steps: what is not in use any more is forgotten."""
+        """Go through all that is kept, in steps: what is not in use any more is forgotten.
+
+        The places that come free are for those that have waited longest, before any that come.
+        """
         used = np.flatnonzero(self._used)
         self._used[used] = False
-        needed = each_once(np.concatenate([used, self.lanes.parked(), self.lanes.holders()]))
+        waiting = self.lanes.parked()
+        others = each_once(np.concatenate([used, self.lanes.holders()]))
+        needed = np.concatenate([waiting, others[~np.isin(others, waiting)]])
+        untaken: deque[str] = deque()
         for first in range(0, len(needed), _STEP):
             for number in needed[first : first + _STEP].tolist():
                 if number < len(self._route) and self._route[number] != _UNSEEN:
-                    self._want(self._name_of(number).decode(errors="replace"))
+                    name = self._name_of(number).decode(errors="replace")
+                    if not self._want(name):
+                        untaken.append(name)
             yield
         for _ in range(-(-len(self.session) // _STEP)):
             for name in self.session.forget_unused(self._now(), at_most=_STEP):
                 self._forget(name)
+                if untaken:
+                    self._want(untaken.popleft())
             yield
 
     def _forget(self, name: str) -> None:

@@ -212,6 +212,10 @@ class _Recovery:
     def _accept(self, damage: Damage, walk: LogWalk[memoryview]) -> None:
         self.report.damages.append(damage)
         self._next, self._crc, self._ends_well = walk.next_sequence, walk.previous_crc, False
+        if damage.header is not None:
+            # What comes next must not be below what it says, and nobody else may know that.
+            self._epoch = max(self._epoch, damage.header.epoch)
+            self._floor = max(self._floor, damage.header.floor_minute)
 
     def _cut_here(self, damage: Damage, walk: LogWalk[memoryview]) -> bool:
         """Cut the log where this damage begins, unless it is of durable records; say if it was."""

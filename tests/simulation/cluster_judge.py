@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import trio
 
 from delay_protocol.meta.requests import BrokerState, ClientType
+from delay_server.settings.config import RoutesConfig
 from tests.simulation import independent_reader as reader
 from tests.simulation.gating import GateJudge, subjects_of
 from tests.simulation.meta_peers import SimClient
@@ -35,7 +36,18 @@ _CALM_BEFORE_S = 20.0
 _KNOWN_S = 50.0
 """For which the route of a subject is kept at least after a message of it: routes.unused_ms is
 never drawn below 60 s."""
+_TURN_UNUSED = 2
+"""A place is for another subject after so many times `routes.unused_ms`: one that is not used is
+kept for so long, and more until the server has seen that, and loaded what waits for it."""
 _SHOWN = 3
+
+
+def turns_s(subjects: int, config: RoutesConfig) -> float:
+    """Return in which each of so many subjects has had one of the places that there are for routes.
+
+    The first ones have theirs at once.
+    """
+    return subjects // config.subjects_max * _TURN_UNUSED * config.unused_ms / 1000
 
 
 class Wellness:

@@ -82,7 +82,7 @@ from storage.disk.errors import StorageError
 from tests.simulation import independent_reader as reader
 from tests.simulation.broker import AWAY, SimBroker
 from tests.simulation.cluster_gating import MetaGating
-from tests.simulation.cluster_judge import CONVERGED_S, TOLD_S, ClusterJudge, Wellness
+from tests.simulation.cluster_judge import CONVERGED_S, TOLD_S, ClusterJudge, Wellness, turns_s
 from tests.simulation.cluster_meta import (
     META_HTTP,
     NOWHERE,
@@ -96,6 +96,7 @@ from tests.simulation.configuration import BROKER_ADDRESSES, SERVER_ADDRESS, Gro
 from tests.simulation.crash import Ending, Life
 from tests.simulation.determinism import derive
 from tests.simulation.faults import Death, Kill, PowerCut
+from tests.simulation.gating import subjects_of
 from tests.simulation.independent_reader import MismatchError
 from tests.simulation.meta_peers import Call, Process, SimClient
 from tests.simulation.meta_store import DELAY_GROUPS, Outcome
@@ -376,6 +377,8 @@ class ClusterWorld(World):
         )
         if isinstance(self.gating, MetaGating):
             await self.gating.operate_in_calm()
+        subjects = set(subjects_of(self.witness.items).values())
+        self.last_delivery_s += turns_s(len(subjects), self.config.routes)
         await super()._see_everything_delivered()
         if not self._has_few_subjects:
             self._judge.check_stuck(calm_s)

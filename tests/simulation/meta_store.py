@@ -562,8 +562,9 @@ def _foreign(changes: Sequence[Change]) -> Change | None:
     """Return what somebody else may do to one of the rows that are about to be changed."""
     for change in changes:
         if isinstance(change, SaveBrokerGroup):
-            # Its state and address are what was there, or the same that was about to be saved.
-            return SaveBrokerGroup(replace(change.group, weight=50))
+            # Its state and address are what was there, or the same that was about to be saved, and
+            # one without weight gets none: it may be at what is no address.
+            return SaveBrokerGroup(replace(change.group, weight=min(change.group.weight, 50)))
         if isinstance(change, SaveSubject):
             return change
         if isinstance(change, SaveRoute) and change.route.version == 1:

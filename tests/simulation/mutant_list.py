@@ -983,7 +983,7 @@ CLUSTER = {
         ),
         # A subject is asked for as long as its messages wait for a route.
         "who waits for a route is forgotten": mutant(
-            swap("SubjectRoutes.round", "self.lanes.parked()", "used"), seed=7
+            swap("SubjectRoutes.round", "self.lanes.parked()", "used"), seed=16
         ),
         # What waits on disk for a route comes from there when there is one.
         "what waits on disk stays in its lane": mutant(

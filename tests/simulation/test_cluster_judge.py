@@ -15,6 +15,7 @@ from delay_protocol.meta.requests import (
     ClientType,
     OnlineState,
 )
+from delay_server.settings.config import RoutesConfig
 from meta_server.known.model import BrokerGroup, GroupKind, Route, SaveBrokerGroup, SaveRoute
 from tests.simulation.clock import SimClock
 from tests.simulation.cluster_judge import (
@@ -23,6 +24,7 @@ from tests.simulation.cluster_judge import (
     TOLD_S,
     ClusterJudge,
     Wellness,
+    turns_s,
 )
 from tests.simulation.determinism import derive
 from tests.simulation.meta_peers import Known, SimClient
@@ -306,3 +308,12 @@ def test_clients_know_in_the_end_what_is_there() -> None:
         assert check() == ["found"]
 
     run(body)
+
+
+@pytest.mark.parametrize(("subjects", "turns"), [(5, 0), (29, 0), (30, 1), (65, 2)])
+def test_subjects_beyond_the_places_for_routes_may_wait_until_others_are_forgotten(
+    subjects: int, turns: int
+) -> None:
+    few = RoutesConfig(subjects_max=30, unused_ms=600_000)
+    assert turns_s(subjects, few) == turns * 1200
+    assert turns_s(subjects, RoutesConfig()) == 0

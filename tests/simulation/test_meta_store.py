@@ -269,3 +269,17 @@ def test_somebody_else_may_change_controls_first() -> None:
         assert (theirs.version, list(theirs.subjects)) == (1, ["theirs"])
 
     trio.run(body, clock=MockClock())
+
+
+@pytest.mark.parametrize(("weight", "theirs"), [(100, 50), (1, 1), (0, 0)])
+def test_somebody_else_lets_no_subject_go_to_a_group_without_weight(
+    weight: int, theirs: int
+) -> None:
+    async def body() -> None:
+        rig = Rig(CONFLICT=1.0)
+        rig.store.load()
+        with pytest.raises(ConflictError):
+            rig.store.commit([SaveBrokerGroup(replace(GROUP, weight=weight, version=1))])
+        assert rig.medium.rows[GROUPS]["g"].weight == theirs
+
+    trio.run(body, clock=MockClock())

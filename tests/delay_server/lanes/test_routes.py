@@ -475,8 +475,12 @@ class Bench:
         )
         self.names: list[bytes] = []
         self.told: list[set[int]] = []
+        self.now = 0.0
         self.routes = SubjectRoutes(
-            self.session, now=lambda: 0.0, name_of=self.names.__getitem__, on_wanted=lambda: None
+            self.session,
+            now=lambda: self.now,
+            name_of=self.names.__getitem__,
+            on_wanted=lambda: None,
         )
         gates = Gates(name_of=self.names.__getitem__, routes=self.routes)
         self.lanes = Lanes(LaneLimits(lane_entries_min=1000), gates)
@@ -584,3 +588,20 @@ def test_subjects_of_which_nothing_is_near_leave_most_places_to_those_that_are()
     assert len(bench.session) == 15
     bench.routes.look(np.arange(100, dtype=np.uint32))
     assert (len(bench.session), bench.routes.counts.untaken) == (40, 60)
+
+
+def test_places_that_come_free_are_for_those_that_waited_longest_and_not_for_who_comes() -> None:
+    bench = Bench()
+    bench.session.config = MetaSessionConfig(subjects_max=2, unused_s=100)
+    bench.names += [b"s%d" % n for n in range(7)]
+    bench.routes.look(np.array([0, 1], np.uint32))
+    entries = np.zeros(4, ENTRY)
+    entries["subject"], entries["due_ms"] = [2, 3, 4, 5], [40, 30, 20, 10]
+    assert bench.lanes.admit(entries, 1_000_000) == []
+    for now in (0.0, 200.0):
+        bench.now = now
+        for _ in bench.routes.round():
+            pass
+        bench.routes.look(np.array([6], np.uint32))
+        kept = [name for name in bench.names if bench.routes.is_kept(name)]
+        assert kept == ([b"s4", b"s5"] if now else [b"s0", b"s1"])

@@ -5,6 +5,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -462,6 +463,27 @@ def test_without_its_durable_end_nothing_is_cut_off_a_log(how: str, end: str) ->
     _, report = recover(disk_of(files | {cut: files[cut][:size]}))
     assert [damage.path for damage in report.damages] == [END]
     assert [cut for cut in report.cut if cut.size] == []
+
+
+def test_without_its_durable_end_a_log_goes_by_what_a_damaged_last_batch_says_of_itself() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    log.append([messages([b"a"])], append_ms=NOW_MS)
+    path, floor = log.files()[-1].path, log.last_floor_minute
+    begin = len(disk.contents()[path])
+    log.start_epoch(2, append_ms=NOW_MS)
+    end = len(disk.contents()[path])
+    log.append([replace(messages([b"b"]), floor_minute=floor + 1)], append_ms=NOW_MS)
+    last = log.next_sequence - 1
+    files = disk.contents()
+    del files[END]
+    # Of the epoch's start nothing is left, and of the last batch a bit of its item is wrong.
+    data = files[path][:begin] + bytes(end - begin) + files[path][end:]
+    files[path] = flipped(data, 8 * len(data) - 1)
+    log, report = recover(disk_of(files), known_sequence=last, had_checkpoint=True)
+    assert [damage.path for damage in report.damages] == [END, path, path]
+    assert (log.next_sequence, log.last_epoch) == (last + 1, 2)
+    assert log.last_floor_minute == floor + 1
 
 
 @pytest.mark.parametrize("slot", SLOT_POSITIONS)
