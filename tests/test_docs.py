@@ -132,6 +132,19 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     assert written == settings_page(main), "run `make docs`"
 
 
+def test_the_runbook_has_a_section_for_each_alert() -> None:
+    rules = (ROOT / "deploy" / "alerts.yml").read_text(encoding="utf-8")
+    alerts = re.findall(r"^ *- alert: (\w+)", rules, re.MULTILINE)
+    runbook = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    found = re.findall(r"^### (\w+)$(.*?)(?=^##)", runbook, re.MULTILINE | re.DOTALL)
+    sections = {title: body for title, body in found if title.startswith("Delaywheel")}
+    assert alerts
+    assert list(sections) == alerts
+    for alert, body in sections.items():
+        parts = re.findall(r"\*(\w+)\.?\*", body)
+        assert [part.lower() for part in parts][:3] == ["symptom", "look", "do"], alert
+
+
 def test_nothing_says_that_a_message_sent_twice_is_recognised() -> None:
     """Each send of one id is kept and delivered (tests/delay_server/test_server.py)."""
     claims = re.compile(

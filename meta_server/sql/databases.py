@@ -277,7 +277,7 @@ class SqliteDatabase(Database):
         return (
             f"{self._path} is damaged, or no store: {what}. Move it and its -wal "
             'away, keep them, and put a copy that `sqlite3 meta.db ".backup copy.db"` made in its '
-            "place; operating.md says what follows, and what to do without a copy"
+            "place; docs/meta-server.md says what follows, and what to do without a copy"
         )
 
 
