@@ -12,11 +12,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from delay_server.settings.config_reference import reference_toml
-from delaywheel.main import main
-from delaywheel.servers.settings_page import settings_page
-from meta_server.settings.config_reference import reference_toml as meta_server_toml
-
 ROOT = Path(__file__).parent.parent
 
 CODE_NAME = re.compile(r"(?P<file>[\w./-]+\.py)::(?P<name>[A-Za-z_][\w.]*)")
@@ -115,21 +110,6 @@ def test_every_code_name_in_the_documentation_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_in_the_documentation_leads_somewhere(page: Path) -> None:
     assert broken_links(page, page.read_text(encoding="utf-8")) == []
-
-
-def test_the_list_of_settings_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "delay-server.toml").read_text(encoding="utf-8")
-    assert written == reference_toml(), "run `make docs`"
-
-
-def test_the_list_of_the_meta_servers_settings_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "meta-server.toml").read_text(encoding="utf-8")
-    assert written == meta_server_toml(), "run `make docs`"
-
-
-def test_the_page_of_settings_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert written == settings_page(main), "run `make docs`"
 
 
 def test_the_runbook_has_a_section_for_each_alert() -> None:
