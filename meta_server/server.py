@@ -286,7 +286,7 @@ class MetaServer:
             if missed > stall_s:
                 # What was sent to us meanwhile is still unread.
                 self.stalls += 1
-                _log.warning("this process was not running for a while", seconds=round(missed, 1))
+                _log.warning("this process was suspended", seconds=round(missed, 1))
                 self.heard.groups.forgive(missed, now)
                 self.heard.nodes.forgive(missed, now)
             self._silent |= dict.fromkeys(self.heard.groups.take_silent(now))
@@ -299,7 +299,7 @@ class MetaServer:
             return
         silent, self._silent = self._silent, {}
         for name in silent:
-            _log.warning("a group has fallen silent", group=name)
+            _log.warning("a broker group timed out", group=name)
             self.handlers.group_is_silent(name, partial(self._silent.__setitem__, name, None))
 
     async def keep_timestamps(
@@ -339,7 +339,7 @@ class MetaServer:
         try:
             await self.administration.forget_groups(self.config.registration.group_keep_ms)
         except MetaServerError as error:
-            _log.warning("silent groups are not forgotten yet", reason=str(error))
+            _log.warning("silent groups were not removed yet", reason=str(error))
 
     async def keep_secret(self) -> None:
         """Look at the file of the secret until cancelled; ends at once where there is none."""
@@ -353,9 +353,12 @@ class MetaServer:
         if not await self.runtime.executor.run(_READING_LANE, self.secret.read):
             return
         if self.secret.fault:
-            _log.error("no delay server can register", reason=self.secret.fault)
+            _log.error(
+                "the secret file cannot be used; no delay server can register",
+                reason=self.secret.fault,
+            )
         else:
-            _log.info("the secret was read", secrets=len(self.secret.secrets))
+            _log.info("secret file loaded", secrets=len(self.secret.secrets))
 
     async def _commit(self, key: str, plan: Callable[[], Sequence[Change]]) -> bool:
         """Have something stored; say whether it is."""

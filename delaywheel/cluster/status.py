@@ -77,7 +77,7 @@ Section = Mapping[str, object]
 
 @click.command(short_help="Show what a delay server does.")
 @click.argument("address", required=False, metavar="[HOST:PORT]")
-@click.option("--server", metavar="HOST:PORT", help="The same, as other commands have it.")
+@click.option("--server", metavar="HOST:PORT", help="The same, as an option.")
 @with_token_file
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
 @watching(every_seconds=1.0)

@@ -16,17 +16,15 @@ from delaywheel.shared.terminal import cell, wide_console
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N",
     help="Rows of --audit.",
 )  # fmt: skip
-@click.option(
-    "--remove", metavar="SUBJECT", help="Take the rule of a subject, or of a prefix, away."
-)
-@click.option("--follow", is_flag=True, help="Have a node go by what its meta server has told it.")
+@click.option("--remove", metavar="SUBJECT", help="Remove the rule of a subject or a prefix.")
+@click.option("--follow", is_flag=True, help="Make a node apply the rules of its meta server.")
 @of_rules
 def controls(*, audit: bool, limit: int, remove: str | None, follow: bool, door: Rules) -> None:
-    """Show the rules of subjects and broker groups, and how the groups do.
+    """Show the rules of subjects and broker groups, and the state of the groups.
 
-    With --meta it is shown which nodes go by the rules, and why others do not. A node with stricter
-    rules of its own, or of another store of a meta server, keeps those until --follow. Once the
-    rule of a subject is removed, that of a prefix counts for it as for others.
+    --meta also shows which nodes apply the rules, and why others do not. A node with stricter rules
+    of its own, or of another meta server store, keeps them until --follow. After a subject's rule
+    is removed, the rule of its prefix applies.
 
     \b
     Examples:

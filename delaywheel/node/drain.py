@@ -15,29 +15,29 @@ from delaywheel.shared.parameters import FiniteRange
 _LOOK_S = 0.2
 
 
-@click.command(short_help="Bring a node or a broker group to rest.")
+@click.command(short_help="Prepare a planned stop of a node or a broker group.")
 @click.option("--group", metavar="NAME", help="A broker group instead of the node.")
 @click.option(
     "--seconds",
     type=FiniteRange(min=0, max=3600),
     default=30.0,
     show_default=True,
-    help="How long to wait for what is under way.",
+    help="How long to wait for messages in flight.",
 )
-@click.option("--undo", is_flag=True, help="Go on as before.")
+@click.option("--undo", is_flag=True, help="Accept and send again.")
 @with_node_token_file
 @of_rules
 def drain(
     *, group: str | None, seconds: float, undo: bool, node_token_file: Path | None, door: Rules
 ) -> None:
-    """Bring a node to rest before it is stopped, or a broker group before it is.
+    """Prepare a planned stop of a node, or of a broker group.
 
-    A node has clients told to go elsewhere, takes nothing more, sends nothing more, and waits until
-    nothing is in flight. It is asked itself (--server), with a meta server too. It stays so, over
-    crashes as well, until --undo or an orderly stop (SIGTERM); after that it starts as ever. A
-    group is paused until nothing is in flight to it; after its stop it is to be resumed. Where
-    nodes have a meta server that is said there (--meta), for all of them. The exit code is 0 if all
-    is at rest, else 7, and what is left is said.
+    The node sends clients elsewhere, accepts nothing more, sends nothing more, and waits until
+    nothing is in flight. The node itself is asked (--server), with a meta server too. It stays at
+    rest, over crashes as well, until --undo or an orderly stop (SIGTERM); the next start accepts
+    and sends again. A broker group (--group) is paused until nothing is in flight to it; resume it
+    after its stop. With a meta server use --meta: all nodes then pause the group. Ends with exit
+    code 0 if all is at rest, else with 7 and what is left.
 
     \b
     Examples:

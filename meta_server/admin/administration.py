@@ -81,9 +81,11 @@ class Administration:
         if not await self._server.runtime.executor.run(_READING_LANE, self.tokens.read):
             return
         if self.tokens.fault:
-            _log.error("nobody is let in", reason=self.tokens.fault)
+            _log.error(
+                "the token file cannot be used; every request is refused", reason=self.tokens.fault
+            )
         else:
-            _log.info("tokens were read", tokens=self.tokens.count)
+            _log.info("token file loaded", tokens=self.tokens.count)
 
     async def keep_tokens(self) -> None:
         """Look at the file of tokens until cancelled; ends at once where there is none."""
@@ -160,7 +162,12 @@ class Administration:
             if isinstance(change, Audit):
                 entry = change.entry
                 self.changes[entry.action] += 1
-                _log.info("changed", actor=entry.actor, action=entry.action, target=entry.target)
+                _log.info(
+                    "administrator's change stored",
+                    actor=entry.actor,
+                    action=entry.action,
+                    target=entry.target,
+                )
 
     async def change_group(
         self, actor: str, name: str, plan: Callable[[Desk], Sequence[Change]]
@@ -228,7 +235,7 @@ class Administration:
             try:
                 await self._remove_group(ITSELF, name, routes, plan)
             except StateError as error:
-                _log.info("a silent group is kept", group=name, reason=str(error))
+                _log.info("a silent group was not removed", group=name, reason=str(error))
 
     def _removal(
         self, desk: Desk, name: str, *, routes: int, version: int | None, lose_messages: bool

@@ -333,7 +333,7 @@ async def remove_broker_group(call: Call[NamePath, RemovalQuery, None]) -> Done:
 
 @_operation("POST", "/broker-groups/{name}/retire")
 async def retire_broker_group(call: Call[NamePath, NoQuery, Retirement]) -> BrokerGroupShown:
-    """Have a broker group routed to nobody any more; its name stays taken."""
+    """Retire a broker group: no route leads to it; its name stays taken."""
     name, body = call.path.name, call.body
 
     def plan(desk: Desk) -> tuple[Change, ...]:
@@ -344,7 +344,7 @@ async def retire_broker_group(call: Call[NamePath, NoQuery, Retirement]) -> Brok
 
 @_operation("POST", "/broker-groups/{name}/restore")
 async def restore_broker_group(call: Call[NamePath, NoQuery, Restoration]) -> BrokerGroupShown:
-    """Have a retired broker group used again."""
+    """Use a retired broker group again."""
     name, version = call.path.name, call.body.version
     return await _change_group(call, name, lambda desk: restore_group(desk, name, version=version))
 
@@ -402,7 +402,7 @@ async def list_brokers(call: Call[NoPath, GroupQuery, None]) -> Brokers:
 
 @_operation("POST", "/brokers", code=201)
 async def enter_broker(call: Call[NoPath, NoQuery, BrokerNew]) -> BrokerShown:
-    """Enter a broker, so that it is told its group and role when it asks."""
+    """Enter a broker with its group and role, for which it asks when it starts."""
     body = call.body
     return await _change_broker(call, body.group, body.role, lambda desk: add_broker(desk, body))
 
@@ -616,7 +616,7 @@ async def set_subject_tag(call: Call[SubjectPath, NoQuery, SubjectSet]) -> Subje
 
 @_operation("POST", "/subject-removal")
 async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> SubjectsRemoved:
-    """Forget subjects that nobody uses, such as those that a flood made."""
+    """Remove unused subjects, after a flood for example."""
     server, body = call.server, call.body
     registry = server.registry
     if body.subject == EVERY and not body.prefix:
@@ -868,7 +868,7 @@ async def show_cluster_controls(call: Call[ClusterPath, NoQuery, None]) -> Contr
 async def change_subject_rule(
     call: Call[ClusterPath, NoQuery, SubjectRuleChange],
 ) -> ControlsShown:
-    """Pause, resume or limit a subject, or all with a prefix; nodes are told at once."""
+    """Pause, resume or limit a subject, or all with a prefix; nodes are notified at once."""
     cluster, body = call.path.cluster, call.body
     return await _change_controls(call, lambda desk: change_subject_control(desk, cluster, body))
 
@@ -885,7 +885,7 @@ async def remove_subject_rule(call: Call[ClusterPath, SubjectRuleQuery, None]) -
 
 @_operation("PATCH", "/controls/{cluster}/groups")
 async def change_group_rule(call: Call[ClusterPath, NoQuery, GroupRuleChange]) -> ControlsShown:
-    """Pause, resume, limit or weight a broker group; nodes are told at once."""
+    """Pause, resume, limit or weight a broker group; nodes are notified at once."""
     cluster, body = call.path.cluster, call.body
     return await _change_controls(call, lambda desk: change_group_control(desk, cluster, body))
 

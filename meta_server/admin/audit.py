@@ -67,7 +67,7 @@ class AuditKeeping:
                 await self._look()
             except StoreError as error:
                 # Whoever wants to change something is told; here it can wait.
-                _log.debug("the audit could not be looked at", reason=str(error))
+                _log.debug("the audit could not be read", reason=str(error))
             await trio.sleep(self._settings.look_ms / 1000)
 
     async def _look(self) -> None:
@@ -80,7 +80,7 @@ class AuditKeeping:
             if forgotten:
                 self.counts = await self._reading.count_audit()
                 _log.info(
-                    "old entries of the audit were forgotten",
+                    "old audit entries removed",
                     of="delay servers" if by_node else "what was asked for",
                     entries=forgotten,
                     left=self.counts.by_node if by_node else self.counts.asked,

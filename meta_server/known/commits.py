@@ -169,14 +169,14 @@ class Committing:
             raise
         except ConflictError as error:
             self.conflicts += 1
-            _log.warning("somebody else has changed the store", reason=str(error))
+            _log.warning("another process changed the store", reason=str(error))
             await self._turn_stale(batch, error)
             return
         except StoreUnusableError:
             raise
         except StoreError as error:
             self.failures += 1
-            _log.error("the store failed; known routes are served", reason=str(error))
+            _log.error("the store failed; known routes are still served", reason=str(error))
             await self._turn_stale(batch, error)
             return
         self._registry.apply(changes)
@@ -246,7 +246,7 @@ class Committing:
             while fresh.dismantle(_DROPPED_AT_ONCE):
                 await trio.lowlevel.checkpoint()
             self.is_stale = False
-            _log.warning("the store is back; everything was loaded anew")
+            _log.warning("the store is available again; all data was reloaded")
             self._on_loaded()
             return
 

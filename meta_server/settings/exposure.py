@@ -18,8 +18,8 @@ def warn_of_exposure(config: MetaServerConfig) -> None:
         return
     if address := config.listener.reached_by_others:
         _log.warning(
-            "other machines reach the listener, and delay servers need no secret to register: "
-            "whoever gets there can take a master's place",
+            "other machines can reach the listener, and delay servers need no secret to register: "
+            "anybody there can replace a master",
             address=address,
             remedy="set registration.secret_file here, and meta.secret_file of delay servers",
         )

@@ -265,7 +265,7 @@ class Handlers:
             if error is None:
                 answer()
             elif is_told:
-                _log.warning("not stored", peer_was_told=True, reason=str(error))
+                _log.warning("a registration was not stored", peer_was_told=True, reason=str(error))
             elif refuse is not None:
                 refuse(error)
             else:
@@ -520,14 +520,14 @@ class Handlers:
             if heard.moved_from:
                 self.moves += 1
                 _log.warning(
-                    "a group has moved",
+                    "broker group moved",
                     group=request.group,
                     before=heard.moved_from,
                     address=request.address,
                     what=request.request_type.name.lower(),
                 )
             _log.info(
-                "a broker has registered",
+                "broker registered",
                 group=request.group,
                 address=request.address,
                 what=request.request_type.name.lower(),
@@ -581,7 +581,7 @@ class Handlers:
             remedy = f"delaywheel admin broker-group approve {group.name}"
             if self.waiting.note(waiting):
                 _log.warning(
-                    "a group waits for an operator",
+                    "a broker group waits for approval",
                     group=group.name,
                     address=group.master,
                     peer=connection.peer,

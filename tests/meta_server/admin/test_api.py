@@ -392,7 +392,7 @@ async def test_a_stored_limit_that_cannot_be_is_left_out_and_named_in_the_log() 
         async with world.serving() as server:
             assert (server.limits.clients_max, server.limits.groups_max) == (3, 2000)
             assert (await Http(server).get("/limits"))["stored"]["groups_max"] == -1
-    named = {line["limit"] for line in lines if "not in force" in line["event"]}
+    named = {line["limit"] for line in lines if "stored limit is invalid" in line["event"]}
     assert named == {"groups_max", "subjects_max", "of_another_version"}
 
 
