@@ -1,8 +1,7 @@
-"""`delaywheel admin`: look at what a meta server knows, and change it.
+"""`delaywheel admin`: show and change groups, routes, subjects and limits of a meta server.
 
-Every command is one or a few requests to the administration's API and a table of what was answered;
-`--json` prints the answer itself. Tokens come from a file or the environment, never from an
-argument.
+Each command sends one or a few requests to the administration API and prints the answer as a table,
+or as it is with `--json`. Tokens come from a file or the environment, never from an argument.
 """
 
 import itertools

@@ -110,7 +110,7 @@ def status(
 def fetch(address: str, token_file: Path | None = None) -> Json:
     """Return the status of the server whose HTTP port is at `host:port`.
 
-    Raises Failure with a sentence if nobody answers there, or something else than a delay server.
+    Raises Failure with a sentence if there is no answer, or no delay server at that address.
     """
     from delay_protocol.basics.printable import printable
 

@@ -43,7 +43,7 @@ def controls(*, audit: bool, limit: int, remove: str | None, follow: bool, door:
         if isinstance(door, ClusterRules) or audit:
             raise click.UsageError("--follow goes with --server: it is done at one node")
         taken = door.session.ask("POST", "controls", "follow", body={})
-        click.echo(f"the node goes by version {taken['version']} of its meta server's controls")
+        click.echo(f"the node applies version {taken['version']} of its meta server's controls")
         return
     answer = door.audit(limit) if audit else door.show()
     if door.session.as_json:
@@ -84,7 +84,7 @@ def _print_rules(answer: Mapping[str, Any]) -> None:
         _print_nodes(answer["nodes"])
     meta = answer.get("meta") or {}
     for note in filter(None, (meta.get("keeps"), meta.get("trouble"))):
-        click.echo(printable(f"not what the meta server tells: {note}"))
+        click.echo(printable(f"differs from the meta server: {note}"))
 
 
 def _print_nodes(nodes: Sequence[Mapping[str, Any]]) -> None:

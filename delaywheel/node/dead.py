@@ -329,7 +329,7 @@ def _change(
 
 
 def _is_confirmed(question: str) -> bool:
-    """Ask whoever sits there; nobody is no."""
+    """Ask for confirmation; without a terminal the answer is no."""
     try:
         return click.confirm(question, err=True)
     except click.Abort:

@@ -53,7 +53,7 @@ def drain(
         _drain_node(door.session, seconds, undo=undo)
     else:
         raise click.UsageError(
-            "a node is brought to rest at the node: give --server HOST:PORT, its http.address; "
+            "a node is drained at the node itself: give --server HOST:PORT, its http.address; "
             "--meta goes with --group"
         )
 
@@ -108,7 +108,7 @@ def _drain_group(door: Rules, group: str, seconds: float, *, undo: bool) -> None
         click.echo(f"group {group} is paused and nothing is in flight to it from {nodes}")
     if not undo and not is_known:
         raise Failure(
-            f"no broker group {group} is known at present, so nothing is known to be at rest: "
+            f"broker group {group} is not known, so it may not be at rest: "
             f"where there is one it is paused until `delaywheel resume --group {group}`",
             ExitCode.REFUSED,
         )

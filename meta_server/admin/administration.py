@@ -1,7 +1,7 @@
-"""The administrators' way to what is known: plans become commits, and answers when they are stored.
+"""Administration: plans become commits, and are answered once they are stored.
 
-Whoever changes something here goes through the same queue as registrations
-(`meta_server/known/commits.py::Committing`), with an entry in the audit in the same commit.
+Each change takes the same queue as registrations (`meta_server/known/commits.py::Committing`), with
+an audit entry in the same commit.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ class OutcomeUnknownError(MetaServerError):
 
 
 class Administration:
-    """What administrators can do, and who is one."""
+    """Checks administrators and carries out their changes."""
 
     def __init__(self, server: "MetaServer", config: "MetaServerConfig") -> None:
         settings = config.admin
@@ -88,7 +88,7 @@ class Administration:
             _log.info("token file loaded", tokens=self.tokens.count)
 
     async def keep_tokens(self) -> None:
-        """Look at the file of tokens until cancelled; ends at once where there is none."""
+        """Reload the token file when it changes, until cancelled; ends at once without one."""
         while self.tokens.are_needed:
             await trio.sleep(self._settings.token_look_ms / 1000)
             await self.read_tokens()
@@ -122,7 +122,7 @@ class Administration:
         *keys: Hashable,
         stored: Callable[[], None] = lambda: None,
     ) -> int:
-        """Have something planned and stored; return how many changes it took, 0 for none.
+        """Plan and store a change; return how many row changes it took, 0 for none.
 
         `keys` name what it is about, beside administration itself; `stored` is called when the
         changes are known and before anybody is answered. Raises RefusedError, StoreError,
@@ -151,7 +151,7 @@ class Administration:
             await ended.wait()
         if not ended.is_set():
             raise OutcomeUnknownError(
-                "the store has not answered yet: look whether the change is there, then try again"
+                "the store has not answered yet: check whether the change was made, then try again"
             )
         if failed:
             raise failed[0]
@@ -216,7 +216,7 @@ class Administration:
         await self._remove_group(actor, name, routed, plan)
 
     async def forget_groups(self, keep_ms: int) -> None:
-        """Remove the groups that nobody entered, and of which nothing was heard for so long."""
+        """Remove the groups that no operator entered and that have been silent for so long."""
         registry = self._server.registry
         now_ms = self._server.runtime.clock.now_ms()
         found = [
@@ -338,7 +338,7 @@ class Administration:
         *,
         stored: Callable[[NodeKey], None] = lambda _: None,
     ) -> None:
-        """Change or remove a delay server; the plan is told whether it was heard of lately.
+        """Change or remove a delay server; the plan gets whether it was heard lately.
 
         `stored` is called with its key when that is known.
         """

@@ -181,7 +181,7 @@ if TYPE_CHECKING:
     from meta_server.server import MetaServer
 
 PREFIX: Final = "/api/v1"
-"""Where the API is."""
+"""Path of the API."""
 
 _AUDIT_STEP: Final = 500
 """Entries of the audit that are read at a time: commits wait that long."""
@@ -208,7 +208,7 @@ class Call(Generic[P, Q, B]):
 
     @property
     def actor(self) -> str:
-        """What the audit calls whoever asks."""
+        """Actor, as the audit names it."""
         return self.caller.name
 
 
@@ -860,7 +860,7 @@ async def list_controls(call: Call[NoPath, PageQuery, None]) -> Clusters:
 
 @_operation("GET", "/controls/{cluster}")
 async def show_cluster_controls(call: Call[ClusterPath, NoQuery, None]) -> ControlsShown:
-    """Show what is paused, limited and weighted in a cluster, and which nodes go by it."""
+    """Show what is paused, limited and weighted in a cluster, and which nodes apply it."""
     return show_controls(call.server, call.path.cluster)
 
 
@@ -1011,14 +1011,14 @@ async def _answer(server: "MetaServer", operation: Operation, request: HttpReque
 
 
 def admit_reader(server: "MetaServer", request: HttpRequest) -> None:
-    """Raise AccessError unless whoever asks may read."""
+    """Raise AccessError unless the caller may read."""
     server.administration.gate.admit(
         request.headers, peer_of(request), needed=Role.READ, is_change=False
     )
 
 
 def peer_of(request: HttpRequest) -> str:
-    """Return the address of whoever asks; empty if it has none."""
+    """Return the address of the caller; empty if it has none."""
     return "" if request.client is None else request.client.host
 
 
@@ -1136,18 +1136,18 @@ def _allowed_values() -> Iterator[tuple[tuple[type[Any], str], str]]:
 _ALLOWED: Final = dict(_allowed_values())
 
 
-_LOOK: Final = "look whether the change is there when the store is back"
+_LOOK: Final = "when the store is available again, check whether the change was made"
 
 _CODES: Final[tuple[tuple[type[MetaServerError], int, str, str], ...]] = (
     (NotFoundError, 404, "not-found", ""),
     (StateError, 409, "conflict", ""),
     (RefusedError, 503, "busy", ""),
-    (ConflictError, 409, "conflict", "somebody else changed the store: nothing was stored"),
+    (ConflictError, 409, "conflict", "another process changed the store: nothing was stored"),
     (OutcomeUnknownError, 504, "unknown", ""),
     (StoreRefusedError, 500, "store", ""),
     (StoreError, 503, "store", _LOOK),
 )
-"""What each error is answered: HTTP's code, a word for programs, what is said beside its text."""
+"""The answer to each error: HTTP code, a word for programs, a hint beside the error's text."""
 
 
 def problem_of(error: MetaServerError | AccessError | BodyError) -> Response:

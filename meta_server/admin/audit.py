@@ -1,9 +1,8 @@
-"""Forgets old entries of the audit: by age and by number, some at a time.
+"""Removes old audit entries, by age and by number, a few hundred in a commit.
 
-Entries are looked for now and then, and forgotten through the same queue as everything else that
-changes, a few hundred in a commit: nobody waits longer for the store than for any other commit.
-What delay servers cause by registering is counted by itself, so however often they do, it takes no
-place from what people did.
+The removal takes the same queue as all other changes, so no request waits longer for the store than
+for any other commit. Entries that delay servers cause by registering have a bound of their own, so
+they never displace entries of people.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

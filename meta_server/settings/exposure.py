@@ -8,7 +8,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
 def warn_of_exposure(config: MetaServerConfig) -> None:
-    """Warn if whoever reaches the listener could register as any delay server.
+    """Warn if anybody who reaches the listener could register as any delay server.
 
     That is no reason to refuse, as it is over HTTP: what QMQ's clients and brokers say on that port
     cannot be authenticated at all, so it needs a network of its own in any case, and there may be

@@ -666,7 +666,7 @@ async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks(
             await living.node(node())
             answer = await other.ask(CommandCode.NODE_REGISTER, later)
             assert answer.code == 51
-            assert b"is connected and speaks" in answer.body
+            assert b"is connected, by an earlier start" in answer.body
         # The process dies: its connection is closed, and the next start need not wait.
         await living.stream.aclose()
         await until(lambda: not server.handlers._speakers, seconds=1)
