@@ -53,7 +53,6 @@ from delay_server.lanes.rate_limits import Meters
 from delay_server.lanes.routes import SOURCE as META_SERVER
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.lanes.subject_rules import Gates
-from delay_server.membership.planned_stop import Phase, PlannedStop
 from delay_server.membership.registration import Registration
 from delay_server.sending.backlog_reader import Draining
 from delay_server.sending.dispatch import CrossingOff, Dispatch
@@ -138,6 +137,7 @@ class DelayServer:
         self.ended_by: MembershipError | None = None
         """Why it must not serve any more."""
         self._ended = trio.Event()
+        self._asked_to_stop = trio.Event()
         self.http_address = ""
         """Where people and metrics find it: host:port, as they are told."""
         self.registration: Registration | None = None
@@ -158,12 +158,12 @@ class DelayServer:
         """The controls of the meta server, as `registration`."""
         self.taking_controls = trio.Lock()
         """Held while controls are taken that a meta server has told, and while all is wired."""
-        self.planned_stop = PlannedStop(self)
-        """Found at its end at a start where `controls` says so."""
         self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
         """Who may administer."""
         self._weights: dict[str, float] = {}
         """Of groups, as an operator says."""
+        self.stop_seconds = config.node.stop_ms_max / 1000
+        """How long a stop may wait for what is under way."""
         self._committed = Wakeup()
         self._disk_checked = Wakeup()
         self._dispatching = trio.CancelScope()
@@ -221,7 +221,7 @@ class DelayServer:
         if self.is_wired:
             self.filing.clock_trust_changed()
         if self.is_wired and self.ended_by is None:
-            (self.sender.resume if trusted and not self.is_resting else self.sender.pause)()
+            (self.sender.resume if trusted else self.sender.pause)()
 
     # -- start -------------------------------------------------------------------------------
 
@@ -348,13 +348,6 @@ class DelayServer:
         )
         self.lanes.on_changed = self.operator.lanes_changed
         self.is_wired = True
-        if self.controls.is_drained:
-            self.planned_stop.phase = Phase.RESTING
-            _log.warning(
-                "the node was drained when it came to its end: it takes and sends nothing; "
-                "`delaywheel drain --undo` ends that"
-            )
-            self.follow_planned_stop()
 
     def _wire_dead_letters(self, reader: ItemReader) -> None:
         """Make what records messages that brokers refuse for good, and what is done about them."""
@@ -766,9 +759,6 @@ class DelayServer:
         self.ingest.retired = self.is_retired
         if self.registration is not None and not self.registration.accepts:
             self.ingest.hold()
-        elif self.planned_stop.is_closed and self.registration is None:
-            # There is nowhere else for clients to go.
-            self.ingest.hold()
         else:
             self.ingest.serve()
             self.ready.set()
@@ -782,7 +772,7 @@ class DelayServer:
         """Return how clients should see the group; None while nothing is to be said."""
         if not self.ready.is_set() or self.is_retired:
             return None
-        if not self.ingest.is_serving or self.planned_stop.is_leaving:
+        if not self.ingest.is_serving:
             return BrokerState.NRW
         return BrokerState.R if self.ingest.disk_full else BrokerState.RW
 
@@ -803,29 +793,20 @@ class DelayServer:
             self.registration.state_changed()
 
     @property
-    def is_resting(self) -> bool:
-        """Whether nothing is sent because the node is about to be stopped."""
-        return self.planned_stop.phase is Phase.RESTING
-
-    @property
     def connections(self) -> int:
         """Open connections of clients."""
         return self.listener.open_connections if self.listener is not None else 0
 
-    def follow_planned_stop(self) -> None:
-        """Take and send messages, or not, as a planned stop has it."""
-        self.ingest.is_leaving = self.planned_stop.is_closed and self.registration is not None
-        if self.stopping or self.ended_by is not None:
-            return
-        if self._takes_messages:
-            self.take_messages()
-        # A start may not have come so far yet: that it sends was decided before.
-        self._clock_trust_changed(not self.clock_held)
+    def begin_stop(self, seconds: float) -> None:
+        """Stop as at SIGTERM, with so much time for what is under way."""
+        self.stop_seconds = seconds
+        self._asked_to_stop.set()
 
     async def until_over(self, stop: trio.Event) -> None:
         """Wait until `stop` is set, or the node must not serve any more."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_after, self._ended, nursery.cancel_scope)
+            nursery.start_soon(_cancel_after, self._asked_to_stop, nursery.cancel_scope)
             await stop.wait()
             nursery.cancel_scope.cancel()
 
@@ -1040,12 +1021,9 @@ class DelayServer:
     # -- stop --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Bring everything under way to an end, in order; waits at most node.stop_ms_max."""
+        """Bring everything under way to an end, in order; waits at most `stop_seconds`."""
         self.stopping = True
-        if self.ended_by is None:
-            # This is the stop that a drain was for.
-            await self.operator.end_drain(self.runtime.clock.now_ms())
-        deadline = trio.current_time() + self.config.node.stop_ms_max / 1000
+        deadline = trio.current_time() + self.stop_seconds
         if self.registration is not None and self.ended_by is None:
             # First, so that clients go elsewhere while what they still send is taken.
             with trio.move_on_at(deadline):

@@ -31,7 +31,6 @@ _TOGETHER_BYTES_MAX = 256 * 1024
 
 DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
 RETIRED_REMARK = "BROKER_READ_ONLY: the group was retired"
-LEAVING_REMARK = "BROKER_READ_ONLY: the node is about to be stopped"
 
 _WHY_LENGTH_MAX = 500
 """Letters of the reason that goes with code 51."""
@@ -135,8 +134,6 @@ class Ingest:
         """Set by the server: appends are refused with item code 4 while it is."""
         self.retired = False
         """Set by the server, likewise: clients are told of other groups."""
-        self.is_leaving = False
-        """The same, for a node whose clients were told to go elsewhere."""
         self.hello = b""
         """Set by the server when it knows who it is: what a HELLO is refused with, since whoever
         says it takes this for a broker."""
@@ -173,7 +170,7 @@ class Ingest:
     @property
     def _refuses(self) -> bool:
         """Whether every append is refused with item code 4."""
-        return self.disk_full or self.retired or self.is_leaving
+        return self.disk_full or self.retired
 
     def _admit_together(self, connection: Connection, frames: list[Frame]) -> bool:
         """Admit all requests at once where nothing is wrong with any of them."""
@@ -252,8 +249,6 @@ class Ingest:
         remark = DISK_FULL_REMARK
         if self.retired:
             remark = RETIRED_REMARK
-        elif self.is_leaving:
-            remark = LEAVING_REMARK
         failures = [(message_id, int(code), remark) for message_id in dict.fromkeys(scan.ids)]
         connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(failures))
 

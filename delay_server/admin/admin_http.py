@@ -7,9 +7,7 @@ DELETE /controls/subjects/{rule}    remove it
 PUT, PATCH, DELETE /controls/groups/{name}    the same for a broker group
 GET    /controls/audit?limit=       who changed what, the newest first
 POST   /controls/follow             go by what the meta server tells, whatever that opens
-POST   /drain                       {"seconds": 30}: bring the node to rest before a planned stop
-GET    /drain                       how far that has come
-DELETE /drain                       take and send messages again
+POST   /drain                       {"seconds": 30}: stop the node as SIGTERM does, within so long
 GET    /explain?subject= | ?sequence= | ?id=    where messages are, and why they were not delivered
 
 Where there is a meta server the rules are changed there: here that is refused.
@@ -52,6 +50,10 @@ _AUDIT_SHOWN: Final = 100
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+_DRAIN_SECONDS_MAX: Final = 3600.0
+"""Longer nobody waits for what is under way."""
+
+
 class _DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float = 30.0
 
@@ -73,7 +75,7 @@ def admin_routes(server: "DelayServer", guard: Guard) -> list[Route]:
         guard.route("/controls/groups/{name:path}", groups.endpoints),
         guard.route(
             "/drain",
-            {"GET": admin.drain_report, "POST": admin.drain, "DELETE": admin.end_drain},
+            {"POST": admin.drain},
         ),
         guard.route("/explain", {"GET": admin.explain}),
     ]
@@ -227,21 +229,15 @@ class _Admin:
         ]
         return json_response({"items": page.items, "damages": damages})
 
-    async def drain_report(self, _request: Request, _caller: Caller) -> Response:
-        return json_response(self._server.planned_stop.report())
-
     async def drain(self, request: Request, caller: Caller) -> Response:
         server = self._server
         wanted = decode_rule(await read_body(server, request) or b"{}", _DrainRequest)
-        most = server.config.admin.drain_seconds_max
+        most = _DRAIN_SECONDS_MAX
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
-        entry = self._noted(request, caller, "drain")
-        return json_response(await server.planned_stop.run(wanted.seconds, entry))
-
-    async def end_drain(self, request: Request, caller: Caller) -> Response:
-        await self._server.planned_stop.undo(self._noted(request, caller, "end drain"))
-        return json_response(self._server.planned_stop.report())
+        await server.operator.note(self._noted(request, caller, "drain"))
+        server.begin_stop(wanted.seconds)
+        return json_response({"stops": True, "in_flight": server.sender.unsent().in_flight})
 
     def _noted(self, request: Request, caller: Caller, action: str) -> AuditEntry:
         return AuditEntry(

@@ -72,7 +72,7 @@ def surroundings(server: "DelayServer") -> Surroundings:
             for group in server.sender.status()
         },
         clock_held=server.clock_held,
-        stopping=server.stopping or server.is_resting,
+        stopping=server.stopping,
         has_room=server.has_room,
         now_ms=server.pacer.trusted_ms(),
     )

@@ -238,8 +238,6 @@ class ServerMetrics:
             yield counter("controls_taken", "Told by a meta server and taken.", following.taken)
             kept = int(bool(following.keeps or following.trouble))
             yield gauge("controls_kept", "1 while others hold than a meta server tells.", kept)
-        resting = server.planned_stop.is_leaving
-        yield gauge("draining", "1 while a planned stop is prepared.", int(resting))
 
     def _routes(self, routes: SubjectRoutes) -> Iterator[Metric]:
         server, asked = self._server, routes.session.counts

@@ -15,7 +15,7 @@ The reasons, in the order in which they are asked for:
     paused_group         an operator has paused all of its groups
     fenced               all of its groups refuse this node for good: another one is the master
     circuit_open         none of its groups can be reached, or is trusted, for now; probes are sent
-    stopping             the node is being drained
+    stopping             the node is being stopped
     clock_held           the clock has leapt and is not believed
     rate_limited         an operator has limited its subject, or all of its groups that work
     queued               it waits for its turn at a group that works

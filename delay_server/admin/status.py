@@ -36,8 +36,6 @@ def _failing_parts(server: "DelayServer") -> list[str]:
     failing = []
     if server.is_retired:
         failing.append("the group was retired: messages are refused, delivery goes on")
-    if server.planned_stop.is_leaving:
-        failing.append("the node is being drained: `delaywheel drain --undo` ends that")
     if server.ingest.disk_full:
         failing.append("free disk is below its floor: messages are refused, delivery goes on")
     if server.clock_held:
@@ -241,7 +239,6 @@ def controls_of(server: "DelayServer") -> dict[str, Any]:
         "group_rules": len(controls.groups),
         "metered": server.meters.count,
         "unmetered": server.gates.unmetered,
-        "planned_stop": server.planned_stop.phase.value,
         "meta": following_of(server),
     }
 

@@ -40,10 +40,7 @@ from storage.state.audit_file import (
 from storage.state.controls_file import (
     CONTROLS_PATH,
     DOCUMENT_AT,
-    DRAINED_PATH,
-    mark_drained,
     read_controls_document,
-    unmark_drained,
     write_controls_document,
 )
 
@@ -258,8 +255,6 @@ class ControlsStore:
         disk.sync_directory("")
         self.controls = read_controls(disk, log_uuid)
         """As they are durable."""
-        self.is_drained = disk.exists(DRAINED_PATH)
-        """Whether a start may find that the node is to be kept at rest before a planned stop."""
         version = 0 if disk.exists(CONTROLS_PATH) else version_told(disk)
         if version:
             on_damage(Damage(CONTROLS_PATH, 0, 0, _GONE.format(version)))
@@ -292,24 +287,6 @@ class ControlsStore:
         if told != self.controls:
             self.audit.append(entry)
             self._write(told)
-
-    def set_drained(self, entry: AuditEntry, *, drained: bool) -> None:
-        """Make durable whether the node is kept at rest, once `entry` of it is in the audit.
-
-        Raises StorageFullError (a start may find either then) or FatalDiskError.
-        """
-        self.audit.append(entry)
-        if drained:
-            # First: an orderly stop has to end it, also if nobody knows what came of the next line.
-            self.is_drained = True
-            mark_drained(self._disk)
-        else:
-            self.end_drain()
-
-    def end_drain(self) -> None:
-        """Have the next start take and send messages; durable then. Raises FatalDiskError."""
-        unmark_drained(self._disk)
-        self.is_drained = False
 
     def _write(self, controls: Controls) -> None:
         write_controls(self._disk, self._log_uuid, controls)

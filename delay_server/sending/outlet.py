@@ -5,9 +5,7 @@ its subjects is sent any more but what was in flight: what the sender still had 
 and waits on disk like all the rest.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +22,6 @@ from delay_transport.seams.runtime import Executor
 from sender.groups.gates import GroupGate
 from sender.sender import Sender
 from storage.batch.entries import Entries
-from storage.disk.errors import StorageFullError
 
 CONTROLS_LANE = "controls"
 
@@ -63,7 +60,6 @@ class Operator:
         self._on_barred = on_barred
         self._more = Wakeup()
         self._changing = trio.Lock()
-        self._stops = False
         self._stale: set[int] = set()
         """Lanes of which something belongs elsewhere, as far as the meters have not followed."""
         self.applied = Controls()
@@ -108,31 +104,6 @@ class Operator:
         with trio.CancelScope(shield=True):
             async with self._changing:
                 await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
-
-    async def set_drained(self, entry: AuditEntry, *, drained: bool) -> None:
-        """Make durable whether the node is kept at rest; a node that stops is not any more.
-
-        Raises StorageFullError (a start may find either then) or FatalDiskError.
-        """
-        with trio.CancelScope(shield=True):
-            async with self._changing:
-                if self._stops:
-                    await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
-                    return
-                await self._executor.run(
-                    CONTROLS_LANE, partial(self._store.set_drained, entry, drained=drained)
-                )
-
-    async def end_drain(self, at_ms: int) -> None:
-        """Have the next start take and send messages: the node stops now. Raises FatalDiskError."""
-        async with self._changing:
-            self._stops = True
-            if not self._store.is_drained:
-                return
-            entry = AuditEntry(at_ms=at_ms, who="stop", peer="", action="end drain", target="node")
-            with contextlib.suppress(StorageFullError):
-                await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
-            await self._executor.run(CONTROLS_LANE, self._store.end_drain)
 
     async def audit(self, count: int) -> AuditPage:
         """Return the latest entries of the audit, at most so many, and what cannot be read."""

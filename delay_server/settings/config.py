@@ -388,9 +388,6 @@ class AdminConfig:
     """Messages on disk that are looked at, at the most, to find the one that `explain` is asked
     for. Other work goes on in between."""
 
-    drain_seconds_max: float = 3600.0
-    """Seconds that a request to drain may ask to wait, at the most."""
-
     def __post_init__(self) -> None:
         """Refuse what nobody could be let in by, and an audit that keeps nothing."""
         require_at_least(self, 10, "token_look_ms")
@@ -400,7 +397,6 @@ class AdminConfig:
             raise ValueError(f"audit_file_bytes_max must be {most}")
         require_at_least(self, 1, "audit_files_max", "explain_rows_max")
         require_at_least(self, 0.1, "denials_per_second_max", "denials_burst_seconds")
-        require_at_least(self, 0, "drain_seconds_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`delaywheel drain`: bring a node or a broker group to rest before a planned stop."""
+"""`delaywheel drain`: stop a node, or bring a broker group to rest before it is stopped."""
 
 import time
 from pathlib import Path
@@ -8,14 +8,13 @@ import click
 from delaywheel.cluster.node_client import TIMEOUT_S, NodeRules, Rules, of_rules, print_json
 from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import with_node_token_file
 from delaywheel.shared.parameters import FiniteRange
 
 _LOOK_S = 0.2
 
 
-@click.command(short_help="Prepare a planned stop of a node or a broker group.")
+@click.command(short_help="Stop a node, or bring a broker group to rest.")
 @click.option("--group", metavar="NAME", help="A broker group instead of the node.")
 @click.option(
     "--seconds",
@@ -24,68 +23,61 @@ _LOOK_S = 0.2
     show_default=True,
     help="How long to wait for messages in flight.",
 )
-@click.option("--undo", is_flag=True, help="Accept and send again.")
+@click.option("--undo", is_flag=True, help="Resume the group.")
 @with_node_token_file
 @of_rules
 def drain(
     *, group: str | None, seconds: float, undo: bool, node_token_file: Path | None, door: Rules
 ) -> None:
-    """Prepare a planned stop of a node, or of a broker group.
+    """Stop a node, or bring a broker group to rest before it is stopped.
 
-    The node sends clients elsewhere, accepts nothing more, sends nothing more, and waits until
-    nothing is in flight. The node itself is asked (--server), with a meta server too. It stays at
-    rest, over crashes as well, until --undo or an orderly stop (SIGTERM); the next start accepts
-    and sends again. A broker group (--group) is paused until nothing is in flight to it; resume it
-    after its stop. With a meta server use --meta: all nodes then pause the group. Ends with exit
-    code 0 if all is at rest, else with 7 and what is left.
+    The node does the same as at SIGTERM: it sends clients elsewhere, accepts nothing more, and
+    waits until messages in flight are answered, --seconds at most; then its process ends. The node
+    itself is asked (--server), with a meta server too. A broker group (--group) is paused until
+    nothing is in flight to it; resume it after its stop. With a meta server use --meta: all nodes
+    then pause the group. Ends with exit code 0 if the node has stopped or the group is at rest,
+    else with 7 and what is left.
 
     \b
     Examples:
-      delaywheel drain && systemctl stop delaywheel-delay-server
-      delaywheel drain --undo
+      delaywheel drain --seconds 60
       delaywheel drain --group g1 --seconds 60
+      delaywheel drain --group g1 --undo
       delaywheel drain --meta 127.0.0.1:8080 --group g1
     """
     door.session.node_token_file = node_token_file
     if group is not None:
         _drain_group(door, group, seconds, undo=undo)
+    elif undo:
+        raise click.UsageError("--undo goes with --group: a node that has stopped is started again")
     elif isinstance(door, NodeRules):
-        _drain_node(door.session, seconds, undo=undo)
+        _drain_node(door.session, seconds)
     else:
         raise click.UsageError(
-            "a node is drained at the node itself: give --server HOST:PORT, its http.address; "
+            "a node is stopped at the node itself: give --server HOST:PORT, its http.address; "
             "--meta goes with --group"
         )
 
 
-def _drain_node(session: Session, seconds: float, *, undo: bool) -> None:
-    session.timeout_s = seconds + TIMEOUT_S
-    if undo:
-        answer = session.ask("DELETE", "drain")
-    else:
-        answer = session.ask("POST", "drain", body={"seconds": seconds})
-    if session.as_json:
-        print_json(answer)
-    else:
-        click.echo(
-            f"the node is {answer['phase']}; {answer['held']} due messages wait in it, "
-            f"{answer['in_flight']} are in flight"
-        )
-    if not undo and answer.get("in_doubt") and not session.as_json:
-        click.echo(
-            f"{answer['in_doubt']} may have been delivered: a broker did not answer for them; they "
-            "are sent again after the next start",
-            err=True,
-        )
-    if not undo and not answer["done"]:
-        raise Failure(f"not at rest: {_why_not(answer)}", ExitCode.REFUSED)
-
-
-def _why_not(answer: Json) -> str:
-    """Return what keeps a node from being at rest."""
-    if answer["phase"] == "running":
-        return "somebody has undone it meanwhile, and the node goes on as before"
-    return "; ".join(answer["waits_for"]) or f"the node is {answer['phase']}"
+def _drain_node(session: Session, seconds: float) -> None:
+    session.ask("POST", "drain", body={"seconds": seconds})
+    deadline = time.monotonic() + seconds + TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            session.ask("GET", "status")
+        except Failure as failure:
+            if failure.exit_code is not ExitCode.NETWORK:
+                raise
+            if session.as_json:
+                print_json({"stopped": True})
+            else:
+                click.echo("the node has stopped")
+            return
+        time.sleep(_LOOK_S)
+    raise Failure(
+        f"the node was told to stop, and still answers after {seconds:g} s: look at its log",
+        ExitCode.REFUSED,
+    )
 
 
 def _drain_group(door: Rules, group: str, seconds: float, *, undo: bool) -> None:

@@ -8,9 +8,6 @@
 
 It is only ever replaced whole: temporary file, fsync, rename, fsync of the directory. What the
 document says is none of this package's business.
-
-Beside it there may be the empty file `drained`: the node is kept at rest before a planned stop. Its
-name is all that it says.
 """
 
 import struct
@@ -31,7 +28,6 @@ from storage.disk.errors import DamagedError
 
 CONTROLS_PATH: Final = "controls"
 _TEMPORARY_PATH: Final = "controls.tmp"
-DRAINED_PATH: Final = "drained"
 _PREFIX: Final = struct.Struct("<II")
 CONTROLS_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Four times the largest document that a meta server tells. A larger file is refused, unread."""
@@ -84,23 +80,6 @@ def write_controls_document(disk: Disk, log_uuid: UUID, document: bytes) -> None
     finally:
         file.close()
     disk.rename(_TEMPORARY_PATH, CONTROLS_PATH)
-    disk.sync_directory("")
-
-
-def mark_drained(disk: Disk) -> None:
-    """Have a start find the node at rest; durable when this returns.
-
-    Raises StorageFullError or FatalDiskError.
-    """
-    if not disk.exists(DRAINED_PATH):
-        disk.open(DRAINED_PATH, create=True).close()
-    disk.sync_directory("")
-
-
-def unmark_drained(disk: Disk) -> None:
-    """Have a start take and send messages; durable when this returns. Raises FatalDiskError."""
-    if disk.exists(DRAINED_PATH):
-        disk.unlink(DRAINED_PATH)
     disk.sync_directory("")
 
 

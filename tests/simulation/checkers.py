@@ -49,7 +49,6 @@ import numpy as np
 from tests.simulation import independent_reader as reader
 from tests.simulation.gating import GateJudge, subjects_of
 from tests.simulation.independent_reader import Batch, Checkpoint, MismatchError
-from tests.simulation.resting import Resting
 from tests.simulation.stating import Stating
 from tests.simulation.witness import Witness
 
@@ -108,14 +107,13 @@ def check(
     at_stop: Mapping[str, bytes] | None = None,
     gating: GateJudge | None = None,
     stating: Stating | None = None,
-    resting: Resting | None = None,
 ) -> Findings:
     """Hold every promise against what was seen and what is on the disk.
 
     `files`: what a power cut after a clean stop left, and what was deleted for good reason
     (deleted.py); `at_stop`: what was there before it;
     `brokers`: the names of the groups that were there all the time;
-    `gating`, `resting`: the operators, if there were any; `stating`: who asked for reasons.
+    `gating`: the operator, if there was one; `stating`: who asked for reasons.
     """
     findings = Findings(violations=list(witness.complaints))
     _check_receipts(witness, findings)
@@ -124,8 +122,6 @@ def check(
         findings.violations += gating.check()
     if stating is not None:
         findings.violations += stating.check()
-    if resting is not None:
-        findings.violations += resting.check()
     damaged = {path for path, _position, _byte in witness.damage}
     whole = whole_files(witness, with_files_set_aside(files))
     image = _Image(whole, findings, damaged=damaged)

@@ -634,34 +634,6 @@ SERVER = {
             scenario=told.OPERATED,
             seed=1,
         ),
-        # A drain survives a crash.
-        "a drain is not kept": mutant(
-            drop("ControlsStore.set_drained", "mark_drained(...)"), scenario=told.RESTED, seed=16
-        ),
-        # A drain survives a power cut.
-        "a drain is not synced": mutant(
-            drop("mark_drained", "disk.sync_directory(...)"), scenario=told.RESTED, seed=53
-        ),
-        # A node that a start finds drained sends nothing.
-        "started at rest, it sends": mutant(
-            drop("DelayServer.wire", "self.follow_planned_stop()"), scenario=told.RESTED, seed=2
-        ),
-        # A node that is drained takes no messages.
-        "at rest it takes messages": mutant(
-            swap("DelayServer.take_messages", "self.planned_stop.is_closed", "False"),
-            scenario=told.RESTED,
-            seed=6,
-        ),
-        # An orderly stop ends a drain.
-        "drained for ever": mutant(
-            drop("Operator.end_drain", "await self._executor.run(..., self._store.end_drain)"),
-            scenario=told.RESTED,
-            seed=20,
-        ),
-        # What undoes a drain is durable.
-        "an undone drain is kept": mutant(
-            drop("ControlsStore.end_drain", "unmark_drained(...)"), scenario=told.RESTED, seed=1
-        ),
         # Nothing of a subject that is paused leaves.
         "a paused subject leaves": mutant(
             swap("Gates._gated", "kinds == _Kind.PAUSED", "kinds > _Kind.LIMITED"),

@@ -244,7 +244,6 @@ OPERATED = Scenario(
     rounds=6,
 )
 CALM_OPERATED = replace(OPERATED, name="an operator, brokers that work", disturbances={"drift": 1})
-RESTED = Scenario(name="an operator who drains", resting=1.0)
 GROUPS = Scenario(
     name="groups that fail alone",
     groups=(2, 3),

@@ -36,8 +36,6 @@ class Scenario:
     """Chances of faults.FaultPlan, in every life of the server."""
     gating: float = 0.35
     """Chance of an operator who pauses, limits and resumes (gating.py)."""
-    resting: float = 0.15
-    """Chance of an operator who drains the server and undoes that (resting.py)."""
     groups: tuple[int, ...] = ()
     """How many broker groups there are, one of these; drawn as ever if there are none."""
     long_outages: int = 0

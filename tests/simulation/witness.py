@@ -92,8 +92,6 @@ class Witness:
     _closed: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """By broker group: from when to when an operator may have held back what goes there."""
     _excuses: list[tuple[float, float]] = field(default_factory=list)
-    _resting_since_s: float = math.inf
-    """The node is drained since then."""
     _facts_late: list[tuple[float, float]] = field(default_factory=list)
 
     def acknowledge(self, message_id: bytes) -> None:
@@ -169,16 +167,6 @@ class Witness:
         """Note that from now until then nobody need be on time."""
         self._excuses.append((trio.current_time(), until_s))
 
-    def rest_began(self) -> None:
-        """Note that from now on nothing may leave: the node is drained."""
-        self._resting_since_s = min(self._resting_since_s, trio.current_time())
-
-    def rest_ended(self, late_s: float) -> None:
-        """Note that it is not any more, and nobody need be on time for so long."""
-        if self._resting_since_s != math.inf:
-            self._excuses.append((self._resting_since_s, trio.current_time() + late_s))
-            self._resting_since_s = math.inf
-
     def space_short(self, until_s: float) -> None:
         """Note that until then the disk may have no room for what is given up."""
         self.space_short_until_s = until_s
@@ -205,8 +193,7 @@ class Witness:
     def all_was_well(self, from_s: float, until_s: float) -> bool:
         """Say whether the server lived through this time and nothing excuses its lateness."""
         lived = any(began_s <= from_s and until_s < ended_s for began_s, ended_s in self._lives)
-        is_excused = _touches(self._excuses, from_s, until_s) or self._resting_since_s <= until_s
-        return lived and not is_excused
+        return lived and not _touches(self._excuses, from_s, until_s)
 
     def some_broker_was_calm(self, names: Iterable[str], from_s: float, until_s: float) -> bool:
         """Say whether one of the brokers did its work all this time."""

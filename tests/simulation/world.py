@@ -60,7 +60,6 @@ from tests.simulation.network import NetworkPlan, SimNetwork
 from tests.simulation.operator import Poison, SimOperator
 from tests.simulation.probe import Probe
 from tests.simulation.producer import HotBurst, SimProducer
-from tests.simulation.resting import Resting
 from tests.simulation.rot import Rot, ids_by_sequence, ids_of, sequences_of
 from tests.simulation.scenario import PLAIN, Scenario
 from tests.simulation.stating import Stating
@@ -348,11 +347,6 @@ class World:
             self.gating = self.gating_kind(
                 gating, self.witness, faults, self.length_s, groups=names
             )
-        resting = derive(seed, "resting")
-        self.resting: Resting | None = None
-        """Who drains the server, if anybody does."""
-        if not self.is_routed and resting.random() < scenario.resting:
-            self.resting = Resting(resting, self.witness, faults, self.length_s)
         self.stating = Stating(
             derive(seed, "stating"),
             self.witness,
@@ -444,8 +438,6 @@ class World:
             self._disturbances.stop()
             if self.gating is not None:
                 self.gating.stop()
-            if self.resting is not None:
-                self.resting.stop()
             self.network.plan = NetworkPlan()
             await self._see_everything_delivered()
             self._finished = True
@@ -511,12 +503,10 @@ class World:
         check_end_of_life(self.witness, self.deleted.with_files(durable))
         if ending.death is None and ending.error is None:
             check_clean_stop(self.witness, self.node.disk.contents())
-            if self.resting is not None:
-                self.resting.stopped()
         return ending
 
     def _may_be_stopping(self) -> bool:
-        return self._stop.is_set() or (self.resting is not None and self.resting.may_rest)
+        return self._stop.is_set()
 
     def _is_small_yet(self) -> bool:
         return self.is_small or trio.current_time() < self._small_until_s
@@ -664,16 +654,12 @@ class World:
                     nursery.start_soon(self.operator.work, server)
                 if self.gating is not None:
                     nursery.start_soon(self.gating.run, server)
-                if self.resting is not None:
-                    nursery.start_soon(self.resting.run, server)
                 nursery.start_soon(self.stating.run, server)
                 await serve(server, self._stop)
                 nursery.cancel_scope.cancel()
         finally:
             if self.gating is not None:
                 self.gating.end_life()
-            if self.resting is not None:
-                self.resting.end_life(is_stopping=self._stop.is_set())
             self.witness.server_ended()
 
     def _see_race(self, kind: str, _path: str, label: str) -> None:
@@ -840,7 +826,6 @@ def judge(world: World) -> WorldResult:
             at_stop=at_stop,
             gating=world.gating,
             stating=world.stating,
-            resting=world.resting,
         )
         result.violations += findings.violations
         result.twice = findings.twice

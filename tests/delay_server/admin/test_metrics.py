@@ -59,7 +59,7 @@ NAMES = """
     burying_messages dead_letters dead_letters_dropped_total dead_letters_max
     dead_letters_oldest_seconds dead_letters_requeued_total
     undelivered_messages paused_subjects paused_rules paused_groups limits metered_messages
-    metered_total controls_version draining
+    metered_total controls_version
 """
 
 

@@ -103,28 +103,6 @@ def test_a_change_that_was_answered_survives_a_crash_at_any_operation(seed: int)
         assert set(range(max(answered.version - 15, 1), answered.version + 1)) <= set(told)
 
 
-@pytest.mark.parametrize("seed", range(1, 40))
-def test_whether_a_node_is_drained_survives_a_crash_at_any_operation(seed: int) -> None:
-    chance = random.Random(seed)
-    disk = new_disk(seed)
-    answered = tried = False
-    for _ in range(8):
-        disk.arm(
-            Trap(action=chance.choice([Action.POWER_CUT, Action.KILL]), skip=chance.randint(0, 30))
-        )
-        try:
-            store = store_on(disk)
-            assert store.is_drained in (answered, tried)
-            answered = store.is_drained
-            for _ in range(8):
-                tried = not answered
-                store.set_drained(entry(Controls(), Controls()), drained=tried)
-                answered = tried
-        except Death:
-            pass
-        disk = disk.revive()
-
-
 def test_a_change_that_changes_nothing_writes_nothing() -> None:
     disk = new_disk()
     store = store_on(disk)

@@ -211,44 +211,24 @@ def test_a_node_is_not_drained_at_a_meta_server(world: World) -> None:
     world.node("n1", 0)
     result = world.drain()
     assert result.exit_code == ExitCode.USAGE
-    assert "a node is drained at the node itself: give --server" in result.output
+    assert "a node is stopped at the node itself: give --server" in result.output
     assert world.changes == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "said", "error"),
-    [
-        (
-            {"phase": "running", "done": False, "waits_for": [], "held": 0, "in_flight": 2},
-            "the node is running; 0 due messages wait in it, 2 are in flight",
-            "not at rest: somebody has undone it meanwhile, and the node goes on as before",
-        ),
-        (
-            {
-                "phase": "resting",
-                "done": False,
-                "waits_for": ["50 messages in flight to be answered"],
-                "held": 0,
-                "in_flight": 50,
-            },
-            "the node is resting; 0 due messages wait in it, 50 are in flight",
-            "not at rest: 50 messages in flight to be answered",
-        ),
-        (
-            {"phase": "resting", "done": True, "waits_for": [], "held": 3, "in_flight": 0},
-            "the node is resting; 3 due messages wait in it, 0 are in flight",
-            "",
-        ),
-    ],
-)
-def test_what_is_said_of_a_node_and_why_it_is_not_at_rest(
-    answer: dict[str, Any], said: str, error: str
-) -> None:
-    with answering(lambda *_: (200, json.dumps(answer).encode())) as server:
+def test_a_node_is_told_to_stop_and_waited_for() -> None:
+    asked: list[str] = []
+
+    def answer(method: str, *_: object) -> tuple[int, bytes]:
+        asked.append(method)
+        return (200, b'{"stops": true, "in_flight": 0}')
+
+    with answering(answer) as server:
         result = CliRunner().invoke(main, ["drain", "--server", server, "--seconds", "0"])
-    assert result.stdout == f"{said}\n"
-    assert result.stderr == (f"Error: {error}\n" if error else "")
-    assert result.exit_code == (ExitCode.REFUSED if error else 0)
+    assert result.exit_code == ExitCode.REFUSED
+    assert "the node was told to stop, and still answers after 0 s" in result.stderr
+    assert (asked[0], set(asked[1:])) == ("POST", {"GET"})
+    undone = CliRunner().invoke(main, ["drain", "--server", server, "--undo"])
+    assert undone.exit_code == ExitCode.USAGE
 
 
 def test_a_group_that_nobody_knows_is_not_said_to_be_at_rest(world: World) -> None:
@@ -275,12 +255,3 @@ def test_a_group_that_a_node_does_not_know_is_not_at_rest_there() -> None:
         result = CliRunner().invoke(main, ["drain", "--server", address, "--group", "gl"])
     assert result.exit_code == ExitCode.REFUSED
     assert "broker group gl is not known" in result.stderr
-
-
-@pytest.mark.parametrize("in_doubt", [0, 20])
-def test_what_may_have_been_delivered_is_said_when_a_node_is_at_rest(in_doubt: int) -> None:
-    report = {"phase": "resting", "done": True, "held": 20, "in_flight": 0, "in_doubt": in_doubt}
-    with answering(lambda *_: (200, json.dumps(report).encode())) as address:
-        result = CliRunner().invoke(main, ["drain", "--server", address])
-    assert result.exit_code == 0
-    assert ("20 may have been delivered" in result.stderr) is bool(in_doubt)
