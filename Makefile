@@ -30,7 +30,7 @@ KEEP ?=
 OLD_QMQ ?= 1.1.3
 JAVA_TESTS ?= tests/qmq_java
 
-.PHONY: help install demo test unit check format docs bench simulate simulate-mutants crash damage year fuzz java lock clean
+.PHONY: help install demo test unit check format bench simulate simulate-mutants crash damage year fuzz java lock clean
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
@@ -47,7 +47,6 @@ help:
 	@echo "make fuzz TIME=600 [KEEP=1]   every decoder under a coverage-guided fuzzer"
 	@echo "make java       QMQ's own Java on our meta server (needs a JDK and Maven, downloads its libraries)"
 	@echo "make format     let ruff format and fix"
-	@echo "make docs       write docs/delay-server.toml, meta-server.toml and settings.md anew"
 	@echo "make lock       choose versions anew (needs uv)"
 	@echo "make clean      remove what make made"
 
@@ -93,12 +92,6 @@ check: $(VENV)/.developing
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
-
-# Whoever changes a setting runs this; the tests compare.
-docs: $(VENV)/.installed
-	$(BIN)/delaywheel settings > docs/delay-server.toml
-	$(BIN)/delaywheel settings --of meta-server > docs/meta-server.toml
-	$(BIN)/delaywheel settings --format markdown > docs/settings.md
 
 bench: $(VENV)/.developing
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,4 @@
-"""What services install: send messages now that are delivered later.
+"""The client library: send messages now that are delivered later.
 
     async with Client(meta="127.0.0.1:8080") as client:
         receipt = await client.send("boarding.call", "LH 400", delay=timedelta(minutes=40))
@@ -7,7 +7,7 @@
 
     shells     The exchange with sockets
     exchange   Messages on their way, without I/O
-    messages   What a user hands over and gets back
+    messages   Messages, receipts, settings and errors
 
 Each part imports only from parts below it.
 """

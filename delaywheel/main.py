@@ -42,10 +42,10 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="delaywheel")
 def main() -> None:
-    """Keep messages until they are due.
+    """Store messages and deliver them when they are due.
 
     \b
-    A server, a broker that prints what it receives, a message, a look:
+    A broker that prints what it receives, a server, a message, the status:
       delaywheel broker --listen 127.0.0.1:20881
       delaywheel delay-server --data data --listen 127.0.0.1:20801 --broker g1=127.0.0.1:20881
       delaywheel send --server 127.0.0.1:20801 --subject hello --delay 10s

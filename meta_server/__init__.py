@@ -1,4 +1,4 @@
-"""Who is alive, who is master of what, and which broker groups a subject has.
+"""Knows who is alive, who is master of what, and which broker groups a subject has.
 
 `meta_server.server` puts the parts together.
 

@@ -1,7 +1,7 @@
 """The composition root of a meta server process: opens, loads, starts everything, stops it.
 
 Read `serve` from top to bottom to see what a meta server is made of. Order of start: the store, the
-bound of timestamps, the writer, then the listener: nobody is answered before everything is known.
+bound of timestamps, the writer, then the listener: no request is answered before all is loaded.
 """
 
 import dataclasses
@@ -132,7 +132,7 @@ class MetaServer:
         )
         self._open_store = open_store
         self.look_s = _LOOK_S
-        """Seconds between two looks at who is silent, and at what is to be stored meanwhile."""
+        """Seconds between two checks of time-outs and of records to store."""
         self._silent: dict[str, None] = {}
         """Groups that are silent, which the store could not be told."""
         self.listener: Server | None = None
@@ -221,7 +221,7 @@ class MetaServer:
             raise
 
     def _wait_for_all(self) -> None:
-        """Count everybody known as heard now, unless heard before: nobody flaps for our sake."""
+        """Count every known name as heard now: a restart must not time anything out."""
         now = trio.current_time()
         self.heard.groups.start(
             (name for name in watched(self.registry) if name not in self._silent), now
@@ -265,7 +265,7 @@ class MetaServer:
         self.pushing.changed()
 
     def _put_limits_in_force(self) -> None:
-        """Have everybody hold to the limits that are stored now."""
+        """Apply the stored limits."""
         limits = limits_in_force(self.config.registration, self.registry.limits)
         if limits != self.limits:
             self.limits = limits
@@ -275,7 +275,7 @@ class MetaServer:
     # -- tasks -------------------------------------------------------------------------------
 
     async def watch_silence(self) -> None:
-        """Take groups from routes whose masters have fallen silent, and answer what is overdue."""
+        """Time out groups of silent masters, and answer overdue requests."""
         stall_s = self.config.registration.stall_ms_max / 1000
         looked_at = trio.current_time()
         while True:
@@ -286,7 +286,7 @@ class MetaServer:
             if missed > stall_s:
                 # What was sent to us meanwhile is still unread.
                 self.stalls += 1
-                _log.warning("this process was not running for a while", seconds=round(missed, 1))
+                _log.warning("this process was suspended", seconds=round(missed, 1))
                 self.heard.groups.forgive(missed, now)
                 self.heard.nodes.forgive(missed, now)
             self._silent |= dict.fromkeys(self.heard.groups.take_silent(now))
@@ -299,7 +299,7 @@ class MetaServer:
             return
         silent, self._silent = self._silent, {}
         for name in silent:
-            _log.warning("a group has fallen silent", group=name)
+            _log.warning("a broker group timed out", group=name)
             self.handlers.group_is_silent(name, partial(self._silent.__setitem__, name, None))
 
     async def keep_timestamps(
@@ -339,10 +339,10 @@ class MetaServer:
         try:
             await self.administration.forget_groups(self.config.registration.group_keep_ms)
         except MetaServerError as error:
-            _log.warning("silent groups are not forgotten yet", reason=str(error))
+            _log.warning("silent groups were not removed yet", reason=str(error))
 
     async def keep_secret(self) -> None:
-        """Look at the file of the secret until cancelled; ends at once where there is none."""
+        """Reload the secret file when it changes, until cancelled; ends at once without one."""
         while self.secret.is_set:
             await trio.sleep(self.config.registration.secret_look_ms / 1000)
             await self._read_secret()
@@ -353,12 +353,15 @@ class MetaServer:
         if not await self.runtime.executor.run(_READING_LANE, self.secret.read):
             return
         if self.secret.fault:
-            _log.error("no delay server can register", reason=self.secret.fault)
+            _log.error(
+                "the secret file cannot be used; no delay server can register",
+                reason=self.secret.fault,
+            )
         else:
-            _log.info("the secret was read", secrets=len(self.secret.secrets))
+            _log.info("secret file loaded", secrets=len(self.secret.secrets))
 
     async def _commit(self, key: str, plan: Callable[[], Sequence[Change]]) -> bool:
-        """Have something stored; say whether it is."""
+        """Store changes; return whether they are stored."""
         ended = trio.Event()
         failed: list[MetaServerError] = []
 

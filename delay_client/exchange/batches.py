@@ -215,7 +215,7 @@ class Batch:
     ) -> None:
         self.receiver = receiver
         self.deadline = deadline
-        """Loop time in seconds after which nobody tries any more."""
+        """Loop time in seconds after which it is not tried any more."""
         self.positions: Sequence[int] = ()
         self.items: list[bytes] = []
         self.ids: list[str] = []
@@ -278,7 +278,7 @@ class Batch:
         self.deadline = min(self.deadline, other.deadline)
 
     def drop_unwanted(self) -> bool:
-        """Forget what nobody waits for any more; return whether anything is left."""
+        """Remove items whose callers have stopped waiting; return whether any is left."""
         wanted = self.receiver.wanted(self.positions)
         if len(wanted) < len(self.positions):
             still = frozenset(wanted)

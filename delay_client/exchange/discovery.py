@@ -27,7 +27,7 @@ _SHOWN: Final = 60
 
 
 class DiscoveryError(Exception):
-    """What was answered is no address of a meta server; `str()` says what it is."""
+    """The answer has no address of a meta server; `str()` says what it has."""
 
 
 def address_request(host: str, port: int) -> bytes:
@@ -92,7 +92,7 @@ class AddressAnswer:
         try:
             return parse_server(text.decode("ascii").strip())
         except ValueError as error:
-            raise DiscoveryError(f"answered {shown}, which is no host:port") from error
+            raise DiscoveryError(f"answered {shown}, which is not host:port") from error
 
 
 def _body(head: bytes, body: bytes, *, is_whole: bool) -> bytes | None:
@@ -119,5 +119,5 @@ def _unchunked(body: bytes) -> bytes | None:
         text += body[chunk.end() : chunk.end() + size]
         position = chunk.end() + size + 2
     if b"\r\n" in body[position:]:
-        raise DiscoveryError("answered in chunks that cannot be read")
+        raise DiscoveryError("answered with invalid chunks")
     return None

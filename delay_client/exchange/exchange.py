@@ -4,23 +4,20 @@
                                      ^          |
                                      +- waiting-+  a setback, until its pause is over
 
-Messages that may go to the same servers share a *lane* (routing.py), and each lane has its own open
-and ready batches: what cannot be sent holds up nothing else. Of a lane's servers the least loaded
-gets the next request, where failures in a row count as load, and of equals the first. Choosing the
-better of two at random, as those do who see a load late or in part, would win nothing: what is in
-flight is known exactly and the servers are few; and while little is in flight a subject's messages
-stay with one group.
+Messages that may go to the same servers share a *lane* (routing.py). Each lane has its own open and
+ready batches, so a blocked lane delays no other. The least loaded server of a lane gets the next
+request; failures in a row count as load; of equals the first is used. Choosing the better of two at
+random helps where load is known late or in part. Here the requests in flight are known exactly, the
+servers are few, and while little is in flight a subject's messages stay with one group.
 
-Where an answer is missing the server may have kept the items. The same bytes are sent again, under
-the same message ids, by which consumers can tell copies; servers do not, and deliver each. After a
-lost connection they wait for the same group, for `same_group_s` at most, so that both copies are in
-one log, where they could be found; after a time-out they do not, since a server that hangs would
-hold them up once more.
+If an answer is missing, the server may have kept the items. A retry has the same bytes and message
+ids. Consumers can recognise copies by the id; servers do not, and deliver each. After a lost
+connection the items wait for the same group, for `same_group_s` at most, so that both copies are in
+one log. After a time-out they do not wait, since a server that hangs would delay them again.
 
-Both shells (client.py, blocking.py) only move bytes and tell the time: they call in whatever
-happened, and after each call look at what is wanted of them: `wants_connection()`,
-`Link.has_outgoing`, `Link.condemned`, and `wake_at`, the time to call `poll()`. There are no
-callbacks but those that settle an outcome.
+Both shells (client.py, blocking.py) only move bytes and pass the time. They report each event, and
+after each call they check what the exchange wants: `wants_connection()`, `Link.has_outgoing`,
+`Link.condemned`, and `wake_at`, the time to call `poll()`. The only callbacks settle an outcome.
 """
 
 import logging
@@ -122,9 +119,9 @@ class Exchange:
 
     @property
     def lines(self) -> Sequence[Line]:
-        """What the shell is to connect: the links, and the line to the meta server.
+        """The connections that the shell has to make: the links, and the one to the meta server.
 
-        Another object whenever there are others.
+        A new object after each change.
         """
         return self._routing.lines
 
@@ -380,7 +377,7 @@ class Exchange:
         )
 
     def _suspect_route_of(self, link: BatchLink, now: float) -> None:
-        """Have the meta server asked whether this server is still the right one."""
+        """Ask the meta server whether this server is still the right one."""
         for lane in self._busy:
             if lane.ready and link in lane.links:
                 self._suspect(lane.ready[0], now)

@@ -32,7 +32,7 @@ class IllegalLinkMoveError(AssertionError):
 
 
 class Request(Protocol):
-    """What a link sends in one frame: a batch, of which it has to know no more than this."""
+    """A batch, as far as a link has to know it: the content of one frame."""
 
     attempts: int
     deadline: float

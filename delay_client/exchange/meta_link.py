@@ -1,11 +1,11 @@
-"""The line to the meta server: discovery, then the connection on which routes are told. No socket.
+"""The connection to the meta server, without a socket: discovery, then requests for routes.
 
     discover (HTTP) --> the listener's address --> talk --> lost
         ^                                                     |
         +------ a pause, then the next meta server <----------+
 
-To a shell it is one more link: it connects to host and port, moves bytes, and reports the end.
-Routes outlive it: while there is no meta server everything goes on as it was told last.
+The shells treat it as one more link: they connect to host and port, move bytes, and report the end.
+Routes outlive the connection: without a meta server the last known routes are used.
 """
 
 import logging
@@ -55,7 +55,7 @@ class MetaLink:
         """Connections that were closed because what came was no protocol of ours."""
         self._failures = 0
         self._listener: tuple[str, int] | None = None
-        """Where discovery said that the meta server listens; None: it is to be asked."""
+        """The meta server's listener, from discovery; None: discovery comes first."""
         self._answer = AddressAnswer()
         self._give_up_at = math.inf
         self._decoder = self._new_decoder()
@@ -68,7 +68,7 @@ class MetaLink:
 
     @property
     def host(self) -> str:
-        """What the shell is to connect to."""
+        """The address to connect to."""
         return self._addresses[self._at][1] if self._listener is None else self._listener[0]
 
     @property

@@ -22,7 +22,7 @@ _FORGET_S = 5.0
 """How often subjects are looked for that may be forgotten."""
 
 Line = BatchLink | MetaLink
-"""What a shell connects: to a shell they are alike."""
+"""A connection that a shell makes; shells treat all kinds alike."""
 
 _Place = tuple[str, str]
 """A group's name and its master."""
@@ -155,7 +155,7 @@ class MetaRouting:
             self._set_links(left)
 
     def suspect(self, subject: str, now: float) -> None:
-        """Have the meta server asked soon whether a route is still right."""
+        """Ask the meta server soon whether a route is still right."""
         self._session.suspect(subject, now)
 
     def why_no_route(self, subject: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What a user hands over and gets back.
+"""Messages, receipts, settings and errors: the types of the client's callers.
 
     clock          the wall clock
     config         settings of a client

@@ -6,7 +6,7 @@ from typing import Final
 from delay_protocol.basics.addresses import AddressFaultError, read_address
 
 DEFAULT_SERVERS: Final = ("127.0.0.1:20801",)
-"""Where a delay server listens on a developer's machine."""
+"""The address of a delay server on a developer's machine."""
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024

@@ -1,4 +1,4 @@
-"""What can become of a message that was not accepted, drawn by remedy.
+"""Errors of messages that were not accepted, ordered by remedy.
 
 * DelaywheelError: catch this to catch all of it.
     * RetryableError: the same message, with the same message id, may be sent again later.
@@ -14,8 +14,8 @@
         * Refused: the server refused it for good for another reason.
         * ClientClosed: the client is not open.
 
-The client has already tried again, within the time it was given, before it reports a
-RetryableError. Every error names the message, and its text ends with what to do.
+Before the client reports a RetryableError it has already retried, within the given time. Every
+error names the message, and its text ends with what to do.
 """
 
 # ruff: noqa: N818 (these names say what happened to a message; each is an Error by its parents)

@@ -1,4 +1,4 @@
-"""Who a client is to a meta server: an id that stays the same when the process starts again."""
+"""The client's id at a meta server, which stays the same over restarts of the process."""
 
 import hashlib
 import os

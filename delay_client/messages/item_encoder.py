@@ -36,7 +36,7 @@ _DUE_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: the last moment a datetime can tell."""
 
 _DELAY_S_MAX: Final = 100 * 366 * 86_400
-"""Seconds: a delay below this needs no look at the calendar."""
+"""Seconds: a shorter delay cannot end after the year 9999."""
 
 _HAIR_MS: Final = 1e-3
 """4.03 * 1000 is a little more than 4,030: that must not become 4,031."""

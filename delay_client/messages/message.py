@@ -1,4 +1,4 @@
-"""What a user hands over and gets back: messages, receipts, outcomes.
+"""Messages, receipts and outcomes.
 
 Messages and receipts are named tuples, not dataclasses: a load generator makes a million of each,
 and a frozen dataclass takes three times as long to make.
@@ -24,9 +24,9 @@ class OutgoingMessage(NamedTuple):
     """One message for send_many(); the fields are those of send()."""
 
     subject: str
-    """What consumers subscribe to."""
+    """The subject that consumers subscribe to."""
     body: Body = ""
-    """What they get: text, or a mapping of attributes."""
+    """The body: text, or a mapping of attributes."""
     delay: Delay | None = None
     """Deliver this long after now. Exactly one of `delay` and `at` is given."""
     at: datetime | None = None
@@ -69,4 +69,4 @@ class Receipt(NamedTuple):
 
 
 Outcome = Receipt | DelaywheelError
-"""What became of one message: `isinstance(outcome, Receipt)` tells."""
+"""The result of one message; accepted if `isinstance(outcome, Receipt)`."""

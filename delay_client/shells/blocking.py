@@ -53,8 +53,8 @@ class BlockingClient:
     ) -> None:
         """Name the meta server's HTTP port or delay servers, as Client does.
 
-        Between calls nobody listens to the meta server: what it told meanwhile is taken in at the
-        next call, before anything is sent.
+        Between calls the client does not read from the meta server: the next call processes its
+        notifications before it sends.
         """
         self._servers = servers
         self._meta = meta
@@ -75,7 +75,7 @@ class BlockingClient:
         tags: Sequence[str] = (),
         timeout: float | None = None,
     ) -> Receipt:
-        """Have one message delivered; as Client.send()."""
+        """Send one message; as Client.send()."""
         timeout_s = self._config.timeout(timeout)
         traffic = self._current_traffic()
         message = OutgoingMessage(subject, body, delay, at, message_id, tags)

@@ -48,9 +48,9 @@ class Client:
     """Sends messages that are delivered later. Use it as `async with Client(...) as client`.
 
     Any number of tasks may use one client at the same time; their messages share connections and
-    requests. Of several servers each takes messages; when one fails, the others do its work. Which
-    servers there are is told by a meta server, `meta=`, or by you, `servers`. Leaving the block
-    waits until every call has its outcome; leaving it by an exception does not.
+    requests. All servers take messages; when one fails, the others take over. The servers come from
+    a meta server, `meta=`, or from a list, `servers`. Leaving the block waits until every call has
+    its outcome; leaving it by an exception does not.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Client:
         self._time_bell = _Bell()
         self._sleeps_until = math.inf
         self._paused: list[tuple[Batch, anyio.Event]] = []
-        """What send_many() calls submitted that wait for room, and what wakes them."""
+        """send_many() calls that wait for room, and the events that wake them."""
         self._all_done = anyio.Event()
         """Set, and replaced, whenever no call is left."""
 
@@ -108,11 +108,11 @@ class Client:
         tags: Sequence[str] = (),
         timeout: float | None = None,  # noqa: ASYNC109 (bounds the tries, tells why they failed)
     ) -> Receipt:
-        """Have one message delivered after `delay` (timedelta or seconds), or `at` a datetime.
+        """Send a message that is delivered after `delay` (timedelta or seconds) or `at` a datetime.
 
         Returns when a server has it on disk. Raises a DelaywheelError: a FatalError at once, a
-        RetryableError when trying again for `timeout` seconds was in vain. Cancelled, it may or may
-        not have been sent.
+        RetryableError after `timeout` seconds of retries. If the call is cancelled, the message may
+        have been sent.
         """
         message = OutgoingMessage(subject, body, delay, at, message_id, tags)
         timeout_s = self._config.timeout(timeout)
@@ -322,7 +322,7 @@ class Client:
     # What the tasks have to tell each other.
 
     def _look_round(self, now: float) -> None:
-        """Wake whoever has something to do after the exchange has changed."""
+        """Wake the tasks that have work after a change of the exchange."""
         exchange = self._exchange
         if exchange.lines is not self._followed:
             self._follow_lines()
@@ -347,7 +347,7 @@ class Client:
             self._time_bell.ring()
 
     def _follow_lines(self) -> None:
-        """Have a task for each line that there is, and let go those of lines that are gone."""
+        """Run a task for each connection, and end those of removed connections."""
         if self._tasks is None:
             return
         lines = self._followed = self._exchange.lines
@@ -396,7 +396,7 @@ class _Bell:
 
 
 class _Line:
-    """What the shell keeps for a link."""
+    """State of the shell for a link."""
 
     def __init__(self, link: Line) -> None:
         self.link = link

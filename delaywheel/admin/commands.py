@@ -1,8 +1,7 @@
-"""`delaywheel admin`: look at what a meta server knows, and change it.
+"""`delaywheel admin`: show and change groups, routes, subjects and limits of a meta server.
 
-Every command is one or a few requests to the administration's API and a table of what was answered;
-`--json` prints the answer itself. Tokens come from a file or the environment, never from an
-argument.
+Each command sends one or a few requests to the administration API and prints the answer as a table,
+or as it is with `--json`. Tokens come from a file or the environment, never from an argument.
 """
 
 import itertools
@@ -30,15 +29,15 @@ _ROLES = click.Choice(
 )
 
 
-@click.group(short_help="Look at and change what a meta server knows.")
+@click.group(short_help="Show and change groups, routes and limits of a meta server.")
 @of_meta_server
-@click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
+@click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
 @click.pass_context
 def admin(ctx: click.Context, *, meta: str, token_file: Path | None, as_json: bool) -> None:
-    """Look at and change what a meta server knows.
+    """Show and change groups, routes, subjects and limits of a meta server.
 
-    A change is done when the command ends: it is stored, in the audit, and on its way to connected
-    clients.
+    When the command ends the change is stored, with an audit entry, and is being pushed to
+    connected clients.
 
     \b
     Examples:
@@ -61,7 +60,7 @@ def _json_option(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         expose_value=False,
         callback=note,
-        help="Print the server's answer as it came.",
+        help="Print the server's answer as JSON.",
     )(click.pass_obj(command))
 
 
@@ -190,7 +189,7 @@ def _shown(name: str, value: object) -> str:
 
 @admin.group("broker-group", short_help="Broker groups: list, add, change, retire.")
 def broker_group() -> None:
-    """Broker groups, groups of delay servers among them."""
+    """Broker groups, including groups of delay servers."""
 
 
 _GROUP_COLUMNS = (
@@ -265,8 +264,8 @@ def show_group(session: Session, *, name: str) -> None:
 def add_group(session: Session, *, ext: Sequence[tuple[str, str]], **fields: object) -> None:
     """Add a broker group.
 
-    With an address it takes messages at once. Its master need not register: until it does, its
-    silence says nothing. --no-static gives it one time-out to register.
+    With an address the group takes messages at once. Its master need not register, and is not
+    timed out until it does. --no-static gives it one time-out to register.
 
     \b
     Examples:
@@ -291,7 +290,7 @@ def add_group(session: Session, *, ext: Sequence[tuple[str, str]], **fields: obj
 def change_group(
     session: Session, *, name: str, ext: Sequence[tuple[str, str]], no_ext: bool, **fields: object
 ) -> None:
-    """Change a broker group; what is not named stays.
+    """Change a broker group; options that are not given stay as they are.
 
     \b
     Examples:
@@ -315,8 +314,8 @@ def replace_group(session: Session, *, name: str, address: str, version: int | N
     """Send clients of a broker group to another address.
 
     Refused if somebody else changes the group while the command runs; with --version, if it was
-    changed since it had that version. A broker that goes on speaking from the old address takes the
-    group back a time-out after the new one spoke last, or should have; the audit says so.
+    changed since that version. A broker that still speaks from the old address takes the group back
+    one time-out after the new one spoke last, or should have; the audit says so.
 
     \b
     Examples:
@@ -328,15 +327,15 @@ def replace_group(session: Session, *, name: str, address: str, version: int | N
     _show(session, session.ask("PATCH", "broker-groups", name, body=body))
 
 
-@broker_group.command("approve", short_help="Let a broker group in that waits.")
+@broker_group.command("approve", short_help="Approve a broker group that waits.")
 @click.argument("name")
 @click.option("--address", metavar="HOST:PORT", help="Only if this is where its master is.")
 @_json_option
 def approve_group(session: Session, *, name: str, **body: object) -> None:
-    """Let in a broker group that waits: `delaywheel topology` shows those that do.
+    """Approve a broker group that waits; `delaywheel topology` shows which do.
 
-    One that is known already counts as entered from then on: it may be added to routes that are
-    there, and it is not forgotten when it is silent for long.
+    A group that is known already counts as entered from then on: it may be added to existing routes
+    and is not removed after a long silence.
 
     \b
     Examples:
@@ -347,14 +346,14 @@ def approve_group(session: Session, *, name: str, **body: object) -> None:
 
 @broker_group.command("remove", short_help="Remove one that is not in use.")
 @click.argument("name")
-@click.option("--lose-messages", is_flag=True, help="Although what lies in it would reach nobody.")
+@click.option("--lose-messages", is_flag=True, help="Even if messages in it are never consumed.")
 @_version
 @_json_option
 def remove_group(session: Session, *, name: str, **query: object) -> None:
-    """Remove a broker group that is off-line, or retired, and silent; its name is free then.
+    """Remove a broker group that is off-line or retired, and silent; its name becomes free.
 
-    It leaves the routes that the meta server chose. Where an operator has routed something to it,
-    entered a broker of it, or not given up its delay servers, that is to be changed first.
+    The group leaves the routes that the meta server chose. Routes of an operator to it, brokers
+    entered for it, and its delay servers have to be removed first.
 
     \b
     Examples:
@@ -363,13 +362,13 @@ def remove_group(session: Session, *, name: str, **query: object) -> None:
     _show(session, session.ask("DELETE", "broker-groups", name, query=query))
 
 
-@broker_group.command("retire", short_help="Have it routed to nobody any more.")
+@broker_group.command("retire", short_help="Retire a broker group.")
 @click.argument("name")
-@click.option("--lose-messages", is_flag=True, help="Although what lies in it would reach nobody.")
+@click.option("--lose-messages", is_flag=True, help="Even if messages in it are never consumed.")
 @_version
 @_json_option
 def retire_group(session: Session, *, name: str, **body: object) -> None:
-    """Have a broker group routed to nobody any more; its name stays taken.
+    """Retire a broker group: no route leads to it; its name stays taken.
 
     Set it read-only first, and wait until consumers have read what is in it.
 
@@ -380,12 +379,12 @@ def retire_group(session: Session, *, name: str, **body: object) -> None:
     _show(session, session.ask("POST", "broker-groups", name, "retire", body=body))
 
 
-@broker_group.command("restore", short_help="Have a retired one used again.")
+@broker_group.command("restore", short_help="Use a retired broker group again.")
 @click.argument("name")
 @_version
 @_json_option
 def restore_group(session: Session, *, name: str, version: int | None) -> None:
-    """Have a retired broker group used again.
+    """Use a retired broker group again.
 
     \b
     Examples:
@@ -395,13 +394,13 @@ def restore_group(session: Session, *, name: str, version: int | None) -> None:
     _show(session, session.ask("POST", "broker-groups", name, "restore", body=body))
 
 
-@broker_group.command("read-only", short_help="Take it from producers, or give it back.")
+@broker_group.command("read-only", short_help="Send no new messages into a group.")
 @click.argument("name")
 @click.argument("value", type=click.Choice(["on", "off"]))
 @click.option("--subject", default="*", show_default=True, help="Of this subject only; * for all.")
 @_json_option
 def read_only(session: Session, *, name: str, value: str, subject: str) -> None:
-    """Take a broker group from producers (on), or give it back (off).
+    """Send no new messages into a broker group (on), or send them again (off).
 
     \b
     Examples:
@@ -412,12 +411,14 @@ def read_only(session: Session, *, name: str, value: str, subject: str) -> None:
     _show(session, session.ask("PUT", "broker-groups", name, "read-only", body=body))
 
 
-@broker_group.command("read-only-list", short_help="List groups taken from single subjects.")
+@broker_group.command(
+    "read-only-list", short_help="List groups that are read-only for single subjects."
+)
 @click.option("--group", help="Only this broker group.")
 @_paged
 @_json_option
 def list_read_only(session: Session, *, group: str | None, limit: int, everything: bool) -> None:
-    """List broker groups taken from the producers of single subjects.
+    """List broker groups that are read-only for single subjects.
 
     \b
     Examples:
@@ -436,9 +437,9 @@ def list_read_only(session: Session, *, group: str | None, limit: int, everythin
 # Brokers
 
 
-@admin.group(short_help="Brokers that ask who they are: list, add, replace, remove.")
+@admin.group(short_help="Brokers that ask for their role: list, add, replace, remove.")
 def broker() -> None:
-    """Brokers as they are entered: QMQ's ask at their start which group and role they have."""
+    """Entered brokers: QMQ's brokers ask for their group and role when they start."""
 
 
 @broker.command("list", short_help="List brokers.")
@@ -484,7 +485,7 @@ def _place(command: Command) -> Command:
 @_place
 @_json_option
 def add_broker(session: Session, **body: object) -> None:
-    """Enter a broker, so that it is told its group and role when it asks.
+    """Enter a broker with its group and role, for which it asks when it starts.
 
     ROLE is MASTER, SLAVE or BACKUP; of QMQ's delay servers DELAY_MASTER, DELAY_SLAVE, DELAY_BACKUP.
 
@@ -496,14 +497,14 @@ def add_broker(session: Session, **body: object) -> None:
     _show(session, session.ask("POST", "brokers", body=body))
 
 
-@broker.command("replace", short_help="Put another broker in the place of one.")
+@broker.command("replace", short_help="Replace a broker.")
 @click.argument("group")
 @click.argument("role", type=_ROLES, metavar="ROLE")
 @_place
 @_version
 @_json_option
 def replace_broker(session: Session, *, group: str, role: str, **body: object) -> None:
-    """Put another broker in the place of one: clients follow when it goes on-line.
+    """Replace a broker: clients follow when the new one goes on-line.
 
     \b
     Examples:
@@ -513,13 +514,13 @@ def replace_broker(session: Session, *, group: str, role: str, **body: object) -
     _show(session, session.ask("PUT", "brokers", group, role, body=body))
 
 
-@broker.command("remove", short_help="Enter a broker no longer.")
+@broker.command("remove", short_help="Remove a broker.")
 @click.argument("group")
 @click.argument("role", type=_ROLES, metavar="ROLE")
 @_version
 @_json_option
 def remove_broker(session: Session, *, group: str, role: str, version: int | None) -> None:
-    """Enter a broker no longer.
+    """Remove a broker.
 
     \b
     Examples:
@@ -533,7 +534,7 @@ def remove_broker(session: Session, *, group: str, role: str, version: int | Non
 
 @admin.group(short_help="Routes: list, show, set, remove, extend, reduce.")
 def route() -> None:
-    """Which broker groups a subject has, or every subject with a prefix."""
+    """Routes: the broker groups of a subject, or of every subject with a prefix."""
 
 
 _ROUTE_COLUMNS = ("name", "groups", "chosen", "version")
@@ -583,11 +584,11 @@ def route_summary(session: Session) -> None:
     _show(session, session.ask("GET", "route-summary"))
 
 
-@route.command("show", short_help="Show where a subject leads.")
+@route.command("show", short_help="Show the route of a subject.")
 @click.argument("subject")
 @_json_option
 def show_route(session: Session, *, subject: str) -> None:
-    """Show where a subject leads, and whose route that is.
+    """Show the route of a subject, and where it comes from.
 
     \b
     Examples:
@@ -632,13 +633,13 @@ def set_route(
         )
 
 
-@route.command("remove", short_help="Take the route of a subject or prefix away.")
+@route.command("remove", short_help="Remove the route of a subject or prefix.")
 @click.argument("name")
 @_is_prefix
 @_version
 @_json_option
 def remove_route(session: Session, *, name: str, is_prefix: bool, version: int | None) -> None:
-    """Take a route away: of a subject that of a prefix counts then, or another one is chosen.
+    """Remove a route: a prefix route applies then, or the meta server chooses another one.
 
     \b
     Examples:
@@ -658,7 +659,7 @@ _SUBJECT = click.option(
 )
 
 
-@route.command("extend", short_help="Add a broker group beside another one.")
+@route.command("extend", short_help="Add a broker group to the routes of another one.")
 @click.argument("group")
 @click.argument("new_group")
 @_SUBJECT
@@ -673,12 +674,12 @@ def extend_routes(session: Session, **body: object) -> None:
     _show(session, session.ask("POST", "route-extension", body=body))
 
 
-@route.command("reduce", short_help="Take a broker group out of routes.")
+@route.command("reduce", short_help="Remove a broker group from routes.")
 @click.argument("group")
 @_SUBJECT
 @_json_option
 def reduce_routes(session: Session, **body: object) -> None:
-    """Take GROUP out of every route that has others beside it.
+    """Remove GROUP from every route that has other groups.
 
     \b
     Examples:
@@ -747,7 +748,7 @@ def set_subject(session: Session, *, name: str, **body: object) -> None:
     _show(session, session.ask("PUT", "subjects", name, body=body))
 
 
-@subject.command("remove", short_help="Forget subjects that nobody uses.")
+@subject.command("remove", short_help="Remove unused subjects.")
 @click.argument("name", required=False)
 @click.option("--prefix", help="All that begin with this, in the place of NAME.")
 @click.option(
@@ -762,10 +763,10 @@ def set_subject(session: Session, *, name: str, **body: object) -> None:
 def remove_subjects(
     session: Session, *, name: str | None, prefix: str | None, unseen: timedelta, dry_run: bool
 ) -> None:
-    """Forget a subject, or all with a prefix, that no client uses, such as those of a flood.
+    """Remove a subject, or all with a prefix, that no client uses, after a flood for example.
 
-    Those of connected clients, and those that were given a tag or a route, stay. Messages of a
-    removed one are safe: it is made anew, with a route, when it is used again.
+    Subjects of connected clients, and subjects with a tag or a route of an operator, stay. Messages
+    of a removed subject are safe: it is created again, with a route, when it is used again.
 
     \b
     Examples:
@@ -784,7 +785,7 @@ def remove_subjects(
 
 @admin.group(short_help="Consumers: take off-line, bring on-line.")
 def consumer() -> None:
-    """Consumers that are to consume, or not."""
+    """Consumers: stop them and start them again."""
 
 
 @consumer.command("list", short_help="List consumers that are off-line.")
@@ -848,7 +849,7 @@ def bring_online(session: Session, **body: object) -> None:
 
 @admin.group(short_help="Clients that used a subject.")
 def client() -> None:
-    """Clients, as roughly as they are remembered."""
+    """Clients that used a subject, as an approximate record."""
 
 
 @client.command("list", short_help="List clients.")
@@ -881,7 +882,7 @@ def list_clients(session: Session, *, limit: int, everything: bool, **query: obj
 
 @admin.group("delay-group", short_help="Groups of delay servers: list, show, give a node up.")
 def delay_group() -> None:
-    """Look at groups of delay servers, and give up what is dead."""
+    """Show groups of delay servers, and give up dead nodes."""
 
 
 @delay_group.command("list", short_help="List delay groups.")
@@ -921,8 +922,8 @@ def show_delay_group(session: Session, *, name: str) -> None:
 def give_up(session: Session, *, name: str, node_id: str, lose_messages: bool) -> None:
     """Give up the delay server NODE_ID of the group NAME: it is dead and will not come back.
 
-    The last one that is in sync has the only copy of the group's messages: it is given up only with
-    --lose-messages, and the group then begins again with the next node that registers.
+    The last node in sync has the only copy of the group's messages. It is given up only with
+    --lose-messages; the group then begins again with the next node that registers.
 
     \b
     Examples:
@@ -940,8 +941,8 @@ def give_up(session: Session, *, name: str, node_id: str, lose_messages: bool) -
 def accept_older(session: Session, *, name: str, node_id: str, **body: object) -> None:
     """Let the delay server NODE_ID of the group NAME start on an older copy of its directory.
 
-    Only with --lose-messages: what the newer directory has beyond the copy is given up, and that
-    directory is refused as soon as the older one has begun. The node must be stopped, or dead.
+    Needs --lose-messages: messages that only the newer directory has are lost, and that directory
+    is refused once the older one has started. The node must be stopped or dead.
 
     \b
     Examples:
@@ -955,14 +956,14 @@ def accept_older(session: Session, *, name: str, node_id: str, **body: object) -
 def limit() -> None:
     """Limits that may be changed while the server runs.
 
-    What is set here is stored, and goes before the settings until it is reset.
+    A limit that is set here is stored and overrides the settings until it is reset.
     """
 
 
 @limit.command("show", short_help="Show limits.")
 @_json_option
 def show_limits(session: Session) -> None:
-    """Show the limits in force, those that were set, and those of the settings.
+    """Show the effective limits, the limits set here, and those of the settings.
 
     \b
     Examples:
@@ -978,7 +979,7 @@ def show_limits(session: Session) -> None:
 @click.option("--new-subjects-per-second-max", type=FiniteRange(min=0.001))
 @_json_option
 def change_limits(session: Session, **body: object) -> None:
-    """Set limits: at once, and after restarts, whatever the settings say.
+    """Set limits, at once and after restarts; they override the settings.
 
     \b
     Examples:
@@ -992,7 +993,7 @@ def change_limits(session: Session, **body: object) -> None:
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @_json_option
 def reset_limits(session: Session, *, names: tuple[str, ...], everything: bool) -> None:
-    """Take limits that were set away: what the settings say counts again, at once.
+    """Reset limits: the settings apply again, at once.
 
     \b
     Examples:
@@ -1033,7 +1034,7 @@ def _show_limits(session: Session, answer: Json) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="ROWS")
 @_json_option
 def audit(session: Session, *, since: Any, until: Any, limit: int, **query: object) -> None:  # noqa: ANN401 (click makes datetimes)
-    """Show who changed what, newest first, with what was there before and after.
+    """Show who changed what, newest first, with the values before and after.
 
     \b
     Examples:

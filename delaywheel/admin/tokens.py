@@ -32,9 +32,9 @@ _FILE = click.option(
 )
 
 
-@click.group(short_help="Make and take away tokens for administration.")
+@click.group(short_help="Add and remove tokens for administration.")
 def token() -> None:
-    """Make and take away tokens. The file has their hashes only; a running server reads it anew."""
+    """Add and remove tokens. The file has hashes only; a running server reloads it."""
 
 
 @token.command(short_help="Make a token.")
@@ -47,7 +47,7 @@ def token() -> None:
 )
 @_FILE
 def add(*, name: str, role: str, file: Path) -> None:
-    """Make a token called NAME, and print it: it is shown this once.
+    """Make a token called NAME and print it, once.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def add(*, name: str, role: str, file: Path) -> None:
 @token.command("list", short_help="List tokens.")
 @_FILE
 def list_tokens(*, file: Path) -> None:
-    """List the tokens of a file: names and roles, for what they are is not kept.
+    """List the tokens of a file by name and role; the tokens themselves are not stored.
 
     \b
     Examples:
@@ -97,11 +97,11 @@ def list_tokens(*, file: Path) -> None:
     wide_console().print(table)
 
 
-@token.command(short_help="Take a token away.")
+@token.command(short_help="Remove a token.")
 @click.argument("name")
 @_FILE
 def remove(*, name: str, file: Path) -> None:
-    """Take the token called NAME away: a running server refuses it within seconds.
+    """Remove the token called NAME: a running server refuses it within seconds.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What the servers of a cluster say of themselves.
+"""Commands that ask the servers of a cluster.
 
     node_client   asks a node, or all of a cluster
     status        `delaywheel status`

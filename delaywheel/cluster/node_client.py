@@ -1,4 +1,4 @@
-"""What commands that ask a delay server's administration have in common."""
+"""Shared parts of commands that use a delay server's HTTP API."""
 
 import functools
 import time
@@ -18,7 +18,7 @@ TIMEOUT_S: Final = 30.0
 """A change is answered when it holds, which takes longer the more is held for delivery."""
 
 _NODE: Final = "127.0.0.1:20811"
-"""A delay server's HTTP address, unless it is told otherwise."""
+"""The default HTTP address of a delay server."""
 
 _NODES_S: Final = 3.0
 """Seconds in which every node should go by what was changed at the meta server."""
@@ -117,7 +117,7 @@ def on_one(command: Command) -> Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """What is in flight to a broker group."""
+    """Messages in flight to a broker group."""
 
     messages: int
     """From the nodes that said it."""
@@ -201,7 +201,7 @@ class ClusterRules:
         return {"items": shown}
 
     def change(self, subject: str | None, group: str | None, body: Mapping[str, object]) -> None:
-        """Change a rule, say what it is then, and wait until all nodes go by it.
+        """Change a rule, say what it is then, and wait until all nodes apply it.
 
         Raises Failure if one does not that may deliver; others are named.
         """
@@ -233,14 +233,14 @@ class ClusterRules:
         else:
             nodes = len(answer["nodes"]) - len(waiting)
             click.echo(
-                f"version {answer['version']}: {nodes - len(lacking)} of {nodes} nodes go by it"
+                f"version {answer['version']}: {nodes - len(lacking)} of {nodes} nodes apply it"
             )
             for node in waiting:
-                click.echo(f"it delivers nothing, and need not go by it yet: {_why_lacking(node)}")
+                click.echo(f"it delivers nothing and need not apply it yet: {_why_lacking(node)}")
         _check_followed(lacking)
 
     def pause_group(self, name: str, *, paused: bool) -> bool:
-        """Pause a broker group, or have it go on, and wait until all nodes go by it.
+        """Pause a broker group, or have it go on, and wait until all nodes apply it.
 
         Return whether the meta server knows the group. Raises Failure if a node does not go by it
         that may deliver.
@@ -312,7 +312,7 @@ class _Broker(msgspec.Struct, frozen=True):
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """What is looked at of a node's status."""
+    """The used part of a node's status."""
 
     failing: list[str]
     brokers: dict[str, _Broker] = {}
@@ -344,9 +344,9 @@ def _lacking(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _waiting(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the nodes that do not go by it either, but deliver nothing.
+    """Return the nodes that do not apply it either, but deliver nothing.
 
-    Should one come to deliver, it hears first what is paused.
+    Such a node asks for the rules before it begins to deliver.
     """
     return [node for node in answer["nodes"] if _is_behind(node) and not _may_deliver(node)]
 
@@ -361,7 +361,7 @@ def _check_followed(lacking: Sequence[Mapping[str, Any]]) -> None:
     """Raise Failure if there are nodes that do not go by what was stored."""
     if lacking:
         raise Failure(
-            "stored, but not everywhere yet: " + "; ".join(map(_why_lacking, lacking)),
+            "stored, but not applied everywhere yet: " + "; ".join(map(_why_lacking, lacking)),
             ExitCode.REFUSED,
         )
 

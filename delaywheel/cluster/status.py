@@ -77,7 +77,7 @@ Section = Mapping[str, object]
 
 @click.command(short_help="Show what a delay server does.")
 @click.argument("address", required=False, metavar="[HOST:PORT]")
-@click.option("--server", metavar="HOST:PORT", help="The same, as other commands have it.")
+@click.option("--server", metavar="HOST:PORT", help="The same, as an option.")
 @with_token_file
 @click.option("--all", "shows_all", is_flag=True, help="Show every figure.")
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
@@ -116,7 +116,7 @@ def status(
 def fetch(address: str, token_file: Path | None = None) -> Json:
     """Return the status of the server whose HTTP port is at `host:port`.
 
-    Raises Failure with a sentence if nobody answers there, or something else than a delay server.
+    Raises Failure with a sentence if there is no answer, or no delay server at that address.
     """
     from delay_protocol.basics.printable import printable
 

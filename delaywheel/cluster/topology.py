@@ -1,8 +1,8 @@
-"""`delaywheel topology`: who is there, in which role, how far behind; and where subjects lead.
+"""`delaywheel topology`: nodes, roles, lag, broker groups and routes.
 
-What the meta server knows comes from it in one answer; how far each delay server is comes from the
-server itself, asked at the `http_address` that it registered: all at a time, and one that does not
-answer holds nobody up.
+One answer of the meta server has the groups, nodes and routes. The lag of each delay server comes
+from its own `http_address`. All are asked at the same time, so a node that does not answer delays
+no other.
 """
 
 import math
@@ -32,7 +32,7 @@ STATUS_BYTES_MAX: Final = 4 << 20
 """Bytes of one node's status."""
 
 _LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence", "ready")
-"""What is taken of a node's status."""
+"""The used part of a node's status."""
 
 _ROWS_MAX: Final = 200
 """Rows of a table: the rest is counted; --json has all."""
@@ -66,7 +66,7 @@ def topology(
 
 
 def fetch(session: Session) -> Json:
-    """Return what the meta server knows, each node with its `lag`, or why there is none.
+    """Return the meta server's topology, each node with its `lag` or the reason for none.
 
     Raises Failure if the meta server does not answer.
     """
@@ -82,8 +82,8 @@ def ask_nodes(
 ) -> list[Json]:
     """Return what `take` makes of the status of each node, or {"error": why there is none}.
 
-    Nodes are as the meta server tells them, with an `http_address`; all are shown the token of the
-    file. `take` raises ValidationError for what is no status. Ends in time whatever the nodes do.
+    Nodes are as in the meta server's answer, with an `http_address`; each gets the token of the
+    file. `take` raises ValidationError for an invalid status. Ends in time whatever the nodes do.
     Raises Failure if there is no token in the file.
     """
     import trio

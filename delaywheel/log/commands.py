@@ -29,7 +29,7 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 @click.group()
 def log() -> None:
-    """Look into log files, check them, and save messages from damaged ones."""
+    """Read log files, verify them, and salvage messages from damaged ones."""
 
 
 log.add_command(manifest)
@@ -63,7 +63,7 @@ def dump(*, path: Path, as_json: bool, limit: int | None) -> None:
 def verify(*, path: Path, as_json: bool) -> None:
     """Check every CRC, length and order of a log file, or of every log of a data directory.
 
-    Ends with exit code 4 if anything is damaged or gone, and says where; with 3 at the first file
+    Ends with exit code 4 if anything is damaged or missing, and names it; with 3 at the first file
     that this user may not read.
 
     \b

@@ -31,14 +31,14 @@ _FAULTS_SHOWN = 10
     default=_DELETED_DAYS,
     show_default=True,
     metavar="N",
-    help="Tell of segments whose files were deleted if their time ended within so many days.",
+    help="List segments whose files were deleted if their time ended within this many days.",
 )
 def manifest(*, data: Path, output: Path | None, deleted_days: int) -> None:
     """Print which files of a data directory count now, and how much of each, as JSON.
 
-    The server may run; nothing is written into its directory. What is named stays for the
-    retirement grace (an hour), so that readers read the same, and read it again. Ends with exit
-    code 4 if something is gone or damaged: the manifest tells of it, and is not complete.
+    The server may run; nothing is written into its directory. The listed files stay for the
+    retirement grace (an hour), so that readers can read them again. Ends with exit code 4 if
+    something is missing or damaged: the manifest names it and is incomplete.
 
     \b
     Examples:

@@ -66,7 +66,7 @@ class Entry(msgspec.Struct, kw_only=True):
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where to put what is found; an earlier salvage there is replaced.",
+    help="Directory for the results; an earlier salvage there is replaced.",
 )
 @click.option(
     "--delivered", is_flag=True, help="Keep the bytes of messages that were delivered too."
@@ -84,7 +84,9 @@ class Entry(msgspec.Struct, kw_only=True):
     "delivers what each run with --yes sends.",
 )
 @click.option("--in-doubt", is_flag=True, help="With --send: send what is in doubt, too.")
-@click.option("--yes", is_flag=True, help="With --send: do it. Without, only say what would be.")
+@click.option(
+    "--yes", is_flag=True, help="With --send: send. Without it, only print what would be sent."
+)
 @click.option(
     "--rate",
     type=click.IntRange(min=1),
@@ -103,10 +105,11 @@ def salvage(
     yes: bool,
     rate: int,
 ) -> None:
-    """Get every message that can be proven whole out of a data directory, or out of files of one.
+    """Salvage every message whose CRC proves it whole from a data directory, or files of one.
 
-    Says of each whether it was delivered, is pending, or in doubt. Never writes to the data
-    directory. Ends with exit code 0 when all that is whole was written out, damage or not.
+    Tells of each message whether it was delivered, is pending, or in doubt. Never writes to the
+    data directory. Ends with exit code 0 when every whole message was written out, with or without
+    damage.
 
     \b
     Examples:

@@ -16,17 +16,15 @@ from delaywheel.shared.terminal import cell, wide_console
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N",
     help="Rows of --audit.",
 )  # fmt: skip
-@click.option(
-    "--remove", metavar="SUBJECT", help="Take the rule of a subject, or of a prefix, away."
-)
-@click.option("--follow", is_flag=True, help="Have a node go by what its meta server has told it.")
+@click.option("--remove", metavar="SUBJECT", help="Remove the rule of a subject or a prefix.")
+@click.option("--follow", is_flag=True, help="Make a node apply the rules of its meta server.")
 @of_rules
 def controls(*, audit: bool, limit: int, remove: str | None, follow: bool, door: Rules) -> None:
-    """Show the rules of subjects and broker groups, and how the groups do.
+    """Show the rules of subjects and broker groups, and the state of the groups.
 
-    With --meta it is shown which nodes go by the rules, and why others do not. A node with stricter
-    rules of its own, or of another store of a meta server, keeps those until --follow. Once the
-    rule of a subject is removed, that of a prefix counts for it as for others.
+    --meta also shows which nodes apply the rules, and why others do not. A node with stricter rules
+    of its own, or of another meta server store, keeps them until --follow. After a subject's rule
+    is removed, the rule of its prefix applies.
 
     \b
     Examples:
@@ -45,7 +43,7 @@ def controls(*, audit: bool, limit: int, remove: str | None, follow: bool, door:
         if isinstance(door, ClusterRules) or audit:
             raise click.UsageError("--follow goes with --server: it is done at one node")
         taken = door.session.ask("POST", "controls", "follow", body={})
-        click.echo(f"the node goes by version {taken['version']} of its meta server's controls")
+        click.echo(f"the node applies version {taken['version']} of its meta server's controls")
         return
     answer = door.audit(limit) if audit else door.show()
     if door.session.as_json:
@@ -86,7 +84,7 @@ def _print_rules(answer: Mapping[str, Any]) -> None:
         _print_nodes(answer["nodes"])
     meta = answer.get("meta") or {}
     for note in filter(None, (meta.get("keeps"), meta.get("trouble"))):
-        click.echo(printable(f"not what the meta server tells: {note}"))
+        click.echo(printable(f"differs from the meta server: {note}"))
 
 
 def _print_nodes(nodes: Sequence[Mapping[str, Any]]) -> None:

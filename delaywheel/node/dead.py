@@ -37,12 +37,12 @@ _MISSING_NAMED: Final = 20
 Command = Callable[..., Any]
 
 
-@click.group(short_help="Look after messages that brokers refused for good.")
+@click.group(short_help="List, requeue and drop messages that brokers refused for good.")
 def dead() -> None:
-    """Look after dead letters: messages that brokers refused for good.
+    """List, requeue and drop dead letters: messages that brokers refused for good.
 
-    A message becomes one after sender.dead_letter_tries refusals. It stays until it is requeued,
-    which sends it once more under the same id, or dropped.
+    A message becomes a dead letter after sender.dead_letter_tries refusals. It stays until it is
+    requeued, which sends it once more under the same id, or dropped.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def _filter(given: Mapping[str, Any]) -> Json:
 def list_letters(
     *, server: str, token_file: Path | None, as_json: bool, limit: int, **given: object
 ) -> None:
-    """List dead letters, those that were given up first at the top.
+    """List dead letters, the oldest first.
 
     \b
     Examples:
@@ -184,7 +184,7 @@ def _shown(key: str, value: object) -> str:
 def show(
     *, sequence: int, payload: bool, server: str, token_file: Path | None, as_json: bool
 ) -> None:
-    """Show one dead letter: its item, and by whom it was refused, and when.
+    """Show one dead letter: its item, and which group refused it when.
 
     Earlier deaths of the same message are shown too, as long as their day is kept.
 
@@ -280,9 +280,9 @@ def requeue(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN
 @dead.command("drop")
 @_changing
 def drop(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN401 (click's)
-    """Give dead letters up for good: they are never sent.
+    """Drop dead letters: they are never sent.
 
-    Name them by SEQUENCES, or by a filter (--all: any) and --max. This cannot be taken back.
+    Name them by SEQUENCES, or by a filter (--all: any) and --max. This cannot be undone.
 
     \b
     Examples:
@@ -329,7 +329,7 @@ def _change(
 
 
 def _is_confirmed(question: str) -> bool:
-    """Ask whoever sits there; nobody is no."""
+    """Ask for confirmation; without a terminal the answer is no."""
     try:
         return click.confirm(question, err=True)
     except click.Abort:

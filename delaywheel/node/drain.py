@@ -21,9 +21,9 @@ _LOOK_S = 0.2
     type=FiniteRange(min=0, max=3600),
     default=30.0,
     show_default=True,
-    help="How long to wait for what is under way.",
+    help="How long to wait for messages in flight.",
 )
-@click.option("--undo", is_flag=True, help="Have the group go on.")
+@click.option("--undo", is_flag=True, help="Resume the group.")
 @with_node_token_file
 @of_rules
 def drain(
@@ -31,12 +31,12 @@ def drain(
 ) -> None:
     """Stop a node, or bring a broker group to rest before it is stopped.
 
-    A node does what it does at SIGTERM: clients are told to go elsewhere, it takes nothing more,
-    and waits until what is in flight is answered, but --seconds at the most; then its process ends.
-    It is asked itself (--server), with a meta server too. A group is paused until nothing is in
-    flight to it; after its stop it is to be resumed. Where nodes have a meta server that is said
-    there (--meta), for all of them. The exit code is 0 if the node has stopped or all is at rest,
-    else 7, and what is left is said.
+    The node does the same as at SIGTERM: it sends clients elsewhere, accepts nothing more, and
+    waits until messages in flight are answered, --seconds at most; then its process ends. The node
+    itself is asked (--server), with a meta server too. A broker group (--group) is paused until
+    nothing is in flight to it; resume it after its stop. With a meta server use --meta: all nodes
+    then pause the group. Ends with exit code 0 if the node has stopped or the group is at rest,
+    else with 7 and what is left.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def drain(
         _drain_node(door.session, seconds)
     else:
         raise click.UsageError(
-            "a node is stopped at the node: give --server HOST:PORT, its http.address; "
+            "a node is stopped at the node itself: give --server HOST:PORT, its http.address; "
             "--meta goes with --group"
         )
 
@@ -100,7 +100,7 @@ def _drain_group(door: Rules, group: str, seconds: float, *, undo: bool) -> None
         click.echo(f"group {group} is paused and nothing is in flight to it from {nodes}")
     if not undo and not is_known:
         raise Failure(
-            f"no broker group {group} is known at present, so nothing is known to be at rest: "
+            f"broker group {group} is not known, so it may not be at rest: "
             f"where there is one it is paused until `delaywheel resume --group {group}`",
             ExitCode.REFUSED,
         )

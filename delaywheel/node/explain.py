@@ -13,7 +13,7 @@ _TIMEOUT_S = 300.0
 """Millions of messages may have to be looked at for one id."""
 
 
-@click.command(short_help="Say where messages are, and why they were not delivered.")
+@click.command(short_help="Show where messages are and why they have not been delivered.")
 @click.option("--subject", metavar="SUBJECT", help="All messages of a subject.")
 @click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="One, by its number.")
 @click.option("--id", "message_id", metavar="ID", help="One, by its message id.")
@@ -27,7 +27,7 @@ def explain(
     token_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Say where a message is and why it was not delivered yet.
+    """Show where a message is and why it has not been delivered.
 
     `--id` finds messages with the hash of the id, which others may share, among all that wait or
     were delivered lately.

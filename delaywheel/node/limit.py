@@ -7,12 +7,12 @@ from delaywheel.cluster.node_client import Rules, of_rules, on_one
 from delaywheel.shared.parameters import FiniteRange
 
 
-@click.command(short_help="Limit a subject or a broker group in rate.")
+@click.command(short_help="Set a rate limit for a subject or a broker group.")
 @on_one
 @click.option(
     "--rate", type=FiniteRange(min=0, min_open=True), metavar="N", help="Messages a second."
 )
-@click.option("--none", "no_limit", is_flag=True, help="Take the limit away.")
+@click.option("--none", "no_limit", is_flag=True, help="Remove the limit.")
 @of_rules
 def limit(
     *,
@@ -22,9 +22,9 @@ def limit(
     no_limit: bool,
     door: Rules,
 ) -> None:
-    """Limit a subject, all subjects with a prefix together, or a broker group in rate.
+    """Set a rate limit for a subject, for all subjects with a prefix together, or a broker group.
 
-    What is due beyond the rate waits on disk and delays nobody else; it leaves smoothly, oldest
+    Due messages beyond the rate wait on disk and do not delay others. They leave evenly, oldest
     first. With --meta the rate is that of each node, not of all together.
 
     \b

@@ -11,11 +11,11 @@ from delaywheel.cluster.node_client import Rules, of_rules, on_one
 def pause(*, subject: str | None, group: str | None, door: Rules) -> None:
     """Pause a subject, all subjects with a prefix, or a broker group.
 
-    When the command returns nothing more is sent but what was in flight. Messages are accepted all
-    the same and wait on disk; other subjects and groups do not notice. It holds until `delaywheel
-    resume`, over restarts too. To except a subject from the pause of a prefix resume it afterwards:
-    to resume what is not paused changes nothing. Where nodes have a meta server it is said there
-    (--meta), for all of them.
+    Once the command has returned, nothing is sent; requests in flight are completed. Messages are
+    still accepted and wait on disk; other subjects and groups are not affected. The pause holds
+    until `delaywheel resume`, over restarts too. To except a subject from the pause of a prefix,
+    resume the subject afterwards: resuming a subject that is not paused changes nothing. With a
+    meta server use --meta, for all nodes.
 
     \b
     Examples:

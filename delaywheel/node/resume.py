@@ -5,15 +5,15 @@ import click
 from delaywheel.cluster.node_client import Rules, of_rules, on_one
 
 
-@click.command(short_help="Let a paused subject or broker group go on.")
+@click.command(short_help="Resume a paused subject or broker group.")
 @on_one
 @of_rules
 def resume(*, subject: str | None, group: str | None, door: Rules) -> None:
-    """Let a subject, the subjects with a prefix, or a broker group go on.
+    """Resume a paused subject, the subjects with a prefix, or a broker group.
 
-    What has waited leaves oldest first, as fast as brokers take it and no faster than a limit
-    allows. A single subject of a paused prefix may be resumed alone, once the prefix is paused:
-    before, there is nothing to resume, and a pause that comes later holds for it too.
+    The backlog leaves oldest first, as fast as brokers take it and a rate limit allows. A single
+    subject of a paused prefix can be resumed alone, after the prefix was paused: a later pause of
+    the prefix holds for the subject too.
 
     \b
     Examples:

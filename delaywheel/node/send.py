@@ -49,7 +49,7 @@ _FAILURES_SHOWN = 10
     "its end.",
 )
 @click.option(
-    "--attribute", "attributes", type=PAIR, multiple=True, help="key=value, in place of TEXT."
+    "--attribute", "attributes", type=PAIR, multiple=True, help="key=value, instead of TEXT."
 )
 @click.option("--tag", "tags", multiple=True, help="For consumers that filter. Repeatable.")
 @click.option(

@@ -7,7 +7,7 @@ from delaywheel.cluster.node_client import Rules, of_rules
 from delaywheel.shared.parameters import FiniteRange
 
 
-@click.command(short_help="Give a broker group its share of messages.")
+@click.command(short_help="Set a broker group's share of messages.")
 @click.option("--group", required=True, metavar="NAME", help="The broker group.")
 @click.option(
     "--weight",
@@ -15,12 +15,12 @@ from delaywheel.shared.parameters import FiniteRange
     metavar="N",
     help="In proportion to those of others, which have 1 unless something else was said.",
 )
-@click.option("--none", "no_weight", is_flag=True, help="As in the settings again.")
+@click.option("--none", "no_weight", is_flag=True, help="Use the weight of the settings again.")
 @of_rules
 def weight(*, group: str, weight: float | None, no_weight: bool, door: Rules) -> None:
-    """Give a broker group its share of messages, against others of the same subjects.
+    """Set a broker group's share of messages among the groups of the same subjects.
 
-    It holds at once, and over restarts. A group that fails or is slow gets less than its share.
+    The weight applies at once and after restarts. A group that fails or is slow gets less.
 
     \b
     Examples:

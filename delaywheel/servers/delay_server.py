@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from delay_transport.settings.settings_file import Override
 
 
-@click.command("delay-server", short_help="Take delay messages and deliver them when due.")
+@click.command("delay-server", short_help="Accept messages and deliver them when they are due.")
 @click.option(
     "--config",
     "config_file",
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "metas",
     multiple=True,
     metavar="HOST:PORT",
-    help="A meta server's HTTP port, which says what this node is (meta.addresses). Repeatable.",
+    help="A meta server's HTTP address, for role and routes (meta.addresses). Repeatable.",
 )
 @click.option(
     "--broker",
@@ -57,14 +57,14 @@ def delay_server(
     brokers: tuple[str, ...],
     **short: str | None,
 ) -> None:
-    """Take delay messages, keep them, and deliver them when they are due.
+    """Accept messages, store them, and deliver each one when it is due.
 
     A line beginning with `ready` and the addresses goes to standard output when the server accepts
     and delivers; its log goes to standard error. SIGTERM and Ctrl-C stop it within seconds: nothing
     is lost, and nothing that was confirmed is sent again after the next start.
 
-    With --meta it accepts and delivers when it is the master of its group; a further node of the
-    group waits, and its log and `delaywheel status` say so.
+    With --meta the server accepts and delivers when it is the master of its group. A further node
+    of the group waits; its log and `delaywheel status` say so.
 
     \b
     Examples:

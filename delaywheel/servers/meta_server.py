@@ -8,7 +8,9 @@ import click
 from delaywheel.shared.options import spelled_out
 
 
-@click.command("meta-server", short_help="Tell clients, brokers and delay servers where to go.")
+@click.command(
+    "meta-server", short_help="Serve routes and roles to clients, brokers and delay servers."
+)
 @click.option(
     "--config",
     "config_file",
@@ -24,7 +26,11 @@ from delaywheel.shared.options import spelled_out
     help="Set one setting, over the file and the options below. Repeatable.",
 )
 @click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
-@click.option("--listen", metavar="HOST:PORT", help="Where everybody connects (listener.address).")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address for clients, brokers and delay servers (listener.address).",
+)
 @click.option(
     "--http", metavar="HOST:PORT", help="Discovery, administration, status (http.address)."
 )
@@ -32,11 +38,11 @@ from delaywheel.shared.options import spelled_out
 def meta_server(
     *, config_file: Path | None, overrides: tuple[str, ...], **short: str | None
 ) -> None:
-    """Know who is alive, who is master of what, and which broker groups a subject has.
+    """Serve routes and roles: who is alive, who is master, which broker groups a subject has.
 
     A line beginning with `ready` and the addresses goes to standard output when the server answers;
-    its log goes to standard error. SIGTERM and Ctrl-C stop it within seconds. What was answered is
-    in the store: a restarted meta server gives the same answers.
+    its log goes to standard error. SIGTERM and Ctrl-C stop it within seconds. Every answered
+    change is in the store: a restarted meta server gives the same answers.
 
     \b
     Examples:

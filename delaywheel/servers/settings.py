@@ -21,9 +21,9 @@ import click
     help="Whose configuration file.",
 )
 def settings(form: str, process: str) -> None:
-    """Print a configuration file that says what every setting means.
+    """Print a configuration file that explains every setting.
 
-    All settings stand in it as comments with their defaults; take away the `#` to change one.
+    All settings are comments with their defaults; remove the `#` to change one.
 
     \b
     Examples:

@@ -19,8 +19,8 @@ from meta_server.settings.config import MetaServerConfig
 _PREFACE = """\
 # Settings
 
-Written by `make docs` from the declarations; [configuration](configuration.md) says how they are
-given. A setting without a default has to be given, or stays unset as its line says.
+Printed by `delaywheel settings --format markdown`. A setting without a default has to be given, or
+stays unset as its line says.
 """
 
 

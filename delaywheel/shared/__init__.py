@@ -1,4 +1,4 @@
-"""What several commands need.
+"""Shared parts of commands.
 
     admin_client    asks a server's administration
     failures        errors to exit codes

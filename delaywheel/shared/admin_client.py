@@ -36,7 +36,7 @@ _TARGET_CHARACTERS_MAX: Final = 14_000
 
 @dataclass(slots=True)
 class Session:
-    """Where a command asks, and how it shows what it is told."""
+    """The server that a command asks, and the form in which it prints answers."""
 
     address: str
     """host:port of the server's HTTP."""
@@ -67,7 +67,7 @@ class Session:
             target += "?" + urlencode(given)
         if len(target) > _TARGET_CHARACTERS_MAX:
             raise _failure(
-                f"what is asked for is too long: {len(target)} characters as an address, which may "
+                f"the request is too long: {len(target)} characters as an address, which may "
                 f"have {_TARGET_CHARACTERS_MAX}; a subject or prefix has at most 2048 bytes",
                 ExitCode.USAGE,
             )
@@ -112,7 +112,7 @@ class Session:
 def token_of(file: Path | None) -> str | None:
     """Return the token of a file, or else of the environment: no argument, which others could see.
 
-    None if there is none; raises Failure for what is no token.
+    None if there is none; raises Failure for an invalid token.
     """
     if file is not None:
         return token_in(file)
@@ -125,18 +125,18 @@ def token_in(file: Path) -> str:
     try:
         text = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"the file of the token cannot be read: {error}", ExitCode.USAGE) from error
+        raise Failure(f"the token file cannot be read: {error}", ExitCode.USAGE) from error
     return _checked(text, str(file))
 
 
 def _checked(text: str, where: str) -> str:
     if not text.isascii() or not text.isprintable() or " " in text or not text:
-        raise Failure(f"there is no token in {where}: it is one word", ExitCode.USAGE)
+        raise Failure(f"there is no token in {where}: a token is one word", ExitCode.USAGE)
     return text
 
 
 def wants_token(address: str) -> str:
-    """Return what to do where a server answers nobody without a token."""
+    """Return what to do where a server requires a token."""
     return f"{address} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
 
 

@@ -12,7 +12,7 @@ import click
 
 
 class ExitCode(IntEnum):
-    """What a script can tell from how the command ended; 0 is success, 1 an unexpected error."""
+    """Exit codes of all commands; 0 is success, 1 an unexpected error."""
 
     USAGE = 2
     """A wrong option or setting. Correct it."""

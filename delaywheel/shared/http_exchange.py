@@ -31,8 +31,8 @@ def ask_json(
 ) -> tuple[int, Json]:
     """Return the HTTP status and the answer; that of a refusal has an `error` with a `message`.
 
-    Raises Failure where nobody answers, or nobody who is a `server` (a "meta server") for this
-    `purpose` ("can be administered").
+    Raises Failure without an answer, or if the answer is not of a `server` (a "meta server") for
+    this `purpose` ("can be administered").
     """
     from delay_transport.seams.runtime import parse_peer_address
 
@@ -71,8 +71,8 @@ def ask_json(
     ) as bad:
         if response.status >= _SERVER_FAULT:
             raise Failure(
-                f"what answers at {address} failed itself (HTTP {response.status}): the log of the "
-                f"{server}, or of what stands before it, should say why",
+                f"the process at {address} failed (HTTP {response.status}): see the log of the "
+                f"{server}, or of a proxy in front of it",
                 ExitCode.REFUSED,
             ) from bad
         raise Failure(

@@ -1,4 +1,4 @@
-"""Where log events go: standard error, as JSON lines for machines or readable lines for people.
+"""Writes log events to standard error, as JSON lines or as readable lines on a terminal.
 
 structlog's events and those of libraries that use the standard library's logging (Hypercorn) come
 out alike.
@@ -18,9 +18,9 @@ from delay_protocol.basics.printable import printable
 
 
 class NeverFailing(io.TextIOBase):
-    """A stream for logs: what cannot be written (nobody reads the pipe, the disk is full) is lost.
+    """A stream for logs that drops what cannot be written (a closed pipe, a full disk).
 
-    A server must not end because nobody can hear it.
+    A server must not end because its log cannot be written.
     """
 
     def __init__(self, stream: TextIO) -> None:

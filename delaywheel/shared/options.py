@@ -79,9 +79,9 @@ def watching(*, every_seconds: float) -> Callable[[Command], Command]:
             default=every_seconds,
             show_default=True,
             metavar="SECONDS",
-            help="How often --watch asks.",
+            help="Interval of --watch.",
         )
-        watch = click.option("--watch", is_flag=True, help="Show it anew until Ctrl-C.")
+        watch = click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
         return watch(every(command))
 
     return add

@@ -1,4 +1,4 @@
-"""What people type for a delay, a moment or an attribute, and what it means."""
+"""Parses delays, moments and attributes of the command line."""
 
 import math
 import re

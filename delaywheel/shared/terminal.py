@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _WIDTH_ELSEWHERE = 240
-"""Columns where standard output is no terminal: whoever reads a file can scroll."""
+"""Columns if standard output is not a terminal: a file can be scrolled."""
 
 
 def wide_console() -> "Console":

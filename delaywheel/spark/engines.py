@@ -1,4 +1,4 @@
-"""What works for the commands of `delaywheel spark`: Spark, or processes of this machine."""
+"""The engines of `delaywheel spark`: Spark, or processes of this machine."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ _Option = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """What the options say."""
+    """The engine that the options choose."""
 
     engine: str
     processes: int | None = None

@@ -256,7 +256,7 @@ class _Progress:
 
 
 class _Told:
-    """What there is to say of a repair; bounded, whatever there is to repair."""
+    """A bounded summary of a repair."""
 
     def __init__(self) -> None:
         self.count = 0

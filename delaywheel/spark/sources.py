@@ -1,4 +1,4 @@
-"""What commands of `delaywheel spark` read, and by what they judge: options that they share."""
+"""Shared options of `delaywheel spark`: the logs to read, and the bounds of findings."""
 
 import functools
 import os
@@ -37,7 +37,7 @@ class RootType(click.ParamType[str]):
 
 
 class ResultType(click.Path):
-    """Where a result goes on this machine; a URI would become a directory of a strange name."""
+    """A local path for results; a URI would become a directory of a strange name."""
 
     def convert(
         self,

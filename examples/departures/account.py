@@ -17,7 +17,7 @@ slow, which then rightly gets less."""
 
 RETURN_MS: Final = 5000
 """Within this long of being back a process is doing what it did before: a broker group has its
-share again, a delay server has sent what had become due (docs/operating.md)."""
+share again, a delay server has sent what had become due (docs/delivery.md)."""
 
 SHARE_MESSAGES_MIN: Final = 40
 """Fewer messages than that say nothing about shares."""

@@ -1,4 +1,4 @@
-"""What operators see and change.
+"""Administration: status, metrics, audit and the API.
 
     admin_types      requests and answers of the API
     administration   plans become commits

@@ -1,7 +1,7 @@
-"""What the administration's API takes and gives. Requests are checked, and documented, by these.
+"""Requests and answers of the administration API: its validation and its documentation.
 
-Names are those of JSON. A field's explanation is the string that follows it: the document is made
-from it. Times are wall clock in ms since 1970 UTC.
+Names are those of JSON. The string after a field is its description in the OpenAPI document. Times
+are wall clock in ms since 1970 UTC.
 """
 
 from typing import Annotated, Literal
@@ -60,7 +60,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProblemDetail(Answer, frozen=True, kw_only=True):
-    """What is wrong."""
+    """The error."""
 
     code: str
     """A word for programs: bad-value, not-found, conflict, token, role, host, origin, store, …"""
@@ -69,23 +69,23 @@ class ProblemDetail(Answer, frozen=True, kw_only=True):
     field: str = ""
     """The field, parameter or part of the path that is not allowed; empty if none is to blame."""
     value: str = ""
-    """What was given there, cut after 100 characters."""
+    """The given value, cut after 100 characters."""
     allowed: str = ""
-    """What is allowed there."""
+    """The allowed values."""
 
 
 class Problem(Answer, frozen=True, kw_only=True):
-    """The answer to whatever is refused."""
+    """The answer to a refused request."""
 
     error: ProblemDetail
-    """What is wrong."""
+    """The error."""
 
 
 class Done(Answer, frozen=True, kw_only=True):
-    """It is as was asked."""
+    """The requested state holds."""
 
     changed: bool
-    """Something had to be changed for that; false: it was so before."""
+    """True: something was changed; false: it was so before."""
 
 
 # Parts of the path
@@ -122,7 +122,7 @@ class PrefixPath(Request, frozen=True, kw_only=True):
     """A prefix of subjects."""
 
     prefix: Name
-    """What subjects begin with."""
+    """The prefix of subjects."""
 
 
 class NodePath(Request, frozen=True, kw_only=True):
@@ -194,26 +194,26 @@ class ConsumerQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class VersionQuery(Request, frozen=True, kw_only=True):
-    """What is expected to be there."""
+    """The expected version."""
 
     version: Version | None = None
     """The version that it must have; without it whatever is there is removed."""
 
 
 class RemovalQuery(Request, frozen=True, kw_only=True):
-    """What is expected to be there, and what may be lost."""
+    """The expected version, and whether messages may be lost."""
 
     version: Version | None = None
     """The version that it must have; without it whatever is there is removed."""
     lose_messages: bool = False
-    """Remove it although subjects are routed to it, and what lies in it would reach nobody."""
+    """Remove it even if subjects are routed to it and its messages are never consumed."""
 
 
 class GiveUpQuery(Request, frozen=True, kw_only=True):
-    """What may be lost."""
+    """Whether messages may be lost."""
 
     lose_messages: bool = False
-    """Give it up although nobody else has the group's messages."""
+    """Give it up even if no other node has the group's messages."""
 
 
 class AuditQuery(Request, frozen=True, kw_only=True):
@@ -248,7 +248,7 @@ class BrokerGroupShown(Answer, frozen=True, kw_only=True):
     address: str
     """host:port of its master for clients; empty while none is known."""
     state: State
-    """What may be done with it; NRW: it is away."""
+    """RW: takes messages; R: read-only; NRW: away."""
     since_ms: int
     """When its row was changed last."""
     liveness: Sign
@@ -270,7 +270,7 @@ class BrokerGroupShown(Answer, frozen=True, kw_only=True):
     read_only: bool
     """It is taken from all producers."""
     retired: bool
-    """It is routed to nobody any more."""
+    """No route leads to it any more."""
     version: int
     """Counts changes of its row."""
 
@@ -281,7 +281,7 @@ class BrokerGroups(Answer, frozen=True, kw_only=True):
     items: list[BrokerGroupShown]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 class BrokerGroupNew(Request, frozen=True, kw_only=True):
@@ -305,7 +305,7 @@ class BrokerGroupNew(Request, frozen=True, kw_only=True):
 
 
 class BrokerGroupChange(Request, frozen=True, kw_only=True):
-    """What is to change of a broker group; what is left out stays."""
+    """Changes of a broker group; fields that are left out stay."""
 
     version: Version | None = None
     """The version that it must have; without it whatever it has is changed."""
@@ -313,7 +313,7 @@ class BrokerGroupChange(Request, frozen=True, kw_only=True):
     """host:port of its (new) master. It counts until the group registers from elsewhere, which it
     may once nothing is heard from there for the time-out."""
     state: State | UnsetType = UNSET
-    """What may be done with it; of a static group only."""
+    """The state of a static group; other groups report their own."""
     static: bool | UnsetType = UNSET
     """Whether its silence says nothing."""
     tag: Text | UnsetType = UNSET
@@ -332,12 +332,12 @@ class OlderDirectory(Request, frozen=True, kw_only=True):
 
 
 class Retirement(Request, frozen=True, kw_only=True):
-    """A broker group is to be routed to nobody any more."""
+    """A request to retire a broker group."""
 
     version: Version | None = None
     """The version that it must have."""
     lose_messages: bool = False
-    """Retire it although what lies in it would reach nobody."""
+    """Retire it even if its messages are never consumed."""
 
 
 class Approval(Request, frozen=True, kw_only=True):
@@ -378,14 +378,14 @@ class ReadOnlys(Answer, frozen=True, kw_only=True):
     items: list[ReadOnlyShown]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 # Brokers
 
 
 class BrokerShown(Answer, frozen=True, kw_only=True):
-    """A broker as it was entered: this is what it is told when it asks who it is."""
+    """An entered broker: the answer when it asks for its role."""
 
     group: str
     """Its broker group."""
@@ -398,7 +398,7 @@ class BrokerShown(Answer, frozen=True, kw_only=True):
     ip: str
     """IPv4 address that others reach it by."""
     sync_port: int
-    """Where its slaves fetch from; 0: nowhere."""
+    """Port for its slaves; 0: none."""
     version: int
     """Counts changes of its row."""
 
@@ -409,20 +409,20 @@ class Brokers(Answer, frozen=True, kw_only=True):
     items: list[BrokerShown]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 class BrokerPlace(Request, frozen=True, kw_only=True):
-    """Where a broker runs."""
+    """The place of a broker."""
 
     hostname: Name
     """As it calls itself: host name, or address."""
     serve_port: Port
-    """Where it takes messages."""
+    """Port for messages."""
     ip: Name
     """IPv4 address that others reach it by."""
     sync_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Where its slaves fetch from; needed of masters and slaves, 0 for backups."""
+    """Port for its slaves; required for masters and slaves, 0 for backups."""
 
 
 class BrokerNew(BrokerPlace, frozen=True, kw_only=True):
@@ -475,11 +475,11 @@ class Routes(Answer, frozen=True, kw_only=True):
     items: list[RouteShown]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 class SubjectRouteShown(Answer, frozen=True, kw_only=True):
-    """Where a subject leads, and why."""
+    """The route of a subject and its source."""
 
     subject: str
     """The subject."""
@@ -529,7 +529,7 @@ class RouteReduction(Request, frozen=True, kw_only=True):
 
 
 class RoutesChanged(Answer, frozen=True, kw_only=True):
-    """What became of many routes."""
+    """The result of a change of many routes."""
 
     changed: int
     """Routes that are stored as was asked."""
@@ -591,7 +591,7 @@ class Subjects(Answer, frozen=True, kw_only=True):
     items: list[SubjectShown]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 class SubjectSet(Request, frozen=True, kw_only=True):
@@ -613,7 +613,7 @@ class SubjectRemoval(Request, frozen=True, kw_only=True):
     subject: Name = EVERY
     """Only this one; * for all with the prefix."""
     prefix: Text = ""
-    """What they begin with; not to be empty where all are meant."""
+    """The prefix; must not be empty for all subjects."""
     unseen_ms: Annotated[int, Meta(ge=0, le=2**53)] = 24 * 3_600_000
     """Only those that are older, and were not used by any client for so long; clients that stay are
     noted once in `client_seen_refresh_ms`."""
@@ -622,7 +622,7 @@ class SubjectRemoval(Request, frozen=True, kw_only=True):
 
 
 class SubjectsRemoved(Answer, frozen=True, kw_only=True):
-    """What became of subjects that were to be forgotten."""
+    """The result of removing subjects."""
 
     removed: int
     """Those that are gone; with `dry_run`, would be."""
@@ -664,7 +664,7 @@ class Offlines(Answer, frozen=True, kw_only=True):
     items: list[OfflineShown]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 # Limits
@@ -757,7 +757,7 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     heard_seconds_ago: float | None
     """Seconds since it was heard; null unless it was."""
     controls_version: int | None
-    """Which version of its cluster's controls it goes by; null: none of this meta server's."""
+    """The version of its cluster's controls that it applies; null: none of this meta server's."""
     controls_note: str
     """Why it does not go by the present version; empty if it does."""
 
@@ -776,7 +776,7 @@ class DelayGroupShown(Answer, frozen=True, kw_only=True):
     version: int
     """Counted up by every change of the record."""
     phase: str
-    """active, or electing: nobody accepts."""
+    """active, or electing (no node accepts)."""
     master: str | None
     """The node that accepts."""
     in_sync: list[str]
@@ -784,7 +784,7 @@ class DelayGroupShown(Answer, frozen=True, kw_only=True):
     min_isr: int
     """The in-sync set never gets smaller."""
     controls_version: int
-    """The present version of its cluster's controls; 0: nobody has said anything."""
+    """The current version of its cluster's controls; 0: no rule was ever set."""
     nodes: list[NodeShown]
     """Everybody who registered."""
 
@@ -795,7 +795,7 @@ class DelayGroups(Answer, frozen=True, kw_only=True):
     items: list[DelayGroupShown]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 # Controls
@@ -827,7 +827,7 @@ class GroupRuleQuery(Request, frozen=True, kw_only=True):
 
 
 class SubjectRuleChange(Request, frozen=True, kw_only=True):
-    """What is to change of the rule of a subject; what is left out stays."""
+    """Changes of the rule of a subject; fields that are left out stay."""
 
     subject: Pattern
     """The subject, or prefix with a * at its end."""
@@ -840,7 +840,7 @@ class SubjectRuleChange(Request, frozen=True, kw_only=True):
 
 
 class GroupRuleChange(Request, frozen=True, kw_only=True):
-    """What is to change of the rule of a broker group; what is left out stays."""
+    """Changes of the rule of a broker group; fields that are left out stay."""
 
     group: Name
     """The broker group; there may be none of this name yet."""
@@ -873,7 +873,7 @@ class ControlsAtNode(Answer, frozen=True, kw_only=True):
 
 
 class ControlsShown(Answer, frozen=True, kw_only=True):
-    """What is paused, limited and weighted at the delay servers of a cluster."""
+    """The rules of a cluster: pauses, rate limits and weights of its delay servers."""
 
     cluster: str
     """Its name."""
@@ -897,7 +897,7 @@ class ClusterSummary(Answer, frozen=True, kw_only=True):
     cluster: str
     """Its name."""
     version: int
-    """Of its controls; 0: nobody has said anything."""
+    """The version of its controls; 0: no rule was ever set."""
     rules: int
     """How many there are."""
 
@@ -908,7 +908,7 @@ class Clusters(Answer, frozen=True, kw_only=True):
     items: list[ClusterSummary]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 # Clients, audit, topology
@@ -941,11 +941,11 @@ class Clients(Answer, frozen=True, kw_only=True):
     items: list[ClientShown]
     """The rows."""
     next: str | None
-    """What to give as `after` for the next page; null: this is the last."""
+    """The value of `after` for the next page; null: this is the last page."""
 
 
 class AuditShown(Answer, frozen=True, kw_only=True):
-    """Who changed what."""
+    """An audit entry: who changed what."""
 
     number: int
     """Goes up from entry to entry."""
@@ -969,11 +969,11 @@ class AuditPage(Answer, frozen=True, kw_only=True):
     items: list[AuditShown]
     """The entries. Few may be there though more follow: only so many are looked at."""
     next: int | None
-    """What to give as `before` for the next page; null: this is the last."""
+    """The value of `before` for the next page; null: this is the last page."""
 
 
 class WaitingGroupShown(Answer, frozen=True, kw_only=True):
-    """A broker group, or delay group, that registers and that nobody has let in."""
+    """A broker group, or delay group, that registers and waits for approval."""
 
     name: str
     """Its name."""
@@ -997,11 +997,11 @@ class Topology(Answer, frozen=True, kw_only=True):
     ready: bool
     """It answers everything."""
     failing: list[str]
-    """What is missing, if not."""
+    """The missing parts, if it is not complete."""
     broker_groups: list[BrokerGroupShown]
     """All groups."""
     waiting: list[WaitingGroupShown]
-    """Groups that no operator has let in yet; they serve nobody."""
+    """Groups that wait for approval; they serve no client."""
     delay_groups: list[DelayGroupShown]
     """All groups of delay servers that register here."""
     routes: RouteSummary

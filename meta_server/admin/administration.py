@@ -1,7 +1,7 @@
-"""The administrators' way to what is known: plans become commits, and answers when they are stored.
+"""Administration: plans become commits, and are answered once they are stored.
 
-Whoever changes something here goes through the same queue as registrations
-(`meta_server/known/commits.py::Committing`), with an entry in the audit in the same commit.
+Each change takes the same queue as registrations (`meta_server/known/commits.py::Committing`), with
+an audit entry in the same commit.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ class OutcomeUnknownError(MetaServerError):
 
 
 class Administration:
-    """What administrators can do, and who is one."""
+    """Checks administrators and carries out their changes."""
 
     def __init__(self, server: "MetaServer", config: "MetaServerConfig") -> None:
         settings = config.admin
@@ -81,12 +81,14 @@ class Administration:
         if not await self._server.runtime.executor.run(_READING_LANE, self.tokens.read):
             return
         if self.tokens.fault:
-            _log.error("nobody is let in", reason=self.tokens.fault)
+            _log.error(
+                "the token file cannot be used; every request is refused", reason=self.tokens.fault
+            )
         else:
-            _log.info("tokens were read", tokens=self.tokens.count)
+            _log.info("token file loaded", tokens=self.tokens.count)
 
     async def keep_tokens(self) -> None:
-        """Look at the file of tokens until cancelled; ends at once where there is none."""
+        """Reload the token file when it changes, until cancelled; ends at once without one."""
         while self.tokens.are_needed:
             await trio.sleep(self._settings.token_look_ms / 1000)
             await self.read_tokens()
@@ -120,7 +122,7 @@ class Administration:
         *keys: Hashable,
         stored: Callable[[], None] = lambda: None,
     ) -> int:
-        """Have something planned and stored; return how many changes it took, 0 for none.
+        """Plan and store a change; return how many row changes it took, 0 for none.
 
         `keys` name what it is about, beside administration itself; `stored` is called when the
         changes are known and before anybody is answered. Raises RefusedError, StoreError,
@@ -149,7 +151,7 @@ class Administration:
             await ended.wait()
         if not ended.is_set():
             raise OutcomeUnknownError(
-                "the store has not answered yet: look whether the change is there, then try again"
+                "the store has not answered yet: check whether the change was made, then try again"
             )
         if failed:
             raise failed[0]
@@ -160,7 +162,12 @@ class Administration:
             if isinstance(change, Audit):
                 entry = change.entry
                 self.changes[entry.action] += 1
-                _log.info("changed", actor=entry.actor, action=entry.action, target=entry.target)
+                _log.info(
+                    "administrator's change stored",
+                    actor=entry.actor,
+                    action=entry.action,
+                    target=entry.target,
+                )
 
     async def change_group(
         self, actor: str, name: str, plan: Callable[[Desk], Sequence[Change]]
@@ -209,7 +216,7 @@ class Administration:
         await self._remove_group(actor, name, routed, plan)
 
     async def forget_groups(self, keep_ms: int) -> None:
-        """Remove the groups that nobody entered, and of which nothing was heard for so long."""
+        """Remove the groups that no operator entered and that have been silent for so long."""
         registry = self._server.registry
         now_ms = self._server.runtime.clock.now_ms()
         found = [
@@ -228,7 +235,7 @@ class Administration:
             try:
                 await self._remove_group(ITSELF, name, routes, plan)
             except StateError as error:
-                _log.info("a silent group is kept", group=name, reason=str(error))
+                _log.info("a silent group was not removed", group=name, reason=str(error))
 
     def _removal(
         self, desk: Desk, name: str, *, routes: int, version: int | None, lose_messages: bool
@@ -331,7 +338,7 @@ class Administration:
         *,
         stored: Callable[[NodeKey], None] = lambda _: None,
     ) -> None:
-        """Change or remove a delay server; the plan is told whether it was heard of lately.
+        """Change or remove a delay server; the plan gets whether it was heard lately.
 
         `stored` is called with its key when that is known.
         """

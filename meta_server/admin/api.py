@@ -181,7 +181,7 @@ if TYPE_CHECKING:
     from meta_server.server import MetaServer
 
 PREFIX: Final = "/api/v1"
-"""Where the API is."""
+"""Path of the API."""
 
 _AUDIT_STEP: Final = 500
 """Entries of the audit that are read at a time: commits wait that long."""
@@ -208,7 +208,7 @@ class Call(Generic[P, Q, B]):
 
     @property
     def actor(self) -> str:
-        """What the audit calls whoever asks."""
+        """Actor, as the audit names it."""
         return self.caller.name
 
 
@@ -333,7 +333,7 @@ async def remove_broker_group(call: Call[NamePath, RemovalQuery, None]) -> Done:
 
 @_operation("POST", "/broker-groups/{name}/retire")
 async def retire_broker_group(call: Call[NamePath, NoQuery, Retirement]) -> BrokerGroupShown:
-    """Have a broker group routed to nobody any more; its name stays taken."""
+    """Retire a broker group: no route leads to it; its name stays taken."""
     name, body = call.path.name, call.body
 
     def plan(desk: Desk) -> tuple[Change, ...]:
@@ -344,7 +344,7 @@ async def retire_broker_group(call: Call[NamePath, NoQuery, Retirement]) -> Brok
 
 @_operation("POST", "/broker-groups/{name}/restore")
 async def restore_broker_group(call: Call[NamePath, NoQuery, Restoration]) -> BrokerGroupShown:
-    """Have a retired broker group used again."""
+    """Use a retired broker group again."""
     name, version = call.path.name, call.body.version
     return await _change_group(call, name, lambda desk: restore_group(desk, name, version=version))
 
@@ -402,7 +402,7 @@ async def list_brokers(call: Call[NoPath, GroupQuery, None]) -> Brokers:
 
 @_operation("POST", "/brokers", code=201)
 async def enter_broker(call: Call[NoPath, NoQuery, BrokerNew]) -> BrokerShown:
-    """Enter a broker, so that it is told its group and role when it asks."""
+    """Enter a broker with its group and role, for which it asks when it starts."""
     body = call.body
     return await _change_broker(call, body.group, body.role, lambda desk: add_broker(desk, body))
 
@@ -616,7 +616,7 @@ async def set_subject_tag(call: Call[SubjectPath, NoQuery, SubjectSet]) -> Subje
 
 @_operation("POST", "/subject-removal")
 async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> SubjectsRemoved:
-    """Forget subjects that nobody uses, such as those that a flood made."""
+    """Remove unused subjects, after a flood for example."""
     server, body = call.server, call.body
     registry = server.registry
     if body.subject == EVERY and not body.prefix:
@@ -860,7 +860,7 @@ async def list_controls(call: Call[NoPath, PageQuery, None]) -> Clusters:
 
 @_operation("GET", "/controls/{cluster}")
 async def show_cluster_controls(call: Call[ClusterPath, NoQuery, None]) -> ControlsShown:
-    """Show what is paused, limited and weighted in a cluster, and which nodes go by it."""
+    """Show what is paused, limited and weighted in a cluster, and which nodes apply it."""
     return show_controls(call.server, call.path.cluster)
 
 
@@ -868,7 +868,7 @@ async def show_cluster_controls(call: Call[ClusterPath, NoQuery, None]) -> Contr
 async def change_subject_rule(
     call: Call[ClusterPath, NoQuery, SubjectRuleChange],
 ) -> ControlsShown:
-    """Pause, resume or limit a subject, or all with a prefix; nodes are told at once."""
+    """Pause, resume or limit a subject, or all with a prefix; nodes are notified at once."""
     cluster, body = call.path.cluster, call.body
     return await _change_controls(call, lambda desk: change_subject_control(desk, cluster, body))
 
@@ -885,7 +885,7 @@ async def remove_subject_rule(call: Call[ClusterPath, SubjectRuleQuery, None]) -
 
 @_operation("PATCH", "/controls/{cluster}/groups")
 async def change_group_rule(call: Call[ClusterPath, NoQuery, GroupRuleChange]) -> ControlsShown:
-    """Pause, resume, limit or weight a broker group; nodes are told at once."""
+    """Pause, resume, limit or weight a broker group; nodes are notified at once."""
     cluster, body = call.path.cluster, call.body
     return await _change_controls(call, lambda desk: change_group_control(desk, cluster, body))
 
@@ -1011,14 +1011,14 @@ async def _answer(server: "MetaServer", operation: Operation, request: HttpReque
 
 
 def admit_reader(server: "MetaServer", request: HttpRequest) -> None:
-    """Raise AccessError unless whoever asks may read."""
+    """Raise AccessError unless the caller may read."""
     server.administration.gate.admit(
         request.headers, peer_of(request), needed=Role.READ, is_change=False
     )
 
 
 def peer_of(request: HttpRequest) -> str:
-    """Return the address of whoever asks; empty if it has none."""
+    """Return the address of the caller; empty if it has none."""
     return "" if request.client is None else request.client.host
 
 
@@ -1136,18 +1136,18 @@ def _allowed_values() -> Iterator[tuple[tuple[type[Any], str], str]]:
 _ALLOWED: Final = dict(_allowed_values())
 
 
-_LOOK: Final = "look whether the change is there when the store is back"
+_LOOK: Final = "when the store is available again, check whether the change was made"
 
 _CODES: Final[tuple[tuple[type[MetaServerError], int, str, str], ...]] = (
     (NotFoundError, 404, "not-found", ""),
     (StateError, 409, "conflict", ""),
     (RefusedError, 503, "busy", ""),
-    (ConflictError, 409, "conflict", "somebody else changed the store: nothing was stored"),
+    (ConflictError, 409, "conflict", "another process changed the store: nothing was stored"),
     (OutcomeUnknownError, 504, "unknown", ""),
     (StoreRefusedError, 500, "store", ""),
     (StoreError, 503, "store", _LOOK),
 )
-"""What each error is answered: HTTP's code, a word for programs, what is said beside its text."""
+"""The answer to each error: HTTP code, a word for programs, a hint beside the error's text."""
 
 
 def problem_of(error: MetaServerError | AccessError | BodyError) -> Response:

@@ -1,9 +1,8 @@
-"""Forgets old entries of the audit: by age and by number, some at a time.
+"""Removes old audit entries, by age and by number, a few hundred in a commit.
 
-Entries are looked for now and then, and forgotten through the same queue as everything else that
-changes, a few hundred in a commit: nobody waits longer for the store than for any other commit.
-What delay servers cause by registering is counted by itself, so however often they do, it takes no
-place from what people did.
+The removal takes the same queue as all other changes, so no request waits longer for the store than
+for any other commit. Entries that delay servers cause by registering have a bound of their own, so
+they never displace entries of people.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -67,7 +66,7 @@ class AuditKeeping:
                 await self._look()
             except StoreError as error:
                 # Whoever wants to change something is told; here it can wait.
-                _log.debug("the audit could not be looked at", reason=str(error))
+                _log.debug("the audit could not be read", reason=str(error))
             await trio.sleep(self._settings.look_ms / 1000)
 
     async def _look(self) -> None:
@@ -80,7 +79,7 @@ class AuditKeeping:
             if forgotten:
                 self.counts = await self._reading.count_audit()
                 _log.info(
-                    "old entries of the audit were forgotten",
+                    "old audit entries removed",
                     of="delay servers" if by_node else "what was asked for",
                     entries=forgotten,
                     left=self.counts.by_node if by_node else self.counts.asked,

@@ -31,7 +31,7 @@ def limits_in_force(
             values[name] = setting.value
         else:
             _log.warning(
-                "a stored limit is not in force; reset or change it",
+                "a stored limit is invalid and ignored; reset or change it",
                 limit=name,
                 value=setting.value,
             )

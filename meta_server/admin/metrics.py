@@ -1,4 +1,4 @@
-"""What a meta server counts, as Prometheus metrics."""
+"""Prometheus metrics of a meta server."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -21,7 +21,7 @@ from meta_server.admin.admin_types import Problem
 from meta_server.admin.api import OPERATIONS, PREFIX, Operation
 
 _EXPLAINED: Final = {module.__name__: module for module in (admin_types, controls)}
-"""Where the structs are that requests and answers are made of."""
+"""The module of the structs of requests and answers."""
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 

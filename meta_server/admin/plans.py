@@ -1,14 +1,15 @@
-"""What follows from an administrator's word. Pure: a request and what is known, to changes.
+"""Plans of administrators' changes. Pure: a request and the registry to changes.
 
-Each plan checks the request on what is known at that moment and returns what is to be stored, with
-one entry of the audit that has the row before and after; nothing if nothing changes. Refusals:
+Each plan checks the request against the registry of that moment. It returns the changes to store,
+with one audit entry that has the row before and after; nothing if nothing changes. Refusals:
 
-    BadValueError    a value that is not allowed, whatever is known
-    NotFoundError    there is no such row
+    BadValueError    a value that is never allowed
+    NotFoundError    no such row
     StateError       the row has another version, or its state does not allow it
 
-What could lose messages is refused unless the request says that they may be lost: a group from
-which consumers still read, a delay server whose disk is the only one with its group's messages.
+A change that could lose messages is refused unless the request allows it: retiring a group from
+which consumers still read, or giving up the delay server with the only copy of its group's
+messages.
 """
 
 import ipaddress
@@ -90,7 +91,7 @@ from meta_server.known.registry import Registry
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 
 ITSELF: Final = "(meta server)"
-"""What the audit calls the meta server where nobody asked it; no token has parentheses."""
+"""Actor of changes that the meta server makes by itself; no token has parentheses."""
 
 BROKERS_PER_GROUP_MAX: Final = 3
 """Brokers that may be entered for one group, as in QMQ."""
@@ -104,20 +105,20 @@ _MASTERS: Final = {
 """Roles of a group's master, by kind."""
 
 _ANY_STORE: Final = UUID(int=0)
-"""For looking at how long a document is when it is told."""
+"""A placeholder, for measuring the encoded length of a document."""
 
 _BACKUPS: Final = frozenset({BrokerRole.BACKUP, BrokerRole.DELAY_BACKUP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """Who asks, when, and on what is planned."""
+    """The input of a plan: who asks, when, and the known rows."""
 
     registry: Registry
     registration: RegistrationConfig
     limits: AdminConfig
     actor: str
-    """What the audit calls whoever asks."""
+    """Actor, as the audit names it."""
     now_ms: int
 
     def audited(
@@ -156,7 +157,7 @@ def _as_json(row: object) -> str:
 
 
 def _bad(field: str, value: object, check: Callable[[], None]) -> None:
-    """Have something checked that raises RefusedError; say which field was to blame."""
+    """Run a check that raises RefusedError; name the field in the error."""
     try:
         check()
     except RefusedError as error:
@@ -169,7 +170,7 @@ def check_version(what: str, expected: int | None, found: int) -> None:
         raise StateError(
             f"{what} has version {found}, not {expected}: somebody changed it meanwhile"
             if found
-            else f"{what} is not there, so it has not version {expected}"
+            else f"{what} does not exist, so it does not have version {expected}"
         )
 
 
@@ -303,7 +304,7 @@ def remove_group(
         raise StateError(f"{name} has delay servers: give those up first")
     if routes and not (known.is_retired or lose_messages):
         raise StateError(
-            f"{routes} subjects are routed to {name}, and what lies in it would reach nobody: "
+            f"{routes} subjects are routed to {name}, and messages in it would never be consumed: "
             "retire it first, or say that messages may be lost"
         )
     changes: list[Change] = [RemoveBrokerGroup(known)]
@@ -377,8 +378,8 @@ def change_group(desk: Desk, name: str, change: BrokerGroupChange) -> tuple[Chan
     if change.state is not UNSET:
         if not is_static:
             raise StateError(
-                f"{name} is not static: it says itself what may be done with it; read-only takes "
-                "it from producers"
+                f"{name} is not static: it reports its state itself; use read-only to keep new "
+                "messages out of it"
             )
         changed = replace(changed, state=BrokerState[change.state])
     if is_static and not changed.master:
@@ -407,7 +408,7 @@ def _saved(
 def retire_group(
     desk: Desk, name: str, *, version: int | None, lose_messages: bool
 ) -> tuple[Change, ...]:
-    """Have a broker group routed to nobody any more."""
+    """Retire a broker group: no route leads to it."""
     known = group_named(desk.registry, name)
     check_version(f"the broker group {name}", version, known.version)
     if not (known.is_retired or lose_messages):
@@ -428,7 +429,7 @@ def _check_retirement(registry: Registry, group: BrokerGroup) -> None:
 
 
 def restore_group(desk: Desk, name: str, *, version: int | None) -> tuple[Change, ...]:
-    """Have a retired broker group used again."""
+    """Use a retired broker group again."""
     known = group_named(desk.registry, name)
     check_version(f"the broker group {name}", version, known.version)
     return _saved(desk, "broker-group.restore", known, replace(known, is_retired=False))
@@ -463,7 +464,7 @@ def set_read_only(desk: Desk, name: str, change: ReadOnlyChange) -> tuple[Change
 
 
 def add_broker(desk: Desk, new: BrokerNew) -> tuple[Change, ...]:
-    """Enter a broker, so that it is told its group and role when it asks."""
+    """Enter a broker with its group and role, for which it asks when it starts."""
     registry = desk.registry
     _bad("group", new.group, lambda: check_name("a name", new.group))
     role = BrokerRole[new.role]
@@ -628,11 +629,11 @@ def set_subject(desk: Desk, subject: str, wanted: SubjectSet) -> tuple[Change, .
 def remove_subject(
     desk: Desk, name: str, *, used: Collection[str], since_ms: int
 ) -> tuple[Change, ...]:
-    """Remove a subject that nobody uses, and the route that was chosen for it.
+    """Remove an unused subject and the route that was chosen for it.
 
-    Nothing is to be done for one that is gone. `used` are those of connected clients. Raises
-    StateError for one that is used, that was made or seen since then, or that an operator gave a
-    tag or a route.
+    A subject that does not exist needs no change. `used` are the subjects of connected clients.
+    Raises StateError if the subject is used, was created or seen since then, or has a tag or a
+    route of an operator.
     """
     registry = desk.registry
     known = registry.subjects.get(name)
@@ -778,7 +779,7 @@ def set_offline(desk: Desk, named: ConsumerState) -> tuple[Change, ...]:
 
 
 def set_online(desk: Desk, named: ConsumerState) -> tuple[Change, ...]:
-    """Let consumers be on-line again; with client * everyone of the group, whoever was named."""
+    """Bring consumers on-line; client * brings all of the group, also those named singly."""
     state = _state_of(desk, named)
     offline = desk.registry.offline
     if state.client_id == EVERY:
@@ -840,7 +841,9 @@ def _silent_node(
     if node is None:
         raise NotFoundError(f"the delay group {name} has no node {node_id!a}")
     if is_heard:
-        raise StateError(f"{node_id} at {node.address} lives: stop it, and wait for the time-out")
+        raise StateError(
+            f"{node_id} at {node.address} is alive: stop it, and wait for the time-out"
+        )
     return group, node
 
 
@@ -921,7 +924,7 @@ def accept_older_node(
 
 
 def _gone(registry: Registry, name: str, *, now_ms: int) -> list[Change]:
-    """Return what keeps clients from an address that nobody will be at."""
+    """Return the changes that keep clients away from an address that is given up."""
     shown = registry.groups.get(name)
     if shown is None or (not shown.master and shown.state is BrokerState.NRW):
         return []

@@ -86,13 +86,13 @@ class Asked:
         return [self.parameters[name] for name in names]
 
     async def carry_out(self, plan: Callable[[Desk], Sequence[Change]], *keys: object) -> None:
-        """Have something stored."""
+        """Store a change."""
         await self.server.administration.carry_out(self.actor, plan, *keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What can be asked of /management."""
+    """The actions of /management."""
 
     act: Callable[[Asked], Awaitable[Response]]
     needed: Role

@@ -1,4 +1,4 @@
-"""What can be seen of a running meta server, as plain values."""
+"""The status of a running meta server, as plain values."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,9 +1,8 @@
-"""Rows as administrators are shown them, and pages of lists that may be long.
+"""Rows as the API shows them, and pages of long lists.
 
-A list is in the order of its rows' keys, and a page begins behind the key that the page before
-ended with: so rows that come and go meanwhile move no others. Of subjects and routes, of which
-there may be a million, the order is kept. To find a page of anything else takes a look at every
-row, some in each turn of the loop.
+A list is ordered by the keys of its rows, and a page begins after the last key of the page before,
+so rows that come and go meanwhile move no others. Subjects and routes, of which there may be a
+million, are kept in order. A page of any other list scans all rows, some in each turn of the loop.
 """
 
 import base64
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from meta_server.server import MetaServer
 
 Key = tuple[str | int, ...]
-"""What a list is ordered by."""
+"""The sort key of a list."""
 
 Row = TypeVar("Row")
 

@@ -1,4 +1,4 @@
-"""What becomes of broker groups when their masters register. Pure: what is heard, and what follows.
+"""Registration of broker groups: the state that follows each event. Pure.
 
     event        what the state becomes   who may cause it
     ONLINE       RW                       the group's address; another one if that is silent or NRW
@@ -57,14 +57,14 @@ from meta_server.known.model import (
 from meta_server.known.registry import Registry
 
 NAME_BYTES_MAX: Final = 255
-"""What the name of a group, node or cluster may have."""
+"""Bytes of the name of a group, node or cluster at most."""
 
 ADDRESS_BYTES_MAX: Final = 255
-"""What an address may have."""
+"""Bytes of an address at most."""
 
 
 class GroupEvent(Enum):
-    """What happens to a group."""
+    """An event of a group."""
 
     ONLINE = "online"
     HEARTBEAT = "heartbeat"
@@ -108,14 +108,14 @@ _COPIED_FROM: Final[Mapping[BrokerRole, tuple[BrokerRole, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What follows from a registration."""
+    """The result of a registration."""
 
     changes: tuple[Change, ...] = ()
-    """What is to be stored."""
+    """The changes to store."""
     group: str | None = None
     """The group whose time-out begins anew; None: of none."""
     moved_from: str = ""
-    """Where the group was before; "" if it stays where it is, or was nowhere."""
+    """The group's address before; "" if it is unchanged or there was none."""
 
 
 def state_after(event: GroupEvent, reported: BrokerState) -> BrokerState:
@@ -400,4 +400,4 @@ def check_address(address: str) -> None:
             f"{address!a} is not of the form host:port: QMQ's clients cannot read an IPv6 address"
         )
     if host == "0.0.0.0":  # noqa: S104 (a comparison)
-        raise RefusedError(f"nobody can be reached at {address}: it means every address there is")
+        raise RefusedError(f"{address} is not an address of one host: it stands for every address")

@@ -1,9 +1,10 @@
-"""Telling delay servers what operators have paused, limited and weighted, as soon as it is stored.
+"""Pushes stored rules (pauses, limits, weights) to delay servers, by long polling.
 
-Each node has one NODE_CONTROLS waiting here (`delay_protocol/nodes/controls_exchange.py`): it is
-answered when the controls of the node's cluster are others than it was told, else after a while. So
-nothing is queued for a node that takes nothing, and one that was away is told the latest only. What
-its requests say is what an operator is shown: by which version each node goes, or why by none.
+Each node keeps one NODE_CONTROLS request waiting here
+(`delay_protocol/nodes/controls_exchange.py`). It is answered when the rules of the node's cluster
+differ from those the node got last, else after a while. So nothing is queued for a slow node, and a
+node that was away gets only the latest rules. Each request names the version that the node applies,
+or why it applies none, which operators are shown.
 """
 
 import math
@@ -43,7 +44,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class NodeSaid:
-    """What a node said last about its controls."""
+    """The latest report of a node about its rules."""
 
     has: ControlsId | None
     keeps: str
@@ -79,7 +80,7 @@ class ControlsTelling:
         seal: Callable[[bytes], bytes],
         nodes: Mapping[NodeKey, object],
     ) -> None:
-        """Take a request of whoever registered as these nodes; raise RefusedError."""
+        """Accept a request of the registered node of this connection; raise RefusedError."""
         clusters = {key[0] for key in nodes}
         if len(clusters) != 1:
             raise RefusedError("register one delay server on this connection first")
@@ -94,12 +95,12 @@ class ControlsTelling:
         self._more.wake()
 
     def changed(self) -> None:
-        """Look at everybody who waits: controls may be others now."""
+        """Check all waiting requests: the rules may have changed."""
         self._is_changed = True
         self._more.wake()
 
     def loaded_anew(self) -> None:
-        """Forget what nodes said that are known no more, and look at everybody who waits."""
+        """Remove reports of removed nodes, and check all waiting requests."""
         self.said = {key: said for key, said in self.said.items() if key in self._registry.nodes}
         self._documents.clear()
         self.changed()
@@ -166,7 +167,7 @@ class ControlsTelling:
                 await self._more.sleep()
 
     def _due(self) -> list[Connection]:
-        """Return whom to look at: everybody after a change, else who is new or waits too long."""
+        """Return the requests to check: all after a change, else new and overdue ones."""
         if self._is_changed:
             self._is_changed, self._new = False, []
             return list(self._waiting)

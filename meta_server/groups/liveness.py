@@ -1,9 +1,8 @@
-"""Who was heard of lately, and who has fallen silent. Pure: time is an argument.
+"""Liveness: which groups and nodes were heard within the time-out. Pure: time is an argument.
 
-Times here are those of a clock that is never set (seconds), not the wall's: a wall clock that steps
-must not make anybody silent. What was heard before a restart of the meta server is not known after
-it; so everybody counts as heard at the moment it starts, and keeps for one time-out whatever state
-was stored of it (a restart flaps nobody, and one that died meanwhile is noticed).
+Times are seconds of a monotonic clock: a step of the wall clock must not time anything out. After a
+restart of the meta server every known name counts as heard at the start and keeps its stored state
+for one time-out. So a restart changes no state, and a name that died meanwhile times out.
 """
 
 from collections import OrderedDict
@@ -13,12 +12,12 @@ from typing import Generic, Literal, TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 Sign = Literal["heard", "assumed", "none"]
-"""What is known of somebody: was heard within the time-out; only counts as heard, since we began or
-it was entered; is not waited for, as one that is silent is not."""
+"""heard: within the time-out; assumed: counts as heard since the start or since it was entered;
+none: no heartbeat is expected, as of a name that has timed out."""
 
 
 class Liveness(Generic[Name]):
-    """When each of many was heard last; those heard longest ago are found at once."""
+    """Times of the last heartbeats, in order, so that the oldest is found at once."""
 
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -34,23 +33,23 @@ class Liveness(Generic[Name]):
                 self.expect(name, now)
 
     def expect(self, name: Name, now: float) -> None:
-        """Count one as heard now that was not: it has a time-out to be."""
+        """Count a name as heard now: it has one time-out to send a heartbeat."""
         self.hear(name, now)
         self._assumed.add(name)
 
     def hear(self, name: Name, now: float) -> None:
-        """Note that one was heard; `now` never decreases from call to call."""
+        """Note a heartbeat; `now` never decreases from call to call."""
         self._heard[name] = now
         self._heard.move_to_end(name)
         self._assumed.discard(name)
 
     def forget(self, name: Name) -> None:
-        """Wait for this one no longer."""
+        """Expect no further heartbeat of this name."""
         self._heard.pop(name, None)
         self._assumed.discard(name)
 
     def forgive(self, seconds: float, now: float) -> None:
-        """Not count so many seconds, just past, as silence: nobody could be heard in them."""
+        """Exclude the last seconds from every time-out: the process could not hear in them."""
         for name, heard in self._heard.items():
             self._heard[name] = min(heard + seconds, now)
 

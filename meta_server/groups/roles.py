@@ -1,21 +1,21 @@
-"""Which role a delay server of ours has in its group, and who is refused. Pure.
+"""Roles of delay servers in their groups, and refusals. Pure.
 
 A node is what its disk says: cluster, group and node id, a storage uuid for this disk, a log uuid
 for the group's log, how often it was started (its incarnation), and where the log ends. A start of
 it adds an id of its own, drawn at random (the boot id): two starts on copies of one directory have
 the same incarnation.
 
-    who registers                        what becomes of it
+    node that registers                  result
     the first of a group                 master; the group's record begins: {self}, min_isr 1
     the second                           slave, outside the in-sync set
     any further one                      backup, likewise
     the same start again                 nothing changes; it is heard of, and where its log ends
     the sole master, started again       master, with epoch + 1
     a slave or backup, started again     the same role
-    the first, nobody being in sync      master, with epoch + 1: an operator gave up the last copy
+    the first, no node being in sync     master, with epoch + 1: an operator gave up the last copy
                                          of the group's messages, so it begins again
 
-    who is refused                       because
+    refused                              because
     an older incarnation                 a newer one has registered: it is fenced
     the same incarnation, another start  two processes have copies of one directory
     an end before one that was reported  the directory of a node in sync is an older copy
@@ -60,7 +60,7 @@ NODES_PER_GROUP_MAX: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """What a node is in its group, and what is to be stored for that to be so."""
+    """The role of a node, and the changes to store for it."""
 
     role: NodeRole
     record: GroupRecord
@@ -192,7 +192,7 @@ def _check_identity(
         return
     name = f"{known.node_id} at {known.address}"
     if is_heard:
-        raise RefusedError(f"{name} lives, with another data directory")
+        raise RefusedError(f"{name} is alive, with another data directory")
     group = registry.delay_groups.get(request.group)
     if group is not None and known.node_id in group.record.in_sync:
         raise RefusedError(
@@ -231,10 +231,10 @@ def _check_start(
     _check_end(registry, request, known)
     if request.address != known.address:
         if is_heard:
-            raise RefusedError(f"{name} lives; wait until it has been silent for the time-out")
+            raise RefusedError(f"{name} is alive; wait until it has been silent for the time-out")
     elif is_present:
         raise NotNowError(
-            f"{name} is connected and speaks, by an earlier start: this one may take its place "
+            f"{name} is connected, by an earlier start: this one may take its place "
             "when that connection is closed, or silent for a lease"
         )
 

@@ -23,10 +23,10 @@ NEW_GROUPS_ADDRESS_SHARE: Final = 0.125
 """Part of both that one address may take: 50 groups at once, then one in 4 s."""
 
 WAITING_MAX: Final = 200
-"""Groups that wait for an operator at a time; what is beyond nobody would read."""
+"""Groups that wait for approval at a time at most."""
 
 WAITING_PER_ADDRESS_MAX: Final = 20
-"""The same of one address: so a flood from there hides nobody else."""
+"""The same for one address, so that a flood hides no other group."""
 
 
 def new_groups() -> Newcomers:
@@ -65,7 +65,7 @@ class WaitingGroups:
         self._groups: dict[str, WaitingGroup] = {}
 
     def note(self, group: WaitingGroup) -> bool:
-        """Have a group wait; say whether it is a new one.
+        """Let a group wait; return whether it is new.
 
         Raises NotNowError if too many wait, or another one waits under its name.
         """
@@ -90,7 +90,7 @@ class WaitingGroups:
         return self._groups.get(name)
 
     def forget(self, name: str) -> None:
-        """Have one wait no longer."""
+        """Remove a waiting group."""
         self._groups.pop(name, None)
 
     def all(self, now: float) -> list[WaitingGroup]:

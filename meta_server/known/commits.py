@@ -39,7 +39,7 @@ _DROPPED_AT_ONCE = 2000
 """Rows forgotten in one turn of the loop when everything was loaded anew."""
 
 _ENDED_AT_ONCE = 50
-"""Intents whose ends are told in one turn of the loop."""
+"""Intents that are completed in one turn of the loop at most."""
 
 _PLANNING_S_MAX = 0.004
 """Seconds for which intents are planned before others get their turn of the loop."""
@@ -52,7 +52,7 @@ class Intent:
     """Something that is to change."""
 
     keys: tuple[Hashable, ...]
-    """What it is about: two intents with a key in common do not share a commit."""
+    """Its subject: two intents with a common key do not share a commit."""
     plan: Callable[[], Sequence[Change]]
     """Returns the changes, on what is known at that moment; may raise RefusedError."""
     done: Callable[[MetaServerError | None], None]
@@ -108,7 +108,7 @@ class Committing:
 
     @property
     def unapplied(self) -> int:
-        """Intents that wait for their turn, or are being stored: nobody sees yet what they do."""
+        """Intents that wait or are being stored; their changes are not visible yet."""
         return len(self._waiting) + self._storing
 
     def is_pending(self, *keys: Hashable) -> bool:
@@ -116,7 +116,7 @@ class Committing:
         return any(key in self._pending for key in keys)
 
     def submit(self, intent: Intent) -> None:
-        """Have an intent carried out; raise StoreUnavailableError or RefusedError at once."""
+        """Queue an intent; raise StoreUnavailableError or RefusedError at once."""
         if self.is_stale:
             raise StoreUnavailableError("the store cannot be reached")
         if len(self._waiting) >= self._waiting_max:
@@ -169,14 +169,14 @@ class Committing:
             raise
         except ConflictError as error:
             self.conflicts += 1
-            _log.warning("somebody else has changed the store", reason=str(error))
+            _log.warning("another process changed the store", reason=str(error))
             await self._turn_stale(batch, error)
             return
         except StoreUnusableError:
             raise
         except StoreError as error:
             self.failures += 1
-            _log.error("the store failed; known routes are served", reason=str(error))
+            _log.error("the store failed; known routes are still served", reason=str(error))
             await self._turn_stale(batch, error)
             return
         self._registry.apply(changes)
@@ -246,7 +246,7 @@ class Committing:
             while fresh.dismantle(_DROPPED_AT_ONCE):
                 await trio.lowlevel.checkpoint()
             self.is_stale = False
-            _log.warning("the store is back; everything was loaded anew")
+            _log.warning("the store is available again; all data was reloaded")
             self._on_loaded()
             return
 

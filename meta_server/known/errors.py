@@ -1,20 +1,20 @@
-"""What can go wrong in a meta server, and who decides what to do about it.
+"""Errors of a meta server, and who handles them.
 
 * MetaServerError
-    * RefusedError: a request is refused for what it asks; the reason is for whoever asked.
-        * BadValueError: an administrator's value is not allowed; the text says what is.
-        * NotNowError: what is asked for may be granted later, without anybody's doing.
-        * NotFoundError: what an administrator names is not there.
-        * StateError: what is there does not allow it, or has another version than was expected.
+    * RefusedError: a request is refused; the reason is for the caller.
+        * BadValueError: an administrator's value is not allowed; the text says which are.
+        * NotNowError: a temporary refusal; the same request may succeed later.
+        * NotFoundError: a named row does not exist.
+        * StateError: the row's state does not allow it, or the row has another version.
     * StoreError
-        * StoreUnavailableError: the store cannot be reached or failed. What was being committed may
-          or may not be in it: load again before changing anything. Known routes are served on.
-        * ConflictError: a row is not what the change expected; nothing of the commit is in the
-          store. Load again and decide anew.
-        * StoreRefusedError: the store cannot hold what a change says; nothing of the commit is in
-          it, and the same again would fail again. A bug of whoever made the row.
-        * StoreUnusableError: the store is damaged, or is not the one that was opened. Stop and say
-          so.
+        * StoreUnavailableError: the store cannot be reached or failed. The commit may or may not be
+          in it: load again before any change. Known routes are still served.
+        * ConflictError: a row is not as the change expected; nothing of the commit is in the store.
+          Load again and plan again.
+        * StoreRefusedError: the store cannot hold a value; nothing of the commit is in it, and a
+          retry would fail again. A bug in the code that made the row.
+        * StoreUnusableError: the store is damaged, or is not the one that was opened. Report it and
+          stop.
             * NewerSchemaError: it was written by a newer version. Start that one.
 """
 
@@ -27,7 +27,7 @@ class MetaServerError(Exception):
 
 
 class RefusedError(MetaServerError):
-    """A request is refused; the text says why, to the one who asked."""
+    """A request is refused; the text tells the caller why."""
 
 
 class BadValueError(RefusedError):
@@ -44,7 +44,7 @@ class BadValueError(RefusedError):
 
 
 class NotNowError(RefusedError):
-    """What is asked for may be granted later; whoever asked is to try again."""
+    """A temporary refusal: the caller is to try again."""
 
 
 class NotFoundError(RefusedError):
@@ -52,7 +52,7 @@ class NotFoundError(RefusedError):
 
 
 class StateError(RefusedError):
-    """What is there does not allow it now."""
+    """The present state does not allow it."""
 
 
 class StoreError(MetaServerError):

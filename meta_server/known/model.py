@@ -51,12 +51,12 @@ OWN_EXT = frozenset({STATIC, ENTERED, SPOKE})
 
 
 class GroupKind(IntEnum):
-    """What a broker group does with messages."""
+    """The kind of a broker group."""
 
     NORMAL = 1
-    """Hands them to consumers at once."""
+    """Hands messages to consumers at once."""
     DELAY = 2
-    """Keeps them until they are due."""
+    """Keeps messages until they are due."""
 
 
 # Rows
@@ -71,7 +71,7 @@ class BrokerGroup:
     master: str
     """host:port of its master for clients; "" as long as none is known."""
     state: BrokerState = BrokerState.NRW
-    """What its master reported last; NRW since it went off-line or fell silent."""
+    """The last state that its master reported; NRW once it is off-line or timed out."""
     tag: str = ""
     """Subjects with this tag are routed to it; "" is the default tag."""
     ext: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class BrokerGroup:
     is_read_only: bool = False
     """Whether an operator took it from producers, for every subject."""
     is_retired: bool = False
-    """Whether it is routed to nobody any more; its name stays taken."""
+    """Whether no route leads to it any more; its name stays taken."""
     updated_ms: int = 0
     """When this row was changed last; goes to clients."""
     version: int = 1
@@ -107,7 +107,7 @@ class Broker:
     group: str
     role: BrokerRole
     sync_port: int = 0
-    """Where its slaves fetch from; 0 where nobody does."""
+    """Port for its slaves; 0 if there are none."""
     version: int = 1
 
 
@@ -211,7 +211,7 @@ class DelayNode:
     address: str
     """host:port for producers."""
     sync_address: str = ""
-    """host:port for replicas; "" while it copies to nobody."""
+    """host:port for replicas; "" while it has none."""
     http_address: str = ""
     """host:port of metrics and status; "" if it has none."""
     software: str = ""
@@ -239,7 +239,7 @@ class DelayGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """Who changed what."""
+    """An audit entry: who changed what."""
 
     at_ms: int
     actor: str
@@ -269,7 +269,7 @@ class LimitSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterControls:
-    """What an operator has paused, limited and weighted in a cluster. Key: cluster."""
+    """The rules of a cluster: pauses, limits, weights. Key: cluster."""
 
     cluster: str
     controls: Controls
@@ -426,7 +426,7 @@ class SaveDelayGroup:
 
 @dataclass(frozen=True, slots=True)
 class RemoveDelayGroup:
-    """Remove a delay group of which nobody is in sync; its record is as given."""
+    """Remove a delay group without a node in sync; its record is as given."""
 
     group: DelayGroup
 

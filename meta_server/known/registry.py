@@ -90,7 +90,7 @@ class Registry:
         self.limits: dict[str, LimitSetting] = {}
         """Limits that operators set."""
         self.controls: dict[str, ClusterControls] = {}
-        """What operators have paused, limited and weighted, by cluster."""
+        """Rules by cluster: pauses, limits, weights."""
         self.timestamp_ms = 0
         # Other ways to find rows.
         self._brokers_in: dict[str, dict[BrokerKey, None]] = {}
@@ -159,7 +159,7 @@ class Registry:
     # Looking up
 
     def controls_of(self, cluster: str) -> Controls:
-        """Return what holds in a cluster; version 0 where nobody has said anything."""
+        """Return the rules of a cluster; version 0 if none was ever set."""
         row = self.controls.get(cluster)
         return Controls() if row is None else row.controls
 

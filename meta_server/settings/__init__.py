@@ -1,4 +1,4 @@
-"""What can be set.
+"""Settings of a meta server.
 
     config             settings of a meta server
     config_file        from TOML and options

@@ -25,7 +25,7 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Where this meta server keeps what it knows."""
+    """The data directory of this meta server."""
 
     data_dir: Path
     """Directory of the store; made if it is missing. A directory with a SQLite store is locked for
@@ -74,7 +74,7 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig(ConnectionLimits):
-    """Where clients, brokers and delay servers connect, and what a connection may take."""
+    """The listener for clients, brokers and delay servers, and its limits."""
 
     address: str = "127.0.0.1:20880"
     """host:port to listen on; IPv6 in brackets, port 0 for any free one. The default takes
@@ -129,7 +129,7 @@ class ListenerConfig(ConnectionLimits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationConfig:
-    """What clients, brokers and nodes may register, and for how long they count as alive."""
+    """Limits and time-outs of registrations."""
 
     client_text_bytes_max: int = 512
     """Bytes of a client id, a consumer group, an application or a room. A longer one is refused."""
@@ -160,9 +160,9 @@ class RegistrationConfig:
     """Broker groups there may be, delay groups among them. A further one is refused."""
 
     group_keep_ms: int = 24 * 3_600_000
-    """Milliseconds for which a group that is silent is remembered if no operator entered, approved
-    or changed it. It leaves the routes then: what lies at its broker is read by nobody if that
-    comes back later. Delay groups with servers of ours are kept."""
+    """Milliseconds after which a silent group is removed if no operator entered, approved or
+    changed it. It leaves the routes then: if its broker comes back later, consumers do not read the
+    messages that it holds. Delay groups with servers of ours are kept."""
 
     clients_max: int = 100_000
     """Uses of a subject by a client that are remembered for operators. Of more than that only the
@@ -196,14 +196,14 @@ class RegistrationConfig:
     secret_file: str = ""
     """The file of the secret that delay servers prove to have (`meta.secret_file` there), readable
     by its owner and group only; read again when it changes. Two lines are two secrets that count.
-    Empty: whoever reaches the listener may register as any of them."""
+    Empty: anybody who reaches the listener may register as any of them."""
 
     secret_needed: bool = True
     """Whether a delay server without the secret is refused, if there is a `secret_file`. False is
     for the time until all of them have it."""
 
     secret_look_ms: int = 1000
-    """Milliseconds between two looks at whether the file of the secret has changed."""
+    """Milliseconds between two checks for a changed secret file."""
 
     stall_ms_max: int = 2000
     """Milliseconds. If this process was not running for longer than that (a stopped machine), the
@@ -224,7 +224,7 @@ class RegistrationConfig:
     those in between are counted."""
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nobody could register."""
+        """Refuse limits that exclude every registration."""
         require_at_least(self, 1, "client_text_bytes_max", "subjects_max")
         require_at_least(self, 1, "groups_max", "waiting_max", "commit_requests_max")
         require_at_least(self, 0.001, "new_subjects_per_second_max", "new_subjects_burst_seconds")
@@ -284,7 +284,7 @@ class HttpConfig:
     closed."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no address, and a port that nobody could use."""
+        """Refuse an invalid address, and a port that cannot be used."""
         require_at_least(self, 1, "connections_max")
         require_at_least(self, 1024, "header_bytes_max")
         if self.address:
@@ -293,14 +293,14 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """Who may administer over HTTP, and how much at a time."""
+    """Access to administration over HTTP, and its limits."""
 
     token_file: str = ""
     """The file of tokens that `delaywheel admin token add` writes; it is read again when it
     changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
 
     token_look_ms: int = 1000
-    """Milliseconds between two looks at whether the file of tokens has changed."""
+    """Milliseconds between two checks for a changed token file."""
 
     requests_max: int = 64
     """Requests to the API and to QMQ's management that are worked on at a time. One more is
@@ -339,7 +339,7 @@ class AdminConfig:
     """Consumers that may be taken off-line. A further one is refused."""
 
     def __post_init__(self) -> None:
-        """Refuse what would let nobody in, or wait for ever."""
+        """Refuse values that exclude every caller or wait for ever."""
         require_at_least(self, 1, "requests_max", "route_groups_max")
         require_at_least(self, 1024, "body_bytes_max")
         require_at_least(self, 10, "token_look_ms", "body_ms_max", "answer_ms_max")
@@ -364,7 +364,7 @@ class AuditConfig:
     and again take no place from what people did. 2 KiB on disk each."""
 
     look_ms: int = 60_000
-    """Milliseconds between two looks at whether there are entries to forget."""
+    """Milliseconds between two checks for entries to remove."""
 
     def __post_init__(self) -> None:
         """Refuse what would keep nothing, or look all the time."""
@@ -382,16 +382,16 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Everything that can be set of one meta server."""
 
     node: NodeConfig
-    """Where it keeps what it knows."""
+    """The data directory."""
 
     store: StoreConfig = msgspec.field(default_factory=StoreConfig)
     """The database."""
 
     listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
-    """Where everybody connects."""
+    """The listener."""
 
     registration: RegistrationConfig = msgspec.field(default_factory=RegistrationConfig)
-    """What may be registered."""
+    """Registrations."""
 
     routing: RoutingConfig = msgspec.field(default_factory=RoutingConfig)
     """Which broker groups a subject gets."""
@@ -403,13 +403,13 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Discovery, administration, metrics, health and status."""
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
-    """Who may administer."""
+    """Administration."""
 
     audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
     """How long it is kept who changed what."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
-    """What the process says."""
+    """The log of the process."""
 
     @property
     def is_open(self) -> bool:

@@ -8,7 +8,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
 def warn_of_exposure(config: MetaServerConfig) -> None:
-    """Warn if whoever reaches the listener could register as any delay server.
+    """Warn if anybody who reaches the listener could register as any delay server.
 
     That is no reason to refuse, as it is over HTTP: what QMQ's clients and brokers say on that port
     cannot be authenticated at all, so it needs a network of its own in any case, and there may be
@@ -18,8 +18,8 @@ def warn_of_exposure(config: MetaServerConfig) -> None:
         return
     if address := config.listener.reached_by_others:
         _log.warning(
-            "other machines reach the listener, and delay servers need no secret to register: "
-            "whoever gets there can take a master's place",
+            "other machines can reach the listener, and delay servers need no secret to register: "
+            "anybody there can replace a master",
             address=address,
             remedy="set registration.secret_file here, and meta.secret_file of delay servers",
         )

@@ -45,7 +45,7 @@ _LOG_ATTEMPTS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSettings:
-    """Where the store is, and how long to wait for it."""
+    """The URL of the store, and time-outs."""
 
     url: str
     """`sqlite:///PATH` or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`."""
@@ -69,7 +69,7 @@ class DatabaseSettings:
         if url.drivername not in _KINDS:
             raise ValueError(f"url names {url.drivername}, but a store is one of {sorted(_KINDS)}")
         if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
-            raise ValueError("url names no file, and what is in memory only is no store")
+            raise ValueError("url names no file; a store cannot be in memory only")
         for name in ("connect_ms_max", "statement_ms_max"):
             # Written so that a NaN is refused as well.
             if not getattr(self, name) >= 1:
@@ -250,7 +250,7 @@ class SqliteDatabase(Database):
         self._may_make = False
         if connection.info["files"] != self._files():
             connection.invalidate()
-            raise StoreUnavailableError(f"{self._path}, or its log, is not the file it was")
+            raise StoreUnavailableError(f"{self._path}, or its log, was moved or replaced")
 
     def _files(self) -> list[tuple[int, int] | None]:
         found: list[tuple[int, int] | None] = []
@@ -275,9 +275,9 @@ class SqliteDatabase(Database):
     def _damaged(self, what: str) -> str:
         """Return what is wrong with the file, and what is to be done about it."""
         return (
-            f"{self._path} is damaged, or no store: {what}. Move it and its -wal "
+            f"{self._path} is damaged, or not a store: {what}. Move it and its -wal "
             'away, keep them, and put a copy that `sqlite3 meta.db ".backup copy.db"` made in its '
-            "place; operating.md says what follows, and what to do without a copy"
+            "place; docs/meta-server.md says what follows, and what to do without a copy"
         )
 
 
@@ -340,7 +340,7 @@ class PostgresqlDatabase(Database):
 
     @staticmethod
     def _connected(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        """Have commits be durable, though the server's default may be otherwise."""
+        """Make commits durable, whatever the server's default is."""
         cursor = connection.cursor()
         cursor.execute(
             "SELECT set_config('synchronous_commit', 'on', false)"
@@ -363,10 +363,10 @@ class PostgresqlDatabase(Database):
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{suffix}({_ADVISORY_LOCK})")
 
     def check(self, connection: Connection) -> None:
-        """Nothing to look at: the server knows its pages, and others use it meanwhile."""
+        """Nothing to check: the server checks its own pages."""
 
     def _check_place(self, connection: Connection) -> None:
-        """Nothing to look at: the server answered that it has it."""
+        """Nothing to check: the server has confirmed the commit."""
 
     def _kind_of(self, error: BaseException) -> type[StoreError] | None:
         state = getattr(error, "sqlstate", None) or ""

@@ -86,7 +86,7 @@ STORE_IDENTITY = Table(
     Column("store_uuid", Uuid, nullable=False),
     _number("created_ms"),
 )
-"""One row: by it an opened store is told from another one that took its place."""
+"""One row, by which an opened store is distinguished from another one in its place."""
 
 BROKER_GROUP = Table(
     "broker_group",

@@ -1,7 +1,7 @@
-"""Who uses which subject, for operators: gathered in memory, stored together now and then.
+"""Records which client uses which subject, for operators: in memory, stored in batches.
 
-Routes do not depend on it. It is written roughly (a client that is seen every minute is stored once
-an hour) and within a bound, and forgotten when nobody saw the client for long.
+Routes do not depend on it. The record is approximate (a client that is seen every minute is stored
+once an hour), bounded, and removed when the client has not been seen for long.
 """
 
 from collections.abc import Sequence

@@ -31,12 +31,12 @@ from meta_server.known.errors import MetaServerError
 
 
 class UnauthenticatedError(MetaServerError):
-    """Whoever asks does not prove that it has the secret; the text says what is wrong."""
+    """The caller has not proved the secret; the text says why."""
 
 
 @dataclass(slots=True)
 class _Talk:
-    """What was drawn for a connection, and how far it has come."""
+    """The nonces of a connection, and the last request number."""
 
     node_nonce: bytes
     meta_nonce: bytes
@@ -47,7 +47,7 @@ class Credentials:
     """Checks requests of delay servers, and seals the answers. Touches no file."""
 
     def __init__(self, secret: SharedSecret, *, is_needed: bool, chance: random.Random) -> None:
-        """`chance` draws nonces; `secret` is read by somebody else, again and again."""
+        """`chance` draws nonces; the server reloads `secret` when its file changes."""
         self._secret = secret
         self._is_needed = is_needed
         self._chance = chance
@@ -108,11 +108,11 @@ class Credentials:
             raise self._refusal(
                 "the file of this meta server's secret cannot be used; its log says why"
                 if self._secret.fault
-                else "it was not said with a secret of this meta server: the files differ"
+                else "the request was not made with a secret of this meta server: the files differ"
             )
         key, number, inner = found
         if number <= talk.number:
-            raise self._refusal(f"number {number} was said before: somebody repeats a request")
+            raise self._refusal(f"number {number} was used before: the request is a replay")
         talk.number = number
         self.authenticated += 1
         return inner, partial(seal_body, key, Direction.ANSWER, code, number)

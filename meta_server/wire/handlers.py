@@ -1,7 +1,7 @@
-"""What is answered to whom: what clients, brokers and delay servers register.
+"""Handles registrations of clients, brokers and delay servers.
 
-A request that changes nothing is answered at once, from memory. One that does is answered when the
-store has the change. Refusals:
+A request that changes nothing is answered at once, from memory. A change is answered when the store
+has it. Refusals:
 
     what is wrong                             the answer
     a body that cannot be read                51, and the reason as text
@@ -14,11 +14,11 @@ store has the change. Refusals:
     NODE_CONTROLS: any                        51, and the reason as text
     NODE_…: it does not prove that it may     1001, and the reason as text
 
-A broker of QMQ's does not start unless it is answered within 2 s, and does not look at the answer:
-so it is answered by then, and what it said is stored later. Its heartbeats repeat it.
+A broker of QMQ's needs an answer within 2 s to start, and ignores its content. So it is answered by
+then, and its registration is stored later. Its heartbeats repeat it.
 
-Each refusal of a request for what it is counts as a fault of its connection, which slows one down
-that makes many.
+Each refusal for the content of a request counts as a fault of its connection; many faults slow a
+connection down.
 """
 
 import contextlib
@@ -127,7 +127,7 @@ class _Node:
 
 @dataclass(slots=True)
 class Liveliness:
-    """Who was heard of."""
+    """Liveness of groups and nodes."""
 
     groups: Liveness[str]
     nodes: Liveness[NodeKey]
@@ -174,7 +174,7 @@ class Handlers:
         self._ends_noted: dict[NodeKey, float] = {}
         """When it was noted last how far a node's log goes, in trio time."""
         self._patient: dict[_Patience, Callable[[], None]] = {}
-        """What gives up waiting for the store, the one that does so first at the front."""
+        """Requests with a time-out for the store, the earliest first."""
         self.pushing: Pushing
         """Set before the first request comes."""
         self.requests: Counter[str] = Counter()
@@ -254,7 +254,7 @@ class Handlers:
 
         def give_up() -> None:
             connection.done(1, size)
-            self._refuse(connection, frame, "the store is slow; this is stored when it can be")
+            self._refuse(connection, frame, "the store is slow; the request will be stored later")
 
         def done(error: MetaServerError | None) -> None:
             if patience is not None:
@@ -265,7 +265,7 @@ class Handlers:
             if error is None:
                 answer()
             elif is_told:
-                _log.warning("not stored", peer_was_told=True, reason=str(error))
+                _log.warning("a registration was not stored", peer_was_told=True, reason=str(error))
             elif refuse is not None:
                 refuse(error)
             else:
@@ -427,7 +427,7 @@ class Handlers:
         self._answer_client(asked, self.timestamp(), state, groups)
 
     def _subscribe(self, asked: _Asked, routed: str) -> Subscription:
-        """Have the client told of whatever it was not told yet."""
+        """Push to the client what it has not received yet."""
         request = asked.request
         subscription = Subscription(
             routed=routed,
@@ -520,14 +520,14 @@ class Handlers:
             if heard.moved_from:
                 self.moves += 1
                 _log.warning(
-                    "a group has moved",
+                    "broker group moved",
                     group=request.group,
                     before=heard.moved_from,
                     address=request.address,
                     what=request.request_type.name.lower(),
                 )
             _log.info(
-                "a broker has registered",
+                "broker registered",
                 group=request.group,
                 address=request.address,
                 what=request.request_type.name.lower(),
@@ -581,7 +581,7 @@ class Handlers:
             remedy = f"delaywheel admin broker-group approve {group.name}"
             if self.waiting.note(waiting):
                 _log.warning(
-                    "a group waits for an operator",
+                    "a broker group waits for approval",
                     group=group.name,
                     address=group.master,
                     peer=connection.peer,
@@ -607,8 +607,8 @@ class Handlers:
         if speaker is connection or (is_open and speaker and speaker.where == connection.where):
             return
         raise RefusedError(
-            f"{name} is a group of delay servers of ours: what is said for it has to come on the "
-            f"connection on which its master {node_id} has registered last"
+            f"{name} is a group of delay servers of ours: requests for it have to come on the "
+            f"connection on which its master {node_id} registered last"
             + (", or from its IP address" if is_open else "")
         )
 
@@ -697,7 +697,7 @@ class Handlers:
         )
 
     def _note_end(self, node: _Node) -> None:
-        """Have it stored now and then how far a node's log goes; nobody waits for that."""
+        """Store from time to time how far a node's log goes; no answer waits for it."""
         now, request = trio.current_time(), node.request
         noted_at = self._ends_noted.setdefault(node.key, now)
         if (

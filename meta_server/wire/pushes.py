@@ -1,10 +1,9 @@
-"""Pushes of changed routes: every connected client is told what it would get if it asked.
+"""Pushes of changed routes to connected clients.
 
-A subscription is one use of a subject by a connected client, with what it was told last. When
-anything changes, all of them are gone through, some at a time, and those whose answer is another
-one now get it, as an answer to CLIENT_REGISTER that nobody asked for. So changes that come close
-together are pushed once, a client that takes nothing gets the latest state when it does, and there
-is no queue of pushes that could grow.
+A subscription is one use of a subject by a connected client, with the last answer that it got.
+After any change all subscriptions are checked, some in each turn of the loop. Where the answer has
+changed, the client gets it as an unrequested answer to CLIENT_REGISTER. So close changes are pushed
+once, a slow client gets the latest state when it reads again, and no queue of pushes can grow.
 """
 
 import math
@@ -26,7 +25,7 @@ from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
 
 _SLICE = 200
-"""Subscriptions looked at in one turn of the loop at most…"""
+"""Subscriptions checked in one turn of the loop at most…"""
 _SLICE_S_MAX = 0.004
 """… and seconds that the turn takes: working out many different routes takes longer."""
 
@@ -40,9 +39,9 @@ something; else the pause doubles up to the setting."""
 
 
 class Use(msgspec.Struct, frozen=True, gc=False):
-    """What tells the subscriptions of one connection apart.
+    """The key of a subscription within a connection.
 
-    Like Subscription a Struct that the garbage collector does not look at: there are many.
+    Like Subscription a Struct without garbage collection: there are many.
     """
 
     client_type: int
@@ -52,14 +51,14 @@ class Use(msgspec.Struct, frozen=True, gc=False):
 
 
 GroupsOf = Callable[[str, int], tuple[BrokerGroupInfo, ...] | None]
-"""What tells the groups of a real subject for a client of a type; None: there is no route yet."""
+"""Returns the groups of a real subject for a type of client; None: there is no route yet."""
 
 Signature = tuple[OnlineState, tuple[tuple[str, str, int], ...]]
-"""What of an answer matters to a client: its online state; name, master and state of each group."""
+"""The part of an answer that matters: online state; name, master and state of each group."""
 
 
 class Subscription(msgspec.Struct, kw_only=True, gc=False):
-    """What a client was told."""
+    """The last answer that a client got."""
 
     routed: str
     """The real subject."""
@@ -72,7 +71,7 @@ class Subscription(msgspec.Struct, kw_only=True, gc=False):
 
 @dataclass(slots=True)
 class PushCounts:
-    """What happened so far; numbers only grow."""
+    """Counters; they only grow."""
 
     pushes: int = 0
     rounds: int = 0
@@ -117,7 +116,7 @@ class Pushing:
         self.counts = PushCounts()
 
     def note(self, connection: Connection, use: Use, subscription: Subscription) -> None:
-        """Keep what a client was told, in place of what it was told before."""
+        """Store the answer that a client got, in place of the one before."""
         if connection.is_closed:
             return
         uses = self._of.setdefault(connection, {})

@@ -1,8 +1,7 @@
-"""What becomes of refusals: each is counted, and each kind is in the log once in a while.
+"""Counts refusals and limits their log lines.
 
-Brokers and nodes that are refused ask again every second or so, for as long as nobody looks after
-them. The first refusal of an address for a reason is written down, then one line in every interval,
-which tells how many there were since.
+Refused brokers and nodes ask again about every second. The first refusal of an address for a reason
+is logged, then one line in each interval with the number of refusals since.
 """
 
 from collections import Counter, OrderedDict
@@ -16,7 +15,7 @@ from delay_protocol.nodes.registration import REASON_LENGTH_MAX
 from delay_transport.connections.connection import Connection
 
 KINDS_MAX: Final = 1000
-"""Refusals that are told apart; of more than that those not seen for longest are new again."""
+"""Kinds of refusals that are remembered; beyond that the oldest counts as new again."""
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class Refusals:
         self._kinds: OrderedDict[tuple[str, str, str], _Kind] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many are told apart."""
+        """Return how many kinds are remembered."""
         return len(self._kinds)
 
     def note(self, connection: Connection, code: int, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""An operator pauses at the meta server: real nodes go by it, whoever is killed meanwhile."""
+"""An operator pauses at the meta server: real nodes apply it, whoever is killed meanwhile."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 code, said = command("pause", *meta_at, "--subject", "p.*")
                 assert (code, said) == (
                     0,
-                    "subject p.*: paused\nversion 1: 1 of 1 nodes go by it\n",
+                    "subject p.*: paused\nversion 1: 1 of 1 nodes apply it\n",
                 )
                 send(node.process.port, "p1", "o1")
                 assert until(lambda: broker.ids == ["o1"], seconds=10)
@@ -74,7 +74,7 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 node.process.kill()
             code, said = command("limit", *meta_at, "--group", "g9", "--rate", "5")
             # It is not known to be dead yet, and has not taken it.
-            assert (code, "0 of 1 nodes go by it" in said) == (ExitCode.REFUSED, True)
+            assert (code, "0 of 1 nodes apply it" in said) == (ExitCode.REFUSED, True)
             meta.kill()
         with cluster.node("n1", *patient, port=port) as node:
             time.sleep(2)
@@ -121,7 +121,7 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 assert (code, said) == (0, "group g1 goes on\n")
                 assert node.process.status()["brokers"]["g1"]["paused"] == 0
                 code, said = command("drain", *meta_at)
-                assert (code, "at the node: give --server" in said) == (ExitCode.USAGE, True)
+                assert (code, "at the node itself: give --server" in said) == (ExitCode.USAGE, True)
                 assert command("drain", "--server", node.process.http)[0] == 0
                 assert command("drain", "--server", node.process.http, "--undo")[0] == 0
                 code, said = command("controls", "--follow", "--server", node.process.http)
@@ -145,16 +145,16 @@ def test_a_node_that_only_waits_hears_of_a_pause_and_its_death_fails_no_command(
                 assert until(lambda: second.membership().get("role") == "slave", seconds=20)
                 assert command("pause", *meta_at, "--subject", "p.*") == (
                     0,
-                    "subject p.*: paused\nversion 1: 2 of 2 nodes go by it\n",
+                    "subject p.*: paused\nversion 1: 2 of 2 nodes apply it\n",
                 )
                 second.process.kill()
                 code, said = command("weight", *meta_at, "--group", "g1", "--weight", "3")
-                assert (code, "version 2: 1 of 1 nodes go by it\n" in said) == (0, True)
-                assert "it delivers nothing, and need not go by it yet: n2 of default: " in said
+                assert (code, "version 2: 1 of 1 nodes apply it\n" in said) == (0, True)
+                assert "it delivers nothing and need not apply it yet: n2 of default: " in said
                 code, said = command("drain", *meta_at, "--group", "g1")
                 paused = "group g1 is paused and nothing is in flight to it from 1 node\n"
                 assert (code, said) == (0, paused)
                 # The one that delivers counts as before.
                 first.process.kill()
                 code, said = command("resume", *meta_at, "--subject", "p.*")
-                assert (code, "0 of 1 nodes go by it" in said) == (ExitCode.REFUSED, True)
+                assert (code, "0 of 1 nodes apply it" in said) == (ExitCode.REFUSED, True)

@@ -210,8 +210,8 @@ def test_a_store_that_goes_away_leaves_what_is_known_and_is_used_again_when_it_i
         assert broker(speaker, "g1", 1, what=BrokerRequestType.HEARTBEAT) == 0
         with Asker(meta.port) as later:
             assert names(client(later, "later", ClientType.PRODUCER).groups) == ["g1"]
-        assert '"group":"g1","event":"a group has fallen silent"' not in meta.log()
-        assert '"group":"g2","event":"a group has fallen silent"' in meta.log()
+        assert '"group":"g1","event":"a broker group timed out"' not in meta.log()
+        assert '"group":"g2","event":"a broker group timed out"' in meta.log()
         meta.kill()
     with meta_server(tmp_path / "data", options=options) as meta:
         meta.wait_ready()

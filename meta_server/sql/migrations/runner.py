@@ -48,7 +48,7 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "octets": "BYTEA",
     },
 }
-"""What a migration's placeholders mean in each database."""
+"""Values of a migration's placeholders in each database."""
 
 _BOOTSTRAP: Final = (
     """
@@ -70,7 +70,7 @@ _BOOTSTRAP: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaState:
-    """What a store says of itself."""
+    """Version and identity of a store."""
 
     version: int
     """0: it has no tables of ours yet."""

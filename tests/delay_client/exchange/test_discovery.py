@@ -45,9 +45,9 @@ def test_an_answer_with_a_length_needs_no_end_of_the_connection() -> None:
     ("data", "said"),
     [
         (b"HTTP/1.1 503 \r\ncontent-length: 9\r\n\r\nnot ready", r"status 503 \('not ready'\)"),
-        (b"HTTP/1.1 200 \r\ncontent-length: 5\r\n\r\nhello", "no host:port"),
-        (b"HTTP/1.1 200 \r\ncontent-length: 2\r\n\r\n\xff\xfe", "no host:port"),
-        (b"HTTP/1.1 200 \r\ncontent-length: 0\r\n\r\n", "no host:port"),
+        (b"HTTP/1.1 200 \r\ncontent-length: 5\r\n\r\nhello", "not host:port"),
+        (b"HTTP/1.1 200 \r\ncontent-length: 2\r\n\r\n\xff\xfe", "not host:port"),
+        (b"HTTP/1.1 200 \r\ncontent-length: 0\r\n\r\n", "not host:port"),
         (b"\x00\x00\x00\x14\x00\x12\xde\xc1", "does not speak HTTP: give the address"),
         (b"HTTP/1.x 200 OK\r\n\r\n", "does not speak HTTP/1"),
         (b"HTTP/1.1 200 \r\ncontent-length: 15\r\n\r\n127.0.0", "before its answer was complete"),

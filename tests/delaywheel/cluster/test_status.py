@@ -130,7 +130,7 @@ def test_what_is_no_status_is_told(answer: tuple[int, bytes], words: str) -> Non
 
 
 def test_a_fault_of_the_server_is_told_from_somebody_else() -> None:
-    with serving(503, b"{}") as address, pytest.raises(Failure, match="failed itself") as told:
+    with serving(503, b"{}") as address, pytest.raises(Failure, match="HTTP 503") as told:
         fetch(address)
     assert told.value.exit_code == ExitCode.REFUSED
 

@@ -163,7 +163,7 @@ def test_a_group_is_not_at_rest_while_a_node_does_not_go_by_its_pause(world: Wor
     world.behind["n2"] = "it keeps its own"
     result = world.drain("--group", "g1")
     assert result.exit_code == ExitCode.REFUSED
-    assert "stored, but not everywhere yet: n2 of d1: it keeps its own" in result.output
+    assert "stored, but not applied everywhere yet: n2 of d1: it keeps its own" in result.output
 
 
 def test_a_group_is_at_rest_whatever_becomes_of_a_node_that_delivers_nothing(
@@ -188,16 +188,16 @@ def test_a_rule_holds_when_all_nodes_go_by_it_that_deliver_and_the_others_are_na
     found = world.run("weight", "--group", "g1", "--none")
     assert found.exit_code == 0
     assert found.output == (
-        "group g1: open\nversion 1: 2 of 2 nodes go by it\n"
-        "it delivers nothing, and need not go by it yet: n2 of d1: it keeps its own\n"
-        "it delivers nothing, and need not go by it yet: "
+        "group g1: open\nversion 1: 2 of 2 nodes apply it\n"
+        "it delivers nothing and need not apply it yet: n2 of d1: it keeps its own\n"
+        "it delivers nothing and need not apply it yet: "
         "n3 of d1: it is silent, and goes by what it heard last\n"
     )
     world.waits = {"n3", "n4"}
     found = world.run("weight", "--group", "g1", "--none")
     assert found.exit_code == ExitCode.REFUSED
-    assert "version 2: 2 of 3 nodes go by it\n" in found.output
-    assert "not everywhere yet: n2 of d1: it keeps its own\n" in found.output
+    assert "version 2: 2 of 3 nodes apply it\n" in found.output
+    assert "not applied everywhere yet: n2 of d1: it keeps its own\n" in found.output
 
 
 def test_undone_the_group_goes_on_whatever_is_in_flight(world: World) -> None:
@@ -211,7 +211,7 @@ def test_a_node_is_not_drained_at_a_meta_server(world: World) -> None:
     world.node("n1", 0)
     result = world.drain()
     assert result.exit_code == ExitCode.USAGE
-    assert "a node is stopped at the node: give --server" in result.output
+    assert "a node is stopped at the node itself: give --server" in result.output
     assert world.changes == []
 
 
@@ -235,7 +235,7 @@ def test_a_group_that_nobody_knows_is_not_said_to_be_at_rest(world: World) -> No
     world.node("n1", 0)
     result = world.drain("--group", "gl")
     assert result.exit_code == ExitCode.REFUSED
-    assert "no broker group gl is known" in result.output
+    assert "broker group gl is not known" in result.output
     found = world.drain("--group", "gl", "--json")
     assert found.exit_code == ExitCode.REFUSED
     told = json.loads(found.stdout)
@@ -254,4 +254,4 @@ def test_a_group_that_a_node_does_not_know_is_not_at_rest_there() -> None:
     with answering(lambda *_: (200, json.dumps(answer).encode())) as address:
         result = CliRunner().invoke(main, ["drain", "--server", address, "--group", "gl"])
     assert result.exit_code == ExitCode.REFUSED
-    assert "no broker group gl is known" in result.stderr
+    assert "broker group gl is not known" in result.stderr

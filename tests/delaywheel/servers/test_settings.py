@@ -1,7 +1,10 @@
-"""`delaywheel settings` prints the file that config_reference writes."""
+"""`delaywheel settings` prints every setting: files of both servers, and a page of everything."""
+
+import dataclasses
 
 from click.testing import CliRunner
 
+from delay_client import ClientConfig
 from delay_server.settings.config import sections
 from delay_server.settings.config_reference import reference_toml
 from delaywheel.main import main
@@ -26,6 +29,22 @@ def test_the_page_has_every_section_the_client_and_every_command() -> None:
     lines = result.output.splitlines()
     assert any(line.startswith("| `load_ahead_ms` | `120000` | Milliseconds.") for line in lines)
     assert any(line.startswith("| `--listen` |") for line in lines)
+
+
+def test_the_page_has_every_setting_of_the_servers_and_the_client() -> None:
+    page = CliRunner().invoke(main, ["settings", "--format", "markdown"]).output
+    for kind in (*sections().values(), *meta_server_sections().values(), ClientConfig):
+        names = [field.name for field in dataclasses.fields(kind)]
+        assert [name for name in names if f"| `{name}` |" not in page] == []
+
+
+def test_each_file_has_every_setting_of_its_server() -> None:
+    for process, kinds in (("delay-server", sections()), ("meta-server", meta_server_sections())):
+        printed = CliRunner().invoke(main, ["settings", "--of", process]).output
+        for section, kind in kinds.items():
+            part = printed.partition(f"[{section}]")[2].partition("\n[")[0]
+            for field in dataclasses.fields(kind):
+                assert f"#{field.name} = " in part, f"{section}.{field.name}"
 
 
 def test_the_file_of_a_meta_server_is_printed_on_demand() -> None:

@@ -207,7 +207,7 @@ async def test_a_group_that_is_not_in_use_is_removed_and_leaves_chosen_routes() 
         await peer.broker(broker("bad", address="10.6.6.6:1", what=OFFLINE))
         await trio.sleep(31)
         _, error = await http.refused("DELETE", "/broker-groups/bad")
-        assert error["message"].startswith("1 subjects are routed to bad, and what lies in it")
+        assert error["message"].startswith("1 subjects are routed to bad, and messages in it")
         await peer.broker(broker("g1"))
         answer = await http.change("DELETE", "/broker-groups/bad", lose_messages="true")
         assert answer == {"changed": True}

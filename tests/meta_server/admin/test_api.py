@@ -295,7 +295,7 @@ async def test_a_dead_delay_server_is_given_up_and_a_living_one_is_not() -> None
         slave = node("n2", storage=2, last_sequence=0, address="10.0.0.6:20801")
         await peer.node(slave)
         code, error = await http.refused("DELETE", "/delay-groups/d1/nodes/n2")
-        assert (code, "lives" in error["message"]) == (409, True)
+        assert (code, "is alive" in error["message"]) == (409, True)
         await trio.sleep(16)
         shown = await http.change("DELETE", "/delay-groups/d1/nodes/n2")
         assert [row["node_id"] for row in shown["nodes"]] == ["n1"]
@@ -392,7 +392,7 @@ async def test_a_stored_limit_that_cannot_be_is_left_out_and_named_in_the_log() 
         async with world.serving() as server:
             assert (server.limits.clients_max, server.limits.groups_max) == (3, 2000)
             assert (await Http(server).get("/limits"))["stored"]["groups_max"] == -1
-    named = {line["limit"] for line in lines if "not in force" in line["event"]}
+    named = {line["limit"] for line in lines if "stored limit is invalid" in line["event"]}
     assert named == {"groups_max", "subjects_max", "of_another_version"}
 
 
@@ -1007,7 +1007,7 @@ async def test_a_commit_whose_end_is_not_known_is_told_so_and_can_be_looked_up()
         await add_groups(http, "g1")
         world.medium.next_faults = [Fault.KEPT]
         code, error = await http.refused("PATCH", "/broker-groups/g1", {"weight": 1})
-        assert (code, "look whether" in error["message"]) == (503, True)
+        assert (code, "check whether" in error["message"]) == (503, True)
         await until(lambda: not server.committing.is_stale)
         assert (await http.get("/broker-groups/g1"))["weight"] == 1
 

@@ -62,7 +62,7 @@ async def test_of_too_many_the_oldest_go_some_in_a_commit() -> None:
         sum(isinstance(change, ForgetAudit) for change in commit) for commit in world.medium.commits
     ]
     assert list(filter(None, steps)) == [500] * 5
-    said = [line for line in lines if "forgotten" in line["event"]]
+    said = [line for line in lines if line["event"] == "old audit entries removed"]
     assert [(line["entries"], line["left"]) for line in said] == [(2500, 2000)]
 
 

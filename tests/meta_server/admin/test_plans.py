@@ -419,7 +419,7 @@ def test_what_a_route_cannot_be_is_refused_by_field(
 def test_routes_have_versions_and_none_has_version_zero() -> None:
     registry = registry_with(broker_groups=(group("g1"), group("g2")))
     desk = desk_on(registry)
-    with pytest.raises(StateError, match="not there"):
+    with pytest.raises(StateError, match="does not exist"):
         set_route(desk, "a", RouteSet(groups=("g1",), version=1), is_prefix=False)
     registry.apply(set_route(desk, "a", RouteSet(groups=("g1",), version=0), is_prefix=False))
     with pytest.raises(StateError, match="version 1"):
@@ -583,7 +583,7 @@ def test_a_dead_node_that_has_nothing_is_given_up() -> None:
 
 def test_a_node_that_lives_is_not_given_up() -> None:
     registry = cluster("n2")
-    with pytest.raises(StateError, match="lives"):
+    with pytest.raises(StateError, match="is alive"):
         give_up_node(desk_on(registry), "d1", "n2", is_heard=True, lose_messages=True)
     for name, node_id in (("d9", "n1"), ("d1", "n9")):
         with pytest.raises(NotFoundError):
@@ -635,7 +635,7 @@ def test_an_older_directory_is_taken_only_if_messages_may_be_lost_and_the_newer_
 
     with pytest.raises(RefusedError, match="older copy"):
         plan()
-    with pytest.raises(StateError, match="lives"):
+    with pytest.raises(StateError, match="is alive"):
         older_taken(registry, is_heard=True)
     with pytest.raises(StateError, match="n1 had record 1 in epoch 0: what an older"):
         older_taken(registry, lose=False)

@@ -169,7 +169,7 @@ def test_what_speaks_over_a_connection_is_not_replaced_for_now() -> None:
     registry = Registry(Contents())
     registered(registry, node())
     later = node(incarnation=2)
-    with pytest.raises(NotNowError, match="is connected and speaks"):
+    with pytest.raises(NotNowError, match="is connected, by an earlier start"):
         planned(registry, later, is_heard=True, is_present=True)
     # It is the same start over another connection, or the connection is closed.
     assert planned(registry, node(), is_heard=True, is_present=True).changes == ()
@@ -232,7 +232,7 @@ def test_a_group_has_no_more_nodes_than_allowed() -> None:
 @pytest.mark.parametrize(
     ("request_", "is_heard", "reason"),
     [
-        (node(storage=102), True, "lives, with another data directory"),
+        (node(storage=102), True, "is alive, with another data directory"),
         (node(storage=102), False, "is in sync with the storage"),
         (node(incarnation=2), False, "after this one"),
         (node(incarnation=3, address="10.0.0.9:1"), False, "same incarnation"),

@@ -1013,7 +1013,7 @@ def test_a_log_that_is_taken_away_from_its_file_is_missed(file_place: Place) -> 
     with closing(file_place.open()) as store:
         store.commit([SaveSubject(SUBJECT)])
         Path(f"{file_place.path}-wal").unlink()
-        with pytest.raises(StoreUnavailableError, match="not the file it was"):
+        with pytest.raises(StoreUnavailableError, match="was moved or replaced"):
             store.commit([SaveSubject(replace(SUBJECT, name="lost"))])
 
 

@@ -140,7 +140,7 @@ async def test_a_recording_is_worth_nothing_here_and_elsewhere(secret: Path) -> 
         assert (await prover.peer.ask(REGISTER, second)).code == 0
         for again in (second, first):
             answer = await prover.peer.ask(REGISTER, again)
-            assert is_refused(answer, "was said before")
+            assert is_refused(answer, "was used before")
         thief = await Prover.on(await world.connect(), WRONG)
         for overheard in (first, second):
             assert is_refused(await thief.peer.ask(REGISTER, overheard), "the files differ")
@@ -237,7 +237,7 @@ async def test_a_group_that_proved_itself_is_spoken_for_by_the_connection_that_d
                     )
                     answer = await stranger.broker(request)
                     assert answer.code == 51
-                    assert b"on which its master n1 has registered last" in answer.body
+                    assert b"on which its master n1 registered last" in answer.body
         assert state_of(server, "d1") is BrokerState.RW
         told = await producer.register("a.b", ClientType.DELAY_PRODUCER)
         assert names(told.groups) == ["d1"]

@@ -488,7 +488,7 @@ async def test_who_goes_online_elsewhere_takes_no_living_group_and_gets_it_once_
             assert server.registry.groups["g1"].master == new.address
             assert state_of(server, "g1") is BrokerState.RW
             assert server.handlers.moves == 1
-    [moved] = [line for line in lines if line["event"] == "a group has moved"]
+    [moved] = [line for line in lines if line["event"] == "broker group moved"]
     assert (moved["log_level"], moved["group"]) == ("warning", "g1")
     assert (moved["before"], moved["address"]) == (old.address, new.address)
 
@@ -666,7 +666,7 @@ async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks(
             await living.node(node())
             answer = await other.ask(CommandCode.NODE_REGISTER, later)
             assert answer.code == 51
-            assert b"is connected and speaks" in answer.body
+            assert b"is connected, by an earlier start" in answer.body
         # The process dies: its connection is closed, and the next start need not wait.
         await living.stream.aclose()
         await until(lambda: not server.handlers._speakers, seconds=1)
