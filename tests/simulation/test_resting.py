@@ -29,6 +29,7 @@ def complaints(words: tuple[str, ...]) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_a_node_that_is_drained_over_crashes_breaks_no_promise() -> None:
     tally: Counter[str] = Counter()
     for seed in range(1, 9):
