@@ -10,6 +10,7 @@ seed in the name of the test, and DELAYWHEEL_TESTS_DAY=2026-11-25 has those of t
 """
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -68,6 +69,19 @@ def seeds_in_parts(
 def in_parts(seeds: range, size: int) -> list[range]:
     """Return seeds in parts of a size."""
     return [seeds[begin : begin + size] for begin in range(0, len(seeds), size)]
+
+
+def first_of(cases: Sequence[Any], quick: int) -> list[Any]:
+    """Return cases for a test's parameters: the first ones, and the others for long tests."""
+    return [
+        *cases[:quick],
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            if isinstance(case, tuple)
+            else pytest.param(case, marks=pytest.mark.long)
+            for case in cases[quick:]
+        ),
+    ]
 
 
 def day() -> date:

@@ -184,7 +184,7 @@ class Walk:
         rig.sender.set_groups([rig.group(number) for number in range(self.count)])
 
 
-@each_seed(15)
+@each_seed(15, quick=5)
 async def test_nothing_is_forgotten_and_all_of_it_leaves_in_the_end(seed: int) -> None:
     walk = Walk(seed)
     async with rig_of(walk.count, config=walk.config, routes=walk.routes, seed=seed) as rig:

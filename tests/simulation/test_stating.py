@@ -13,6 +13,7 @@ from delay_server.server import DelayServer
 from sender.groups.group_status import GroupState
 from sender.health.circuit import CircuitState
 from storage.readers.find_row import FindRow
+from tests.seeds import first_of
 from tests.simulation import stating
 from tests.simulation.broker import Outage, SimBroker
 from tests.simulation.clock import SimClock
@@ -55,19 +56,22 @@ def _as_if(reason: Reason, other: Reason) -> Callable[[_Counts], _Counts]:
 
 @pytest.mark.parametrize(
     ("lie", "scenario"),
-    [
-        (_without(Reason.WAITING), _QUIET),
-        (_without(Reason.DEAD), _POISONED),
-        (_as_if(Reason.WAITING, Reason.LOADING), _QUIET),
-        (_as_if(Reason.WAITING, Reason.PAUSED_SUBJECT), _QUIET),
-        (_as_if(Reason.WAITING, Reason.NO_ROUTE), _QUIET),
-        (_as_if(Reason.WAITING, Reason.CIRCUIT_OPEN), _QUIET),
-        (_as_if(Reason.WAITING, Reason.CLOCK_HELD), _QUIET),
-        (_as_if(Reason.WAITING, Reason.DAMAGED), _QUIET),
-        (_as_if(Reason.PAUSED_SUBJECT, Reason.WAITING), _GATED),
-        (_as_if(Reason.IN_FLIGHT, Reason.PAUSED_SUBJECT), _GATED),
-        (lambda found: found | {Reason.QUEUED.value: 1000}, _QUIET),
-    ],
+    first_of(
+        [
+            (_without(Reason.WAITING), _QUIET),
+            (_without(Reason.DEAD), _POISONED),
+            (_as_if(Reason.WAITING, Reason.LOADING), _QUIET),
+            (_as_if(Reason.WAITING, Reason.PAUSED_SUBJECT), _QUIET),
+            (_as_if(Reason.WAITING, Reason.NO_ROUTE), _QUIET),
+            (_as_if(Reason.WAITING, Reason.CIRCUIT_OPEN), _QUIET),
+            (_as_if(Reason.WAITING, Reason.CLOCK_HELD), _QUIET),
+            (_as_if(Reason.WAITING, Reason.DAMAGED), _QUIET),
+            (_as_if(Reason.PAUSED_SUBJECT, Reason.WAITING), _GATED),
+            (_as_if(Reason.IN_FLIGHT, Reason.PAUSED_SUBJECT), _GATED),
+            (lambda found: found | {Reason.QUEUED.value: 1000}, _QUIET),
+        ],
+        3,
+    ),
 )
 def test_counts_that_cannot_be_are_noticed(
     lie: Callable[[_Counts], _Counts], scenario: Scenario, monkeypatch: pytest.MonkeyPatch
@@ -108,16 +112,19 @@ def test_what_waits_behind_probes_that_nobody_answers_is_not_said_to_be_queued(
 
 @pytest.mark.parametrize(
     ("said", "instead_of", "scenario"),
-    [
-        (None, Reason.WAITING, _QUIET),
-        (None, Reason.DEAD, _POISONED),
-        (Reason.IN_FLIGHT, Reason.WAITING, _QUIET),
-        (Reason.DEAD, Reason.WAITING, _POISONED),
-        (Reason.NO_ROUTE, Reason.WAITING, _QUIET),
-        (Reason.WAITING, Reason.PAUSED_SUBJECT, _GATED),
-        (Reason.QUEUED, Reason.PAUSED_SUBJECT, _GATED),
-        (Reason.RATE_LIMITED, Reason.PAUSED_SUBJECT, _GATED),
-    ],
+    first_of(
+        [
+            (None, Reason.WAITING, _QUIET),
+            (None, Reason.DEAD, _POISONED),
+            (Reason.IN_FLIGHT, Reason.WAITING, _QUIET),
+            (Reason.DEAD, Reason.WAITING, _POISONED),
+            (Reason.NO_ROUTE, Reason.WAITING, _QUIET),
+            (Reason.WAITING, Reason.PAUSED_SUBJECT, _GATED),
+            (Reason.QUEUED, Reason.PAUSED_SUBJECT, _GATED),
+            (Reason.RATE_LIMITED, Reason.PAUSED_SUBJECT, _GATED),
+        ],
+        2,
+    ),
 )
 def test_a_reason_that_cannot_be_is_noticed(
     said: Reason | None,
@@ -136,6 +143,7 @@ def test_a_reason_that_cannot_be_is_noticed(
     assert _is_noticed(scenario)
 
 
+@pytest.mark.long
 def test_what_is_delivered_and_said_to_be_in_flight_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

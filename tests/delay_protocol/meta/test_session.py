@@ -592,6 +592,7 @@ def test_a_dialogue_forgets_questions_that_were_given_up() -> None:
 # Size.
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_subjects_are_small_and_no_call_takes_long() -> None:
     count = 100_000
     names = [f"orders.region.{number}" for number in range(count)]

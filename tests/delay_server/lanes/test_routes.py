@@ -400,7 +400,7 @@ async def test_a_subject_that_is_not_used_is_forgotten_and_its_group_left() -> N
         assert world.brokers[0].deliveries[-1].at_ms - world.brokers[0].deliveries[-1].due_ms < 100
 
 
-@each_seed(15, quick=3)
+@each_seed(15, quick=1)
 async def test_routes_that_come_go_and_change_lose_nothing_and_send_nothing_twice(
     seed: int,
 ) -> None:

@@ -275,7 +275,7 @@ async def open_all(server: DelayServer) -> None:
     )
 
 
-@each_seed(9, quick=2)
+@each_seed(9, quick=1)
 async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_end(
     seed: int,
 ) -> None:
@@ -298,7 +298,7 @@ async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_
     assert set(Counter(world.broker.ids).values()) == {1}
 
 
-@each_seed(9, quick=2)
+@each_seed(9, quick=1)
 async def test_the_same_with_routes_that_come_go_and_change(seed: int) -> None:
     chance = random.Random(seed)
     world = RouteWorld(groups=3, seed=seed)
