@@ -116,7 +116,7 @@ async def test_a_flood_of_messages_due_at_once_to_many_subjects_stays_within_the
     assert all(of_subject == sorted(of_subject) for of_subject in due.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_broker_that_is_away_for_a_week_finds_everything_when_it_is_back() -> None:
     world = World()
     bound, sent = 60, 0
