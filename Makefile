@@ -30,16 +30,17 @@ KEEP ?=
 OLD_QMQ ?= 1.1.3
 JAVA_TESTS ?= tests/qmq_java
 
-.PHONY: help install demo test unit check format bench simulate simulate-mutants crash damage year fuzz java lock clean
+.PHONY: help install demo test test-long unit check format bench simulate simulate-mutants crash damage year fuzz java lock clean
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
 	@echo "make demo       a day of departures in a minute, two processes killed on the way"
-	@echo "make test       all tests"
-	@echo "make unit       the quick ones"
+	@echo "make test       a little of all that a change can break: some six minutes on two cores"
+	@echo "make test-long  the rest: further seeds, all mutants, kills, damage; at most half an hour"
+	@echo "make unit       what needs no other processes: a minute or two"
 	@echo "make check      lint, format, types, import arrows, tidiness, documentation"
 	@echo "make bench      the figures of docs/performance.md"
-	@echo "make simulate SEEDS=500 FIRST=1 [WORLD=meta|cluster] [LEDGER=docs/reliability-ledger.jsonl]"
+	@echo "make simulate SEEDS=500 FIRST=1 [WORLD=meta|cluster] [LEDGER=docs/campaigns.jsonl]"
 	@echo "make simulate-mutants    take each rule away and see the simulation notice (ONLY=\"fsync\")"
 	@echo "make crash CYCLES=500 CUTS=200 SEED=1 [BREAK=fsync]   real processes, killed and cut off power"
 	@echo "make damage COUNT=200000 SEED=1   bytes at rest gone bad: named or harmless, never delivered"
@@ -76,11 +77,16 @@ demo: $(VENV)/.installed
 ON_ALL_CORES := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test: $(VENV)/.developing
-	$(BIN)/python -m pytest $(ON_ALL_CORES) --durations=40
+	$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not long" --durations=40
 
-# Without real processes, Spark and long campaigns: below two minutes.
+# What `make test` leaves out; and properties again, with many more examples (tests/seeds.py).
+test-long: $(VENV)/.developing
+	DELAYWHEEL_TESTS_LONG=1 $(BIN)/python -m pytest $(ON_ALL_CORES) -m "long or hypothesis" \
+		--durations=40
+
+# Without real processes, Spark and simulated worlds.
 unit: $(VENV)/.developing
-	$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not slow and not process and not spark"
+	$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not long and not slow and not process and not spark"
 
 check: $(VENV)/.developing
 	$(BIN)/ruff check .

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests import seeds
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -15,8 +17,12 @@ if TYPE_CHECKING:
     from tests.spark_tools.s3_server import Store
 
 # Machines on which tests run are busy: how long one example took says nothing.
-settings.register_profile("delaywheel", deadline=None)
-settings.load_profile("delaywheel")
+settings.register_profile("quick", deadline=None, max_examples=seeds.QUICK_EXAMPLES)
+settings.register_profile("long", deadline=None, max_examples=seeds.LONG_EXAMPLES)
+settings.load_profile("long" if seeds.is_long() else "quick")
+
+# Before workers start, so that all have the same seeds.
+seeds.day()
 
 SPARK_CONF = {
     # Tests are short: what is compiled well comes too late for them.
@@ -24,6 +30,11 @@ SPARK_CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what needs Spark first: one worker gets all of it, and starts one session."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
 @pytest.fixture(autouse=True)

@@ -48,6 +48,7 @@ def test_servers_that_lose_power_lose_nothing_else(tmp_path: Path, library: Path
     assert outcome.delivered >= outcome.acknowledged
 
 
+@pytest.mark.long
 def test_a_server_whose_fsync_does_nothing_is_caught(tmp_path: Path, library: Path) -> None:
     outcome = run_round(
         tmp_path, seed=CUT, number=0, cycles=CYCLES_PER_ROUND, library=library, broken="fsync"
@@ -57,6 +58,7 @@ def test_a_server_whose_fsync_does_nothing_is_caught(tmp_path: Path, library: Pa
     assert outcome.cycles <= 5
 
 
+@pytest.mark.long
 def test_a_server_that_answers_before_it_writes_is_caught(tmp_path: Path) -> None:
     outcome = run_round(
         tmp_path, seed=1343, number=0, cycles=CYCLES_PER_ROUND, library=None, broken="answer"

@@ -13,7 +13,7 @@ import pytest
 from tests.crash.disk_layer import _MAGIC, _RECORD, DiskLayer, Unavailable, _Kind, build_layer
 from tests.simulation.medium import Directory
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 DRAWS = 60
 _PRELUDE = "import errno, mmap, os, sys\nroot = sys.argv[1]\n"

@@ -394,6 +394,7 @@ async def test_a_disk_that_nothing_of_ours_can_free_waits_for_others_without_bei
         assert server.node.store.message_log.first_sequence == 1
 
 
+@pytest.mark.long
 async def test_a_server_deletes_what_is_old_though_nothing_happens_and_sleeps_meanwhile() -> None:
     world = World()
     storage = dataclasses.replace(

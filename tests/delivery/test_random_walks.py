@@ -8,11 +8,11 @@ import random
 from collections.abc import Awaitable, Callable
 
 import numpy as np
-import pytest
 import trio
 
 from sender.groups.gates import GroupGate
 from sender.settings.config import SenderConfig
+from tests.seeds import each_seed
 from tests.sender.broker_rig import Received, Reply, Rig, TableRoutes, refuse, rig_of, take_all
 
 LANES = 6
@@ -184,7 +184,7 @@ class Walk:
         rig.sender.set_groups([rig.group(number) for number in range(self.count)])
 
 
-@pytest.mark.parametrize("seed", range(15))
+@each_seed(15, quick=5)
 async def test_nothing_is_forgotten_and_all_of_it_leaves_in_the_end(seed: int) -> None:
     walk = Walk(seed)
     async with rig_of(walk.count, config=walk.config, routes=walk.routes, seed=seed) as rig:

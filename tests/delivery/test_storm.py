@@ -2,13 +2,13 @@
 
 import random
 
-import pytest
 import trio
 from trio.testing import MockClock
 
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from sender.groups.gates import GroupGate
 from sender.settings.config import SenderConfig
+from tests.seeds import each_seed
 from tests.sender.broker_rig import (
     Reply,
     Rig,
@@ -132,6 +132,6 @@ class Storm:
             assert status.in_flight <= most
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_seed(12, quick=4)
 def test_whatever_happens_each_entry_has_one_outcome(seed: int) -> None:
     trio.run(Storm(seed).rage, clock=MockClock(autojump_threshold=0))

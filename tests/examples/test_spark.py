@@ -46,6 +46,7 @@ def _title_first(cell: str) -> tuple[bool, str]:
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
+@pytest.mark.long
 def test_each_message_of_the_day_is_delivered_or_waiting() -> None:
     found = look()
     assert found.returncode == 0, found.stdout + found.stderr

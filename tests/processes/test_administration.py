@@ -147,6 +147,7 @@ def test_every_command_does_what_it_says(tmp_path: Path) -> None:
         assert "it has no HTTP address" in shown.output
 
 
+@pytest.mark.long
 def test_what_is_refused_is_one_sentence_that_says_what_is_allowed(tmp_path: Path) -> None:
     with meta_server(tmp_path / "data") as meta:
         meta.wait_ready()
@@ -165,6 +166,7 @@ def test_what_is_refused_is_one_sentence_that_says_what_is_allowed(tmp_path: Pat
             assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_beyond_this_machine_a_token_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

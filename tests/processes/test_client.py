@@ -143,7 +143,7 @@ def judge(
     return accepted
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.long)])
 def test_kill_9_of_a_group_in_a_stream_of_sends_loses_nothing(tmp_path: Path, backend: str) -> None:
     with cluster(tmp_path, "d1", "d2") as (meta, servers):
         addresses = {f"127.0.0.1:{process.port}": name for name, process in servers.items()}
@@ -214,6 +214,7 @@ def test_kill_9_of_a_group_in_a_stream_of_sends_loses_nothing(tmp_path: Path, ba
             assert verified.returncode in {0, ExitCode.LOGS if name == "d1" else 0}, verified.stdout
 
 
+@pytest.mark.long
 def test_the_client_follows_groups_that_go_come_and_move(tmp_path: Path) -> None:
     with cluster(tmp_path, "d1") as (meta, servers), RecordingBroker() as broker:
         with BlockingClient(meta=meta.http, config=CONFIG) as client, Asker(meta.port) as asker:
@@ -251,6 +252,7 @@ def test_the_client_follows_groups_that_go_come_and_move(tmp_path: Path) -> None
         assert {"m1", receipt.message_id} <= set(ids_on_disk(tmp_path / "d1" / "data"))
 
 
+@pytest.mark.long
 def test_a_restart_of_the_meta_server_is_not_noticed_by_those_who_send(tmp_path: Path) -> None:
     with cluster(tmp_path, "d1", "d2") as (meta, _):
         options = ("--listen", f"127.0.0.1:{meta.port}", "--http", meta.http)
@@ -272,6 +274,7 @@ def test_a_restart_of_the_meta_server_is_not_noticed_by_those_who_send(tmp_path:
         meta.wait(5)
 
 
+@pytest.mark.long
 def test_the_command_sends_by_the_meta_server_and_says_if_it_cannot(tmp_path: Path) -> None:
     with cluster(tmp_path, "d1") as (meta, servers):
         result = delaywheel(

@@ -116,6 +116,7 @@ def test_a_pause_under_load_survives_kill_9_and_all_is_delivered_in_order_in_the
             assert node.wait(20) == 0
 
 
+@pytest.mark.long
 def test_a_node_refuses_to_be_administered_from_elsewhere_without_a_token(tmp_path: Path) -> None:
     with (
         RecordingBroker() as broker,
@@ -125,6 +126,7 @@ def test_a_node_refuses_to_be_administered_from_elsewhere_without_a_token(tmp_pa
         assert "admin.token_file" in node.sentence()
 
 
+@pytest.mark.long
 def test_a_damaged_file_of_controls_keeps_the_node_from_starting(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with RecordingBroker() as broker:

@@ -123,6 +123,7 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 def test_what_is_wrong_is_said_and_nothing_is_changed(tmp_path: Path) -> None:
     with RecordingBroker() as broker, server(tmp_path / "data", broker_port=broker.port) as node:
         node.wait_ready()
@@ -148,6 +149,7 @@ def test_what_is_wrong_is_said_and_nothing_is_changed(tmp_path: Path) -> None:
             refused.value.close()
 
 
+@pytest.mark.long
 def test_with_tokens_the_same_option_opens_dead_letters_and_controls_and_all_is_audited(
     tmp_path: Path,
 ) -> None:

@@ -28,7 +28,7 @@ from tests.processes.real_processes import (
     wall_ms,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 _HUGE = 100 * 2**30
 """Bytes that a file pretends to have; no block of the disk is behind them."""

@@ -21,7 +21,7 @@ from tests.processes.real_processes import (
     wall_ms,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 SECONDS = 8.0
 OPTIONS = (
     "--set",

@@ -128,6 +128,7 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 assert (code, "version 6" in said) == (0, True)
 
 
+@pytest.mark.long
 def test_a_node_that_only_waits_hears_of_a_pause_and_its_death_fails_no_command(
     tmp_path: Path,
 ) -> None:

@@ -157,6 +157,7 @@ def test_routes_roles_and_timestamps_are_kept_through_kill_9(tmp_path: Path) -> 
     assert stamps == sorted(stamps)
 
 
+@pytest.mark.long
 def test_a_change_reaches_a_connected_client_and_a_stop_is_quick(tmp_path: Path) -> None:
     options = ("--set", "registration.broker_timeout_ms=1000")
     with meta_server(tmp_path / "data", options=options) as meta:
@@ -177,6 +178,7 @@ def test_a_change_reaches_a_connected_client_and_a_stop_is_quick(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_store_that_goes_away_leaves_what_is_known_and_is_used_again_when_it_is_back(
     tmp_path: Path, store: Store
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_store_that_goes_away_leaves_what_is_known_and_is_used_again_when_it_i
         assert meta.status()["subjects"] == 3
 
 
+@pytest.mark.long
 def test_what_makes_serving_impossible_is_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         options = ("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
@@ -226,6 +229,7 @@ def test_what_makes_serving_impossible_is_one_sentence(tmp_path: Path) -> None:
             assert "cannot listen on" in meta.sentence()
 
 
+@pytest.mark.long
 def test_a_store_that_is_none_is_said_and_left_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -118,6 +118,7 @@ def group_state(meta: ServerProcess, group: str) -> str | None:
     return found
 
 
+@pytest.mark.long
 def test_the_first_is_the_master_and_the_second_waits_as_its_slave(cluster: Cluster) -> None:
     with cluster.meta() as meta:
         meta.wait_ready()
@@ -175,6 +176,7 @@ def test_a_restarted_node_keeps_its_role_and_begins_an_epoch(cluster: Cluster) -
     assert epochs_in(cluster.folder / "n1" / "data") == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_a_copy_of_a_directory_is_refused_while_the_original_lives(cluster: Cluster) -> None:
     with cluster.meta() as meta:
         meta.wait_ready()
@@ -195,6 +197,7 @@ def test_a_copy_of_a_directory_is_refused_while_the_original_lives(cluster: Clus
     assert epochs_in(cluster.folder / "copy" / "data") == [1]
 
 
+@pytest.mark.long
 def test_a_node_with_another_groups_log_is_refused_and_its_log_left_alone(
     cluster: Cluster,
 ) -> None:
@@ -300,6 +303,7 @@ def take(node: Node, *messages: str) -> None:
     assert node.process.terminate() < STOP_S
 
 
+@pytest.mark.long
 def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epoch(
     cluster: Cluster,
 ) -> None:
@@ -353,6 +357,7 @@ def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epo
     assert epochs_in(late.data) == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_node_that_is_killed_is_back_at_once(cluster: Cluster) -> None:
     port = closed_port()
     with cluster.meta() as meta:
@@ -375,6 +380,7 @@ def test_a_node_that_is_killed_is_back_at_once(cluster: Cluster) -> None:
         assert meta.status()["refused"].get("NODE_REGISTER", 0) <= 2
 
 
+@pytest.mark.long
 def test_only_who_has_the_secret_may_be_a_node(cluster: Cluster) -> None:
     secret = cluster.folder / "secret"
     secret.write_text("a secret that nobody else can guess")

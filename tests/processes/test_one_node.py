@@ -78,6 +78,7 @@ def test_a_sigterm_under_load_loses_nothing_and_nothing_is_sent_again(tmp_path: 
         assert [name for name, count in Counter(broker.ids).items() if count > 1] == []
 
 
+@pytest.mark.long
 def test_a_sigterm_is_quick_though_no_broker_can_be_reached(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with server(data, broker_port=closed_port()) as node:
@@ -107,6 +108,7 @@ def test_a_data_directory_in_use_is_refused_in_one_sentence(tmp_path: Path) -> N
         first.terminate()
 
 
+@pytest.mark.long
 def test_the_data_of_another_group_are_refused_in_one_sentence(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with server(data, broker_port=1, options=("--group", "dg1")) as node:
@@ -118,6 +120,7 @@ def test_the_data_of_another_group_are_refused_in_one_sentence(tmp_path: Path) -
         assert "dg2" in last
 
 
+@pytest.mark.long
 def test_files_of_a_newer_version_are_refused_in_one_sentence(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with server(data, broker_port=1) as node:
@@ -140,6 +143,7 @@ def test_files_of_a_newer_version_are_refused_in_one_sentence(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("option", ["listener.address", "http.address"])
+@pytest.mark.long
 def test_an_address_that_is_taken_is_one_sentence(tmp_path: Path, option: str) -> None:
     with RecordingBroker() as broker:
         taken = f"127.0.0.1:{broker.port}"

@@ -11,7 +11,7 @@ from storage.readers.manifest import encode_manifest
 from tests.processes.real_processes import ROOT
 from tests.spark_tools.growing_worlds import FAULTS, Life
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 
 def start(given: str, state: Path) -> subprocess.Popen[bytes]:

@@ -15,6 +15,7 @@ LASTS_S = 6.0
 
 @pytest.mark.slow
 @pytest.mark.process
+@pytest.mark.long
 def test_a_day_is_reconciled_tampered_with_repaired_and_reconciled(tmp_path: Path) -> None:
     departures = read_departures(DAY)
     assert len(departures) == 1014

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -29,6 +29,7 @@ from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Entries
 from sender.settings.config import SenderConfig
+from tests.seeds import examples
 from tests.sender.broker_rig import (
     ENTRY,
     EPOCH_MS,
@@ -884,7 +885,7 @@ def check_no_needless_duplicate(rig: Rig) -> None:
 
 
 @given(brokers=st.integers(1, 3), steps=STEPS, damaged=st.sets(st.integers(0, 60), max_size=8))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 def test_every_entry_has_one_outcome_and_none_comes_early(
     brokers: int, steps: list[Step], damaged: set[int]
 ) -> None:
@@ -1030,7 +1031,7 @@ async def test_there_are_no_more_groups_than_are_allowed() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_changes_each_message_goes_once_and_only_where_its_subject_was_routed(
     chance: random.Random,
 ) -> None:

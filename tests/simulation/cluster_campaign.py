@@ -1,28 +1,15 @@
-"""The account of a campaign in the cluster's world, and its ledger.
+"""What the seeds of a campaign in the cluster's world came to.
 
-Beside what campaign.py counts, how much there was to be judged. The sum is on the same page:
-
-    python -m tests.simulation.cluster_campaign     # write its tables of docs/reliability.md anew
+Beside what campaign.py counts, how much there was to be judged.
 """
 
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from tests.simulation.campaign import PAGE, Campaign, Entry, page_with, tables
-from tests.simulation.ledger import added, counts_line, read_entries, table
+from tests.simulation.campaign import Campaign
+from tests.simulation.ledger import counts_line
 from tests.simulation.world import WorldResult
-
-CLUSTER_LEDGER = Path("docs/reliability-cluster-ledger.jsonl")
-CLUSTER_MARKS = (
-    (
-        "<!-- the sum of docs/reliability-cluster-ledger.jsonl: "
-        "python -m tests.simulation.cluster_campaign -->"
-    ),
-    "<!-- end of the cluster's sum -->",
-)
 
 STRIKES = (
     "meta server: Kill",
@@ -108,43 +95,3 @@ class ClusterCampaign(Campaign):
         yield "judged: " + counts_line(self.counts)
         if self.never_struck:
             yield "never struck: " + ", ".join(self.never_struck)
-
-    def entry(self, *, date: str, commit: str, first: int, seconds: float) -> "ClusterEntry":
-        """Return the line of the ledger for this campaign."""
-        plain = Campaign.entry(self, date=date, commit=commit, first=first, seconds=seconds)
-        given = {each.name: getattr(plain, each.name) for each in fields(plain)}
-        return ClusterEntry(**given, counts=dict(sorted(self.counts.items())))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterEntry(Entry):
-    """One campaign in the ledger."""
-
-    counts: dict[str, int]
-
-
-def read_cluster_ledger(path: Path) -> list[ClusterEntry]:
-    """Return the campaigns of a ledger, oldest first; raise ValueError or TypeError at nonsense."""
-    return read_entries(path, ClusterEntry)
-
-
-def cluster_tables(entries: Iterable[ClusterEntry]) -> str:
-    """Return the sum of campaigns as it stands in docs/reliability.md."""
-    campaigns = list(entries)
-    counts = added(entry.counts for entry in campaigns)
-    judged = table(("judged", "how much"), sorted(counts.items()))
-    return "\n\n".join((judged, tables(campaigns)))
-
-
-def main() -> int:
-    """Write the sum of the ledger into the page."""
-    entries = read_cluster_ledger(CLUSTER_LEDGER)
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(page_with(page, cluster_tables(entries), marks=CLUSTER_MARKS), encoding="utf-8")
-    seeds = sum(entry.seeds for entry in entries)
-    sys.stdout.write(f"cluster: {len(entries)} campaigns, {seeds} seeds\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

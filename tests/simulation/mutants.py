@@ -182,8 +182,13 @@ def try_all(tasks: Iterable[tuple[Mutant, Sequence[int]]], *, jobs: int) -> Iter
             yield verdict
 
 
-def chosen(words: Sequence[str]) -> list[Mutant]:
+def chosen(words: Sequence[str], *, exactly: bool = False) -> list[Mutant]:
     """Return the mutants whose world, section or name has one of these words; all for none."""
+    if exactly:
+        names = {mutant.name: mutant for mutant in MUTANTS}
+        if unknown := [word for word in words if word not in names]:
+            raise ValueError(f"no mutant is called {', '.join(unknown)}")
+        return [names[word] for word in words]
     return [
         mutant
         for mutant in MUTANTS
@@ -208,12 +213,14 @@ def main() -> int:
     """Try the mutants that the command line names."""
     parser = argparse.ArgumentParser(prog="tests.simulation.mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="parts of names; all mutants without any")
+    parser.add_argument("--exactly", action="store_true", help="words are whole names")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seeds", type=int, help="how many are tried beside the last known one")
     parser.add_argument("--record", action="store_true", help="write down what caught them")
     options = parser.parse_args()
     began = time.monotonic()
-    tasks = [(mutant, seeds_of(mutant, options.seeds)) for mutant in chosen(options.words)]
+    mutants = chosen(options.words, exactly=options.exactly)
+    tasks = [(mutant, seeds_of(mutant, options.seeds)) for mutant in mutants]
     verdicts: list[Verdict] = []
     for verdict in try_all(tasks, jobs=options.jobs):
         verdicts.append(verdict)

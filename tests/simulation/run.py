@@ -5,8 +5,8 @@
     python -m tests.simulation.run --world cluster          that of both together
 
 Prints each failing seed with what was wrong and how to see it again, then the account: faults by
-kind, crash points hit, seeds a second. `--ledger FILE` appends the account to a ledger
-(campaign.py). The exit code is 1 if a seed failed.
+kind, crash points hit, seeds a second. `--ledger docs/campaigns.jsonl` appends a
+line for it. The exit code is 1 if a seed failed.
 """
 
 import argparse
@@ -111,9 +111,15 @@ def _run_campaign(
             f"{campaign.cpu_s / campaign.seeds:.2f} CPU seconds a seed\n"
         )
         if options.ledger is not None:
-            campaign.entry(
-                date=options.date, commit=_commit(), first=options.first, seconds=seconds
-            ).append_to(options.ledger)
+            line = campaign.line(
+                world=options.world,
+                date=options.date,
+                commit=_commit(),
+                first=options.first,
+                seconds=seconds,
+            )
+            with options.ledger.open("a", encoding="utf-8") as file:
+                file.write(line)
     if campaign.failed:
         numbers = ", ".join(str(result.seed) for result in campaign.failed)
         sys.stdout.write(f"failed: {numbers}\n")

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -36,6 +36,7 @@ from meta_server.known.model import (
 from meta_server.sql.databases import DatabaseSettings
 from meta_server.sql.store import SqlStore, open_store
 from tests.meta_server.sql.test_store import changes, empty, sorted_rows
+from tests.seeds import examples
 from tests.simulation.meta_store import GROUPS, Medium, Moment, Outcome, SimStore, StoreFaults
 
 NOW_S = 7.0
@@ -61,8 +62,8 @@ audits = st.builds(
 )
 
 
-@settings(
-    max_examples=80,
+@examples(
+    80,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.lists(changes | audits, max_size=6), max_size=10))

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from storage.disk.errors import DamagedError, FatalDiskError
+from tests.seeds import seeds_in_parts
 from tests.simulation import independent_reader as reader
 from tests.simulation.clock import SimClock
 from tests.simulation.crash import Ending
@@ -91,8 +92,11 @@ def test_every_kind_of_file_is_hit_and_one_bit_of_it(image: Image) -> None:
         assert kinds[f"bit flipped in {kind}"], kinds
 
 
-def test_what_is_replaced_now_and_then_is_left_alone_while_a_server_runs(image: Image) -> None:
-    for seed in range(100):
+@seeds_in_parts(100)
+def test_what_is_replaced_now_and_then_is_left_alone_while_a_server_runs(
+    seeds: range, image: Image
+) -> None:
+    for seed in seeds:
         disk = disk_of(image)
         assert rot(seed)[0].strike(disk, LATER_MS, running=True)
         after = disk.contents(durable=True)

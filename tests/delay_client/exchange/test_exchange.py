@@ -27,6 +27,7 @@ from delay_client.exchange.links import IllegalLinkMoveError
 from delay_protocol.messages.items import Item, encode_item
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from tests.seeds import each_seed
 
 CONFIG = ClientConfig(
     timeout_s=10,
@@ -789,7 +790,7 @@ def test_a_list_of_servers_that_cannot_work_is_refused(servers: list[str]) -> No
         Exchange(servers, config=CONFIG, chance=random.Random(1))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_whatever_servers_do_every_message_gets_one_outcome_and_receipts_are_true(
     seed: int,
 ) -> None:

@@ -23,6 +23,7 @@ from delay_client.exchange.batches import Collection
 from delay_client.exchange.routing import FixedRouting, MetaRouting
 from delay_protocol.meta.requests import BrokerState
 from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
+from tests.seeds import each_seed
 
 
 def accepted(world: World, name: str) -> Receipt:
@@ -601,7 +602,7 @@ MOODS = ["takes", "takes", "takes", "refuses", "hole", "hangs", "51", "52", "4",
 META_MOODS = ["answers", "answers", "answers", "refuses", "hole", "hangs", "51", "garbage"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_seed(60)
 def test_whatever_groups_and_meta_servers_do_every_message_gets_one_outcome_and_receipts_are_true(
     seed: int,
 ) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -25,6 +24,7 @@ from delay_protocol.meta.requests import (
 )
 from delay_protocol.meta.session import MetaDialogue, MetaSession, MetaSessionConfig, Standing
 from delay_protocol.wire.frames import Frame, FrameDecoder
+from tests.seeds import examples
 
 CALM = MetaSessionConfig(
     heartbeat_s=60,
@@ -592,6 +592,7 @@ def test_a_dialogue_forgets_questions_that_were_given_up() -> None:
 # Size.
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_subjects_are_small_and_no_call_takes_long() -> None:
     count = 100_000
     names = [f"orders.region.{number}" for number in range(count)]
@@ -796,5 +797,5 @@ class AnySession(RuleBasedStateMachine):
             assert self.session.route(name) == route
 
 
-AnySession.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
+AnySession.TestCase.settings = examples(150, stateful_step_count=60)
 TestAnySession = AnySession.TestCase

@@ -19,6 +19,7 @@ from storage.batch.batches import Damage
 from storage.disk.errors import DamagedError, StorageFullError
 from storage.state.audit_file import audit_path
 from storage.state.controls_file import CONTROLS_PATH
+from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, Death, Trap
 from tests.storage.worked_examples import worked_examples
@@ -69,7 +70,7 @@ def test_the_file_is_laid_out_as_its_page_says() -> None:
     assert worked_examples("controls.md") == [disk.contents()[CONTROLS_PATH]]
 
 
-@pytest.mark.parametrize("seed", range(1, 60))
+@each_seed(59, first=1)
 def test_a_change_that_was_answered_survives_a_crash_at_any_operation(seed: int) -> None:
     """And one that was not is there as a whole or not at all; so is its line in the audit."""
     chance = random.Random(seed)
@@ -201,7 +202,7 @@ def audited(count: int) -> SimDisk:
     return disk
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_whatever_byte_of_the_audit_is_damaged_it_is_named_and_hides_its_own_line_only(
     seed: int,
 ) -> None:

@@ -216,6 +216,7 @@ async def test_at_most_so_many_wait_and_the_rest_is_tried_on() -> None:
         assert len(world.broker.deliveries) == 30 - server.master.dead_letters.pending
 
 
+@pytest.mark.long
 async def test_settled_days_are_sealed_and_nothing_is_sent_after_restarts() -> None:
     world = World()
     world.broker.fails = refuse("m1", "m2", "m3")
@@ -496,6 +497,7 @@ async def test_what_is_settled_before_the_oldest_is_looked_at_once(
         assert letters.oldest_ms == page.letters[0].row.dead_ms
 
 
+@pytest.mark.long
 async def test_what_could_not_be_read_once_is_looked_at_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,9 +9,10 @@ from delay_server.holding import out_of_wheel
 from delay_server.holding.out_of_wheel import OutOfWheel
 from storage.batch.entries import ENTRY
 from storage.disk.spans import MINUTE_MS
+from tests.seeds import each_seed
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_what_is_found_does_not_depend_on_how_it_is_parted(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_server.holding import sorted_runs, wheel
 from delay_server.holding.wheel import Wheel
 from storage.batch.entries import ENTRY, Entries
 from storage.schedule.loading import NumberSet
+from tests.seeds import examples
 
 NOON = 1_700_000_000_000
 
@@ -120,7 +121,7 @@ sequences = st.permutations(range(40))
 
 
 @pytest.mark.usefixtures("_sizes")
-@settings(max_examples=150)
+@examples(150)
 @given(
     steps=st.lists(st.one_of(adds, pops, spans, begins, ends), max_size=40),
     slot_ms=st.sampled_from([1, 7, 64]),
@@ -405,7 +406,7 @@ moved_adds = st.tuples(
 
 
 @pytest.mark.usefixtures("_sizes")
-@settings(max_examples=200)
+@examples(200)
 @given(
     steps=st.lists(st.one_of(moved_adds, moved_adds, pops, evictions), max_size=30),
     slot_ms=st.sampled_from([1, 7, 64]),
@@ -463,7 +464,7 @@ def test_throwing_out_a_part_keeps_the_rest_and_frees_the_memory() -> None:
 
 
 @pytest.mark.usefixtures("_sizes")
-@settings(max_examples=60)
+@examples(60)
 @given(
     held=st.lists(st.tuples(times, st.integers(0, 9)), min_size=20, max_size=60),
     added=st.lists(st.tuples(times, st.integers(0, 9)), min_size=20, max_size=60),
@@ -518,7 +519,7 @@ of_some = st.tuples(times, st.integers(0, 5))
 
 
 @pytest.mark.usefixtures("_sizes")
-@settings(max_examples=150)
+@examples(150)
 @given(
     held=st.lists(of_some, max_size=80),
     meanwhile=st.lists(st.one_of(pops, st.lists(of_some, max_size=8)), max_size=30),

@@ -8,6 +8,7 @@ import pytest
 
 from delay_server.lanes.lanes import NO_ROUTE, LaneLimits, Lanes
 from storage.batch.entries import ENTRY, Entries
+from tests.seeds import each_seed
 
 ROOM = 1000
 
@@ -144,7 +145,7 @@ def test_a_subject_that_is_paused_while_its_lane_closes_waits_on_and_comes_when_
     assert list(lanes.unopened.values()) == [{5}]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_counts_are_those_of_a_plain_count_and_all_but_those_who_wait_are_offered(
     seed: int,
 ) -> None:

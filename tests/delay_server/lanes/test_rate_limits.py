@@ -10,6 +10,7 @@ import pytest
 
 from delay_server.lanes.rate_limits import Meters
 from storage.batch.entries import ENTRY, Entries
+from tests.seeds import each_seed
 
 
 def entries_of(first: int, count: int) -> Entries:
@@ -18,7 +19,7 @@ def entries_of(first: int, count: int) -> Entries:
     return entries
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_what_leaves_is_within_rate_and_burst_over_any_time_and_in_order(seed: int) -> None:
     chance = random.Random(seed)
     burst_s = chance.choice([0.01, 0.1, 2.0])
@@ -153,7 +154,7 @@ class Drive:
         self.now = end
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20, quick=3)
 def test_of_many_limits_nothing_stays_for_which_there_are_tokens_and_a_quantum_is_one_look(
     seed: int,
 ) -> None:

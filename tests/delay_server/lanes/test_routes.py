@@ -28,6 +28,7 @@ from sender.settings.config import SenderConfig
 from storage.batch.entries import ENTRY
 from tests.delay_server.route_rig import FIRST_BROKER_PORT, RouteWorld, routed_config
 from tests.delay_server.server_rig import HOST, MINUTE_MS, PORT, World, make_item, until
+from tests.seeds import each_seed
 
 REQUEST_ITEMS = 500
 
@@ -399,9 +400,7 @@ async def test_a_subject_that_is_not_used_is_forgotten_and_its_group_left() -> N
         assert world.brokers[0].deliveries[-1].at_ms - world.brokers[0].deliveries[-1].due_ms < 100
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 15))]
-)
+@each_seed(15, quick=1)
 async def test_routes_that_come_go_and_change_lose_nothing_and_send_nothing_twice(
     seed: int,
 ) -> None:

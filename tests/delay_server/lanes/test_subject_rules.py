@@ -15,6 +15,7 @@ from delay_server.settings.config import DelayServerConfig, RoutesConfig, Storag
 from sender.settings.config import SenderConfig
 from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
+from tests.seeds import each_seed
 
 REQUEST_ITEMS = 500
 PAUSED = SubjectControl(paused=True)
@@ -279,10 +280,7 @@ async def open_all(server: DelayServer) -> None:
     )
 
 
-SEEDS = [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 9))]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(9, quick=1)
 async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_end(
     seed: int,
 ) -> None:
@@ -305,7 +303,7 @@ async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_
     assert set(Counter(world.broker.ids).values()) == {1}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(9, quick=1)
 async def test_the_same_with_routes_that_come_go_and_change(seed: int) -> None:
     chance = random.Random(seed)
     world = RouteWorld(groups=3, seed=seed)

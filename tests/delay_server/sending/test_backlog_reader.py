@@ -61,9 +61,9 @@ def small_config(bound: int = BOUND) -> DelayServerConfig:
     ("count", "lead_ms", "spread_ms"),
     [
         (12_000, 40_000, 1),
-        pytest.param(50_000, 40_000, 10_000, marks=pytest.mark.slow),
-        pytest.param(20_000, 5 * MINUTE_MS, 1, marks=pytest.mark.slow),
-        pytest.param(50_000, 5 * MINUTE_MS, 10_000, marks=pytest.mark.slow),
+        pytest.param(50_000, 40_000, 10_000, marks=pytest.mark.long),
+        pytest.param(20_000, 5 * MINUTE_MS, 1, marks=pytest.mark.long),
+        pytest.param(50_000, 5 * MINUTE_MS, 10_000, marks=pytest.mark.long),
     ],
 )
 async def test_a_subject_with_far_more_due_than_fits_waits_on_disk_and_the_others_do_not(
@@ -116,7 +116,7 @@ async def test_a_flood_of_messages_due_at_once_to_many_subjects_stays_within_the
     assert all(of_subject == sorted(of_subject) for of_subject in due.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_broker_that_is_away_for_a_week_finds_everything_when_it_is_back() -> None:
     world = World()
     bound, sent = 60, 0

@@ -19,6 +19,7 @@ from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.errors import FatalDiskError
 from storage.logs.dispatch_log import FactsJournal
+from tests.seeds import each_seed
 from tests.simulation.clock import EPOCH_MS, EventClock, SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor
@@ -273,7 +274,7 @@ async def test_a_backlog_that_has_left_makes_nothing_late_that_comes_after_it() 
         assert b.late[-2:] == [False, False]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 async def test_within_a_subject_none_overtakes_however_much_is_due_at_a_time(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 import structlog
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol.wire.frames import Frame, encode_frame
@@ -33,6 +33,7 @@ from tests.delay_transport.peers import (
     serving,
     virtual_time,
 )
+from tests.seeds import examples
 
 BAD_MAGIC = bytes.fromhex("00000014 0012 deadbeef 000a 0009 00000001 00000000 000a")
 
@@ -74,7 +75,7 @@ async def test_requests_that_arrive_byte_by_byte_are_answered() -> None:
     bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 800), max_size=10),
 )
-@settings(max_examples=60)
+@examples(60)
 async def test_however_a_stream_is_cut_the_answers_are_the_same(
     bodies: Sequence[bytes], cuts: Sequence[int]
 ) -> None:

@@ -29,6 +29,7 @@ from tests.delay_transport.peers import (
     serving,
     virtual_time,
 )
+from tests.seeds import each_seed
 from tests.simulation.determinism import run_deterministic
 
 LIMITS = ConnectionLimits(
@@ -322,7 +323,7 @@ async def test_the_log_names_a_bad_address_once_and_sums_up_who_was_turned_away(
     assert server.counts.turned_away.total() - 510 < sum(line["count"] for line in summed)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_whatever_the_bad_do_the_good_from_their_address_are_answered_and_nothing_stays_held(
     seed: int,
 ) -> None:

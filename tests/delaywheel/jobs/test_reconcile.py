@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 SECONDS_MAX = 240
 
 pytestmark = [
-    *(pytest.mark.spark, pytest.mark.process, pytest.mark.slow),
+    *(pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.long),
     pytest.mark.usefixtures("java"),
 ]
 

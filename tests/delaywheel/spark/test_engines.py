@@ -39,6 +39,7 @@ def test_spark_is_what_works_if_nothing_is_said_and_finds_the_same(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_figures_that_joins_do_not_find_are_an_error_and_no_verdict(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ def test_payload_of_the_hours_segments_is_checked_if_asked_for(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_hours_work_in_spark_if_that_is_said(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.sparkContext.defaultParallelism == 2
     given = manifest_of(Life(1).at(190).written(tmp_path / "a"), tmp_path / "a.json")

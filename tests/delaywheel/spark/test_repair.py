@@ -214,6 +214,7 @@ def test_a_damaged_line_is_told_and_what_it_tells_of_is_sent_again(
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_a_signal_ends_it_when_all_that_was_sent_is_answered(
     node: ScriptedServer, tmp_path: Path
 ) -> None:

@@ -250,6 +250,7 @@ async def test_a_group_that_somebody_holds_is_not_removed() -> None:
         assert isinstance(await peer.node(node(incarnation=2)), NodeRegistered)
 
 
+@pytest.mark.long
 async def test_groups_that_nobody_entered_are_forgotten_a_day_after_they_fell_silent() -> None:
     world = World()
     async with world.serving() as server:

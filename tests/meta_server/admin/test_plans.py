@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -62,6 +61,7 @@ from meta_server.known.model import (
 from meta_server.known.registry import Registry
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from tests.meta_server.meta_rig import broker, node, uuid
+from tests.seeds import examples
 
 
 def desk_on(registry: Registry, **limits: int) -> Desk:
@@ -829,4 +829,4 @@ class Administrators(RuleBasedStateMachine):
 
 
 TestAdministrators = Administrators.TestCase
-TestAdministrators.settings = settings(max_examples=60, stateful_step_count=40)
+TestAdministrators.settings = examples(60, stateful_step_count=40)

@@ -3,12 +3,13 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from meta_server.known import sorted_table
 from meta_server.known.sorted_table import SortedTable
+from tests.seeds import examples
 
 names = st.text("ab\0\uffff", max_size=5)
 
@@ -61,11 +62,11 @@ def small_blocks() -> object:
 
 
 TestTable = TableMachine.TestCase
-TestTable.settings = settings(max_examples=150)
+TestTable.settings = examples(150)
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=20)
+@examples(20)
 def test_a_table_that_is_made_of_many_rows_has_blocks_of_about_one_size(seed: int) -> None:
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from sqlalchemy import Boolean, LargeBinary, Text, Uuid, event, inspect, text
 
@@ -84,6 +84,7 @@ from meta_server.sql.store import SqlStore, open_store
 from meta_server.sql.tables import LIMIT_SETTING, TABLES
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.meta_server.private_postgresql import PrivatePostgresql
+from tests.seeds import examples
 
 NOW_MS: Final = 1_700_000_000_000
 
@@ -114,7 +115,15 @@ class Place:
             return connection.execute(statement).fetchall()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.process)])
+ON_POSTGRESQL = [pytest.mark.process, pytest.mark.long]
+"""What SQLite does a PostgreSQL most likely does too: `make test` asks only where they differ."""
+
+on_both = pytest.mark.parametrize(
+    "place", ["sqlite", pytest.param("postgresql", marks=pytest.mark.process)], indirect=True
+)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=ON_POSTGRESQL)])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(
         "file_place" if request.param == "sqlite" else "server_place"
@@ -261,6 +270,7 @@ def test_a_new_store_has_nothing(store: SqlStore) -> None:
     assert store.read_audit(limit=10) == ()
 
 
+@on_both
 def test_everything_comes_back_as_it_was_also_from_a_store_opened_anew(place: Place) -> None:
     with closing(place.open()) as store:
         store.commit(EVERYTHING)
@@ -275,11 +285,12 @@ def test_an_empty_commit_changes_nothing(store: SqlStore) -> None:
     assert store.load() == Contents()
 
 
-@settings(
-    max_examples=25,
+@examples(
+    25,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=4, max_size=4))
+@on_both
 def test_texts_come_back_whatever_is_in_them(store: SqlStore, texts: list[str]) -> None:
     first, second, third, fourth = texts
     key = ClientKey(subject=first, client_type=-128, consumer_group=second, client_id=third)
@@ -314,6 +325,7 @@ def test_texts_that_mean_something_to_a_database_mean_nothing_to_the_store(
     assert store.load().subjects == (Subject(name=name, tag=name, version=2),)
 
 
+@on_both
 def test_names_are_compared_byte_for_byte(store: SqlStore) -> None:
     names = ["a", "A", "a ", "\u00e1", "a\u0301", "ß", "ss", ""]
     store.commit([SaveSubject(Subject(name=name)) for name in names])
@@ -519,6 +531,7 @@ def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlSto
 
 
 @pytest.mark.parametrize("place_of_it", [0, 57, 99])
+@on_both
 def test_of_a_commit_with_a_conflict_nothing_is_kept_and_the_row_is_named(
     store: SqlStore, place_of_it: int
 ) -> None:
@@ -752,8 +765,8 @@ def sorted_rows(contents: Contents) -> dict[str, object]:
     }
 
 
-@settings(
-    max_examples=60,
+@examples(
+    60,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.lists(changes, max_size=6), max_size=10))
@@ -787,6 +800,7 @@ def test_two_stores_of_one_database_see_what_the_other_committed(place: Place) -
             first.commit([SaveSubject(replace(SUBJECT, version=2))])
 
 
+@on_both
 def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: Place) -> None:
     with closing(place.open()) as store, closing(place.open(seed=1)) as other:
         other.commit([SaveSubject(SUBJECT)])
@@ -811,6 +825,7 @@ def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: 
         assert len(store.load().subjects) == number + 1
 
 
+@on_both
 def test_stores_that_are_opened_at_once_make_the_tables_once(place: Place) -> None:
     opened: list[SqlStore] = []
     barrier = threading.Barrier(4)
@@ -842,6 +857,7 @@ def child(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.process
+@on_both
 def test_of_two_processes_that_compare_and_set_one_wins_each_time(place: Place) -> None:
     with closing(place.open()) as store:
         store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
@@ -875,6 +891,7 @@ def test_of_two_processes_that_compare_and_set_one_wins_each_time(place: Place) 
 
 
 @pytest.mark.process
+@on_both
 def test_a_writer_that_is_killed_loses_nothing_that_it_was_told_is_durable(place: Place) -> None:
     kept = 0
     for cycle in range(6):
@@ -905,6 +922,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_was_told_is_durable(place
 # A store that fails
 
 
+@on_both
 def test_a_writer_that_waits_too_long_for_another_one_is_told_so(place: Place) -> None:
     with closing(place.open()) as holder, closing(place.open(statement_ms_max=200)) as store:
         holder.commit([SaveSubject(SUBJECT)])
@@ -1388,6 +1406,7 @@ def migration(*statements: str) -> ModuleType:
     return module
 
 
+@on_both
 def test_the_tables_that_migrations_make_are_those_that_the_store_uses(place: Place) -> None:
     place.open().close()
     with closing(database_of(place)) as database, database.begin(reads=True) as connection:
@@ -1508,6 +1527,7 @@ def test_a_node_of_version_1_has_a_start_that_nobody_knows(
         assert store.load().delay_nodes[0].boot_id == UUID(int=5)
 
 
+@on_both
 def test_a_migration_that_fails_leaves_the_store_as_it_was(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -18,6 +17,7 @@ from sender.health.circuit import (
     Event,
     Failure,
 )
+from tests.seeds import examples
 
 LIMITS = CircuitLimits(
     failures=3,
@@ -230,7 +230,7 @@ class Walk(RuleBasedStateMachine):
 
 
 TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=150, stateful_step_count=60)
+TestWalk.settings = examples(150, stateful_step_count=60)
 
 
 def test_a_long_wait_for_a_probe_is_no_time_of_calm() -> None:

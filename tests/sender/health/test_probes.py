@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 import trio
 
 from sender.groups.group_status import GroupState
 from sender.health.circuit import CircuitState
 from sender.health.probes import Trials
 from sender.settings.config import SenderConfig
+from tests.seeds import each_seed
 from tests.sender.broker_rig import (
     Received,
     Reply,
@@ -64,7 +64,7 @@ def test_nothing_more_is_risked_beside_what_is_no_trial_or_where_nothing_waits()
         assert not them.may_send_further(in_flight, others=10_000, now=100.0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_what_is_overtaken_is_counted_until_it_has_landed(seed: int) -> None:
     chance = np.random.default_rng(seed)
     them = trials()

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sender.queues.lanes import LaneQueue, late_of
 from sender.queues.parcels import NOBODY, Batch, Parcel, first_try, joined
+from tests.seeds import examples
 from tests.sender.broker_rig import ENTRY
 
 ANY_BYTES = 1 << 60
@@ -447,7 +448,7 @@ class Play:
 
 
 @given(st.integers(1, 7), CALLS)
-@settings(max_examples=400)
+@examples(400)
 def test_no_lane_gets_less_than_its_share_but_for_one_turn_and_nothing_is_lost_or_twice(
     turn: int, calls: list[tuple[str, int, int]]
 ) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sender.queues.lanes import LaneQueue
 from sender.queues.parcels import Batch, Entries, Parcel, Shelf, first_try, joined
+from tests.seeds import examples
 from tests.sender.broker_rig import ENTRY
 
 
@@ -123,7 +124,7 @@ def test_large_parcels_are_not_copied() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=800, max_size=1200))
-@settings(max_examples=20)
+@examples(20)
 def test_a_queue_that_merges_while_it_is_emptied_keeps_its_order(
     steps: list[tuple[int, int]],
 ) -> None:

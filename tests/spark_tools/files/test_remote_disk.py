@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
@@ -34,6 +34,7 @@ from storage.logs.message_log import MessageLog
 from storage.readers.arrow import ArrowReader, Kind
 from storage.readers.manifest import encode_manifest
 from tests.delaywheel.spark.test_commands import directory
+from tests.seeds import examples
 from tests.spark_tools.run.test_reconcile import run
 from tests.spark_tools.s3_server import Store
 from tests.spark_tools.source.test_reader import read
@@ -61,7 +62,7 @@ class Counting:
 READS = st.lists(st.tuples(st.integers(0, 320), st.integers(0, 150)), max_size=12)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(size=st.integers(0, 300), least=st.integers(1, 90), reads=READS)
 def test_every_read_is_that_of_a_local_file(
     size: int, least: int, reads: list[tuple[int, int]]

@@ -30,6 +30,7 @@ from spark_tools.run.plan import Request, Source, make_plan
 from spark_tools.run.reconcile import Result, Task, Verdict, reconcile
 from spark_tools.run.report import encode_report, report
 from storage.disk.disk import DirectoryDisk
+from tests.seeds import each_seed
 from tests.simulation.faults import Action, Death, Trap
 from tests.spark_tools.growing_worlds import FAULTS, Life, Row
 from tests.spark_tools.hours_rig import HOURLY, Watcher, check_same_state, named
@@ -145,7 +146,7 @@ def test_hours_add_up_to_what_one_run_over_them_finds(seed: int, tmp_path: Path)
     assert outcome.ledger.hours_summed >= 3
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each_seed(3, quick=1)
 def test_whatever_is_wrong_hours_add_up_to_what_one_run_finds(seed: int, tmp_path: Path) -> None:
     """Rows, facts and seals come, files leave, while runs look on."""
     chance = random.Random(seed)

@@ -16,6 +16,7 @@ from spark_tools.judge.sequences import BLOCK, Sequences
 from spark_tools.judge.tasks import LogRange
 from spark_tools.run.plan import Request, Source
 from storage.disk.disk import DirectoryDisk, DirectoryFile
+from tests.seeds import each_seed
 from tests.spark_tools.growing_worlds import Life
 from tests.spark_tools.hours_rig import Watcher
 from tests.spark_tools.worlds import T0
@@ -37,7 +38,7 @@ def ranges(found: list[LogRange]) -> list[tuple[int, int]]:
     return [(one.first_sequence, one.next_sequence) for one in found]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_what_is_missing_is_what_no_piece_has_and_a_checkpoint_has_filed(seed: int) -> None:
     chance = random.Random(seed)
     edges = sorted(chance.sample(range(1, 60), 6))

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_tools.page.figures import done, due, subjects, times
 from spark_tools.page.page import MEANINGS, PageLimits, page
 from spark_tools.run.document import Document, document_of
 from spark_tools.run.reconcile import FINDING_CLASSES
+from tests.seeds import examples
 from tests.spark_tools.documents import BASE, document, example, group, hour, subject_row
 
 
@@ -115,7 +116,7 @@ def test_a_hostile_name_is_shown_and_changes_nothing_else(name: str) -> None:
         assert outline(html).attributes == PLAIN.attributes
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.text(min_size=1, max_size=200))
 def test_no_name_at_all_changes_the_structure(name: str) -> None:
     found = outline(page(document_of(hostile(name))))

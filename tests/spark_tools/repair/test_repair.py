@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_tools.files.errors import ReconcileError
@@ -19,6 +19,7 @@ from spark_tools.repaired.repairs import KINDS, LOST, MISSING, LogName
 from spark_tools.run.plan import Request, Source
 from storage.batch.facts import Outcome
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from tests.seeds import examples
 from tests.spark_tools.repair_worlds import BEFORE, builder_of, run, sealed_builder
 from tests.spark_tools.worlds import FAULTS, T0, Builder, Fact
 
@@ -49,7 +50,7 @@ def log_of(source: Source) -> LogName:
     return LogName(manifest.cluster, manifest.group, manifest.log_uuid)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     seed=st.integers(0, 2**32),
     faults=st.frozensets(st.sampled_from(WHOLE)),

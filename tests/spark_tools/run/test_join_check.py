@@ -73,7 +73,10 @@ def result_of(sources: Sequence[Source], request: Request) -> Result:
     "request_",
     [
         EVERYTHING,
-        replace(EVERYTHING, from_minute=CLOCKS - 3, to_minute=T0 + 90, final=True),
+        pytest.param(
+            replace(EVERYTHING, from_minute=CLOCKS - 3, to_minute=T0 + 90, final=True),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["everything", "hours"],
 )

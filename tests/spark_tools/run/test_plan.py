@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_tools.files.errors import ReconcileError
@@ -25,6 +25,7 @@ from spark_tools.run.reconcile import FINDING_CLASSES, Verdict
 from spark_tools.run.report import report
 from spark_tools.source.manifests import source_of_file
 from storage.readers.manifest import Fault, encode_manifest
+from tests.seeds import examples
 from tests.spark_tools.repair.test_repair import repaired, whys
 from tests.spark_tools.repair_worlds import run as run_with_details
 from tests.spark_tools.repair_worlds import sealed_builder
@@ -42,7 +43,7 @@ def without_seals(world: World, chance: random.Random, file: str = SEALS) -> Wor
     return World(world.files, msgspec.structs.replace(world.manifest, sealed=kept, faults=(fault,)))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 2**32), faults=st.frozensets(st.sampled_from(FAULTS)))
 def test_less_is_found_without_seals_and_never_more(seed: int, faults: frozenset[str]) -> None:
     world = builder_of(seed, faults).build()

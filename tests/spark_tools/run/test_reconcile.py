@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_tools.files.errors import ReconcileError
@@ -32,6 +32,7 @@ from storage.batch.facts import Outcome
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from storage.readers.manifest import Fault as ManifestFault
 from storage.readers.manifest import read_manifest
+from tests.seeds import examples
 from tests.spark_tools.oracle import Truth, truth
 from tests.spark_tools.worlds import (
     FAULTS,
@@ -112,7 +113,7 @@ def check(world: World, root: Path, request: Request = REQUEST) -> Result:
 RANGES = [(0, 10**9), (T0 - 3, T0 + 2), (T0 - 60, T0), (T0, T0 + 90), (T0 + 100, T0 + 3000)]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     seed=st.integers(0, 2**32),
     faults=st.frozensets(st.sampled_from(FAULTS)),

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_tools.files.errors import DamagedInputError, OptionError, ReconcileError
@@ -24,6 +24,7 @@ from spark_tools.source.reader import read_partition
 from storage.disk.disk import DirectoryDisk, File
 from storage.disk.spans import DEAD_MINUTES_FROM, key_of_name
 from storage.readers.manifest import Fault, Manifest
+from tests.seeds import examples
 from tests.spark_tools.oracle import MINUTES
 from tests.spark_tools.worlds import FAULTS, T0, World, builder_of, world_of
 from tests.storage.plain_logs import Row, batches, plain_rows
@@ -122,7 +123,7 @@ def counted(rows: list[Row], names: Sequence[str]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.get(name) for name in names) for row in rows)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 2**32),
     faults=st.frozensets(st.sampled_from(FAULTS)),

@@ -44,7 +44,10 @@ def rows_of(frame: DataFrame) -> list[str]:
     return sorted(repr(row.asDict()) for row in frame.collect())
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind is Kind.SCHEDULE else pytest.mark.long) for kind in Kind],
+)
 def test_every_column_of_every_kind_is_what_the_readers_say(
     kind: Kind, spark: SparkSession, source: Source
 ) -> None:
@@ -69,6 +72,7 @@ def _plain(value: object) -> object:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
+@pytest.mark.long
 def test_directories_are_read_as_they_are_now(spark: SparkSession, tmp_path: Path) -> None:
     from tests.delaywheel.spark.test_commands import directory  # noqa: PLC0415 (makes files only)
 
@@ -94,6 +98,7 @@ def test_a_copy_in_an_object_store_is_read_as_its_directory_is(
     assert s3.asked["GET"] > 2
 
 
+@pytest.mark.long
 def test_a_filter_narrows_no_other_query_of_the_same_frame_where_spark_hands_filters_down(
     spark: SparkSession, source: Source
 ) -> None:
@@ -115,6 +120,7 @@ def test_a_filter_narrows_no_other_query_of_the_same_frame_where_spark_hands_fil
         spark.conf.unset(PUSHING)
 
 
+@pytest.mark.long
 def test_a_cluster_without_messages_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     source = builder_of(1, count=0).build().written(tmp_path)
     frame = loaded(spark, source, kind="schedule")
@@ -144,6 +150,7 @@ def test_damage_comes_to_the_driver_with_its_place_and_what_to_do(
     assert frame.where("damage is null").count() > 10
 
 
+@pytest.mark.long
 def test_a_wrong_option_is_told_before_anything_is_read(
     spark: SparkSession, source: Source
 ) -> None:

@@ -110,6 +110,7 @@ def test_what_spark_finds_is_what_the_local_engine_finds(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_hours_on_spark_leave_the_state_of_the_local_engine(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_hours_on_spark_leave_the_state_of_the_local_engine(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark_finds_what_was_repaired_damaged_payload_and_nothing_in_nothing(
     spark: SparkSession, tmp_path: Path, sources: list[Source]
 ) -> None:
@@ -157,6 +159,7 @@ def test_spark_finds_what_was_repaired_damaged_payload_and_nothing_in_nothing(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_workers_read_from_an_object_store_or_say_why_not(
     spark: SparkSession, s3: Store, tmp_path: Path
 ) -> None:

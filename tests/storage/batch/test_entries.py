@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from storage.batch.entries import ENTRY, SUBJECT_BYTES, SubjectTable, no_entries
+from tests.seeds import each_seed
 
 
 def held(table: SubjectTable, numbers: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
@@ -94,7 +94,7 @@ def test_a_collection_is_wanted_when_a_part_of_the_bound_has_come_anew() -> None
     assert (wanted, full) == ([False], [False, True, False])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_whatever_is_held_keeps_its_name_and_the_rest_goes(seed: int) -> None:
     chance = random.Random(seed)
     table = SubjectTable(bytes_max=4096)

@@ -1,9 +1,10 @@
 """A reader sees a file whole, in whatever steps it asks, and gets past what cannot be read."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.disk.read_ahead import ReadAhead
+from tests.seeds import examples
 from tests.simulation.faults import Action, Trap
 from tests.storage.small_logs import disk_of
 
@@ -11,7 +12,7 @@ DATA = bytes(range(256)) * 64
 
 
 @given(st.lists(st.tuples(st.integers(0, 17_000), st.integers(0, 9_000)), max_size=20))
-@settings(max_examples=60)
+@examples(60)
 def test_any_view_is_the_bytes_of_the_file(asked: list[tuple[int, int]]) -> None:
     file = disk_of({"log": DATA}).open_read("log")
     window = ReadAhead(file, end=16_000, unreadable=[], piece=1000)

@@ -14,6 +14,7 @@ from storage.logs.dispatch_log import (
     JournalRecovery,
 )
 from storage.state.durable_end import DurableEnd, DurableEndFile
+from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, Death, Stage, Trap
 from tests.storage.small_logs import LOG_UUID
@@ -254,7 +255,7 @@ def test_every_start_begins_a_file_of_its_own() -> None:
     assert sequences(recover(disk)[1].facts) == [1, 2]
 
 
-@pytest.mark.parametrize("seed", range(100))
+@each_seed(100)
 def test_a_power_cut_forgets_no_durable_fact_and_invents_none(seed: int) -> None:
     chance = random.Random(seed)
     disk = SimDisk(random.Random(seed), plan=HARSH)

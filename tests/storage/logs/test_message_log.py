@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.batch.batches import Codec, Damage, DecodedBatch, decode_header, log_seed
@@ -18,6 +18,7 @@ from storage.disk.disk import Bytes, DirectoryDisk, DirectoryFile
 from storage.disk.errors import FatalDiskError, StorageFullError
 from storage.logs.message_log import Append, MessageLog
 from storage.state.durable_end import DurableEndFile
+from tests.seeds import examples, seeds_in_parts
 from tests.simulation.faults import CALM, HARSH, Action, Trap
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import (
@@ -77,7 +78,7 @@ batch_lists = st.lists(
 
 
 @given(batch_lists, st.integers(200, 3000))
-@settings(max_examples=60)
+@examples(60)
 def test_what_was_appended_is_read_in_order_over_all_files(
     appends: list[list[list[bytes]]], file_bytes_max: int
 ) -> None:
@@ -184,8 +185,9 @@ def test_an_empty_append_does_nothing() -> None:
     assert disk.operations == before
 
 
-def test_what_was_appended_survives_any_power_cut() -> None:
-    for seed in range(60):
+@seeds_in_parts(60)
+def test_what_was_appended_survives_any_power_cut(seeds: range) -> None:
+    for seed in seeds:
         disk = new_disk(seed)
         disk.plan = HARSH
         log, _ = recover(disk, file_bytes_max=500)
@@ -258,8 +260,9 @@ def test_a_full_disk_refuses_an_append_and_the_log_goes_on(kind: str, file_bytes
         assert (report.damages, report.cut) == ([], [])
 
 
-def test_what_a_full_disk_let_through_never_comes_back() -> None:
-    for seed in range(60):
+@seeds_in_parts(60)
+def test_what_a_full_disk_let_through_never_comes_back(seeds: range) -> None:
+    for seed in seeds:
         disk = new_disk(seed)
         disk.plan = HARSH
         log, _ = recover(disk, file_bytes_max=700)
@@ -358,8 +361,11 @@ def test_a_failed_sync_of_the_durable_end_stops_appends_too() -> None:
         log.append([messages([b"b"])], append_ms=NOW_MS)
 
 
-def test_what_a_failed_fsync_left_in_the_page_cache_is_not_believed_after_a_restart() -> None:
-    for seed in range(40):
+@seeds_in_parts(40)
+def test_what_a_failed_fsync_left_in_the_page_cache_is_not_believed_after_a_restart(
+    seeds: range,
+) -> None:
+    for seed in seeds:
         disk = new_disk(seed)
         log, _ = recover(disk)
         log.append([messages([b"before"])], append_ms=NOW_MS)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.batch.batches import log_seed
@@ -24,6 +24,7 @@ from storage.disk.errors import (
 from storage.logs.message_log import MessageLog
 from storage.logs.numbered_log import log_file
 from storage.state.durable_end import SLOT_POSITIONS, DurableEndReader
+from tests.seeds import examples, seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, FaultPlan, PowerCut, Trap
 from tests.storage.small_logs import (
@@ -127,7 +128,7 @@ def spoilt_tails(draw: st.DrawFn) -> tuple[int, dict[str, bytes]]:
 
 
 @given(spoilt_tails())
-@settings(max_examples=300)
+@examples(300)
 def test_a_spoilt_tail_is_cut_to_a_chained_prefix_with_all_that_was_durable(
     spoilt: tuple[int, dict[str, bytes]],
 ) -> None:
@@ -635,8 +636,11 @@ def grow_until_cut(disk: SimDisk, chance: random.Random, attempts: list[bytes]) 
 
 
 @pytest.mark.parametrize("plan", [HARSH, FaultPlan(), CALM], ids=["harsh", "usual", "calm"])
-def test_whatever_was_acknowledged_survives_crash_after_crash(plan: FaultPlan) -> None:
-    for seed in range(60):
+@seeds_in_parts(60)
+def test_whatever_was_acknowledged_survives_crash_after_crash(
+    seeds: range, plan: FaultPlan
+) -> None:
+    for seed in seeds:
         chance = random.Random(seed)
         disk = SimDisk(random.Random(seed + 1), plan=plan)
         attempts: list[bytes] = []
@@ -667,8 +671,9 @@ def test_whatever_was_acknowledged_survives_crash_after_crash(plan: FaultPlan) -
             disk = disk.revive()
 
 
-def test_a_crash_during_recovery_is_recovered_from() -> None:
-    for seed in range(120):
+@seeds_in_parts(120)
+def test_a_crash_during_recovery_is_recovered_from(seeds: range) -> None:
+    for seed in seeds:
         chance = random.Random(seed)
         known = chance.randrange(len(BATCHES) + 1)
         files = ONE_FILE.with_end_at(known)

@@ -28,6 +28,7 @@ from storage.node.store import Store, StoreSettings
 from storage.readers.find_row import FindRow
 from storage.schedule.schedule_log import Unread
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
+from tests.seeds import each_seed, seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, FaultPlan, Trap
 from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig
@@ -68,7 +69,7 @@ def live(rig: StoreRig, chance: random.Random, *, steps: int) -> None:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, SWEPT], ids=["kept", "swept"])
-@pytest.mark.parametrize("seed", range(60))
+@each_seed(60)
 def test_whatever_strikes_everything_is_filed_once_and_leaves_and_is_sealed(
     seed: int, settings: StoreSettings
 ) -> None:
@@ -531,9 +532,9 @@ def test_a_file_of_a_newer_format_is_refused_with_a_clear_sentence(kind: str) ->
 # -- damage ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", range(10))
-def test_a_flipped_bit_is_detected_or_harmless_and_the_rest_is_served(part: int) -> None:
-    for seed in range(part * 20, part * 20 + 20):
+@seeds_in_parts(200, quick=20, part=20)
+def test_a_flipped_bit_is_detected_or_harmless_and_the_rest_is_served(seeds: range) -> None:
+    for seed in seeds:
         rig = populated(damage_expected=True)
         rig.disk.power_cut()
         rig.disk = rig.disk.revive()

@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.batch.batches import Damage
@@ -32,6 +32,7 @@ from storage.readers.manifest import (
 )
 from storage.schedule.segment import Segment
 from tests.damage.directory import populated
+from tests.seeds import examples
 from tests.simulation.disk import SimDisk
 from tests.storage.dead_rig import DeadRig
 from tests.storage.plain_logs import Row, batches, plain_create_ms, plain_id, plain_rows
@@ -428,7 +429,7 @@ ITEMS = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(
     items=st.lists(ITEMS, min_size=1, max_size=12),
     subjects=st.lists(st.binary(min_size=1, max_size=6), min_size=1, max_size=3),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.batch.batches import Damage
@@ -19,6 +19,7 @@ from storage.disk.disk import DirectoryDisk
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from storage.readers.item_reader import ItemReader
 from storage.schedule.segment import Segment
+from tests.seeds import examples
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 from tests.storage.qmq_items import qmq_item
@@ -187,7 +188,7 @@ def test_only_so_many_segments_are_mapped_at_a_time() -> None:
     assert found == []
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     sizes=st.lists(st.sampled_from([25, 26, 60, 61, 300]), min_size=1, max_size=80),
     more=st.lists(st.integers(25, 400), max_size=40),

@@ -30,6 +30,7 @@ from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint
 from storage.state.durable_end import SLOT_POSITIONS
 from storage.state.identity import read_identity
 from tests.damage.directory import populated
+from tests.seeds import each_seed
 from tests.simulation.disk import SimFile
 from tests.storage.dead_rig import DeadRig
 from tests.storage.small_logs import disk_of, flipped
@@ -245,7 +246,7 @@ RULES = replace(SWEPT)
 
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("rig_class", [StoreRig, DeadRig])
-@pytest.mark.parametrize("seed", range(8))
+@each_seed(8, quick=2)
 def test_a_manifest_that_is_read_while_the_server_goes_on_contradicts_nothing(
     seed: int, rig_class: type[StoreRig], dies: bool
 ) -> None:

@@ -34,6 +34,7 @@ from storage.schedule.seals import read_seals, seals_end
 from storage.tools.inspect import dump_records, verify_disk, verify_files
 from storage.tools.salvage import DEAD_LETTER, PENDING, Salvage
 from tests.golden.directory import written
+from tests.seeds import each_seed
 from tests.simulation.faults import HARSH, Action, Trap
 from tests.storage.dead_rig import DeadRig
 from tests.storage.node.test_store import live
@@ -43,7 +44,7 @@ DAY_MS = 24 * 60 * MINUTE_MS
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, SWEPT], ids=["kept", "swept"])
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(40)
 def test_whatever_strikes_each_is_given_up_once_and_settled_once(
     seed: int, settings: StoreSettings
 ) -> None:

@@ -23,6 +23,7 @@ from storage.disk.spans import MINUTE_MS
 from storage.schedule.loading import CloseJob, DrainJob, GivenOut, Key, LoadJob, SequenceSet
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
 from storage.schedule.segment import Segment, SegmentBatch
+from tests.seeds import seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 
@@ -466,13 +467,10 @@ class Model:
             self.collect(chance.choice([1, 5, 1000]))
 
 
-@pytest.mark.parametrize(
-    "first_seed",
-    [0, 20, *(pytest.param(first, marks=pytest.mark.slow) for first in range(40, 300, 20))],
-)
-def test_whatever_interleaves_every_row_is_given_out_exactly_once(first_seed: int) -> None:
+@seeds_in_parts(300, quick=20, part=20)
+def test_whatever_interleaves_every_row_is_given_out_exactly_once(seeds: range) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(first_seed, first_seed + 20):
+    for seed in seeds:
         model = Model(random.Random(seed))
         for _ in range(300):
             model.act()
@@ -486,15 +484,12 @@ def test_whatever_interleaves_every_row_is_given_out_exactly_once(first_seed: in
     assert counts["restarts"]
 
 
-@pytest.mark.parametrize(
-    "first_seed",
-    [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(20, 200, 20))],
-)
+@seeds_in_parts(200, quick=20, part=20)
 def test_what_the_disk_cannot_read_now_and_then_is_given_out_once_and_no_later_than_it_can(
-    first_seed: int,
+    seeds: range,
 ) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(first_seed, first_seed + 20):
+    for seed in seeds:
         chance = random.Random(seed)
         model = Model(chance, eio_read=chance.choice([0.02, 0.1, 0.5]))
         for _ in range(300):

@@ -16,6 +16,7 @@ from storage.disk.spans import MINUTE_MS, Span
 from storage.readers.item_reader import ItemReader
 from storage.schedule.loading import LoadJob
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog, SplitJob
+from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 from tests.storage.qmq_items import qmq_item
@@ -155,7 +156,7 @@ def test_a_row_for_a_minute_that_is_being_loaded_enters_exactly_once() -> None:
     assert bench.loaded() == sorted(bench.due)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@each_seed(80)
 def test_any_interleaving_of_filing_loading_and_splitting_loads_each_row_once(
     seed: int,
 ) -> None:

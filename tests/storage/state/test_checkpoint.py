@@ -27,6 +27,7 @@ from storage.state.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, Death, Trap
 from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID, disk_of, flipped
@@ -77,7 +78,7 @@ def test_what_was_written_is_read() -> None:
     assert checkpoint_of(1).segments[0].key == SegmentKey(0, Span.MINUTE)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@each_seed(80)
 def test_a_death_at_any_point_leaves_the_old_one_or_the_new_one(seed: int) -> None:
     chance = random.Random(seed)
     disk = new_disk(seed)

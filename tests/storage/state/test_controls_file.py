@@ -13,6 +13,7 @@ from storage.state.controls_file import (
     write_controls_document,
 )
 from tests.fuzz.memory_disk import MemoryDisk
+from tests.seeds import each_seed
 
 LOG = UUID(int=7)
 
@@ -26,7 +27,7 @@ def test_a_document_is_replaced_as_a_whole() -> None:
         assert list(disk.files) == [CONTROLS_PATH]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(20)
 def test_every_flipped_bit_is_found_in_its_part_of_the_file(seed: int) -> None:
     chance = random.Random(seed)
     disk = MemoryDisk()

@@ -26,6 +26,7 @@ from storage.state.durable_end import (
     decode_slot,
     encode_slot,
 )
+from tests.seeds import seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, FaultPlan, PowerCut, Trap
 from tests.storage.small_logs import LOG_UUID, OTHER_UUID, disk_of, flipped, new_disk
@@ -274,8 +275,11 @@ def test_a_read_error_of_one_slot_leaves_the_other_one() -> None:
 
 
 @pytest.mark.parametrize("plan", [HARSH, TORN], ids=["harsh", "torn"])
-def test_a_power_cut_at_any_operation_leaves_at_least_the_last_synced_end(plan: FaultPlan) -> None:
-    for seed in range(150):
+@seeds_in_parts(150)
+def test_a_power_cut_at_any_operation_leaves_at_least_the_last_synced_end(
+    seeds: range, plan: FaultPlan
+) -> None:
+    for seed in seeds:
         chance = random.Random(seed)
         disk = SimDisk(random.Random(seed + 1), plan=plan)
         disk.make_directory("message_log")

@@ -27,6 +27,7 @@ from storage.state.identity import (
     open_identity,
     read_identity,
 )
+from tests.seeds import seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, PowerCut, Trap
 from tests.storage.small_logs import LOG_UUID, disk_of, flipped, new_disk
@@ -180,8 +181,9 @@ def test_a_full_disk_leaves_the_old_identity() -> None:
     assert start(disk).incarnation == 4
 
 
-def test_a_power_cut_at_any_operation_leaves_one_identity_that_counts_up() -> None:
-    for seed in range(150):
+@seeds_in_parts(150)
+def test_a_power_cut_at_any_operation_leaves_one_identity_that_counts_up(seeds: range) -> None:
+    for seed in seeds:
         disk = SimDisk(random.Random(seed), plan=HARSH)
         last: Identity | None = None
         for life in range(6):

@@ -18,6 +18,7 @@ from storage.node.store import Store
 from storage.schedule.seals import SealsEnd, SealsLog, columns_of_seals
 from storage.state.identity import decode_identity
 from storage.tools.inspect import dump_records, verify_files
+from tests.seeds import each_seed
 from tests.simulation.faults import HARSH
 from tests.storage.small_logs import LOG_UUID, disk_of
 from tests.storage.small_segments import EXAMPLE_SEAL, delivered, new_journal, segment_disk
@@ -102,7 +103,7 @@ def test_a_running_directory_is_healthy_and_everything_is_looked_at(tmp_path: Pa
     }
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_seed(12)
 def test_a_directory_is_healthy_after_any_step_and_after_recovery(
     seed: int, tmp_path: Path
 ) -> None:
