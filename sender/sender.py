@@ -126,8 +126,6 @@ class Sender:
             check_groups(targets)
         self.is_paused = False
         """Whether nothing is sent for now; see pause()."""
-        self.handed_out = 0
-        """Entries queued with groups since the start, each as often as it was."""
         self._config = config
         self._clock = clock
         self._chance = chance

@@ -13,7 +13,7 @@ The audit (storage/state/audit_file.py) has a line of JSON for each change, writ
 before the change: who (the token's name), from where, when, what it was and what it is. What is
 done about dead letters has two: what is asked for, before it, and how many it was. The audit is
 bounded by files: the oldest goes. A line that a crash has cut off was of a change that nobody was
-told of. A damaged line is told as damage, stays where it is, and hides no other.
+told of. A line that is bad is skipped, and told as damage.
 """
 
 import contextlib
@@ -112,14 +112,6 @@ def write_controls(disk: Disk, log_uuid: UUID, controls: Controls) -> None:
     write_controls_document(disk, log_uuid, encode_controls(controls))
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """Where the next line of a file belongs, and whether a newline is before it."""
-
-    position: int
-    begins_line: bool
-
-
 class Audit:
     """The audit's files. All calls block, and are made one at a time."""
 
@@ -143,20 +135,18 @@ class Audit:
         numbers = audit_numbers(self._disk)
         number = numbers[-1] if numbers else 0
         end = self._end_of(number) if number else None
-        if end is not None and end.position and end.position + len(line) > self._file_bytes_max:
-            self._cut(number, end.position)
-            end = None
-        if end is None:
-            number, end = number + 1, _End(0, begins_line=True)
-            self._begin(number)
+        if end is None or (end and end + len(line) > self._file_bytes_max):
+            number, end = number + 1, 0
+            self._disk.make_directory(AUDIT_DIRECTORY)
+            self._disk.open(audit_path(number), create=True).close()
             self._forget_oldest([*numbers, number])
-        elif not end.position:
+        if not end:
             # Whoever made it may have died before its name was durable.
-            self._sync_names()
-        self._cut(number, end.position)
+            self._disk.sync_directory(AUDIT_DIRECTORY)
+            self._disk.sync_directory("")
         file = self._disk.open(audit_path(number))
         try:
-            file.write_at(end.position, [b"" if end.begins_line else b"\n", line])
+            file.write_at(end, [line])
             file.sync()
         finally:
             file.close()
@@ -183,51 +173,38 @@ class Audit:
             damages.append(Damage(path, 0, 0, f"cannot be read: {error}"))
             return found
         for line in audit_lines(data):
-            fault = line.fault
-            if fault is None:
+            fault = None if line.is_whole else "the line fails its CRC"
+            if line.is_whole:
                 try:
                     found.append(msgspec.json.decode(line.text, type=AuditEntry))
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     fault = str(error)
             if fault is not None and not (is_last and line.is_tail):
-                damages.append(Damage(path, line.position, line.size, fault))
+                damages.append(Damage(path, line.position, len(line.text), fault))
         return found
-
-    def _begin(self, number: int) -> None:
-        self._disk.make_directory(AUDIT_DIRECTORY)
-        self._disk.open(audit_path(number), create=True).close()
-        self._sync_names()
-
-    def _cut(self, number: int, position: int) -> None:
-        """Remove what a crash has left of a line: what follows is not to be read as its end."""
-        file = self._disk.open(audit_path(number))
-        try:
-            if file.size() > position:
-                file.truncate(position)
-                file.sync()
-        finally:
-            file.close()
-
-    def _sync_names(self) -> None:
-        self._disk.sync_directory(AUDIT_DIRECTORY)
-        self._disk.sync_directory("")
 
     def _forget_oldest(self, numbers: Sequence[int]) -> None:
         for number in numbers[: -self._files_max]:
             self._disk.unlink(audit_path(number))
 
-    def _end_of(self, number: int) -> _End | None:
-        """Return where the next line of a file belongs; None if the file cannot be read."""
+    def _end_of(self, number: int) -> int | None:
+        """Return where the next line of a file belongs; None if the file cannot be read.
+
+        What a crash has left of a line is cut off: what follows is not to be read as its end.
+        """
         try:
             data = read_audit_file(self._disk, audit_path(number))
         except OSError:
             return None
-        end = 0
-        for line in audit_lines(data):
-            if line.fault is None or not line.is_tail:
-                end = line.position + line.size
-                end += data[end : end + 1] == b"\n"
-        return _End(end, begins_line=not end or data[end - 1 : end] == b"\n")
+        end = data.rfind(b"\n") + 1
+        file = self._disk.open(audit_path(number))
+        try:
+            if file.size() > end:
+                file.truncate(end)
+                file.sync()
+        finally:
+            file.close()
+        return end
 
 
 class ControlsStore:

@@ -59,9 +59,6 @@ class Request:
         "answer_bytes_max",
         "batch",
         "is_beside",
-        "is_further",
-        "is_overtaken",
-        "is_trial",
         "items",
         "sent_at",
         "size",
@@ -83,13 +80,6 @@ class Request:
         """When the first byte went out, in trio's time."""
         self.is_beside = is_beside
         """Whether it is a small one between the large ones of a backlog."""
-        self.is_trial = self.is_further = self.is_overtaken = False
-        """See sender/health/probes.py."""
-
-    @property
-    def count(self) -> int:
-        """Its items."""
-        return len(self.batch)
 
 
 class RequestSource(Protocol):
@@ -158,18 +148,7 @@ class BrokerConnection:
         self._end: tuple[End, str] | None = None
 
     def waits_since(self) -> float | None:
-        """Return when what waits longest for its answer was sent; None if nothing waits.
-
-        What was overtaken by a later answer does not count.
-        """
-        for request in self.in_flight.values():
-            if request is None:
-                return self._heartbeat_sent_at
-            if not request.is_overtaken:
-                return request.sent_at
-        return None
-
-    def _oldest_since(self) -> float | None:
+        """Return when what waits longest for its answer was sent; None if nothing waits."""
         for oldest in self.in_flight.values():
             return self._heartbeat_sent_at if oldest is None else oldest.sent_at
         return None
@@ -183,10 +162,6 @@ class BrokerConnection:
         if self._retiring is None:
             self._retiring = (end, detail)
         self._end_if_retired()
-
-    def cut(self, end: End, detail: str) -> None:
-        """End now; what is in flight stays in there."""
-        self._finish(end, detail)
 
     async def greet(self, hello: bytes, *, timeout_s: float) -> Frame | None:
         """Send the HELLO and return its answer; None if there was none before the peer closed.
@@ -313,23 +288,21 @@ class BrokerConnection:
         """
         while True:
             # Times ascend in the order of sending.
-            while (oldest := self._oldest_since()) is None:
+            while (oldest := self.waits_since()) is None:
                 self._sent = trio.Event()
                 await self._sent.wait()
-            since = self.waits_since()
             # What is told of may be answered any time, and then others are what waits longest.
-            if since is None or since <= self._stalled_until:
-                since = trio.current_time()
+            since = trio.current_time() if oldest <= self._stalled_until else oldest
             look_at = since + self._stall_s
             await trio.sleep_until(min(look_at, oldest + self._request_timeout_s))
             now = trio.current_time()
-            while (oldest := self._oldest_since()) is not None:
+            while (oldest := self.waits_since()) is not None:
                 if oldest + self._request_timeout_s > now:
                     break
                 self._source.timed_out(self.in_flight.pop(next(iter(self.in_flight))))
-            since = self.waits_since()
-            if since is not None and self._stalled_until < since and since + self._stall_s <= now:
-                self._stalled_until = since
+            is_news = oldest is not None and oldest > self._stalled_until
+            if oldest is not None and is_news and oldest + self._stall_s <= now:
+                self._stalled_until = oldest
                 self._source.stalled()
             self._end_if_retired()
 

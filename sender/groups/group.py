@@ -31,7 +31,6 @@ from sender.groups.gates import OPEN_GATE, GroupGate, TokenBucket
 from sender.groups.group_status import MOVES, GroupCounts, GroupState, GroupStatus
 from sender.groups.routing import LaneView
 from sender.health.circuit import Change, Circuit, CircuitLimits, CircuitState, Event, Failure
-from sender.health.probes import Trials
 from sender.health.refused_lanes import RefusedLanes
 from sender.health.refused_subjects import RefusedSubjects
 from sender.health.weight import Weight
@@ -82,8 +81,6 @@ class Exchange(Protocol):
 
     is_paused: bool
     """Whether nothing is to be sent for now."""
-    handed_out: int
-    """Entries queued with any group since the start; a group counts its own in."""
 
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that were queued for a group and not sent."""
@@ -126,8 +123,8 @@ class Group:
     """The queue, the connection and the health of one broker group.
 
     Invariants: `in_flight` and `in_flight_bytes` are the sums over the requests in flight; only in
-    the state UP is anything queued or sent, while the circuit is HALF_OPEN probes only (one at a
-    time, or a while apart, see trials.py), and while it is OPEN nothing.
+    the state UP is anything queued or sent, while the circuit is HALF_OPEN probes only, one at a
+    time, and while it is OPEN nothing.
     """
 
     def __init__(
@@ -206,9 +203,6 @@ class Group:
         self._refused_subjects = RefusedSubjects(
             subjects_min=config.refused_subjects_min, span_s=config.refused_share_s
         )
-        self._trials = Trials(again_s=config.trial_again_s, others_items=config.trial_others_items)
-        self._handed_out = 0
-        """Entries queued here since the start."""
         self._health = _USELESS
         """When it was looked at last, for whoever waits for a change."""
         # Rounding must not hide it when the connection tells of a request that waits for so long.
@@ -252,7 +246,7 @@ class Group:
     def is_open(self) -> bool:
         """Whether there is room for a lane of which nothing is queued here."""
         if self._is_trial:
-            return self._takes and self._trial_room(trio.current_time()) > 0
+            return self._takes and self._trial_room() > 0
         return self._takes
 
     @property
@@ -276,30 +270,16 @@ class Group:
     def _is_trial(self) -> bool:
         return self._circuit.state is not CircuitState.CLOSED
 
-    def _may_send_further_trial(self, now: float) -> bool:
-        """Say whether more may be risked here though what is in flight is not answered."""
-        if self._connection is None:
-            return False
-        return self._trials.may_send_further(
-            self._connection.in_flight.values(), others=self._handed_to_others(), now=now
-        )
-
-    def _handed_to_others(self) -> int:
-        return self._exchange.handed_out - self._handed_out
-
-    def _trial_room(self, now: float) -> int:
+    def _trial_room(self) -> int:
         """Return how many more entries may be risked here."""
-        unanswered = self.in_flight - self._trials.overtaken_items
-        if unanswered and self._may_send_further_trial(now):
-            unanswered = 0
-        return max(0, self._config.trial_items - self.queued - unanswered)
+        return max(0, self._config.trial_items - self.load)
 
     def room(self, lane: int) -> int:
         """Return how many entries of a lane may be queued for this group now."""
         if not self._takes:
             return 0
         if self._is_trial:
-            return self._trial_room(trio.current_time())
+            return self._trial_room()
         free = self._queue_items - self._queue.count
         if free < self._lane_items_min:
             # However much the other lanes have here: with nothing queued it had no turns.
@@ -339,7 +319,7 @@ class Group:
             beside = min(beside, max(0, soon - self._queue.count))
         if answer_s >= self._slow_s:
             is_well = False
-            beside = min(beside, self._trial_room(now))
+            beside = min(beside, self._trial_room())
         if self.refuses(lane):
             is_well = False
             risks = self._refused_lanes.may_risk(lane, now)
@@ -426,8 +406,6 @@ class Group:
         assert len(parcel) <= room, f"{self.name}: {len(parcel)} entries, room {room}"
         if self._refused_lanes:
             self._refused_lanes.risked(parcel.lane, trio.current_time())
-        self._handed_out += len(parcel)
-        self._exchange.handed_out += len(parcel)
         self._queue.append(parcel)
         self.wake()
 
@@ -671,20 +649,9 @@ class Group:
             if self._queue.count > self._queue_items // 2:
                 self._tell_lanes_of_room(batch)
             ready = self._build(batch, is_beside=is_beside)
-            if ready is not None:
-                self._note_trial(ready[0])
         if self._queue.count <= self._queue_items // 2:
             self._exchange.room_changed(self.number)
         return ready
-
-    def _note_trial(self, request: Request) -> None:
-        """Mark a request that is no more than is risked on a group that may not answer."""
-        now = trio.current_time()
-        if request.count > self._config.trial_items or not (self._is_trial or self.is_slow(now)):
-            return
-        request.is_trial = True
-        request.is_further = self._may_send_further_trial(now)
-        self._trials.sent(others=self._handed_to_others())
 
     def _next_batch(self) -> tuple[Batch | None, bool]:
         """Take the entries of the next request out of the queue; say if it is a small one beside.
@@ -695,8 +662,7 @@ class Group:
         """
         config = self._config
         items_max = self._items_allowed()
-        in_flight_bytes = self._in_flight_bytes - self._trials.overtaken_bytes
-        bytes_max = min(config.batch_bytes, self._bytes_max() - in_flight_bytes)
+        bytes_max = min(config.batch_bytes, self._bytes_max() - self._in_flight_bytes)
         if not self._head_waits and min(self._queue.count, items_max) > config.lane_turn_items:
             now = trio.current_time()
             if not (self._sent_little and self._turns.take(self.number, now, self.wake)):
@@ -712,19 +678,17 @@ class Group:
                 if not self._turns.take(self.number, now, self.wake):
                     return None, False
             self._sent_little = False
-        any_size = self.in_flight == self._trials.overtaken_items or not self._has_window
-        batch = self._queue.take(items_max=items_max, bytes_max=bytes_max, any_size=any_size)
+        batch = self._queue.take(
+            items_max=items_max, bytes_max=bytes_max, any_size=not self.in_flight
+        )
         self._head_waits = batch is None
         return batch, False
 
     def _items_allowed(self) -> int:
         """Return how many items the next request may have."""
-        items = self._config.batch_items
-        if not self._has_window:
-            items = self._config.trial_items
         if self._bucket is None:
-            return items
-        return min(items, self._bucket.available(trio.current_time()))
+            return self._config.batch_items
+        return min(self._config.batch_items, self._bucket.available(trio.current_time()))
 
     def _bytes_max(self) -> int:
         """Return how many bytes may be in flight: the same part of the most as of requests."""
@@ -756,12 +720,12 @@ class Group:
         else:
             assert self._connection is not None
             # How quickly a few are taken says nothing of how the large ones beside them are.
-            if not (request.is_beside or request.is_overtaken):
+            if not request.is_beside:
                 self._window.answered(
                     now=now,
                     sent_at=request.sent_at,
                     items=len(request.batch),
-                    was_full=self._unanswered_requests() + 1 >= self._window.requests,
+                    was_full=len(self._connection.in_flight) + 1 >= self._window.requests,
                 )
             if answer.body:
                 self._answered_in_part(request, answer.body, now)
@@ -772,7 +736,7 @@ class Group:
                 if self._refused_lanes:
                     for lane, _ in request.batch.lanes:
                         self._refused_lanes.taken(lane)
-                self._success(request, now)
+                self._success(now)
         self._fit_queue()
         self._look_at_health()
 
@@ -782,8 +746,6 @@ class Group:
             self._landed(request)
             self._counts.requests_timed_out += 1
             self._doubtful(request.batch)
-            if request.is_overtaken:
-                return
         self._failed(Failure.TIMEOUT, f"no answer within {self._config.request_timeout_s:g} s")
 
     def stalled(self) -> None:
@@ -805,18 +767,8 @@ class Group:
             return False
         if not self._takes:
             return False
-        return self._has_window or self._may_send_further_trial(trio.current_time())
-
-    @property
-    def _has_window(self) -> bool:
-        """Whether what is in flight leaves room for a request."""
         most = 1 if self._is_trial else self._window.requests
-        return self._unanswered_requests() < most
-
-    def _unanswered_requests(self) -> int:
-        """Return the requests in flight whose answers would still tell something."""
-        assert self._connection is not None
-        return len(self._connection.in_flight) - self._trials.overtaken_requests
+        return len(self._connection.in_flight) < most
 
     def _build(self, batch: Batch, *, is_beside: bool) -> tuple[Request, bytes | memoryview] | None:
         """Read the items of a batch anew and make a request of those that may be sent.
@@ -886,7 +838,7 @@ class Group:
         if is_broker_sick(codes):
             self._failed(Failure.SICK, f"refused every item, the first with code {codes[0]}")
         elif taken_count:
-            self._success(request, now)
+            self._success(now)
         elif self._refused_subjects.refused(set(batch.entries["subject"].tolist()), now):
             self._failed(
                 Failure.HOPELESS,
@@ -917,17 +869,13 @@ class Group:
     def _landed(self, request: Request) -> None:
         self.in_flight -= len(request.batch)
         self._in_flight_bytes -= request.size
-        self._trials.landed(request)
 
     def _doubtful(self, batch: Batch) -> None:
         """Try entries again that the group may have taken."""
         self._counts.possible_duplicates += len(batch)
         self._exchange.doubtful(batch, avoid=self.number)
 
-    def _success(self, request: Request, now: float) -> None:
-        if request.is_further:
-            assert self._connection is not None
-            self._trials.answered(request, self._connection.in_flight.values())
+    def _success(self, now: float) -> None:
         if self._refused_subjects:
             self._refused_subjects.taken()
         # Good answers of a connection that is being given up do not make up for why it is.
@@ -940,7 +888,6 @@ class Group:
             self._circuit.failed(trio.current_time(), failure, detail)
         if self._circuit.state is CircuitState.OPEN:
             self._retire(_ENDS.get(failure, End.REFUSING), detail)
-            self._cut_trials(_ENDS.get(failure, End.REFUSING), detail)
 
     def _circuit_changed(self, change: Change) -> None:
         """Log and count a change of the circuit, and let those who depend on it know."""
@@ -1000,16 +947,6 @@ class Group:
             self._give_back()
             self._look_at_health()
         self._connection.retire(end, detail)
-
-    def _cut_trials(self, end: End, detail: str) -> None:
-        """Do not wait for further trials, each of which was sent when the one before was in doubt.
-
-        The next connection would wait as well, and with it the share of a group that is well again.
-        """
-        assert self._connection is not None
-        requests = self._connection.in_flight.values()
-        if all(request and (request.is_further or request.is_overtaken) for request in requests):
-            self._connection.cut(end, detail)
 
     def _take_back(self, connection: BrokerConnection) -> None:
         """Try again what was in flight when the connection ended: it may have arrived or not."""

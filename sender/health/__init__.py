@@ -1,7 +1,6 @@
 """How well a broker group does. Pure.
 
     circuit            closed, open or half-open
-    probes             single items that are risked on an ill group
     refused_lanes      lanes of which a group takes nothing
     refused_subjects   whether a group refuses whatever it gets
     weight             the share of a group

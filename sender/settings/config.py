@@ -39,9 +39,9 @@ class BrokerGroup:
 class SenderConfig:
     """Settings of one delay server's sender; a node may choose its own and change them on restart.
 
-    Memory: in flight at most `in_flight_bytes_max` per group (plus one item larger than that, and
-    the few trials that fit into `request_timeout_s`), and about 50 bytes of index for each entry
-    that was offered; 0.7 KiB for one that waits for its backoff alone.
+    Memory: in flight at most `in_flight_bytes_max` per group (plus one item larger than that),
+    and about 50 bytes of index for each entry that was offered; 0.7 KiB for one that waits for its
+    backoff alone.
     """
 
     batch_items: int = 1024
@@ -185,13 +185,6 @@ class SenderConfig:
     trial_items: int = 1
     """Items risked at a time on a group that failed, until it takes one, and on one that is slow,
     as long as others are not."""
-
-    trial_again_s: float = 1.5
-    """A trial not answered for this long keeps the next one back no longer …"""
-
-    trial_others_items: int = 1000
-    """… if other groups were given so many items since it was sent: no greater part of all there is
-    is risked on a group that may not answer."""
 
     rate_burst_s: float = 0.05
     """A group with a rate gets what it is allowed in this long at once, and no more: it is a part

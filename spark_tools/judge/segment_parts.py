@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from spark_tools.judge.tasks import WHOLE, Extent, Node, Part
 from storage.batch.batches import file_seed
-from storage.batch.byte_ranges import chained_headers
+from storage.batch.chained_file import chained_headers
 from storage.batch.file_header import FileHeader, LogKind
 from storage.disk.spans import key_of_name
 

@@ -192,7 +192,7 @@ def read_audit(path: Path) -> Iterator[Line | None]:
             if len(rest) > _LINE_MAX:
                 raise ReconcileError(f"{path} is no audit of repairs: it has no lines")
             for line in audit_lines(whole + newline):
-                yield None if line.fault is not None else _decoded(line.text, path)
+                yield _decoded(line.text, path) if line.is_whole else None
     finally:
         file.close()
 

@@ -1,10 +1,10 @@
 """From manifests and options to what is read of which file, and which of it goes together.
 
-Nothing is opened for it but files that are larger than a partition: those are cut at batches.
+Nothing is opened for it. A file is never cut: one that weighs more than a partition is one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spark_tools.files.errors import OptionError
@@ -19,8 +19,7 @@ from spark_tools.run.plan import (
     node_of,
 )
 from spark_tools.run.source_options import About, ReadOptions, Replicas
-from storage.batch.byte_ranges import Stretch
-from storage.readers.arrow import ArrowReader, Kind
+from storage.readers.arrow import Kind
 from storage.readers.manifest import Manifest
 
 _OPEN_BYTES = 64 * 1024
@@ -50,31 +49,29 @@ class Filed:
 class Part:
     """What is read of one file.
 
-    length: its bytes that count; size: those of this part; start, end: the minutes of its segment,
-    all where it is of none; first, after: the numbers, or sequences, that are wanted of a numbered
-    log; count: rows that there must be, None where the reader itself says what is missing; filed:
-    records that are in segments are not wanted.
+    length: its bytes that count; start, end: the minutes of its segment, all where it is of none;
+    first, after: the numbers, or sequences, that are wanted of a numbered log; count: rows that
+    there must be, None where the reader itself says what is missing; filed: records that are in
+    segments are not wanted.
     """
 
     node: Node
     role: Role
     file: str
     length: int
-    size: int
     start: int = 0
     end: int = FOREVER
     first: int = 0
     after: int = 0
     count: int | None = None
     is_sealed: bool = False
-    stretch: Stretch | None = None
     filed: Filed | None = None
 
     @property
     def weight(self) -> int:
         """How much work it is, in bytes."""
         rows = self.after - self.first if self.count is None else self.count
-        return max(self.size, _ROW_BYTES * rows)
+        return max(self.length, _ROW_BYTES * rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +114,7 @@ def plan_partitions(sources: Sequence[Source], options: ReadOptions) -> list[Par
         for source in nodes if options.replicas is Replicas.ALL else nodes[:1]:
             node = node_of(source)
             planned.missing += [Missing(node, *one) for one in faults_of(source.manifest)]
-            for part in _parts(source.manifest, node, options):
-                planned.parts += _cut(part, options)
+            planned.parts += _parts(source.manifest, node, options)
     plans = [PartitionPlan(tuple(parts)) for parts in _packed(planned.parts, options)]
     if planned.missing:
         plans.insert(0, PartitionPlan((), tuple(planned.missing)))
@@ -144,7 +140,6 @@ def _parts(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[Par
                     role=Role.JOURNAL,
                     file=one.file,
                     length=one.length,
-                    size=one.length,
                     first=one.first_number,
                     after=one.next_number,
                 )
@@ -174,7 +169,6 @@ def _segments(extents: Sequence[Extent], node: Node, role: Role) -> Iterator[Par
             role=role,
             file=one.file if is_rows else one.facts_file,
             length=length,
-            size=length,
             start=one.start,
             end=one.end,
             count=count,
@@ -196,43 +190,10 @@ def _records(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[P
                 role=Role.RECORDS,
                 file=log.file,
                 length=log.length,
-                size=log.length,
                 first=first,
                 after=log.next_sequence,
                 filed=filed,
             )
-
-
-def _cut(part: Part, options: ReadOptions) -> list[Part]:
-    """Return a part as it is, or in stretches if it is larger than a partition."""
-    if part.weight <= options.partition_bytes or part.role is Role.JOURNAL:
-        return [part]
-    reader = ArrowReader(part.node.disk(), part.node.log_uuid, options.kind, ["sequence"])
-    size = max(part.size * options.partition_bytes // part.weight, 1)
-    stretches = reader.stretches(part.file, length=part.length, size=size)
-    if len(stretches) == 1:
-        return [part]
-    if part.role is Role.RECORDS:
-        return [
-            replace(
-                part,
-                size=one.end - one.start,
-                first=max(part.first, one.first),
-                after=part.after if one.after is None else min(part.after, one.after),
-                stretch=one,
-            )
-            for one in stretches
-            if one.after is None or one.after > part.first
-        ]
-    assert part.count is not None
-    *before, last = stretches
-    # What the headers do not tell of is missing in the last one, or more than there should be.
-    rest = part.count - sum(one.count for one in before)
-    counts = [*(one.count for one in before), rest]
-    return [
-        replace(part, size=one.end - one.start, count=count, stretch=one)
-        for one, count in zip([*before, last], counts, strict=True)
-    ]
 
 
 def _packed(parts: Sequence[Part], options: ReadOptions) -> Iterator[list[Part]]:

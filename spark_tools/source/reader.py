@@ -85,19 +85,16 @@ class _PartReading:
             if kept.num_rows:
                 yield self._table(kept)
         if is_whole and part.count is not None and count != part.count:
-            begin = 0 if part.stretch is None else part.stretch.start
-            what = f"{part.file} from {begin} on has {count} {part.role}, not {part.count}"
-            yield _damaged(self._options, part.node, part.file, begin, what)
+            what = f"{part.file} has {count} {part.role}, not {part.count}"
+            yield _damaged(self._options, part.node, part.file, 0, what)
 
     def _found(self) -> Iterator[pa.RecordBatch | Damage]:
         part, reader = self._part, self._reader
         match part.role:
             case Role.ROWS:
-                return reader.rows(
-                    part.file, length=part.length, is_sealed=part.is_sealed, stretch=part.stretch
-                )
+                return reader.rows(part.file, length=part.length, is_sealed=part.is_sealed)
             case Role.FACTS:
-                return reader.filed_facts(part.file, length=part.length, stretch=part.stretch)
+                return reader.filed_facts(part.file, length=part.length)
             case Role.JOURNAL:
                 return reader.journal(
                     part.file,
@@ -111,7 +108,6 @@ class _PartReading:
                     length=part.length,
                     first_sequence=part.first,
                     next_sequence=part.after,
-                    stretch=part.stretch,
                 )
 
     # -- which rows --------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The bytes of a log: batches of columns. docs/formats draws them.
 
     batches        header, CRC, compression of a batch
-    byte_ranges    places where a large file may be entered
     chained_file   one append-only file of batches
     columns        table of names and arrays of a batch
     entries        the 36-byte index entry of a pending message

@@ -17,7 +17,6 @@ from storage.batch.batches import (
     encode_batch,
     file_seed,
 )
-from storage.batch.byte_ranges import Stretch
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.file_header import (
     FILE_HEADER_SIZE,
@@ -34,6 +33,8 @@ from storage.disk.spans import Span
 
 _PIECE = 256 * 1024
 """Read at a time: batches larger than this have blobs that are worth hopping over."""
+_HEADERS_PIECE = 16 * 1024
+"""Read at a time where only headers are wanted: more than one, for files of many small batches."""
 
 _RECORDS = {
     LogKind.SCHEDULE_LOG: RecordKind.ROWS,
@@ -206,19 +207,14 @@ def read_batches(
     header: FileHeader,
     *,
     with_blobs: bool,
-    stretch: Stretch | None = None,
 ) -> Iterator[ReadBatch | Damage]:
     """Yield the batches of a file as `read_columns` does, with their blobs if they are wanted.
 
-    The file is opened once, whether blobs are read or not. Of a stretch only what lies in it is
-    read: no record twice over all stretches of a file, but what damage has moved from one to
-    another is missing, and told.
+    The file is opened once, whether blobs are read or not.
     """
     with contextlib.ExitStack() as held:
         piece = PIECE if with_blobs else _PIECE
-        reader = _open_reader(
-            disk, path, length, header, [], piece=piece, patient=False, stretch=stretch
-        )
+        reader = _open_reader(disk, path, length, header, [], piece=piece, patient=False)
         if isinstance(reader, Damage):
             yield reader
             return
@@ -239,9 +235,7 @@ def _open_reader(
     *,
     piece: int,
     patient: bool,
-    stretch: Stretch | None = None,
 ) -> "_ChainedReader | Damage":
-    stretch = stretch or Stretch(start=FILE_HEADER_SIZE, end=length)
     try:
         file, size = _open_sized(disk, path)
     except OSError as error:
@@ -249,14 +243,11 @@ def _open_reader(
             if patient:
                 raise ReadFailedError(path=path, error=error) from error
             unreadable.append((path, 0))
-        begin = 0 if stretch.is_first else stretch.start
-        return Damage(
-            path=path, position=begin, size=stretch.end - begin, reason=f"cannot be read: {error}"
-        )
+        return Damage(path=path, position=0, size=length, reason=f"cannot be read: {error}")
     window = ReadAhead(
-        file, end=min(stretch.end, size), unreadable=unreadable, piece=piece, patient=patient
+        file, end=min(length, size), unreadable=unreadable, piece=piece, patient=patient
     )
-    return _ChainedReader(file, window, header, unreadable, path=path, stretch=stretch, size=size)
+    return _ChainedReader(file, window, header, unreadable, path=path, length=length, size=size)
 
 
 def _open_sized(disk: ReadableDisk, path: str) -> tuple[ReadableFile, int]:
@@ -266,6 +257,41 @@ def _open_sized(disk: ReadableDisk, path: str) -> tuple[ReadableFile, int]:
     except OSError:
         file.close()
         raise
+
+
+def chained_headers(
+    disk: ReadableDisk, path: str, length: int, *, seed: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield position and header of the batches as long as each follows the one before it.
+
+    Only headers are read, of the first `length` bytes; it ends where something is irregular, or
+    cannot be read: nothing is searched, as a message may hold the image of a batch. seed: of the
+    batches' CRCs.
+    """
+    try:
+        file = disk.open_read(path)
+    except OSError:
+        return
+    try:
+        end = min(length, file.size())
+        window = ReadAhead(file, end=end, unreadable=[], piece=_HEADERS_PIECE)
+        position = FILE_HEADER_SIZE
+        before: BatchHeader | None = None
+        while position < end:
+            data = window.view(position, HEADER_SIZE_MAX)
+            header = decode_header(data, seed=seed, path=path, position=position)
+            follows = before is None or (
+                header.previous_crc == before.crc and header.base_sequence > before.base_sequence
+            )
+            if not follows or position + header.size > end:
+                return
+            yield position, header
+            position += header.size
+            before = header
+    except (OSError, DamagedError, UnsupportedFormatError):
+        return
+    finally:
+        file.close()
 
 
 def sample_raw_bytes(
@@ -360,7 +386,7 @@ class _ChainedReader:
         unreadable: list[tuple[str, int]],
         *,
         path: str,
-        stretch: Stretch,
+        length: int,
         size: int,
     ) -> None:
         self.close = file.close
@@ -369,20 +395,17 @@ class _ChainedReader:
         self._seed = file_seed(header)
         self._first = header.first_sequence
         """Of the records of a file that is named by it; else 0."""
-        self._stretch = stretch
+        self._length = length
         self._size = size
-        self._end = min(stretch.end, size)
+        self._end = min(length, size)
         self._window = window
         self._unreadable = unreadable
 
     def read(self) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
         """Yield batches and damage."""
-        stretch = self._stretch
-        if stretch.is_first:
-            yield from self._read_file_header()
-        begin = max(self._size, 0 if stretch.is_first else stretch.start)
-        if begin < stretch.end:
-            yield self._damage(begin, stretch.end - begin, "the file is cut short")
+        yield from self._read_file_header()
+        if self._size < self._length:
+            yield self._damage(self._size, self._length - self._size, "the file is cut short")
         yield from self._read_batches()
 
     def _read_file_header(self) -> Iterator[Damage]:
@@ -405,9 +428,7 @@ class _ChainedReader:
                 yield self._damage(0, FILE_HEADER_SIZE, reason)
 
     def _read_batches(self) -> Iterator[tuple[int, BatchHeader, Columns] | Damage]:
-        stretch = self._stretch
-        position, next_record = stretch.start, stretch.first
-        previous_crc = stretch.previous_crc or 0
+        position, next_record, previous_crc = FILE_HEADER_SIZE, 0, 0
         while position < self._end:
             try:
                 batch = self._batch_at(position)
@@ -429,13 +450,8 @@ class _ChainedReader:
                 # Its header may be all of it that lies here.
                 yield from self._read_disordered(position, next_record, columns.reason)
                 return
-            after = records_of(batch, columns).stop
-            if stretch.after is not None and after > stretch.after:
-                reason = "the batch behind it does not follow it"
-                yield from self._read_disordered(position, next_record, reason)
-                return
             yield position, batch, columns
-            next_record = after
+            next_record = records_of(batch, columns).stop
             position += batch.size
             previous_crc = batch.crc
 
@@ -451,10 +467,7 @@ class _ChainedReader:
         chosen: list[_Found] = []
         records = TakenRecords()
         records.take(range(next_record))
-        after = self._stretch.after
         for found in sorted(self._search(start), key=_preference):
-            if after is not None and found.records.stop > after:
-                continue
             if records.is_free(found.records):
                 chosen.append(found)
                 records.take(found.records)

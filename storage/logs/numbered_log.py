@@ -25,7 +25,6 @@ from storage.batch.batches import (
     log_seed,
     walk_batches,
 )
-from storage.batch.byte_ranges import Stretch
 from storage.batch.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX, LogKind, decode_file_header
 from storage.disk.disk import ListedDisk, ReadableDisk, ReadableFile
 from storage.disk.errors import DamagedError, UnsupportedFormatError
@@ -204,7 +203,6 @@ class LogWalk(Generic[T]):
         end: int | None = None,
         piece: int = PIECE,
         with_blobs: bool = True,
-        stretch: Stretch | None = None,
     ) -> None:
         """Prepare a walk over files that should hold the records from `first_sequence` to `until`.
 
@@ -224,7 +222,6 @@ class LogWalk(Generic[T]):
         self._last_end = end
         self._piece = piece
         self._with_blobs = with_blobs
-        self._stretch = stretch
         self._open_gap: Damage | None = None
         self._strays: list[tuple[int, BatchHeader]] | None = None
         """Position and header of each whole batch of the file, once they were looked for."""
@@ -235,8 +232,6 @@ class LogWalk(Generic[T]):
         self.next_sequence = first_sequence
         # Nothing comes before the first record of all.
         self.previous_crc: int | None = 0 if first_sequence == 1 else None
-        if stretch is not None and self._begins_inside:
-            self.previous_crc = stretch.previous_crc
         self._last_crc = self.previous_crc
         """Of the batch that ends before `next_sequence`, whatever lies behind it; None if lost."""
         self.end = 0
@@ -264,7 +259,7 @@ class LogWalk(Generic[T]):
         return max(after, first + 1) > self._skip_below
 
     def _walk_file(self, file: LogFile) -> Iterator[PlacedBatch[T] | Damage]:
-        if file.first_sequence < self.next_sequence and not self._begins_inside:
+        if file.first_sequence < self.next_sequence:
             reason = f"file begins again at {file.first_sequence}, {self.next_sequence} comes next"
             yield self._damage(file, 0, 0, reason, lost=0)
             return
@@ -289,12 +284,12 @@ class LogWalk(Generic[T]):
     ) -> Iterator[PlacedBatch[T] | Damage]:
         self.end = size
         self._strays = None
-        fault = None if self._begins_inside else self._header_fault(file, window)
+        fault = self._header_fault(file, window)
         if fault is not None:
             yield self._damage(file, 0, min(size, FILE_HEADER_SIZE), fault, lost=0)
         for found in walk_batches(
             window.view,
-            start=FILE_HEADER_SIZE if self._stretch is None else self._stretch.start,
+            start=FILE_HEADER_SIZE,
             end=size,
             seed=self._seed,
             path=file.path,
@@ -316,11 +311,6 @@ class LogWalk(Generic[T]):
                 self.previous_crc = None
         # The size that a damaged batch claims may have hidden the last ones.
         yield from self._place_strays(file, self._until, window)
-
-    @property
-    def _begins_inside(self) -> bool:
-        """Whether the walk begins behind the beginning of its file."""
-        return self._stretch is not None and not self._stretch.is_first
 
     def _header_fault(self, file: LogFile, window: ReadAhead) -> str | None:
         try:

@@ -29,14 +29,12 @@ from storage.batch.batches import (
     Damage,
     check_blob,
     check_columns,
-    file_seed,
     log_seed,
 )
-from storage.batch.byte_ranges import Stretch, stretches_of
 from storage.batch.chained_file import read_batches
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.batch.facts import Outcome
-from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
+from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
 from storage.disk.disk import Bytes, ReadableDisk
 from storage.disk.errors import DamagedError, StorageError, UnsupportedFormatError
@@ -264,22 +262,12 @@ class ArrowReader:
 
     # -- files -------------------------------------------------------------------------------
 
-    def stretches(self, path: str, *, length: int, size: int) -> list[Stretch]:
-        """Cut the first `length` bytes of a file into parts of about `size` bytes.
-
-        `rows`, `filed_facts` and `messages` read one of them alone. ValueError unless the path is
-        one that they read.
-        """
-        seed = self._seed_of(path)
-        return stretches_of(self._disk, path, length, seed=seed, size=size)
-
     def rows(
         self,
         path: str,
         *,
         length: int,
         is_sealed: bool = False,
-        stretch: Stretch | None = None,
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the rows in the first `length` bytes of a segment of the schedule_log.
 
@@ -289,11 +277,9 @@ class ArrowReader:
         self._require(Kind.DEAD if key.span is Span.DEAD else Kind.SCHEDULE, path)
         header = self._header(LogKind.SCHEDULE_LOG, key)
         origin = _Origin(path, key=key, is_sealed=is_sealed)
-        return self._safely(self._chained(path, length, header, stretch), origin, length)
+        return self._safely(self._chained(path, length, header), origin, length)
 
-    def filed_facts(
-        self, path: str, *, length: int, stretch: Stretch | None = None
-    ) -> Iterator[pa.RecordBatch | Damage]:
+    def filed_facts(self, path: str, *, length: int) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the facts in the first `length` bytes of a segment of the dispatch_log.
 
         ValueError as `rows`.
@@ -302,7 +288,7 @@ class ArrowReader:
         self._require(Kind.DISPATCH, path)
         header = self._header(LogKind.DISPATCH_LOG, key)
         origin = _Origin(path, key=key, is_filed=True)
-        return self._safely(self._chained(path, length, header, stretch), origin, length)
+        return self._safely(self._chained(path, length, header), origin, length)
 
     def journal(
         self, path: str, *, length: int, first_number: int, next_number: int
@@ -325,7 +311,6 @@ class ArrowReader:
         length: int,
         first_sequence: int,
         next_sequence: int,
-        stretch: Stretch | None = None,
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the records from `first_sequence` up to `next_sequence` of a message_log file.
 
@@ -334,10 +319,8 @@ class ArrowReader:
         """
         first = _first_of(path, "message_log")
         self._require(Kind.MESSAGE, path)
-        file, stretch = LogFile(path, first), stretch or Stretch(start=FILE_HEADER_SIZE, end=length)
-        begin = max(first_sequence, first, stretch.first)
-        end = next_sequence if stretch.after is None else min(next_sequence, stretch.after)
-        parts = self._log_parts(file, stretch, range(begin, end))
+        wanted = range(max(first_sequence, first), next_sequence)
+        parts = self._log_parts(LogFile(path, first), length, wanted)
         return self._safely(parts, _Origin(path), length)
 
     def _require(self, kind: Kind, path: str) -> None:
@@ -351,26 +334,12 @@ class ArrowReader:
             return FileHeader(kind=kind, log_uuid=self._log_uuid, first_sequence=first)
         return FileHeader(kind=kind, log_uuid=self._log_uuid, span=key.span, start_minute=key.start)
 
-    def _seed_of(self, path: str) -> int:
-        """Return what the CRCs of a file's batches begin with."""
-        directory = path.partition("/")[0]
-        if directory == "message_log":
-            _first_of(path, directory)
-            return log_seed(self._log_uuid, LogKind.MESSAGE_LOG)
-        if directory == "dispatch_log":
-            return file_seed(self._header(LogKind.DISPATCH_LOG, _key_of(path, directory)))
-        return file_seed(self._header(LogKind.SCHEDULE_LOG, _key_of(path, "schedule_log")))
-
     # -- batches -----------------------------------------------------------------------------
 
-    def _chained(
-        self, path: str, length: int, header: FileHeader, stretch: Stretch | None
-    ) -> Iterator[_Part | Damage]:
+    def _chained(self, path: str, length: int, header: FileHeader) -> Iterator[_Part | Damage]:
         if not length:
             return
-        for found in read_batches(
-            self._disk, path, length, header, with_blobs=self._with_blobs, stretch=stretch
-        ):
+        for found in read_batches(self._disk, path, length, header, with_blobs=self._with_blobs):
             if isinstance(found, Damage):
                 yield found
                 continue
@@ -404,9 +373,7 @@ class ArrowReader:
             )
             yield from damages or [Damage(path, length, 0, reason)]
 
-    def _log_parts(
-        self, file: LogFile, stretch: Stretch, wanted: range
-    ) -> Iterator[_Part | Damage]:
+    def _log_parts(self, file: LogFile, length: int, wanted: range) -> Iterator[_Part | Damage]:
         if not len(wanted):
             return
         without_blob: dict[int, tuple[BatchHeader, Columns]] = {}
@@ -416,12 +383,11 @@ class ArrowReader:
             [file],
             log_uuid=self._log_uuid,
             kind=LogKind.MESSAGE_LOG,
-            first_sequence=max(file.first_sequence, stretch.first),
+            first_sequence=file.first_sequence,
             until=wanted.stop,
             check=self._checker(without_blob),
             skip_below=wanted.start,
-            end=stretch.end,
-            stretch=stretch,
+            end=length,
             with_blobs=self._with_blobs,
             **({} if self._with_blobs else {"piece": _PIECE}),
         )

@@ -2,12 +2,9 @@
 
     {"at_ms":1700000000000,"who":"alice",…,"crc":"1a2b3c4d"}
 
-The CRC (zlib.crc32, eight hex digits) is of all that stands before `,"crc"`; lines that were
-written before there was one have none, and nothing but `FIELDS`. Behind the last line of a file
-there may be what a crash has left of one.
-
-A line that is damaged hides no other: where it is the newline that went, the lines on both sides
-are found by their CRCs.
+The CRC (zlib.crc32, eight hex digits) is of all that stands before `,"crc"`. Behind the last line
+of the newest file there may be what a crash has left of one. Any other line that fails its CRC is
+skipped, and its readers say so.
 """
 
 import re
@@ -22,32 +19,24 @@ from storage.disk.disk import Disk
 
 AUDIT_DIRECTORY: Final = "audit"
 AUDIT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A file is closed before it is longer. What somebody put behind that is not read: it counts as the
-end of a line that is none."""
-FIELDS: Final = frozenset(
-    ("at_ms", "who", "peer", "action", "target", "count", "version", "before", "after")
-)
-"""What a line may have; those with a CRC may have more."""
+"""A file is closed before it is longer. What somebody put behind that is not read."""
 
 _NAME: Final = re.compile(r"[0-9]{20}\.log", re.ASCII)
-_CRC: Final = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
-_BEGIN: Final = b'{"at_ms":'
+_CRC: Final = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
 _RULES: Final = ("set ", "remove ")
 """How the actions begin that change rules at the node itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """A line, or bytes that are none.
+    """What stands between two newlines.
 
-    size: in bytes, the newline not counted; text: its JSON; fault: what is wrong with it, or None;
-    is_tail: whether it ends where the file does, without a newline.
+    is_whole: whether its CRC is right; is_tail: whether the file ends with it, without a newline.
     """
 
     position: int
-    size: int
     text: bytes
-    fault: str | None
+    is_whole: bool
     is_tail: bool
 
 
@@ -80,58 +69,18 @@ def read_audit_file(disk: Disk, path: str) -> bytes:
 
 
 def audit_lines(data: bytes) -> Iterator[AuditLine]:
-    """Yield the lines of a file, and what lies between them."""
+    """Yield the lines of a file, whole or not."""
     position = 0
-    while position < len(data):
-        end = data.find(b"\n", position)
-        is_tail = end < 0
-        if is_tail:
-            end = len(data)
-        yield from _lines_of(data[position:end], position, is_tail=is_tail)
-        position = end + 1
+    for line in data.split(b"\n"):
+        after = position + len(line) + 1
+        if line or after <= len(data):
+            yield AuditLine(position, line, _is_whole(line), is_tail=after > len(data))
+        position = after
 
 
-def _lines_of(text: bytes, position: int, *, is_tail: bool) -> Iterator[AuditLine]:
-    """Yield what stands between two newlines: a line, or lines and what is none."""
-    fault = _fault_of(text)
-    if fault is None:
-        yield AuditLine(position, len(text), text, None, is_tail)
-        return
-    done = 0
-    for found in _CRC.finditer(text):
-        begin = text.rfind(_BEGIN, done, found.start())
-        if begin < 0 or _fault_of(text[begin : found.end()]) is not None:
-            continue
-        if begin > done:
-            yield _no_line(text, position, done, begin, fault, is_tail=False)
-        line = text[begin : found.end()]
-        done = found.end()
-        yield AuditLine(position + begin, len(line), line, None, is_tail and done == len(text))
-    if done < len(text) or not text:
-        yield _no_line(text, position, done, len(text), fault, is_tail=is_tail)
-
-
-def _no_line(
-    text: bytes, position: int, begin: int, end: int, fault: str, *, is_tail: bool
-) -> AuditLine:
-    return AuditLine(position + begin, end - begin, text[begin:end], fault, is_tail)
-
-
-def _fault_of(line: bytes) -> str | None:
-    """Return what is wrong with a line, None if nothing is."""
-    begin = line.rfind(b',"crc":"')
-    found = _CRC.fullmatch(line, begin) if begin >= 0 else None
-    if found is not None:
-        if zlib.crc32(line[:begin]) == int(found[1], 16):
-            return None
-        return "the line fails its CRC"
-    try:
-        fields: Any = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "the line is no JSON"
-    if not isinstance(fields, dict) or not fields.keys() <= FIELDS or "at_ms" not in fields:
-        return "the line is no entry of an audit"
-    return None
+def _is_whole(line: bytes) -> bool:
+    found = _CRC.search(line)
+    return found is not None and zlib.crc32(line[: found.start()]) == int(found[1], 16)
 
 
 def version_told(disk: Disk) -> int:
@@ -147,7 +96,7 @@ def version_told(disk: Disk) -> int:
         except OSError:
             continue
         for line in audit_lines(data):
-            if line.fault is None:
+            if line.is_whole:
                 fields: dict[str, Any] = msgspec.json.decode(line.text)
                 told = fields.get("version")
                 if isinstance(told, int) and str(fields.get("action")).startswith(_RULES):

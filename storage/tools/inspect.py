@@ -58,14 +58,7 @@ from storage.logs.message_log_recovery import no_file_left
 from storage.logs.numbered_log import first_of_name, list_log_files, log_file, without_strays
 from storage.node.store import QUARANTINE_DIRECTORY
 from storage.schedule.seals import SEALS_DIRECTORY, read_live, seals_end, seals_of_columns
-from storage.state.audit_file import (
-    AUDIT_DIRECTORY,
-    audit_lines,
-    audit_numbers,
-    audit_path,
-    read_audit_file,
-    version_told,
-)
+from storage.state.audit_file import version_told
 from storage.state.checkpoint import (
     CHECKPOINT_PATH,
     ClockMark,
@@ -232,8 +225,6 @@ def dump_records(path: Path) -> Iterator[Record]:
             yield from _dump_controls(place)
         elif _is_small_file(place.path):
             yield from _dump_small(place)
-        elif _is_audit(place.path):
-            yield from _dump_audit(place)
         else:
             yield from _dump_log(place)
 
@@ -241,10 +232,6 @@ def dump_records(path: Path) -> Iterator[Record]:
 def _is_small_file(path: str) -> bool:
     names = {"durable_end", "identity", "lock", "checkpoint", CONTROLS_PATH}
     return path.rpartition("/")[2] in names
-
-
-def _is_audit(path: str) -> bool:
-    return path.rpartition("/")[0].rpartition("/")[2] == AUDIT_DIRECTORY
 
 
 def _places(path: Path) -> Iterator[_Place]:
@@ -263,7 +250,7 @@ def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
     vouchers = read_vouchers(disk)
     vouched = vouchers.lengths
     names = [IDENTITY_PATH, CHECKPOINT_PATH, CONTROLS_PATH, DURABLE_END_PATH]
-    for directory in (*_KINDS, QUARANTINE_DIRECTORY, AUDIT_DIRECTORY):
+    for directory in (*_KINDS, QUARANTINE_DIRECTORY):
         names += [f"{directory}/{name}" for name in disk.list(directory)]
     names += [JOURNAL_END_PATH, *sorted(vouched)]
     # All are made before the first file of their logs, the durable end before the checkpoint.
@@ -314,8 +301,6 @@ def _neighbours(disk: Disk, log_uuid: UUID | None) -> dict[str, _Neighbour]:
                 found[files[-1].path] = _Neighbour(following=checkpoint.sequence + 1)
         for file, after in itertools.pairwise(files):
             found[file.path] = _Neighbour(following=after.first_sequence)
-    for number, after_it in itertools.pairwise(audit_numbers(disk)):
-        found[audit_path(number)] = _Neighbour(following=after_it)
     return found
 
 
@@ -463,9 +448,7 @@ def _verify(place: _Place) -> _Report:
 
 
 def _verifier_of(path: str) -> Callable[[_Place, _Report], None]:
-    if _is_small_file(path):
-        return _verify_small
-    return _verify_audit if _is_audit(path) else _verify_log
+    return _verify_small if _is_small_file(path) else _verify_log
 
 
 def _needs_nothing(place: _Place, report: _Report) -> bool:
@@ -521,24 +504,6 @@ def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
                 report.add(position, f"{error.reason} (a power cut may leave one slot like this)")
             elif position != lost.position:
                 report.add(position, error.reason)
-
-
-def _verify_audit(place: _Place, report: _Report) -> None:
-    """Check a file of the audit; only the last one may end with what a crash has left of a line."""
-    report.kind = "AUDIT"
-    data = read_audit_file(place.disk, place.path)
-    report.size = len(data)
-    for line in audit_lines(data):
-        if line.fault is None:
-            report.records += 1
-        elif line.is_tail and place.following is None:
-            report.tail = line.size
-        else:
-            report.add(line.position, line.fault)
-    if place.following is not None:
-        number = int(place.path.rpartition("/")[2].partition(".")[0])
-        if place.following > number + 1:
-            report.add(report.size, f"{number + 1} to {place.following - 1} are missing")
 
 
 class _Log:
@@ -851,23 +816,6 @@ def _dump_controls(place: _Place) -> Iterator[Record]:
         return
     if document is not None:
         yield {"file": place.path, "document": document.decode(errors="backslashreplace")}
-
-
-def _dump_audit(place: _Place) -> Iterator[Record]:
-    """Yield the entries, and what is none."""
-    try:
-        data = read_audit_file(place.disk, place.path)
-    except NotPermittedError:
-        raise
-    except OSError as error:
-        yield {"file": place.path, "position": 0, "damage": f"cannot be read: {error}"}
-        return
-    for line in audit_lines(data):
-        where = {"file": place.path, "position": line.position}
-        if line.fault is None:
-            yield where | {"entry": line.text.decode(errors="backslashreplace")}
-        elif not line.is_tail or place.following is not None:
-            yield where | {"damage": line.fault}
 
 
 def _dump_checkpoint(place: _Place) -> Iterator[Record]:

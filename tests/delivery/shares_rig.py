@@ -37,7 +37,7 @@ class Play:
     ill: int = 1
     ill_from_s: float = 5.0
     ill_until_s: float = 12.0
-    until_s: float = 20.0
+    until_s: float = 23.0
     seed: int = 1
 
 

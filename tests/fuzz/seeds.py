@@ -535,7 +535,6 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "audit_file": [
         bytes([40]) + encode_audit_line({"at_ms": 1, "who": "al"}) * 2,
-        bytes([0]) + b'{"at_ms":5,"who":"bob","peer":"","action":"drain","target":"node"}\n',
         bytes([7]) + encode_audit_line({"at_ms": 1, "who": "al"})[:-3],
     ],
     "manifest": [

@@ -216,12 +216,9 @@ def _draw_sender(chance: random.Random, held_min: int) -> SenderConfig:
     batch_items = chance.choice((1, 7, 7, 256))
     in_flight_requests_max = chance.choice((1, 8))
     # Not drawn, or what older seeds draw after it would be another story.
-    is_risky = in_flight_requests_max == 8
     return SenderConfig(
         batch_items=batch_items,
         in_flight_requests_max=in_flight_requests_max,
-        trial_again_s=0.3 if is_risky else 1.5,
-        trial_others_items=1 if is_risky else 1000,
         queue_items_max=_seldom(chance, (1, 2), 8192),
         entries_max=max(_seldom(chance, (8, 30), 1_000_000), held_min),
         heartbeat_s=3600,

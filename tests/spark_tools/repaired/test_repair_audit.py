@@ -6,6 +6,7 @@ import pytest
 
 from spark_tools.files.errors import ReconcileError
 from spark_tools.repaired.repair_audit import Answer, Audit, Begin, End, Intent, read_audit
+from storage.state.audit_file import encode_audit_line
 
 
 def begin(**changes: object) -> Begin:
@@ -109,7 +110,7 @@ def test_an_audit_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b'{"at_ms":1,"who":"alice"}\n', "no audit of repairs"),
+        (encode_audit_line({"at_ms": 1, "who": "alice"}), "no audit of repairs"),
         (b'{"at_ms":1,"who":"alice","what":"party","run":"r"}\n', None),
     ],
 )
