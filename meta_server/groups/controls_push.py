@@ -7,7 +7,7 @@ its requests say is what an operator is shown: by which version each node goes, 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -77,7 +77,7 @@ class ControlsTelling:
         frame: Frame,
         asked: NodeControls,
         seal: Callable[[bytes], bytes],
-        nodes: Mapping[NodeKey, object],
+        nodes: Collection[NodeKey],
     ) -> None:
         """Take a request of whoever registered as these nodes; raise RefusedError."""
         clusters = {key[0] for key in nodes}

@@ -8,7 +8,10 @@ was stored of it (a restart flaps nobody, and one that died meanwhile is noticed
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
+
+from meta_server.known.registry import NodeKey
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -85,3 +88,11 @@ class Liveness(Generic[Name]):
         for name in silent:
             self.forget(name)
         return silent
+
+
+@dataclass(slots=True)
+class Liveliness:
+    """Who was heard of."""
+
+    groups: Liveness[str]
+    nodes: Liveness[NodeKey]
