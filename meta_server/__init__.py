@@ -1,7 +1,7 @@
 """Knows who is alive, who is master of what, and which broker groups a subject has.
 
-`meta_server.server` puts the parts together.
-
+    process    The process around a server: signals, limits of files, HTTP over sockets
+    server     Puts the parts together, and serves
     admin      What operators see and change
     wire       Requests over TCP
     settings   What can be set

@@ -53,7 +53,7 @@ def meta_server(
     import structlog
 
     from delaywheel.shared.log_output import set_up_log
-    from meta_server.server import run
+    from meta_server.process import run
     from meta_server.settings.config_file import load_config
     from storage.disk.disk import DirectoryDisk, make_private_directory
 

@@ -5,17 +5,16 @@ an audit entry in the same commit.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final, TypeVar
 
 import structlog
 import trio
 
-from delay_transport.http.access import AccessError, Gate
-from delay_transport.http.tokens import Tokens
+from delay_transport.seams.runtime import Clock, Executor
 from meta_server.admin.admin_types import RoutesChanged
+from meta_server.admin.pages import slices_in_order
 from meta_server.admin.plans import (
     ITSELF,
     Desk,
@@ -24,28 +23,24 @@ from meta_server.admin.plans import (
     remove_group,
     set_limits,
 )
-from meta_server.admin.views import slices_in_order
 from meta_server.groups.broker_groups import is_forgettable
-from meta_server.known.commits import STORE_LANE, Intent
+from meta_server.groups.liveness import Liveliness
+from meta_server.groups.waiting_groups import WaitingGroups
+from meta_server.known.commits import STORE_LANE, Committing, Intent
 from meta_server.known.errors import (
     MetaServerError,
     NotFoundError,
     StateError,
     StoreUnavailableError,
 )
-from meta_server.known.model import Audit, AuditAge, AuditCounts, AuditRow, Change
-from meta_server.known.registry import NodeKey
-from meta_server.wire.handlers import NEW_GROUP, NODES
-
-if TYPE_CHECKING:
-    from meta_server.server import MetaServer
-    from meta_server.settings.config import MetaServerConfig
+from meta_server.known.model import Audit, AuditAge, AuditCounts, AuditRow, Change, Store
+from meta_server.known.registry import NodeKey, Registry
+from meta_server.settings.config import AdminConfig, RegistrationConfig
+from meta_server.wire.group_admission import NEW_GROUP
+from meta_server.wire.node_registration import NODES
 
 _ADMINISTRATION: Final = "administration"
 """Key of every intent from here: no two of them share a commit, so limits of numbers hold."""
-
-_READING_LANE: Final = "tokens"
-"""The executor's lane in which the file of tokens is read."""
 
 _ROUTES_AT_ONCE: Final = 200
 """Routes that one commit changes, and one turn of the loop plans."""
@@ -61,58 +56,42 @@ class OutcomeUnknownError(MetaServerError):
 
 
 class Administration:
-    """Checks administrators and carries out their changes."""
+    """What administrators can do."""
 
-    def __init__(self, server: "MetaServer", config: "MetaServerConfig") -> None:
-        settings = config.admin
-        self._server = server
+    def __init__(
+        self,
+        settings: AdminConfig,
+        *,
+        registry: Registry,
+        committing: Committing,
+        store: Store,
+        heard: Liveliness,
+        waiting: WaitingGroups,
+        limits: RegistrationConfig,
+        clock: Clock,
+        executor: Executor,
+    ) -> None:
         self._settings = settings
-        self.tokens = Tokens(Path(settings.token_file) if settings.token_file else None)
-        self.gate = Gate(settings, self.tokens, own_address=config.http.address)
+        self._registry = registry
+        self._committing = committing
+        self._store = store
+        self._heard = heard
+        self._waiting = waiting
+        self.limits = limits
+        """Of what may be registered, as they are in force: what is stored goes before the file."""
+        self._clock = clock
+        self._executor = executor
         self.changes: Counter[str] = Counter()
         """Changes that are stored, by action."""
-        self.busy = 0
-        """Requests that are worked on."""
-
-    async def read_tokens(self) -> None:
-        """Look at the file of tokens, if there is one."""
-        if not self.tokens.are_needed:
-            return
-        if not await self._server.runtime.executor.run(_READING_LANE, self.tokens.read):
-            return
-        if self.tokens.fault:
-            _log.error(
-                "the token file cannot be used; every request is refused", reason=self.tokens.fault
-            )
-        else:
-            _log.info("token file loaded", tokens=self.tokens.count)
-
-    async def keep_tokens(self) -> None:
-        """Reload the token file when it changes, until cancelled; ends at once without one."""
-        while self.tokens.are_needed:
-            await trio.sleep(self._settings.token_look_ms / 1000)
-            await self.read_tokens()
-
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Count a request that is worked on; raise AccessError if there are too many."""
-        if self.busy >= self._settings.requests_max:
-            raise AccessError(503, "busy", "too many requests at a time", retry_after_s=1)
-        self.busy += 1
-        try:
-            yield
-        finally:
-            self.busy -= 1
 
     def desk(self, actor: str) -> Desk:
         """Return what plans stand on, now."""
-        server = self._server
         return Desk(
-            registry=server.registry,
-            registration=server.limits,
+            registry=self._registry,
+            registration=self.limits,
             limits=self._settings,
             actor=actor,
-            now_ms=server.runtime.clock.now_ms(),
+            now_ms=self._clock.now_ms(),
         )
 
     async def carry_out(
@@ -144,9 +123,7 @@ class Administration:
                 stored()
             ended.set()
 
-        self._server.committing.submit(
-            Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done)
-        )
+        self._committing.submit(Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done))
         with trio.move_on_after(self._settings.answer_ms_max / 1000):
             await ended.wait()
         if not ended.is_set():
@@ -173,28 +150,26 @@ class Administration:
         self, actor: str, name: str, plan: Callable[[Desk], Sequence[Change]]
     ) -> None:
         """Carry out what concerns a broker group; a new master has one time-out to be heard."""
-        server = self._server
-        before = server.registry.groups.get(name)
+        before = self._registry.groups.get(name)
 
         def stored() -> None:
-            after = server.registry.groups.get(name)
+            after = self._registry.groups.get(name)
             if after is not None and after.is_watched and before is not None:
                 moved = after.master != before.master
                 if moved or not before.is_watched:
-                    server.heard.groups.expect(name, trio.current_time())
+                    self._heard.groups.expect(name, trio.current_time())
 
         await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
 
     async def approve_group(self, actor: str, name: str, *, address: str | None) -> None:
         """Let a group in that waits; its broker has one time-out to speak again."""
-        server = self._server
-        waiting = server.handlers.waiting
-        is_new = name not in server.registry.groups
+        waiting = self._waiting
+        is_new = name not in self._registry.groups
 
         def stored() -> None:
             waiting.forget(name)
             if is_new:
-                server.heard.groups.expect(name, trio.current_time())
+                self._heard.groups.expect(name, trio.current_time())
 
         def plan(desk: Desk) -> Sequence[Change]:
             waits = {group.name: group for group in waiting.all(trio.current_time())}
@@ -216,9 +191,9 @@ class Administration:
         await self._remove_group(actor, name, routed, plan)
 
     async def forget_groups(self, keep_ms: int) -> None:
-        """Remove the groups that no operator entered and that have been silent for so long."""
-        registry = self._server.registry
-        now_ms = self._server.runtime.clock.now_ms()
+        """Remove the groups that nobody entered, and of which nothing was heard for so long."""
+        registry = self._registry
+        now_ms = self._clock.now_ms()
         found = [
             name
             for name in registry.groups
@@ -240,7 +215,7 @@ class Administration:
     def _removal(
         self, desk: Desk, name: str, *, routes: int, version: int | None, lose_messages: bool
     ) -> Sequence[Change]:
-        is_heard = self._server.heard.groups.is_heard(name, trio.current_time())
+        is_heard = self._heard.groups.is_heard(name, trio.current_time())
         return remove_group(
             desk,
             name,
@@ -257,7 +232,7 @@ class Administration:
         routed: Sequence[str],
         plan: Callable[[Desk], Sequence[Change]],
     ) -> None:
-        registry = self._server.registry
+        registry = self._registry
         if not plan(self.desk(actor)):
             return
         prefixes = [route for route in registry.prefixes.values() if name in route.groups]
@@ -275,7 +250,7 @@ class Administration:
 
     async def _routed_to(self, names: Collection[str]) -> dict[str, list[str]]:
         """Return the subjects whose own routes lead to each of these groups."""
-        routes = self._server.registry.routes
+        routes = self._registry.routes
         found: dict[str, list[str]] = {name: [] for name in names}
         async with aclosing(slices_in_order(routes)) as slices:
             async for some in slices:
@@ -342,14 +317,13 @@ class Administration:
 
         `stored` is called with its key when that is known.
         """
-        server = self._server
-        known = server.registry.delay_groups.get(group)
+        known = self._registry.delay_groups.get(group)
         if known is None:
             raise NotFoundError(f"there is no delay group {group!a}")
         key = (known.cluster, group, node_id)
         await self.carry_out(
             actor,
-            lambda desk: plan(desk, server.heard.nodes.is_heard(key, trio.current_time())),
+            lambda desk: plan(desk, self._heard.nodes.is_heard(key, trio.current_time())),
             NODES,
             NEW_GROUP,
             ("group", group),
@@ -359,20 +333,17 @@ class Administration:
 
     async def read_audit(self, *, before: int | None, limit: int) -> tuple[AuditRow, ...]:
         """Return entries of the audit, newest first; raise StoreUnavailableError."""
-        return await self._read(lambda: self._server.store.read_audit(before=before, limit=limit))
+        return await self._read(lambda: self._store.read_audit(before=before, limit=limit))
 
     async def count_audit(self) -> AuditCounts:
         """Return how many entries the audit has; raise StoreUnavailableError."""
-        return await self._read(self._server.store.count_audit)
+        return await self._read(self._store.count_audit)
 
     async def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
         """Return the oldest entries of one kind; raise StoreUnavailableError."""
-        return await self._read(
-            lambda: self._server.store.oldest_audit(by_node=by_node, limit=limit)
-        )
+        return await self._read(lambda: self._store.oldest_audit(by_node=by_node, limit=limit))
 
     async def _read(self, read: Callable[[], T]) -> T:
-        server = self._server
-        if server.committing.is_stale:
+        if self._committing.is_stale:
             raise StoreUnavailableError("the store is away, and the audit is read from it")
-        return await server.runtime.executor.run(STORE_LANE, read)
+        return await self._executor.run(STORE_LANE, read)

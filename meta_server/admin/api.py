@@ -27,7 +27,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 import structlog
@@ -115,7 +115,10 @@ from meta_server.admin.admin_types import (
     VersionQuery,
 )
 from meta_server.admin.administration import OutcomeUnknownError
+from meta_server.admin.entrance import Entrance
 from meta_server.admin.limits import LIMIT_NAMES
+from meta_server.admin.pages import names_of, page_in_order, page_of, slices_in_order
+from meta_server.admin.parts import Observed, Parts
 from meta_server.admin.plans import (
     Desk,
     accept_older_node,
@@ -146,10 +149,8 @@ from meta_server.admin.plans import (
     set_subject,
     why_kept,
 )
+from meta_server.admin.status import failing_checks
 from meta_server.admin.views import (
-    names_of,
-    page_in_order,
-    page_of,
     show_broker,
     show_client,
     show_controls,
@@ -159,7 +160,6 @@ from meta_server.admin.views import (
     show_route,
     show_subject,
     show_way,
-    slices_in_order,
     summary_of,
     topology_of,
 )
@@ -175,10 +175,7 @@ from meta_server.known.errors import (
 )
 from meta_server.known.model import EVERY, AuditRow, Change, ClientSeen
 from meta_server.settings.config import RegistrationConfig
-from meta_server.wire.handlers import NEW_GROUP
-
-if TYPE_CHECKING:
-    from meta_server.server import MetaServer
+from meta_server.wire.group_admission import NEW_GROUP
 
 PREFIX: Final = "/api/v1"
 """Path of the API."""
@@ -200,7 +197,8 @@ A = TypeVar("A", bound=Answer)
 class Call(Generic[P, Q, B]):
     """A request that was admitted and makes sense: parts of the path, parameters, body."""
 
-    server: "MetaServer"
+    observed: Observed
+    parts: Parts
     caller: Caller
     path: P
     query: Q
@@ -278,9 +276,9 @@ def _operation(method: str, path: str, *, code: int = 200) -> Callable[[Act[P, Q
 @_operation("GET", "/broker-groups")
 async def list_broker_groups(call: Call[NoPath, BrokerGroupQuery, None]) -> BrokerGroups:
     """List broker groups, groups of delay servers among them."""
-    query, server = call.query, call.server
+    query, parts = call.query, call.parts
     rows, more = await page_of(
-        server.registry.groups.values(),
+        parts.registry.groups.values(),
         lambda group: (group.name,),
         after=query.after,
         limit=query.limit,
@@ -289,7 +287,7 @@ async def list_broker_groups(call: Call[NoPath, BrokerGroupQuery, None]) -> Brok
             and query.state in {"", BrokerState(group.state).name}
         ),
     )
-    return BrokerGroups(items=[show_group(server, group) for group in rows], next=more)
+    return BrokerGroups(items=[show_group(parts, group) for group in rows], next=more)
 
 
 @_operation("POST", "/broker-groups", code=201)
@@ -301,7 +299,7 @@ async def add_broker_group(call: Call[NoPath, NoQuery, BrokerGroupNew]) -> Broke
 @_operation("GET", "/broker-groups/{name}")
 async def show_broker_group(call: Call[NamePath, NoQuery, None]) -> BrokerGroupShown:
     """Show a broker group."""
-    return show_group(call.server, group_named(call.server.registry, call.path.name))
+    return show_group(call.parts, group_named(call.parts.registry, call.path.name))
 
 
 @_operation("PATCH", "/broker-groups/{name}")
@@ -316,16 +314,16 @@ async def change_broker_group(
 @_operation("POST", "/broker-groups/{name}/approve")
 async def approve_broker_group(call: Call[NamePath, NoQuery, Approval]) -> BrokerGroupShown:
     """Let in a broker group that waits, or have one that is known count as entered."""
-    name, server = call.path.name, call.server
-    await server.administration.approve_group(call.actor, name, address=call.body.address)
-    return show_group(server, group_named(server.registry, name))
+    name, parts = call.path.name, call.parts
+    await parts.administration.approve_group(call.actor, name, address=call.body.address)
+    return show_group(parts, group_named(parts.registry, name))
 
 
 @_operation("DELETE", "/broker-groups/{name}")
 async def remove_broker_group(call: Call[NamePath, RemovalQuery, None]) -> Done:
     """Remove a broker group that is not in use; it leaves the routes that were chosen."""
     name, query = call.path.name, call.query
-    await call.server.administration.remove_group(
+    await call.parts.administration.remove_group(
         call.actor, name, version=query.version, lose_messages=query.lose_messages
     )
     return Done(changed=True)
@@ -361,8 +359,8 @@ async def set_broker_group_read_only(
 async def _change_group(
     call: Call[Any, Any, Any], name: str, plan: Callable[[Desk], Sequence[Change]]
 ) -> BrokerGroupShown:
-    await call.server.administration.change_group(call.actor, name, plan)
-    return show_group(call.server, group_named(call.server.registry, name))
+    await call.parts.administration.change_group(call.actor, name, plan)
+    return show_group(call.parts, group_named(call.parts.registry, name))
 
 
 @_operation("GET", "/read-only")
@@ -370,7 +368,7 @@ async def list_read_only(call: Call[NoPath, GroupQuery, None]) -> ReadOnlys:
     """List broker groups taken from the producers of single subjects."""
     query = call.query
     rows, more = await page_of(
-        call.server.registry.read_only,
+        call.parts.registry.read_only,
         lambda setting: (setting.subject, setting.group),
         key_type=tuple[str, str],
         after=query.after,
@@ -390,7 +388,7 @@ async def list_brokers(call: Call[NoPath, GroupQuery, None]) -> Brokers:
     """List brokers that were entered: who asks which role it has is answered from these."""
     query = call.query
     rows, more = await page_of(
-        call.server.registry.brokers.values(),
+        call.parts.registry.brokers.values(),
         lambda broker: (broker.group, broker.role.name),
         key_type=tuple[str, str],
         after=query.after,
@@ -419,9 +417,9 @@ async def put_broker_in_place(call: Call[BrokerPath, NoQuery, BrokerReplacement]
 async def _change_broker(
     call: Call[Any, Any, Any], group: str, role: str, plan: Callable[[Desk], Sequence[Change]]
 ) -> BrokerShown:
-    server = call.server
-    await server.administration.carry_out(call.actor, plan, ("group", group), NEW_GROUP)
-    broker = server.registry.broker_with_role(group, BrokerRole[role])
+    parts = call.parts
+    await parts.administration.carry_out(call.actor, plan, ("group", group), NEW_GROUP)
+    broker = parts.registry.broker_with_role(group, BrokerRole[role])
     if broker is None:
         raise NotFoundError("it was removed meanwhile")
     return show_broker(broker)
@@ -431,7 +429,7 @@ async def _change_broker(
 async def take_broker_away(call: Call[BrokerPath, VersionQuery, None]) -> Done:
     """Enter a broker no longer: when it asks who it is, it is refused."""
     group, role, version = call.path.group, call.path.role, call.query.version
-    changes = await call.server.administration.carry_out(
+    changes = await call.parts.administration.carry_out(
         call.actor,
         lambda desk: remove_broker(desk, group, role, version=version),
         ("group", group),
@@ -448,7 +446,7 @@ async def list_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
     """List routes of single subjects."""
     query = call.query
     rows, more = await page_in_order(
-        call.server.registry.routes,
+        call.parts.registry.routes,
         after=query.after,
         limit=query.limit,
         prefix=query.prefix,
@@ -462,7 +460,7 @@ async def list_prefix_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
     """List routes of prefixes."""
     query = call.query
     rows, more = await page_of(
-        call.server.registry.prefixes.values(),
+        call.parts.registry.prefixes.values(),
         lambda route: (route.name,),
         after=query.after,
         limit=query.limit,
@@ -476,26 +474,26 @@ async def list_prefix_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
 @_operation("GET", "/route-summary")
 async def summarise_routes(call: Call[NoPath, NoQuery, None]) -> RouteSummary:
     """Count routes: subjects of each group, subjects without a route."""
-    return await summary_of(call.server)
+    return await summary_of(call.parts)
 
 
 @_operation("GET", "/routes/{subject}")
 async def show_subject_route(call: Call[SubjectPath, NoQuery, None]) -> SubjectRouteShown:
     """Show where a subject leads, and whose route that is."""
     check_subject("subject", call.path.subject)
-    return show_way(call.server, call.path.subject)
+    return show_way(call.parts, call.path.subject)
 
 
 @_operation("PUT", "/routes/{subject}")
 async def set_subject_route(call: Call[SubjectPath, NoQuery, RouteSet]) -> SubjectRouteShown:
     """Give a subject the route that an operator wants: it is left as it is from then on."""
     subject = call.path.subject
-    await call.server.administration.carry_out(
+    await call.parts.administration.carry_out(
         call.actor,
         lambda desk: set_route(desk, subject, call.body, is_prefix=False),
         ("subject", subject),
     )
-    return show_way(call.server, subject)
+    return show_way(call.parts, subject)
 
 
 @_operation("DELETE", "/routes/{subject}")
@@ -504,42 +502,42 @@ async def remove_subject_route(
 ) -> SubjectRouteShown:
     """Take a subject's own route away: that of a prefix counts, or another one is chosen."""
     subject, version = call.path.subject, call.query.version
-    await call.server.administration.carry_out(
+    await call.parts.administration.carry_out(
         call.actor,
         lambda desk: remove_route(desk, subject, is_prefix=False, version=version),
         ("subject", subject),
     )
-    return show_way(call.server, subject)
+    return show_way(call.parts, subject)
 
 
 @_operation("GET", "/prefix-routes/{prefix}")
 async def show_prefix_route(call: Call[PrefixPath, NoQuery, None]) -> PrefixRouteShown:
     """Show the route of a prefix, and whom it reaches."""
-    return await _prefix_route(call.server, call.path.prefix)
+    return await _prefix_route(call.parts, call.path.prefix)
 
 
-async def _prefix_route(server: "MetaServer", prefix: str) -> PrefixRouteShown:
-    route = server.registry.prefixes.get(prefix)
+async def _prefix_route(parts: Parts, prefix: str) -> PrefixRouteShown:
+    route = parts.registry.prefixes.get(prefix)
     if route is None:
         raise NotFoundError(f"the prefix {prefix!a} has no route of its own")
-    return await show_prefix(server, route)
+    return await show_prefix(parts, route)
 
 
 @_operation("PUT", "/prefix-routes/{prefix}")
 async def set_prefix_route(call: Call[PrefixPath, NoQuery, RouteSet]) -> PrefixRouteShown:
     """Give all subjects with a prefix a route; those with one of their own keep it."""
     prefix = call.path.prefix
-    await call.server.administration.carry_out(
+    await call.parts.administration.carry_out(
         call.actor, lambda desk: set_route(desk, prefix, call.body, is_prefix=True)
     )
-    return await _prefix_route(call.server, prefix)
+    return await _prefix_route(call.parts, prefix)
 
 
 @_operation("DELETE", "/prefix-routes/{prefix}")
 async def remove_prefix_route(call: Call[PrefixPath, VersionQuery, None]) -> Done:
     """Take the route of a prefix away."""
     prefix, version = call.path.prefix, call.query.version
-    changes = await call.server.administration.carry_out(
+    changes = await call.parts.administration.carry_out(
         call.actor, lambda desk: remove_route(desk, prefix, is_prefix=True, version=version)
     )
     return Done(changed=bool(changes))
@@ -548,7 +546,7 @@ async def remove_prefix_route(call: Call[PrefixPath, VersionQuery, None]) -> Don
 @_operation("POST", "/route-extension")
 async def extend_routes(call: Call[NoPath, NoQuery, RouteExtension]) -> RoutesChanged:
     """Add a broker group to the routes that have another one."""
-    body, administration = call.body, call.server.administration
+    body, administration = call.body, call.parts.administration
     check_groups(administration.desk(call.actor), "new_group", (body.new_group,))
     return await _change_routes(
         call, body.subject, lambda desk, name: extend_route(desk, name, body.group, body.new_group)
@@ -567,11 +565,11 @@ async def reduce_routes(call: Call[NoPath, NoQuery, RouteReduction]) -> RoutesCh
 async def _change_routes(
     call: Call[Any, Any, Any], subject: str, plan: Callable[[Desk, str], Sequence[Change]]
 ) -> RoutesChanged:
-    routes = call.server.registry.routes
+    routes = call.parts.registry.routes
     if subject != EVERY and subject not in routes:
         raise NotFoundError(f"the subject {subject!a} has no route of its own")
     names = await names_of(routes) if subject == EVERY else [subject]
-    return await call.server.administration.change_routes(call.actor, names, plan)
+    return await call.parts.administration.change_routes(call.actor, names, plan)
 
 
 # Subjects
@@ -582,7 +580,7 @@ async def list_subjects(call: Call[NoPath, SubjectQuery, None]) -> Subjects:
     """List subjects that were used, or entered."""
     query = call.query
     rows, more = await page_in_order(
-        call.server.registry.subjects,
+        call.parts.registry.subjects,
         after=query.after,
         limit=query.limit,
         prefix=query.prefix,
@@ -594,11 +592,11 @@ async def list_subjects(call: Call[NoPath, SubjectQuery, None]) -> Subjects:
 @_operation("GET", "/subjects/{subject}")
 async def show_one_subject(call: Call[SubjectPath, NoQuery, None]) -> SubjectShown:
     """Show a subject."""
-    return _subject(call.server, call.path.subject)
+    return _subject(call.parts, call.path.subject)
 
 
-def _subject(server: "MetaServer", name: str) -> SubjectShown:
-    subject = server.registry.subjects.get(name)
+def _subject(parts: Parts, name: str) -> SubjectShown:
+    subject = parts.registry.subjects.get(name)
     if subject is None:
         raise NotFoundError(f"the subject {name!a} was never used")
     return show_subject(subject)
@@ -608,28 +606,28 @@ def _subject(server: "MetaServer", name: str) -> SubjectShown:
 async def set_subject_tag(call: Call[SubjectPath, NoQuery, SubjectSet]) -> SubjectShown:
     """Enter a subject, or change its tag."""
     subject = call.path.subject
-    await call.server.administration.carry_out(
+    await call.parts.administration.carry_out(
         call.actor, lambda desk: set_subject(desk, subject, call.body), ("subject", subject)
     )
-    return _subject(call.server, subject)
+    return _subject(call.parts, subject)
 
 
 @_operation("POST", "/subject-removal")
 async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> SubjectsRemoved:
-    """Remove unused subjects, after a flood for example."""
-    server, body = call.server, call.body
-    registry = server.registry
+    """Forget subjects that nobody uses, such as those that a flood made."""
+    parts, body = call.parts, call.body
+    registry = parts.registry
     if body.subject == EVERY and not body.prefix:
         raise BadValueError(
             field="prefix", value="", allowed="what the subjects begin with, or name one subject"
         )
     if body.subject != EVERY:
-        _subject(server, body.subject)
-    used = await server.pushing.used_subjects()
-    since_ms = server.runtime.clock.now_ms() - body.unseen_ms
+        _subject(parts, body.subject)
+    used = await parts.pushing.used_subjects()
+    since_ms = parts.clock.now_ms() - body.unseen_ms
     removable: list[str] = []
     left = 0
-    async for some in _subjects_meant(server, body):
+    async for some in _subjects_meant(parts, body):
         rows = [registry.subjects[name] for name in some]
         found = [
             row.name for row in rows if not why_kept(registry, row, used=used, since_ms=since_ms)
@@ -641,9 +639,9 @@ async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> Subjec
     if body.subject != EVERY and not removable:
         # Of one that was named it is said why.
         remove_subject(
-            server.administration.desk(call.actor), body.subject, used=used, since_ms=since_ms
+            parts.administration.desk(call.actor), body.subject, used=used, since_ms=since_ms
         )
-    done = await server.administration.change_routes(
+    done = await parts.administration.change_routes(
         call.actor,
         removable,
         lambda desk, name: remove_subject(desk, name, used=used, since_ms=since_ms),
@@ -651,13 +649,11 @@ async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> Subjec
     return SubjectsRemoved(removed=done.changed, left=left + done.left, complete=done.complete)
 
 
-async def _subjects_meant(
-    server: "MetaServer", body: SubjectRemoval
-) -> AsyncGenerator[list[str], None]:
+async def _subjects_meant(parts: Parts, body: SubjectRemoval) -> AsyncGenerator[list[str], None]:
     if body.subject != EVERY:
         yield [body.subject]
         return
-    subjects = server.registry.subjects
+    subjects = parts.registry.subjects
     async with aclosing(slices_in_order(subjects, prefix=body.prefix)) as slices:
         async for some in slices:
             yield [name for name in some if name in subjects]
@@ -671,7 +667,7 @@ async def list_offline_consumers(call: Call[NoPath, ConsumerQuery, None]) -> Off
     """List consumers that an operator took off-line."""
     query = call.query
     rows, more = await page_of(
-        call.server.registry.offline,
+        call.parts.registry.offline,
         lambda state: (state.subject, state.consumer_group, state.client_id),
         key_type=tuple[str, str, str],
         after=query.after,
@@ -708,7 +704,7 @@ async def _set_consumers(
     call: Call[NoPath, NoQuery, ConsumerState],
     plan: Callable[[Desk, ConsumerState], Sequence[Change]],
 ) -> Done:
-    changes = await call.server.administration.carry_out(
+    changes = await call.parts.administration.carry_out(
         call.actor, lambda desk: plan(desk, call.body)
     )
     return Done(changed=bool(changes))
@@ -717,7 +713,7 @@ async def _set_consumers(
 @_operation("GET", "/clients")
 async def list_clients(call: Call[NoPath, ConsumerQuery, None]) -> Clients:
     """List clients that used a subject, as roughly as they are remembered."""
-    query, registry = call.query, call.server.registry
+    query, registry = call.query, call.parts.registry
     clients: Collection[ClientSeen] = (
         registry.clients_of(query.subject) if query.subject else registry.clients.values()
     )
@@ -734,7 +730,7 @@ async def list_clients(call: Call[NoPath, ConsumerQuery, None]) -> Clients:
         limit=query.limit,
         wanted=lambda client: query.consumer_group in {"", client.key.consumer_group},
     )
-    return Clients(items=[show_client(call.server, client) for client in rows], next=more)
+    return Clients(items=[show_client(call.parts, client) for client in rows], next=more)
 
 
 # Limits
@@ -743,7 +739,7 @@ async def list_clients(call: Call[NoPath, ConsumerQuery, None]) -> Clients:
 @_operation("GET", "/limits")
 async def show_limits(call: Call[NoPath, NoQuery, None]) -> LimitsShown:
     """Show the limits that may be changed while the server runs."""
-    return _limits(call.server)
+    return _limits(call.parts)
 
 
 @_operation("PATCH", "/limits")
@@ -754,21 +750,21 @@ async def change_limits(call: Call[NoPath, NoQuery, LimitsChange]) -> LimitsShow
         for name in call.body.__struct_fields__
         if (value := getattr(call.body, name)) is not UNSET
     }
-    await call.server.administration.change_limits(call.actor, wanted)
-    return _limits(call.server)
+    await call.parts.administration.change_limits(call.actor, wanted)
+    return _limits(call.parts)
 
 
-def _limits(server: "MetaServer") -> LimitsShown:
+def _limits(parts: Parts) -> LimitsShown:
     def take(limits: RegistrationConfig) -> Limits:
         return Limits(**{name: getattr(limits, name) for name in LIMIT_NAMES})
 
-    stored = server.registry.limits
+    stored = parts.registry.limits
     return LimitsShown(
-        in_force=take(server.limits),
+        in_force=take(parts.administration.limits),
         stored=StoredLimits(
             **{name: stored[name].value for name in LIMIT_NAMES if name in stored}  # type: ignore[arg-type]
         ),
-        configured=take(server.config.registration),
+        configured=take(parts.config.registration),
     )
 
 
@@ -778,27 +774,27 @@ def _limits(server: "MetaServer") -> LimitsShown:
 @_operation("GET", "/delay-groups")
 async def list_delay_groups(call: Call[NoPath, PageQuery, None]) -> DelayGroups:
     """List groups of delay servers that register here, with their nodes."""
-    server, query = call.server, call.query
+    parts, query = call.parts, call.query
     rows, more = await page_of(
-        server.registry.delay_groups.values(),
+        parts.registry.delay_groups.values(),
         lambda group: (group.name,),
         after=query.after,
         limit=query.limit,
     )
-    return DelayGroups(items=[show_delay_group(server, group) for group in rows], next=more)
+    return DelayGroups(items=[show_delay_group(parts, group) for group in rows], next=more)
 
 
 @_operation("GET", "/delay-groups/{name}")
 async def show_one_delay_group(call: Call[NamePath, NoQuery, None]) -> DelayGroupShown:
     """Show a group of delay servers."""
-    return _delay_group(call.server, call.path.name)
+    return _delay_group(call.parts, call.path.name)
 
 
-def _delay_group(server: "MetaServer", name: str) -> DelayGroupShown:
-    group = server.registry.delay_groups.get(name)
+def _delay_group(parts: Parts, name: str) -> DelayGroupShown:
+    group = parts.registry.delay_groups.get(name)
     if group is None:
         raise NotFoundError(f"there is no delay group {name!a}")
-    return show_delay_group(server, group)
+    return show_delay_group(parts, group)
 
 
 @_operation("DELETE", "/delay-groups/{name}/nodes/{node_id}")
@@ -811,11 +807,11 @@ async def give_node_up(call: Call[NodePath, GiveUpQuery, None]) -> DelayGroupSho
             desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
         )
 
-    administration = call.server.administration
+    administration = call.parts.administration
     await administration.change_dead_node(
-        call.actor, path.name, path.node_id, plan, stored=call.server.handlers.forget_node
+        call.actor, path.name, path.node_id, plan, stored=call.parts.handlers.nodes.forget
     )
-    return _delay_group(call.server, path.name)
+    return _delay_group(call.parts, path.name)
 
 
 @_operation("POST", "/delay-groups/{name}/nodes/{node_id}/accept-older")
@@ -830,8 +826,8 @@ async def accept_older_directory(
             desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
         )
 
-    await call.server.administration.change_dead_node(call.actor, path.name, path.node_id, plan)
-    return _delay_group(call.server, path.name)
+    await call.parts.administration.change_dead_node(call.actor, path.name, path.node_id, plan)
+    return _delay_group(call.parts, path.name)
 
 
 # What delay servers send, and how fast
@@ -840,7 +836,7 @@ async def accept_older_directory(
 @_operation("GET", "/controls")
 async def list_controls(call: Call[NoPath, PageQuery, None]) -> Clusters:
     """List the clusters of delay servers, and which version their controls have."""
-    registry, query = call.server.registry, call.query
+    registry, query = call.parts.registry, call.query
     names, more = await page_of(
         clusters_of(registry), lambda name: (name,), after=query.after, limit=query.limit
     )
@@ -860,8 +856,8 @@ async def list_controls(call: Call[NoPath, PageQuery, None]) -> Clusters:
 
 @_operation("GET", "/controls/{cluster}")
 async def show_cluster_controls(call: Call[ClusterPath, NoQuery, None]) -> ControlsShown:
-    """Show what is paused, limited and weighted in a cluster, and which nodes apply it."""
-    return show_controls(call.server, call.path.cluster)
+    """Show what is paused, limited and weighted in a cluster, and which nodes go by it."""
+    return show_controls(call.parts, call.path.cluster)
 
 
 @_operation("PATCH", "/controls/{cluster}/subjects")
@@ -902,15 +898,15 @@ async def remove_group_rule(call: Call[ClusterPath, GroupRuleQuery, None]) -> Co
 async def _change_controls(
     call: Call[ClusterPath, Any, Any], plan: Callable[[Desk], Sequence[Change]]
 ) -> ControlsShown:
-    server, cluster = call.server, call.path.cluster
-    if ahead := server.telling.ahead(cluster):
+    parts, cluster = call.parts, call.path.cluster
+    if ahead := parts.telling.ahead(cluster):
         # Its version would be reached again, with other rules in it.
         raise StateError(
             f"{ahead} has newer controls than this store, which was set back: look at what the "
             "node has, then run `delaywheel controls --follow` there"
         )
-    await server.administration.carry_out(call.actor, plan)
-    return show_controls(server, cluster)
+    await parts.administration.carry_out(call.actor, plan)
+    return show_controls(parts, cluster)
 
 
 # What happened, and everything
@@ -923,7 +919,7 @@ async def read_audit(call: Call[NoPath, AuditQuery, None]) -> AuditPage:
     found: list[AuditShown] = []
     before = query.before
     for _ in range(_AUDIT_STEPS_MAX):
-        rows = await call.server.administration.read_audit(before=before, limit=_AUDIT_STEP)
+        rows = await call.parts.administration.read_audit(before=before, limit=_AUDIT_STEP)
         for row in rows:
             if _is_wanted(row, query):
                 if len(found) == query.limit:
@@ -962,7 +958,7 @@ def _show_entry(row: AuditRow) -> AuditShown:
 @_operation("GET", "/topology")
 async def show_topology(call: Call[NoPath, NoQuery, None]) -> Topology:
     """Show everything at a glance: groups, delay servers, routes counted."""
-    return await topology_of(call.server)
+    return await topology_of(call.parts, failing_checks(call.observed))
 
 
 # From HTTP and back
@@ -977,10 +973,12 @@ class BodyError(Exception):
         self.kind = kind
 
 
-async def answer_to(server: "MetaServer", operation: Operation, request: HttpRequest) -> Response:
+async def answer_to(
+    entrance: Entrance, observed: Observed, operation: Operation, request: HttpRequest
+) -> Response:
     """Answer a request to an operation."""
     try:
-        return await _answer(server, operation, request)
+        return await _answer(entrance, observed, operation, request)
     except (MetaServerError, AccessError, BodyError) as error:
         return problem_of(error)
     except ClientDisconnect:
@@ -991,30 +989,30 @@ async def answer_to(server: "MetaServer", operation: Operation, request: HttpReq
         return problem(500, ProblemDetail(code="bug", message="this is our fault; see the log"))
 
 
-async def _answer(server: "MetaServer", operation: Operation, request: HttpRequest) -> Response:
-    administration = server.administration
-    caller = administration.gate.admit(
+async def _answer(
+    entrance: Entrance, observed: Observed, operation: Operation, request: HttpRequest
+) -> Response:
+    caller = entrance.gate.admit(
         request.headers, peer_of(request), needed=operation.needed, is_change=operation.is_change
     )
-    if not server.ready.is_set():
+    parts = observed.parts
+    if parts is None:
         raise AccessError(503, "starting", "the store has not been loaded yet", retry_after_s=1)
-    with administration.slot():
+    with entrance.slot():
         path = convert_request(dict(request.path_params), operation.path_type, strict=False)
         query = convert_request(single_values(request), operation.query_type, strict=False)
         body = None
         if operation.body_type is not None:
-            body = await _body_of(server, operation.body_type, request)
+            body = await _body_of(entrance, operation.body_type, request)
         answer = await operation.act(
-            Call(server=server, caller=caller, path=path, query=query, body=body)
+            Call(observed=observed, parts=parts, caller=caller, path=path, query=query, body=body)
         )
         return json_response(answer, operation.code)
 
 
-def admit_reader(server: "MetaServer", request: HttpRequest) -> None:
-    """Raise AccessError unless the caller may read."""
-    server.administration.gate.admit(
-        request.headers, peer_of(request), needed=Role.READ, is_change=False
-    )
+def admit_reader(entrance: Entrance, request: HttpRequest) -> None:
+    """Raise AccessError unless whoever asks may read."""
+    entrance.gate.admit(request.headers, peer_of(request), needed=Role.READ, is_change=False)
 
 
 def peer_of(request: HttpRequest) -> str:
@@ -1032,11 +1030,11 @@ def single_values(request: HttpRequest) -> dict[str, str]:
     return values
 
 
-async def _body_of(server: "MetaServer", kind: type[B], request: HttpRequest) -> B:
+async def _body_of(entrance: Entrance, kind: type[B], request: HttpRequest) -> B:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise BodyError(415, "media-type", "Content-Type must be application/json")
-    data = await read_body(server, request)
+    data = await read_body(entrance, request)
     try:
         raw = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -1046,9 +1044,9 @@ async def _body_of(server: "MetaServer", kind: type[B], request: HttpRequest) ->
     return convert_request(raw, kind, strict=True)
 
 
-async def read_body(server: "MetaServer", request: HttpRequest) -> bytes:
+async def read_body(entrance: Entrance, request: HttpRequest) -> bytes:
     """Return the body of a request within its limits of size and time."""
-    settings = server.config.admin
+    settings = entrance.settings
     too_long = BodyError(
         413, "too-long", f"a body has at most {settings.body_bytes_max} bytes here"
     )

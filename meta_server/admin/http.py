@@ -19,7 +19,7 @@ Discovery, health and metrics are for everybody, everything else for those whom
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 from starlette.applications import Starlette
@@ -35,8 +35,8 @@ from delay_transport.http.server import (
     json_response,
     make_application,
     readiness_response,
-    serve_application,
 )
+from delay_transport.seams.runtime import Address, format_address
 from meta_server.admin.admin_types import ProblemDetail
 from meta_server.admin.api import (
     OPERATIONS,
@@ -47,14 +47,13 @@ from meta_server.admin.api import (
     problem,
     problem_of,
 )
+from meta_server.admin.entrance import Entrance
 from meta_server.admin.metrics import take
 from meta_server.admin.openapi import document_json, page
+from meta_server.admin.parts import Observed, Parts
 from meta_server.admin.qmq_management import answer_management, answer_onoffline, done, failed
 from meta_server.admin.status import failing_checks, status_of, warnings_of
-
-if TYPE_CHECKING:
-    from meta_server.server import MetaServer
-    from meta_server.settings.config import HttpConfig
+from meta_server.known.registry import Registry
 
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
@@ -62,72 +61,88 @@ _PAGE_HEADERS = {
 }
 
 
-def application(server: "MetaServer") -> Starlette:
-    """Return the ASGI application of one server."""
+Endpoint = Callable[[Request], Awaitable[Response]]
+PartsEndpoint = Callable[[Parts, Request], Awaitable[Response]]
+
+
+def application(entrance: Entrance, observe: Callable[[], Observed]) -> Starlette:
+    """Return the ASGI application of a server; `observe` says how that is now."""
 
     async def address(request: Request) -> Response:
-        return PlainTextResponse(server.advertised(request.scope.get("server")))
+        observed = observe()
+        if observed.parts is None or observed.listener is None:
+            return _not_ready()
+        told = observed.parts.config.listener.advertised or reachable(
+            observed.listener.address, request.scope.get("server")
+        )
+        return PlainTextResponse(told)
 
     async def livez(_: Request) -> Response:
         return json_response({"live": True})
 
     async def readyz(_: Request) -> Response:
-        return readiness_response(failing_checks(server), warnings_of(server))
+        observed = observe()
+        return readiness_response(failing_checks(observed), warnings_of(observed))
 
     async def status(request: Request) -> Response:
         try:
-            admit_reader(server, request)
+            admit_reader(entrance, request)
         except AccessError as error:
             return problem_of(error)
-        return json_response(status_of(server))
+        return json_response(status_of(observe()))
 
     async def metrics(_: Request) -> Response:
-        text = await trio.to_thread.run_sync(take(server).render)
+        text = await trio.to_thread.run_sync(take(observe()).render)
         return Response(text, media_type=METRICS_TYPE)
 
     return make_application(
         [
-            Route("/meta/address", _when_ready(server, address)),
+            Route("/meta/address", address),
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/status", status),
             Route("/metrics", metrics),
-            *_qmq_routes(server),
+            *_qmq_routes(entrance, observe),
             Route(PREFIX, _documentation),
             Route(f"{PREFIX}/openapi.json", _openapi),
-            *_operations(server),
+            *_operations(entrance, observe),
         ],
         {HTTPException: _stray},
     )
 
 
-def _qmq_routes(server: "MetaServer") -> list[Route]:
+def _qmq_routes(entrance: Entrance, observe: Callable[[], Observed]) -> list[Route]:
     """Return the routes of QMQ's calls."""
 
-    async def slave(request: Request) -> Response:
-        return PlainTextResponse(slave_of(server, request.query_params.get("groupName", "")))
+    async def slave(parts: Parts, request: Request) -> Response:
+        return PlainTextResponse(
+            slave_of(parts.registry, request.query_params.get("groupName", ""))
+        )
 
-    async def consumers(request: Request) -> Response:
+    async def consumers(parts: Parts, request: Request) -> Response:
         try:
-            admit_reader(server, request)
+            admit_reader(entrance, request)
         except AccessError as error:
             return json_response(failed(str(error)))
         subject = request.query_params.get("subject", "")
         if not subject:
             return json_response(failed("subject is required"))
-        return json_response(done(consumers_of(server, subject)))
+        return json_response(done(consumers_of(parts.registry, subject)))
 
-    async def onoffline(request: Request) -> Response:
-        return await answer_onoffline(server, request)
+    def when_ready(endpoint: PartsEndpoint) -> Endpoint:
+        """Return an endpoint that answers 503 until everything is known."""
 
-    async def management(request: Request) -> Response:
-        return await answer_management(server, request)
+        async def guarded(request: Request) -> Response:
+            parts = observe().parts
+            return _not_ready() if parts is None else await endpoint(parts, request)
+
+        return guarded
 
     return [
-        Route("/slave/meta", _when_ready(server, slave)),
-        Route("/subject/consumers", _when_ready(server, consumers)),
-        Route("/onoffline", _when_ready(server, onoffline)),
-        Route("/management", _when_ready(server, management), methods=["POST"]),
+        Route("/slave/meta", when_ready(slave)),
+        Route("/subject/consumers", when_ready(consumers)),
+        Route("/onoffline", when_ready(answer_onoffline)),
+        Route("/management", when_ready(answer_management), methods=["POST"]),
     ]
 
 
@@ -139,17 +154,17 @@ async def _documentation(_: Request) -> Response:
     return Response(page(), media_type="text/html", headers=_PAGE_HEADERS)
 
 
-def _operations(server: "MetaServer") -> list[Route]:
+def _operations(entrance: Entrance, observe: Callable[[], Observed]) -> list[Route]:
     """Return a route for each path of the API; the method is looked up behind it."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = operation
 
-    def endpoint(operations: dict[str, Operation]) -> "Endpoint":
+    def endpoint(operations: dict[str, Operation]) -> Endpoint:
         async def answer(request: Request) -> Response:
             # A HEAD is a GET whose body HTTP leaves out.
             method = "GET" if request.method == "HEAD" else request.method
-            return await answer_to(server, operations[method], request)
+            return await answer_to(entrance, observe(), operations[method], request)
 
         return answer
 
@@ -171,33 +186,34 @@ def _stray(request: Request, error: Exception) -> Response:
     return response
 
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+def _not_ready() -> Response:
+    return PlainTextResponse("not ready", 503)
 
 
-def _when_ready(server: "MetaServer", endpoint: Endpoint) -> Endpoint:
-    """Return an endpoint that answers 503 until everything is known."""
+def reachable(listens: Address, asked: Address | None) -> str:
+    """Return the address of the listener as others reach it; `asked` is where HTTP was asked.
 
-    async def guarded(request: Request) -> Response:
-        if not server.ready.is_set():
-            return PlainTextResponse("not ready", 503)
-        return await endpoint(request)
+    QMQ's clients split it at the colon.
+    """
+    host, port = listens
+    if host in {"0.0.0.0", "::"} and asked is not None:  # noqa: S104 (a comparison)
+        host = asked[0]
+    return format_address((host, port))
 
-    return guarded
 
-
-def slave_of(server: "MetaServer", group: str) -> str:
+def slave_of(registry: Registry, group: str) -> str:
     """Return where a group's slave is; "" if it has none.
 
     QMQ tells its HTTP port here. We know of no such port and tell the one that it serves on.
     """
-    broker = server.registry.broker_with_role(group, BrokerRole.SLAVE, BrokerRole.DELAY_SLAVE)
+    broker = registry.broker_with_role(group, BrokerRole.SLAVE, BrokerRole.DELAY_SLAVE)
     return "" if broker is None else f"{broker.ip}:{broker.serve_port}"
 
 
-def consumers_of(server: "MetaServer", subject: str) -> list[dict[str, Any]]:
+def consumers_of(registry: Registry, subject: str) -> list[dict[str, Any]]:
     """Return the consumer groups of a subject, each with the clients that were seen."""
     groups: dict[str, dict[str, Any]] = {}
-    for client in server.registry.clients_of(subject):
+    for client in registry.clients_of(subject):
         if client.key.client_type != ClientType.CONSUMER:
             continue
         entry = groups.setdefault(
@@ -212,22 +228,3 @@ def consumers_of(server: "MetaServer", subject: str) -> list[dict[str, Any]]:
         )
         entry["endPoint"].append(client.key.client_id)
     return list(groups.values())
-
-
-async def serve_http(
-    server: "MetaServer",
-    settings: "HttpConfig",
-    *,
-    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve until cancelled; starts with the address that is really bound.
-
-    Raises ListenError if it cannot listen there.
-    """
-    await serve_application(
-        application(server),
-        settings.address,
-        connections_max=settings.connections_max,
-        header_bytes_max=settings.header_bytes_max,
-        task_status=task_status,
-    )

@@ -15,7 +15,7 @@ browser can send forms anywhere, but no such header.
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -36,6 +36,8 @@ from meta_server.admin.admin_types import (
     SubjectSet,
 )
 from meta_server.admin.api import BodyError, convert_request, peer_of, read_body
+from meta_server.admin.pages import names_of, slices_of
+from meta_server.admin.parts import Parts
 from meta_server.admin.plans import (
     Desk,
     add_broker,
@@ -48,14 +50,10 @@ from meta_server.admin.plans import (
     set_read_only,
     set_subject,
 )
-from meta_server.admin.views import names_of, slices_of
 from meta_server.known.errors import BadValueError, MetaServerError, RefusedError, StateError
 from meta_server.known.model import EVERY, Broker, BrokerGroup, Change, Route, Subject
 from meta_server.known.registry import Registry
-from meta_server.wire.handlers import NEW_GROUP
-
-if TYPE_CHECKING:
-    from meta_server.server import MetaServer
+from meta_server.wire.group_admission import NEW_GROUP
 
 _PARAMETERS_MAX: Final = 50
 """Parameters that a form may have."""
@@ -72,7 +70,7 @@ Parameters = Mapping[str, str]
 class Asked:
     """An action that is to be carried out."""
 
-    server: "MetaServer"
+    parts: Parts
     actor: str
     parameters: Parameters
 
@@ -86,8 +84,8 @@ class Asked:
         return [self.parameters[name] for name in names]
 
     async def carry_out(self, plan: Callable[[Desk], Sequence[Change]], *keys: object) -> None:
-        """Store a change."""
-        await self.server.administration.carry_out(self.actor, plan, *keys)
+        """Have something stored."""
+        await self.parts.administration.carry_out(self.actor, plan, *keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +106,10 @@ def failed(reason: str, data: object = None) -> dict[str, Any]:
     return {"status": -1, "message": reason, "data": data}
 
 
-async def answer_management(server: "MetaServer", request: HttpRequest) -> Response:
+async def answer_management(parts: Parts, request: HttpRequest) -> Response:
     """Answer POST /management."""
     try:
-        return await _answer(server, request)
+        return await _answer(parts, request)
     except (MetaServerError, AccessError, BodyError) as error:
         return json_response(failed(str(error)))
     except ClientDisconnect:
@@ -122,16 +120,16 @@ async def answer_management(server: "MetaServer", request: HttpRequest) -> Respo
         return json_response(failed("this is our fault; see the log"))
 
 
-async def _answer(server: "MetaServer", request: HttpRequest) -> Response:
+async def _answer(parts: Parts, request: HttpRequest) -> Response:
     # Whose token may read is enough to send a body, and to learn what actions there are.
-    caller = server.administration.gate.admit(
+    caller = parts.entrance.gate.admit(
         request.headers, peer_of(request), needed=Role.READ, is_change=True
     )
-    with server.administration.slot():
+    with parts.entrance.slot():
         parameters = dict(reversed(request.query_params.multi_items()))
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media == "application/x-www-form-urlencoded":
-            parameters = _form(await read_body(server, request)) | parameters
+            parameters = _form(await read_body(parts.entrance, request)) | parameters
         name = parameters.get("action", "")
         if not name:
             return PlainTextResponse("need provide action param\n")
@@ -139,13 +137,13 @@ async def _answer(server: "MetaServer", request: HttpRequest) -> Response:
         if action is None:
             return PlainTextResponse(f"no such action: {name}\n")
         if action.needed is Role.ADMIN:
-            caller = admit_change(server, request)
-        return await action.act(Asked(server=server, actor=caller.name, parameters=parameters))
+            caller = admit_change(parts, request)
+        return await action.act(Asked(parts=parts, actor=caller.name, parameters=parameters))
 
 
-def admit_change(server: "MetaServer", request: HttpRequest) -> Caller:
+def admit_change(parts: Parts, request: HttpRequest) -> Caller:
     """Return who changes something by one of QMQ's calls; raise AccessError."""
-    caller = server.administration.gate.admit(
+    caller = parts.entrance.gate.admit(
         request.headers, peer_of(request), needed=Role.ADMIN, is_change=True
     )
     if not (request.headers.get("x-api-token") or request.headers.get("authorization")):
@@ -168,7 +166,7 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 async def _list_brokers(asked: Asked) -> Response:
-    registry = asked.server.registry
+    registry = asked.parts.registry
     group = asked.parameters.get("brokerGroup")
     brokers = registry.brokers_in(group) if group else tuple(registry.brokers.values())
     return json_response(done(list(map(_broker, brokers))))
@@ -186,7 +184,7 @@ def _broker(broker: Broker) -> dict[str, Any]:
 
 
 async def _list_broker_groups(asked: Asked) -> Response:
-    registry = asked.server.registry
+    registry = asked.parts.registry
     return json_response([_group(registry, group) for group in registry.groups.values()])
 
 
@@ -209,7 +207,7 @@ def _group(registry: Registry, group: BrokerGroup) -> dict[str, Any]:
 
 async def _list_subject_routes(asked: Asked) -> Response:
     """Answer with all routes, a piece at a time: there may be a hundred thousand."""
-    routes = asked.server.registry.routes
+    routes = asked.parts.registry.routes
 
     async def pieces() -> AsyncIterator[bytes]:
         separator = b"["
@@ -285,7 +283,7 @@ async def _replace_broker(asked: Asked) -> Response:
 
 
 def _known(asked: Asked, group: str, role: BrokerRole) -> dict[str, Any] | None:
-    broker = asked.server.registry.broker_with_role(group, role)
+    broker = asked.parts.registry.broker_with_role(group, role)
     return None if broker is None else _broker(broker)
 
 
@@ -297,7 +295,7 @@ async def _add_subject(asked: Asked) -> Response:
         subject, tag = asked.given("subject", "tag")
     except RefusedError as error:
         return json_response({"error": str(error)})
-    known = asked.server.registry.subjects.get(subject)
+    known = asked.parts.registry.subjects.get(subject)
     if known is not None:
         return json_response({"error": "the subject is there already", "data": _subject(known)})
     try:
@@ -307,7 +305,7 @@ async def _add_subject(asked: Asked) -> Response:
         )
     except MetaServerError as error:
         return json_response({"error": str(error)})
-    return json_response({"data": _subject(asked.server.registry.subjects[subject])})
+    return json_response({"data": _subject(asked.parts.registry.subjects[subject])})
 
 
 def _subject(subject: Subject) -> dict[str, Any]:
@@ -315,13 +313,13 @@ def _subject(subject: Subject) -> dict[str, Any]:
 
 
 async def _add_subject_group(asked: Asked) -> Response:
-    registry = asked.server.registry
+    registry = asked.parts.registry
     try:
         group, subject = asked.given("brokerGroup", "subject")
         route = registry.routes.get(subject)
         if route is None:
             raise StateError(f"{subject} has no route that could be extended")
-        check_groups(asked.server.administration.desk(asked.actor), "brokerGroup", (group,))
+        check_groups(asked.parts.administration.desk(asked.actor), "brokerGroup", (group,))
         await asked.carry_out(
             lambda desk: extend_route(desk, subject, route.groups[0], group), ("subject", subject)
         )
@@ -332,7 +330,7 @@ async def _add_subject_group(asked: Asked) -> Response:
 
 async def _remove_subject_group(asked: Asked) -> Response:
     group, subject = asked.given("brokerGroup", "subject")
-    routes = asked.server.registry.routes
+    routes = asked.parts.registry.routes
     if subject != EVERY and subject not in routes:
         return json_response(failed(f"{subject} has no route", {}))
     refused: dict[str, str] = {}
@@ -346,7 +344,7 @@ async def _remove_subject_group(asked: Asked) -> Response:
             raise
 
     names = await names_of(routes) if subject == EVERY else [subject]
-    changed = await asked.server.administration.change_routes(asked.actor, names, plan)
+    changed = await asked.parts.administration.change_routes(asked.actor, names, plan)
     if not changed.complete:
         return json_response(failed("time was up; ask again for the rest", refused))
     if refused:
@@ -358,7 +356,7 @@ async def _extend_subject_route(asked: Asked) -> Response:
     subject, group, new_group = asked.given(
         "relatedSubject", "relatedBrokerGroup", "newBrokerGroup"
     )
-    administration, routes = asked.server.administration, asked.server.registry.routes
+    administration, routes = asked.parts.administration, asked.parts.registry.routes
     check_groups(administration.desk(asked.actor), "newBrokerGroup", (new_group,))
     names = await names_of(routes) if subject == EVERY else [subject]
     changed = await administration.change_routes(
@@ -422,27 +420,27 @@ ACTIONS: Final[Mapping[str, Action]] = {
 _ONOFFLINE_PARAMETERS: Final = ("clientId", "subject", "consumerGroup", "state")
 
 
-async def answer_onoffline(server: "MetaServer", request: HttpRequest) -> Response:
+async def answer_onoffline(parts: Parts, request: HttpRequest) -> Response:
     """Answer GET /onoffline, which asks for a consumer's state or changes it."""
     parameters = dict(reversed(request.query_params.multi_items()))
     missing = [name for name in _ONOFFLINE_PARAMETERS if not parameters.get(name)]
     operation = parameters.get("operation")
     try:
-        caller = server.administration.gate.admit(
+        caller = parts.entrance.gate.admit(
             request.headers, peer_of(request), needed=Role.READ, is_change=False
         )
         if missing:
             return json_response(failed(f"{', '.join(missing)} required"))
         if operation == "query":
-            return json_response(done(None, _state(server, parameters)))
+            return json_response(done(None, _state(parts, parameters)))
         if operation != "update":
             return json_response(failed(f"unsupport: {operation}"))
-        caller = admit_change(server, request)
+        caller = admit_change(parts, request)
         if parameters["state"] not in {"0", "1"}:
             raise BadValueError(
                 field="state", value=parameters["state"], allowed="0 on-line, 1 off-line"
             )
-        with server.administration.slot():
+        with parts.entrance.slot():
             named = convert_request(
                 {
                     "client_id": parameters["clientId"],
@@ -453,14 +451,14 @@ async def answer_onoffline(server: "MetaServer", request: HttpRequest) -> Respon
                 strict=True,
             )
             plan = set_offline if parameters["state"] == "1" else set_online
-            await server.administration.carry_out(caller.name, lambda desk: plan(desk, named))
+            await parts.administration.carry_out(caller.name, lambda desk: plan(desk, named))
     except (MetaServerError, AccessError) as error:
         return json_response(failed(str(error)))
     return json_response(done(None, "ok"))
 
 
-def _state(server: "MetaServer", parameters: Parameters) -> str:
-    offline = server.registry.is_offline(
+def _state(parts: Parts, parameters: Parameters) -> str:
+    offline = parts.registry.is_offline(
         parameters["clientId"], parameters["subject"], parameters["consumerGroup"]
     )
     return "OFF" if offline else "ON"

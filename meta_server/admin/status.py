@@ -1,69 +1,69 @@
-"""The status of a running meta server, as plain values."""
+"""What can be seen of a running meta server, as plain values."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import trio
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.registration import NodeRole
 from delay_transport.http.metric_families import installed_version
 from delay_transport.seams.runtime import format_address
+from meta_server.admin.numbers import NUMBERS, Family, Number
+from meta_server.admin.parts import Observed, Parts
 from meta_server.known.model import STATIC, DelayGroup, DelayNode
 from meta_server.known.registry import NodeKey
 
-if TYPE_CHECKING:
-    from meta_server.server import MetaServer
 
-
-def failing_checks(server: "MetaServer") -> list[str]:
+def failing_checks(observed: Observed) -> list[str]:
     """Return why the server does not answer everything; empty if it does."""
     failing = []
-    if server.stopping:
+    if observed.is_stopping:
         failing.append("the server is stopping")
-    if server.listener is not None and (fullness := server.listener.fullness):
+    if observed.listener is not None and (fullness := observed.listener.fullness):
         failing.append(fullness)
-    if not server.ready.is_set():
+    if observed.parts is None:
         failing.append("the store has not been loaded")
         return failing
-    if server.committing.is_stale:
+    if observed.parts.committing.is_stale:
         failing.append("the store cannot be reached: known routes are served, nothing can change")
     return failing
 
 
-def warnings_of(server: "MetaServer") -> list[str]:
+def warnings_of(observed: Observed) -> list[str]:
     """Return what is well enough for most, but not for all; empty if all is well."""
-    crowding = "" if server.listener is None else server.listener.crowding
+    crowding = "" if observed.listener is None else observed.listener.crowding
     return [crowding] if crowding else []
 
 
-def status_of(server: "MetaServer") -> dict[str, Any]:
+def status_of(observed: Observed) -> dict[str, Any]:
     """Return the status as `GET /status` shows it."""
-    now_ms = server.runtime.clock.now_ms()
-    failing = failing_checks(server)
+    failing = failing_checks(observed)
     status: dict[str, Any] = {
         "version": installed_version(),
-        "now_ms": now_ms,
-        "uptime_ms": now_ms - server.started_ms,
+        "now_ms": observed.now_ms,
+        "uptime_ms": observed.now_ms - observed.started_ms,
         "ready": not failing,
         "failing": failing,
-        "listen": format_address(server.listener.address) if server.listener else None,
-        "connections": server.listener.open_connections if server.listener else 0,
+        "listen": format_address(observed.listener.address) if observed.listener else None,
+        "connections": observed.listener.open_connections if observed.listener else 0,
     }
-    if not server.ready.is_set():
-        return status
-    registry = server.registry
-    status |= {
-        "subjects": len(registry.subjects),
-        "routes": len(registry.routes),
-        "prefix_routes": len(registry.prefixes),
-        "clients": len(registry.clients),
-        "subscriptions": server.pushing.subscriptions,
-        "pushes": server.pushing.counts.pushes,
-        "requests": dict(server.handlers.requests),
-        "refused": dict(server.handlers.refusals.by_command),
-        "node_authentication": server.credentials.policy,
-        "unauthenticated": server.credentials.unauthenticated,
-        "store_failures": server.committing.failures,
-        "load_seconds": server.load_seconds,
-        "groups": [_group(server, name) for name in sorted(registry.groups)],
+    if observed.parts is not None:
+        status |= {number.name: _value(number, observed.parts) for number in NUMBERS}
+        status |= _rows(observed.parts)
+    return status
+
+
+def _value(number: Number | Family, parts: Parts) -> object:
+    if isinstance(number, Number):
+        return number.value(parts)
+    return {"/".join(labels): value for labels, value in number.values(parts).items()}
+
+
+def _rows(parts: Parts) -> dict[str, Any]:
+    registry = parts.registry
+    return {
+        "node_authentication": parts.credentials.policy,
+        "groups": [_group(parts, name) for name in sorted(registry.groups)],
         "brokers": [
             {
                 "group": broker.group,
@@ -76,22 +76,21 @@ def status_of(server: "MetaServer") -> dict[str, Any]:
             for broker in sorted(registry.brokers.values(), key=lambda row: (row.group, row.role))
         ],
         "delay_groups": [
-            _delay_group(server, registry.delay_groups[name])
+            _delay_group(parts, registry.delay_groups[name])
             for name in sorted(registry.delay_groups)
         ],
         "controls": {
             cluster: registry.controls[cluster].version for cluster in sorted(registry.controls)
         },
     }
-    return status
 
 
-def _silent_s(server: "MetaServer", heard_at: float | None) -> float | None:
-    return None if heard_at is None else round(server.now() - heard_at, 3)
+def _silent_s(heard_at: float | None) -> float | None:
+    return None if heard_at is None else round(trio.current_time() - heard_at, 3)
 
 
-def _group(server: "MetaServer", name: str) -> dict[str, Any]:
-    group = server.registry.groups[name]
+def _group(parts: Parts, name: str) -> dict[str, Any]:
+    group = parts.registry.groups[name]
     return {
         "name": group.name,
         "kind": group.kind.name.lower(),
@@ -103,12 +102,12 @@ def _group(server: "MetaServer", name: str) -> dict[str, Any]:
         "retired": group.is_retired,
         "static": STATIC in group.ext,
         "updated_ms": group.updated_ms,
-        "liveness": server.heard.groups.sign_of(name),
-        "heard_seconds_ago": _silent_s(server, server.heard.groups.heard_at(name)),
+        "liveness": parts.heard.groups.sign_of(name),
+        "heard_seconds_ago": _silent_s(parts.heard.groups.heard_at(name)),
     }
 
 
-def _delay_group(server: "MetaServer", group: DelayGroup) -> dict[str, Any]:
+def _delay_group(parts: Parts, group: DelayGroup) -> dict[str, Any]:
     record = group.record
     return {
         "name": group.name,
@@ -121,13 +120,12 @@ def _delay_group(server: "MetaServer", group: DelayGroup) -> dict[str, Any]:
         "in_sync": sorted(record.in_sync),
         "min_isr": record.min_isr,
         "nodes": [
-            _node(server, group, node)
-            for node in server.registry.nodes_in(group.cluster, group.name)
+            _node(parts, group, node) for node in parts.registry.nodes_in(group.cluster, group.name)
         ],
     }
 
 
-def _node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> dict[str, Any]:
+def _node(parts: Parts, group: DelayGroup, node: DelayNode) -> dict[str, Any]:
     key: NodeKey = (node.cluster, node.group, node.node_id)
     in_sync = group.record.in_sync.get(node.node_id) == node.storage_uuid
     return {
@@ -142,10 +140,10 @@ def _node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> dict[str,
         "incarnation": node.incarnation,
         "software": node.software,
         "registered_ms": node.registered_ms,
-        "liveness": server.heard.nodes.sign_of(key),
-        "heard_seconds_ago": _silent_s(server, server.heard.nodes.heard_at(key)),
-        "controls_version": server.telling.version_at(key),
-        "controls_note": server.telling.note_of(key),
+        "liveness": parts.heard.nodes.sign_of(key),
+        "heard_seconds_ago": _silent_s(parts.heard.nodes.heard_at(key)),
+        "controls_version": parts.telling.version_at(key),
+        "controls_note": parts.telling.note_of(key),
     }
 
 

@@ -1,19 +1,10 @@
-"""Rows as the API shows them, and pages of long lists.
+"""Rows as administrators are shown them."""
 
-A list is ordered by the keys of its rows, and a page begins after the last key of the page before,
-so rows that come and go meanwhile move no others. Subjects and routes, of which there may be a
-million, are kept in order. A page of any other list scans all rows, some in each turn of the loop.
-"""
-
-import base64
-import binascii
-import itertools
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, cast
 
-import msgspec
 import trio
 
 from delay_protocol.basics.subjects import real_subject
@@ -39,10 +30,11 @@ from meta_server.admin.admin_types import (
     UnservedShown,
     WaitingGroupShown,
 )
+from meta_server.admin.pages import Turns, slices_in_order, slices_of
+from meta_server.admin.parts import Parts
 from meta_server.admin.plans import check_cluster
-from meta_server.admin.status import NOT_IN_SYNC, failing_checks
+from meta_server.admin.status import NOT_IN_SYNC
 from meta_server.groups.routing import delay_groups_for, why_unserved
-from meta_server.known.errors import BadValueError
 from meta_server.known.model import (
     OWN_EXT,
     STATIC,
@@ -54,18 +46,6 @@ from meta_server.known.model import (
     Route,
     Subject,
 )
-from meta_server.known.sorted_table import SortedTable
-
-if TYPE_CHECKING:
-    from meta_server.server import MetaServer
-
-Key = tuple[str | int, ...]
-"""The sort key of a list."""
-
-Row = TypeVar("Row")
-
-_SLICE: Final = 500
-"""Rows looked at before the clock is."""
 
 _EXAMPLES_MAX: Final = 5
 """Subjects named of those that are not served for one reason."""
@@ -73,145 +53,8 @@ _EXAMPLES_MAX: Final = 5
 _REASONS_MAX: Final = 50
 """Reasons told of."""
 
-_SLICE_S_MAX: Final = 0.003
-"""Seconds that a turn of the loop takes."""
 
-
-class Turns:
-    """Lets others have their turn of the loop while something long is done."""
-
-    def __init__(self) -> None:
-        self._until = trio.current_time() + _SLICE_S_MAX
-
-    async def pause(self) -> None:
-        """Yield if this turn has been long enough."""
-        if trio.current_time() >= self._until:
-            await trio.lowlevel.checkpoint()
-            self._until = trio.current_time() + _SLICE_S_MAX
-
-
-async def slices_of(rows: Collection[Row]) -> AsyncGenerator[list[Row], None]:
-    """Yield all rows there are now, a slice in a turn of the loop, in no order.
-
-    Copying many at once, or letting go of the copy, would take long; they are copied at once only
-    if rows come or go meanwhile: a hundred thousand take a millisecond.
-    """
-    turns = Turns()
-    copied: list[list[Row]] = []
-    live = iter(rows)
-    try:
-        while some := list(itertools.islice(live, _SLICE)):
-            copied.append(some)
-            await turns.pause()
-    except RuntimeError:
-        at_once = iter(list(rows))
-        copied = list(iter(lambda: list(itertools.islice(at_once, _SLICE)), []))
-    while copied:
-        yield copied.pop()
-        await turns.pause()
-
-
-async def slices_in_order(
-    table: SortedTable[Row], *, after: str | None = None, prefix: str = ""
-) -> AsyncGenerator[list[str], None]:
-    """Yield the names behind `after` that have a prefix, a slice in a turn of the loop, in order.
-
-    Those of a slice are there; what comes or goes between two slices may be told or not.
-    """
-    turns = Turns()
-    name, behind = (prefix, False) if after is None or after < prefix else (after, True)
-    while some := table.names_from(name, _SLICE, behind=behind):
-        if prefix and not some[-1].startswith(prefix):
-            yield list(itertools.takewhile(lambda one: one.startswith(prefix), some))
-            return
-        yield some
-        name, behind = some[-1], True
-        await turns.pause()
-
-
-async def names_of(table: SortedTable[Any]) -> list[str]:
-    """Return all names there are now."""
-    names: list[str] = []
-    async with aclosing(slices_in_order(table)) as slices:
-        async for some in slices:
-            names += some
-    return names
-
-
-async def page_in_order(
-    table: SortedTable[Row],
-    *,
-    after: str,
-    limit: int,
-    prefix: str = "",
-    wanted: Callable[[Row], bool] = lambda _: True,
-) -> tuple[list[Row], str | None]:
-    """Return a page of those rows of a table that have a prefix and are wanted, as `page_of`."""
-    begin = str(_decode_cursor(after, tuple[str])[0]) if after else None
-    found: list[tuple[str, Row]] = []
-    async with aclosing(slices_in_order(table, after=begin, prefix=prefix)) as slices:
-        async for some in slices:
-            found += [(name, table[name]) for name in some if wanted(table[name])]
-            if len(found) > limit:
-                break
-    page = found[:limit]
-    more = _encode_cursor((page[-1][0],)) if len(found) > limit else None
-    return [row for _, row in page], more
-
-
-async def page_of(
-    rows: Collection[Row],
-    key_of: Callable[[Row], Key],
-    *,
-    after: str,
-    limit: int,
-    wanted: Callable[[Row], bool] = lambda _: True,
-    key_type: type[Key] = tuple[str],
-) -> tuple[list[Row], str | None]:
-    """Return a page of those rows that are wanted, and where the next one begins (None: nowhere).
-
-    `key_type` is what `key_of` returns. Raises BadValueError for an `after` that no page ended
-    with.
-    """
-    begin = _decode_cursor(after, key_type) if after else None
-    found: list[tuple[Key, Row]] = []
-    last: Key | None = None
-    async with aclosing(slices_of(rows)) as slices:
-        async for some in slices:
-            for row in some:
-                key = key_of(row)
-                if (begin is None or key > begin) and (last is None or key < last) and wanted(row):
-                    found.append((key, row))
-            if len(found) > 2 * limit:
-                found.sort(key=lambda pair: pair[0])
-                del found[limit + 1 :]
-                last = found[-1][0]
-    found.sort(key=lambda pair: pair[0])
-    page = found[:limit]
-    more = _encode_cursor(page[-1][0]) if len(found) > limit else None
-    return [row for _, row in page], more
-
-
-def _encode_cursor(key: Key) -> str:
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode(key)).decode().rstrip("=")
-
-
-def _decode_cursor(text: str, key_type: type[Key]) -> Key:
-    try:
-        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        data = base64.b64decode(padded, altchars=b"-_", validate=True)
-        # Keys of another list could not be compared with those of this one.
-        return msgspec.msgpack.decode(data, type=key_type)
-    except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError) as error:
-        raise BadValueError(
-            field="after", value=text, allowed="`next` of the page before, as it came"
-        ) from error
-
-
-# Rows
-
-
-def show_group(server: "MetaServer", group: BrokerGroup) -> BrokerGroupShown:
+def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
     """Return a broker group."""
     return BrokerGroupShown(
         name=group.name,
@@ -219,21 +62,21 @@ def show_group(server: "MetaServer", group: BrokerGroup) -> BrokerGroupShown:
         address=group.master,
         state=cast("State", BrokerState(group.state).name),
         since_ms=group.updated_ms,
-        liveness=server.heard.groups.sign_of(group.name),
-        heard_seconds_ago=_seconds_since(server, server.heard.groups.heard_at(group.name)),
+        liveness=parts.heard.groups.sign_of(group.name),
+        heard_seconds_ago=_seconds_since(parts.heard.groups.heard_at(group.name)),
         tag=group.tag,
         weight=group.weight,
         ext={name: value for name, value in group.ext.items() if name not in OWN_EXT},
         static=STATIC in group.ext,
-        entered=server.registry.is_entered(group.name),
-        read_only=group.is_read_only or server.registry.is_read_only("*", group.name),
+        entered=parts.registry.is_entered(group.name),
+        read_only=group.is_read_only or parts.registry.is_read_only("*", group.name),
         retired=group.is_retired,
         version=group.version,
     )
 
 
-def _seconds_since(server: "MetaServer", at: float | None) -> float | None:
-    return None if at is None else round(server.now() - at, 3)
+def _seconds_since(at: float | None) -> float | None:
+    return None if at is None else round(trio.current_time() - at, 3)
 
 
 def show_broker(broker: Broker) -> BrokerShown:
@@ -256,9 +99,9 @@ def show_route(route: Route) -> RouteShown:
     )
 
 
-async def led_by_prefixes(server: "MetaServer") -> AsyncGenerator[list[tuple[str, Route]], None]:
+async def led_by_prefixes(parts: Parts) -> AsyncGenerator[list[tuple[str, Route]], None]:
     """Yield the subjects that the route of a prefix leads, as far as they are known, with it."""
-    registry = server.registry
+    registry = parts.registry
 
     def led(names: list[str]) -> list[tuple[str, Route]]:
         return [
@@ -279,16 +122,16 @@ def _is_real(subject: str) -> bool:
     return real_subject(subject.encode()) == subject.encode()
 
 
-async def show_prefix(server: "MetaServer", route: Route) -> PrefixRouteShown:
+async def show_prefix(parts: Parts, route: Route) -> PrefixRouteShown:
     """Return the route of a prefix; subjects that come or go meanwhile may count or not."""
-    registry, prefix = server.registry, route.name
+    registry, prefix = parts.registry, route.name
     led, kept = 0, 0
     examples: list[str] = []
     async with aclosing(slices_in_order(registry.routes, prefix=prefix)) as routes:
         async for own in routes:
             kept += len(own)
             examples += own[: _EXAMPLES_MAX - len(examples)]
-    async with aclosing(led_by_prefixes(server)) as subjects:
+    async with aclosing(led_by_prefixes(parts)) as subjects:
         async for pairs in subjects:
             led += sum(nearest.name == prefix for _, nearest in pairs)
     return PrefixRouteShown(
@@ -309,9 +152,9 @@ def show_subject(subject: Subject) -> SubjectShown:
     )
 
 
-def show_way(server: "MetaServer", subject: str) -> SubjectRouteShown:
+def show_way(parts: Parts, subject: str) -> SubjectRouteShown:
     """Return where a subject leads, and why."""
-    registry = server.registry
+    registry = parts.registry
     own, prefix = registry.routes.get(subject), registry.prefix_route(subject)
     route = own or prefix
     source: Literal["subject", "prefix", "none"] = "none"
@@ -321,7 +164,7 @@ def show_way(server: "MetaServer", subject: str) -> SubjectRouteShown:
         subject=subject,
         groups=[] if route is None else list(route.groups),
         delay_groups=[
-            info.name for info in delay_groups_for(registry, subject, server.config.routing)
+            info.name for info in delay_groups_for(registry, subject, parts.config.routing)
         ],
         source=source,
         prefix=prefix.name if prefix is not None and own is None else "",
@@ -331,7 +174,7 @@ def show_way(server: "MetaServer", subject: str) -> SubjectRouteShown:
     )
 
 
-def show_client(server: "MetaServer", client: ClientSeen) -> ClientShown:
+def show_client(parts: Parts, client: ClientSeen) -> ClientShown:
     """Return a client."""
     key = client.key
     known = {int(kind): kind.name.lower() for kind in ClientType}
@@ -343,11 +186,11 @@ def show_client(server: "MetaServer", client: ClientSeen) -> ClientShown:
         app_code=client.app_code,
         room=client.room,
         seen_ms=client.seen_ms,
-        online=not server.registry.is_offline(key.client_id, key.subject, key.consumer_group),
+        online=not parts.registry.is_offline(key.client_id, key.subject, key.consumer_group),
     )
 
 
-def show_delay_group(server: "MetaServer", group: DelayGroup) -> DelayGroupShown:
+def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
     """Return a delay group with its nodes."""
     record = group.record
     return DelayGroupShown(
@@ -360,10 +203,10 @@ def show_delay_group(server: "MetaServer", group: DelayGroup) -> DelayGroupShown
         master=None if record.master is None else record.master.node_id,
         in_sync=sorted(record.in_sync),
         min_isr=record.min_isr,
-        controls_version=server.registry.controls_of(group.cluster).version,
+        controls_version=parts.registry.controls_of(group.cluster).version,
         nodes=[
-            _show_node(server, group, node)
-            for node in server.registry.nodes_in(group.cluster, group.name)
+            _show_node(parts, group, node)
+            for node in parts.registry.nodes_in(group.cluster, group.name)
         ],
     )
 
@@ -377,7 +220,7 @@ def _may_deliver(group: DelayGroup | None, node: DelayNode) -> bool:
     return node.role is NodeRole.MASTER or _is_in_sync(group, node)
 
 
-def _show_node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> NodeShown:
+def _show_node(parts: Parts, group: DelayGroup, node: DelayNode) -> NodeShown:
     in_sync = _is_in_sync(group, node)
     key = (node.cluster, node.group, node.node_id)
     return NodeShown(
@@ -393,22 +236,22 @@ def _show_node(server: "MetaServer", group: DelayGroup, node: DelayNode) -> Node
         incarnation=node.incarnation,
         software=node.software,
         registered_ms=node.registered_ms,
-        liveness=server.heard.nodes.sign_of(key),
-        heard_seconds_ago=_seconds_since(server, server.heard.nodes.heard_at(key)),
-        controls_version=server.telling.version_at(key),
-        controls_note=server.telling.note_of(key),
+        liveness=parts.heard.nodes.sign_of(key),
+        heard_seconds_ago=_seconds_since(parts.heard.nodes.heard_at(key)),
+        controls_version=parts.telling.version_at(key),
+        controls_note=parts.telling.note_of(key),
     )
 
 
-def show_controls(server: "MetaServer", cluster: str) -> ControlsShown:
+def show_controls(parts: Parts, cluster: str) -> ControlsShown:
     """Return the controls of a cluster; raise NotFoundError."""
-    registry, telling = server.registry, server.telling
+    registry, telling = parts.registry, parts.telling
     check_cluster(registry, cluster)
     controls = registry.controls_of(cluster)
     return ControlsShown(
         cluster=cluster,
         version=controls.version,
-        store=str(server.store.uuid),
+        store=str(parts.store.uuid),
         subjects=controls.subjects,
         groups=controls.groups,
         unknown_groups=sorted(controls.groups.keys() - registry.groups.keys()),
@@ -419,7 +262,7 @@ def show_controls(server: "MetaServer", cluster: str) -> ControlsShown:
                 version=telling.version_at(key),
                 note=telling.note_of(key),
                 may_deliver=_may_deliver(registry.delay_groups.get(key[1]), node),
-                liveness=server.heard.nodes.sign_of(key),
+                liveness=parts.heard.nodes.sign_of(key),
             )
             for key, node in sorted(registry.nodes.items())
             if key[0] == cluster
@@ -433,8 +276,8 @@ def show_controls(server: "MetaServer", cluster: str) -> ControlsShown:
 class _Unserved:
     """Gathers subjects whose messages no broker group takes."""
 
-    def __init__(self, server: "MetaServer") -> None:
-        self._registry = server.registry
+    def __init__(self, parts: Parts) -> None:
+        self._registry = parts.registry
         self._subjects: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
 
@@ -461,11 +304,11 @@ class _Unserved:
         ]
 
 
-async def summary_of(server: "MetaServer") -> RouteSummary:
+async def summary_of(parts: Parts) -> RouteSummary:
     """Return all routes, counted; what changes meanwhile may count or not."""
-    registry = server.registry
+    registry = parts.registry
     by_group: Counter[str] = Counter()
-    unserved = _Unserved(server)
+    unserved = _Unserved(parts)
     async with aclosing(slices_in_order(registry.routes)) as routes:
         async for names in routes:
             for name in names:
@@ -478,7 +321,7 @@ async def summary_of(server: "MetaServer") -> RouteSummary:
                 if name not in registry.routes and registry.prefix_route(name) is None:
                     without += 1
                     unserved.look_at(name)
-    async with aclosing(led_by_prefixes(server)) as led:
+    async with aclosing(led_by_prefixes(parts)) as led:
         async for pairs in led:
             for name, _ in pairs:
                 unserved.look_at(name)
@@ -493,24 +336,23 @@ async def summary_of(server: "MetaServer") -> RouteSummary:
     )
 
 
-async def topology_of(server: "MetaServer") -> Topology:
+async def topology_of(parts: Parts, failing: list[str]) -> Topology:
     """Return everything at a glance."""
-    registry = server.registry
+    registry = parts.registry
     turns = Turns()
     groups: list[Any] = []
     for name in sorted(registry.groups):
         if group := registry.groups.get(name):
-            groups.append(show_group(server, group))
+            groups.append(show_group(parts, group))
         await turns.pause()
     delay_groups: list[Any] = []
     for name in sorted(registry.delay_groups):
         if delay_group := registry.delay_groups.get(name):
-            delay_groups.append(show_delay_group(server, delay_group))
+            delay_groups.append(show_delay_group(parts, delay_group))
         await turns.pause()
-    failing = failing_checks(server)
     return Topology(
         version=installed_version(),
-        now_ms=server.runtime.clock.now_ms(),
+        now_ms=parts.clock.now_ms(),
         ready=not failing,
         failing=failing,
         broker_groups=groups,
@@ -520,10 +362,10 @@ async def topology_of(server: "MetaServer") -> Topology:
                 kind=cast("Kind", group.kind.name.lower()),
                 address=group.address,
                 speaks_from=group.where,
-                waits_seconds=round(server.now() - group.since, 3),
+                waits_seconds=round(trio.current_time() - group.since, 3),
             )
-            for group in server.handlers.waiting.all(server.now())
+            for group in parts.handlers.admission.waiting.all(trio.current_time())
         ],
         delay_groups=delay_groups,
-        routes=await summary_of(server),
+        routes=await summary_of(parts),
     )

@@ -8,7 +8,7 @@ or why it applies none, which operators are shown.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -78,7 +78,7 @@ class ControlsTelling:
         frame: Frame,
         asked: NodeControls,
         seal: Callable[[bytes], bytes],
-        nodes: Mapping[NodeKey, object],
+        nodes: Collection[NodeKey],
     ) -> None:
         """Accept a request of the registered node of this connection; raise RefusedError."""
         clusters = {key[0] for key in nodes}

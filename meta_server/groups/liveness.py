@@ -7,7 +7,10 @@ for one time-out. So a restart changes no state, and a name that died meanwhile 
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
+
+from meta_server.known.registry import NodeKey
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -84,3 +87,11 @@ class Liveness(Generic[Name]):
         for name in silent:
             self.forget(name)
         return silent
+
+
+@dataclass(slots=True)
+class Liveliness:
+    """Who was heard of."""
+
+    groups: Liveness[str]
+    nodes: Liveness[NodeKey]

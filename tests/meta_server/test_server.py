@@ -175,7 +175,7 @@ async def test_a_process_that_was_stopped_for_a_while_makes_nobody_silent() -> N
         # As SIGSTOP does it: time passes, nothing runs; then everything is overdue at once.
         event_clock()._now += 60
         await trio.sleep(1)
-        assert server.stalls == 1
+        assert server.silence.stalls == 1
         assert state_of(server, "g1") is BrokerState.RW
         await trio.sleep(31)
         assert state_of(server, "g1") is BrokerState.NRW

@@ -377,7 +377,7 @@ def test_a_node_that_is_killed_is_back_at_once(cluster: Cluster) -> None:
                 again.process.kill()
         # Far below the lease of 5 s: the connection of the one before is closed.
         assert min(took) < 4
-        assert meta.status()["refused"].get("NODE_REGISTER", 0) <= 2
+        assert meta.status()["requests_refused"].get("NODE_REGISTER", 0) <= 2
 
 
 @pytest.mark.long
@@ -398,7 +398,7 @@ def test_only_who_has_the_secret_may_be_a_node(cluster: Cluster) -> None:
                 stranger.process.kill()
             status = meta.status()
             assert status["node_authentication"] == "required"
-            assert status["unauthenticated"] >= 1
+            assert status["nodes_unauthenticated"] >= 1
             assert [one["nodes"][0]["node_id"] for one in status["delay_groups"]] == ["n1"]
             for process in (meta, node.process):
                 assert "nobody else can guess" not in process.log()

@@ -853,7 +853,7 @@ class MetaWorld:
                     max(2 * limits.clients_max, 0),
                 ),
                 "connections": (connections, self.config.listener.connections_max),
-                "silent groups": (len(server._silent), limits.groups_max),
+                "silent groups": (len(server.silence._silent), limits.groups_max),
                 "waiting for controls": (server.telling.waiting, connections),
                 "nodes with controls": (len(server.telling.said), len(self.medium.keys(NODES))),
                 "signatures": (len(pushing._signatures), 10_000),

@@ -726,13 +726,13 @@ META = {
         ),
         # After a restart timestamps begin at the bound that was stored.
         "timestamps begin anew": mutant(
-            swap("MetaServer.open", "self.registry.timestamp_ms", "0"), seed=3
+            swap("MetaServer._wire_keeping", "self.registry.timestamp_ms", "0"), seed=3
         ),
     },
     "8 liveness": {
         # After a start everybody known is waited for, so that one who died meanwhile is noticed.
         "nobody is waited for after a start": mutant(
-            swap("MetaServer._wait_for_all", "watched(self.registry)", "()"), seed=12
+            swap("SilenceWatch.wait_for_all", "watched(self._registry)", "()"), seed=12
         ),
         # A restart of the meta server takes nobody from routes.
         "silent at the start": mutant(
@@ -743,7 +743,7 @@ META = {
         ),
         # Time in which the process itself did not run is nobody's silence.
         "a stall counts as silence": mutant(
-            swap("MetaServer.watch_silence", "missed > stall_s", "False"), seed=12
+            swap("SilenceWatch.run", "missed > self._stall_s", "False"), seed=12
         ),
         # A group whose master is silent for the time-out is taken from routes.
         "the silent stay": mutant(
@@ -751,7 +751,7 @@ META = {
         ),
         # What the store could not be told of silence it is told later.
         "silence is told once": mutant(
-            swap("MetaServer._tell_silent", "partial(...)", "lambda: None"), seed=2
+            drop("SilenceWatch._take_from_routes", "self._silent[name] = None"), seed=2
         ),
     },
     "8 routing": {
@@ -786,7 +786,7 @@ META = {
         # A consumer that an operator took off-line is told so.
         "off-line for nobody": mutant(
             swap(
-                "Handlers.online_state",
+                "ClientAnswers.online_state",
                 "OnlineState.OFFLINE if offline else OnlineState.ONLINE",
                 "OnlineState.OFFLINE if offline and not client_id else OnlineState.ONLINE",
             ),
@@ -870,12 +870,16 @@ META = {
         "huge subjects": mutant(swap("routed_subject", "subject_size_fault(sent)", "None"), seed=2),
         # Names of a client beyond their limit are refused.
         "huge names of clients": mutant(
-            swap("Handlers._routed", "len(text.encode()) > limits.client_text_bytes_max", "False"),
+            swap(
+                "ClientRegistration._routed",
+                "len(text.encode()) > limits.client_text_bytes_max",
+                "False",
+            ),
             seed=2,
         ),
         # There are no more subjects than the settings allow.
         "subjects without number": mutant(
-            swap("Handlers._check_place", "... >= subjects_max", "False"), seed=32
+            swap("ClientAnswers.check_place", "... >= subjects_max", "False"), seed=32
         ),
         # There are no more broker groups than the settings allow.
         "groups without number": mutant(
@@ -1074,7 +1078,7 @@ CLUSTER = {
         ),
         # A client of a retry subject is told of the routes of the real one.
         "a subscription by the wrong name": mutant(
-            swap("Handlers._subscribe", "routed", "request.subject"), seed=2
+            swap("ClientRegistration._subscribe", "routed", "request.subject"), seed=2
         ),
     },
     "8 controls": {

@@ -15,10 +15,10 @@ from meta_server.settings.config import MetaServerConfig
 
 
 class RecordingServer(types.ModuleType):
-    """Stands in for meta_server.server: remembers what it was to run with."""
+    """Stands in for meta_server.process: remembers what it was to run with."""
 
     def __init__(self) -> None:
-        super().__init__("meta_server.server")
+        super().__init__("meta_server.process")
         self.configs: list[MetaServerConfig] = []
         self.error: Exception | None = None
 
@@ -31,7 +31,7 @@ class RecordingServer(types.ModuleType):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> RecordingServer:
     server = RecordingServer()
-    monkeypatch.setitem(sys.modules, "meta_server.server", server)
+    monkeypatch.setitem(sys.modules, "meta_server.process", server)
     monkeypatch.setattr(delaywheel.shared.log_output, "set_up_log", lambda **_: None)
     return server
 

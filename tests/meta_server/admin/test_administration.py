@@ -173,9 +173,10 @@ async def test_those_that_wait_are_few_and_forgotten_when_they_are_silent() -> N
             assert b"it waits" in (await peer.broker(broker(f"g{number}"))).body
         answer = await peer.broker(broker("one"))
         assert b"too many groups wait" in answer.body
-        assert len(server.handlers.waiting.all(trio.current_time())) == WAITING_PER_ADDRESS_MAX
+        waiting = server.handlers.admission.waiting
+        assert len(waiting.all(trio.current_time())) == WAITING_PER_ADDRESS_MAX
         await trio.sleep(30)
-        assert server.handlers.waiting.all(trio.current_time()) == []
+        assert waiting.all(trio.current_time()) == []
         assert b"it waits" in (await peer.broker(broker("one"))).body
 
 

@@ -372,11 +372,11 @@ async def test_a_limit_that_the_store_did_not_take_is_not_in_force() -> None:
     async with world.serving() as server:
         http = Http(server)
         world.medium.next_faults = [Fault.LOST, Fault.KEPT]
-        for value, in_force in ((7, server.limits.groups_max), (8, 8)):
+        for value, in_force in ((7, server.administration.limits.groups_max), (8, 8)):
             code, _ = await http.refused("PATCH", "/limits", {"groups_max": value})
             assert code == 503
             await until(lambda: not server.committing.is_stale)
-            assert server.limits.groups_max == in_force
+            assert server.administration.limits.groups_max == in_force
             assert (await http.get("/limits"))["in_force"]["groups_max"] == in_force
 
 
@@ -390,7 +390,8 @@ async def test_a_stored_limit_that_cannot_be_is_left_out_and_named_in_the_log() 
     world = World(medium=Medium(Contents(limits=limits)))
     with structlog.testing.capture_logs() as lines:
         async with world.serving() as server:
-            assert (server.limits.clients_max, server.limits.groups_max) == (3, 2000)
+            in_force = server.administration.limits
+            assert (in_force.clients_max, in_force.groups_max) == (3, 2000)
             assert (await Http(server).get("/limits"))["stored"]["groups_max"] == -1
     named = {line["limit"] for line in lines if "stored limit is invalid" in line["event"]}
     assert named == {"groups_max", "subjects_max", "of_another_version"}
@@ -880,7 +881,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for_long() -> None:
         )
         assert (answer.code, answer.error["code"]) == (408, "slow")
         assert trio.current_time() - began < 6
-        assert server.administration.busy == 0
+        assert server.entrance.busy == 0
 
 
 async def test_too_much_at_a_time_is_refused_and_ends() -> None:
@@ -1057,7 +1058,7 @@ async def test_a_bug_ends_one_request_and_is_told_in_the_log(
         assert (code, error["code"]) == (500, "bug")
         monkeypatch.undo()
         await http.get("/broker-groups")
-        assert server.administration.busy == 0
+        assert server.entrance.busy == 0
 
 
 async def test_names_with_anything_in_them_come_back_as_they_are() -> None:

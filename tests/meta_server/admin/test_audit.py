@@ -101,7 +101,7 @@ async def test_a_store_that_fails_is_asked_again_later_and_nothing_else_is_lost(
     fill(world, *[5] * 2100)
     async with world.serving(make_config(audit=SETTINGS)) as server:
         world.medium.is_down = True
-        await until(lambda: server.committing.failures or server.now() > 30)
+        await until(lambda: server.committing.failures or trio.current_time() > 30)
         await trio.sleep(120)
         world.medium.is_down = False
         world.medium.next_faults = [Fault.LOST]

@@ -8,11 +8,12 @@ from starlette.applications import Starlette
 
 from delay_protocol.meta.requests import BrokerRole, ClientType
 from delay_transport.seams.errors import ListenError
-from meta_server.admin.http import application, serve_http
 from meta_server.known.model import Broker, Contents, OfflineState
+from meta_server.process import serve_http
 from meta_server.server import MetaServer
 from meta_server.settings.config import HttpConfig, ListenerConfig
 from tests.asgi import Caller
+from tests.meta_server.http_rig import app_of, starting_app
 from tests.meta_server.memory_store import Medium
 from tests.meta_server.meta_rig import HOST, PORT, World, broker, make_config, node, until
 
@@ -26,7 +27,7 @@ async def get(app: Starlette, path: str, **query: str) -> tuple[int, Any]:
 
 async def text(server: MetaServer, path: str, **query: str) -> str:
     """Return a plain text."""
-    caller = Caller(application(server), server="10.0.0.7")
+    caller = Caller(app_of(server), server="10.0.0.7")
     answer = await caller.ask("GET", path, query=query)
     assert (answer.code, answer.kind) == (200, "text/plain; charset=utf-8")
     return answer.body.decode()
@@ -55,7 +56,7 @@ async def test_what_is_advertised_is_what_others_can_reach(
 
 
 async def test_a_server_that_starts_lives_but_is_not_ready_and_tells_no_address() -> None:
-    app = application(World().server())
+    app = starting_app()
     assert await get(app, "/livez") == (200, {"live": True})
     code, body = await get(app, "/readyz")
     assert (code, body["failing"]) == (503, ["the store has not been loaded"])
@@ -68,7 +69,7 @@ async def test_a_server_that_starts_lives_but_is_not_ready_and_tells_no_address(
 async def test_readiness_says_that_the_store_is_away() -> None:
     world = World()
     async with world.serving() as server:
-        app = application(server)
+        app = app_of(server)
         assert await get(app, "/readyz") == (200, {"ready": True, "failing": []})
         world.medium.is_down = True
         await until(lambda: server.committing.is_stale)
@@ -85,7 +86,7 @@ async def test_readiness_says_that_all_places_are_taken() -> None:
         listener = server.listener
         assert listener is not None
         await until(lambda: listener.open_connections == 3)
-        code, body = await get(application(server), "/readyz")
+        code, body = await get(app_of(server), "/readyz")
         assert (code, "all 3 connections" in body["failing"][0]) == (503, True)
 
 
@@ -93,7 +94,7 @@ async def test_what_is_nearly_a_path_leads_nowhere() -> None:
     world = World()
     async with world.serving() as server:
         for path in ("/status/", "/meta/address/", "/api/v1/", "/api/v1/broker-groups/"):
-            assert (await Caller(application(server)).ask("GET", path)).code == 404
+            assert (await Caller(app_of(server)).ask("GET", path)).code == 404
 
 
 async def test_the_status_says_who_is_alive_and_who_accepts_nothing() -> None:
@@ -104,7 +105,7 @@ async def test_the_status_says_who_is_alive_and_who_accepts_nothing() -> None:
         await peer.node(node())
         await peer.node(node("n2", storage=2, last_sequence=0, address="10.0.0.6:20801"))
         await peer.register("a.b")
-        code, status = await get(application(server), "/status")
+        code, status = await get(app_of(server), "/status")
     assert code == 200
     assert (status["subjects"], status["routes"], status["subscriptions"]) == (1, 1, 1)
     assert status["listen"] == "127.0.0.1:20880"
@@ -145,7 +146,7 @@ async def test_the_consumers_of_a_subject_are_told() -> None:
             )
         await peer.register("a.b", ClientType.PRODUCER, client_id="p")
         await until(lambda: len(server.registry.clients) == 4)
-        app = application(server)
+        app = app_of(server)
         code, answer = await get(app, "/subject/consumers", subject="a.b")
         assert (code, answer["status"]) == (200, 0)
         found = {entry["consumerGroup"]: entry["endPoint"] for entry in answer["data"]}
@@ -158,7 +159,7 @@ async def test_the_online_state_is_told_and_not_changed_without_a_token() -> Non
     state = OfflineState(client_id="*", subject="a.b", consumer_group="cg")
     world = World(medium=Medium(Contents(offline=(state,))))
     async with world.serving() as server:
-        app = application(server)
+        app = app_of(server)
         query = {"clientId": "c1", "subject": "a.b", "consumerGroup": "cg", "state": "0"}
         code, answer = await get(app, "/onoffline", operation="query", **query)
         assert (code, answer["status"], answer["message"]) == (200, 0, "OFF")
@@ -173,7 +174,7 @@ async def test_the_online_state_is_told_and_not_changed_without_a_token() -> Non
 async def test_nothing_is_changed_where_something_is_asked() -> None:
     world = World()
     async with world.serving() as server:
-        app = application(server)
+        app = app_of(server)
         for path in ("/meta/address", "/slave/meta", "/subject/consumers", "/onoffline"):
             assert (await Caller(app).ask("POST", path)).code == 405
 

@@ -1,7 +1,8 @@
 """What is counted is shown under names that stay."""
 
 from delay_protocol.meta.requests import BrokerState
-from meta_server.admin.metrics import GROUPS_SHOWN_MAX, take
+from meta_server.admin.metrics import take
+from meta_server.admin.numbers import GROUPS_SHOWN_MAX
 from meta_server.known.model import BrokerGroup, GroupKind, SaveBrokerGroup
 from tests.meta_server.http_rig import Http
 from tests.meta_server.meta_rig import World, broker, node
@@ -19,6 +20,7 @@ NAMES = """
     meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
     meta_admin_changes_total meta_admin_denied_total meta_admin_requests meta_group_moves_total
     meta_audit_entries meta_audit_forgotten_total meta_groups_waiting
+    meta_prefix_routes meta_load_seconds
 """
 
 
@@ -42,7 +44,7 @@ async def test_everything_is_shown_and_counted() -> None:
         await http.change("PATCH", "/broker-groups/g1", {"weight": 1})
         await http.change("PATCH", "/controls/c1/groups", {"group": "g1", "weight": 3})
         await http.ask("GET", "/api/v1/limits", headers={"host": "evil.example"})
-        found = samples(take(server).render())
+        found = samples(take(server.observe()).render())
     bare = {name.partition("{")[0].removeprefix("delaywheel_") for name in found}
     assert bare - {name for name in bare if name.endswith("_created")} == {
         name for name in NAMES.split() if name != "connections_closed_total"
@@ -77,6 +79,6 @@ async def test_many_groups_do_not_make_many_labels() -> None:
                 for number in range(GROUPS_SHOWN_MAX + 20)
             ]
         )
-        text = take(server).render().decode()
+        text = take(server.observe()).render().decode()
     assert text.count("meta_group_up{") == GROUPS_SHOWN_MAX
     assert f'meta_groups{{state="rw"}} {GROUPS_SHOWN_MAX + 20}.0' in text

@@ -12,9 +12,8 @@ from starlette.routing import Route
 from delay_protocol.meta.requests import ClientType
 from meta_server.admin import admin_types
 from meta_server.admin.api import OPERATIONS, PREFIX
-from meta_server.admin.http import application
 from meta_server.admin.openapi import document, document_json, page
-from tests.meta_server.http_rig import Http
+from tests.meta_server.http_rig import Http, starting_app
 from tests.meta_server.meta_rig import World, node, until
 
 OPEN = {PREFIX, f"{PREFIX}/openapi.json"}
@@ -36,7 +35,7 @@ def references(value: object) -> set[str]:
 
 async def test_the_document_has_every_route_and_no_other() -> None:
     routes: set[tuple[str, str]] = set()
-    for route in application(World().server()).routes:
+    for route in starting_app().routes:
         assert isinstance(route, Route)
         if route.path.startswith(PREFIX) and route.path not in OPEN:
             routes |= {(method, route.path) for method in set(route.methods or ()) - {"HEAD"}}

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from meta_server.admin.numbers import NUMBERS, NUMBERS_OF_ROWS
 from meta_server.admin.status import failing_checks, status_of
 from tests.meta_server.meta_rig import World, broker
 
@@ -9,13 +10,17 @@ from tests.meta_server.meta_rig import World, broker
 async def test_a_status_can_be_told_before_and_after_the_store_is_loaded() -> None:
     world = World()
     server = world.server()
-    assert msgspec.json.encode(status_of(server))
-    assert failing_checks(server) == ["the store has not been loaded"]
+    assert msgspec.json.encode(status_of(server.observe()))
+    assert failing_checks(server.observe()) == ["the store has not been loaded"]
     async with world.serving() as running:
         await (await world.connect()).broker(broker())
-        status = status_of(running)
+        status = status_of(running.observe())
         assert msgspec.json.encode(status)
         assert status["ready"]
+        names = [number.name for number in (*NUMBERS, *NUMBERS_OF_ROWS)]
+        assert len(set(names)) == len(names)
+        assert {number.name for number in NUMBERS} < set(status)
+        assert status["requests"] == {"BROKER_REGISTER": 1}
         [group] = status["groups"]
         assert group["heard_seconds_ago"] < 1
-    assert failing_checks(running) == ["the server is stopping"]
+    assert failing_checks(running.observe()) == ["the server is stopping"]

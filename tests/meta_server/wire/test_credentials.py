@@ -111,8 +111,8 @@ async def test_who_has_the_secret_registers_and_is_answered_with_a_proof(secret:
             assert reply.record.epoch == 1
         refused = await prover.register(node(storage=9))
         assert isinstance(refused, Refused)
-        status = status_of(server)
-        assert (status["node_authentication"], status["unauthenticated"]) == ("required", 0)
+        status = status_of(server.observe())
+        assert (status["node_authentication"], status["nodes_unauthenticated"]) == ("required", 0)
         assert server.credentials.authenticated == 4
 
 
@@ -128,8 +128,8 @@ async def test_whoever_has_it_not_changes_nothing(secret: Path) -> None:
         assert is_refused(await wrong.peer.ask(REGISTER, plain), "the files differ")
         assert is_refused(await wrong.peer.ask(REGISTER, b""), "the files differ")
         assert server.registry.nodes == {}
-        assert status_of(server)["unauthenticated"] == 4
-        assert server.handlers.refusals.by_command["NODE_REGISTER"] == 4
+        assert status_of(server.observe())["nodes_unauthenticated"] == 4
+        assert server.handlers.replies.refusals.by_command["NODE_REGISTER"] == 4
 
 
 async def test_a_recording_is_worth_nothing_here_and_elsewhere(secret: Path) -> None:
@@ -185,7 +185,7 @@ async def test_until_all_have_it_those_without_may_be_let_in(secret: Path) -> No
         assert isinstance(await other.node(node()), NodeRegistered)
         wrong = await Prover.on(await world.connect(), WRONG)
         assert is_refused(await wrong.ask(node()), "the files differ")
-        assert status_of(server)["node_authentication"] == "optional"
+        assert status_of(server.observe())["node_authentication"] == "optional"
 
 
 async def test_without_a_secret_nothing_is_proved() -> None:
@@ -198,7 +198,7 @@ async def test_without_a_secret_nothing_is_proved() -> None:
         assert isinstance(await peer.node(node()), NodeRegistered)
         malformed = await peer.ask(CommandCode.NODE_CHALLENGE, b"\x80")
         assert malformed.code == 51
-        assert status_of(server)["node_authentication"] == "none"
+        assert status_of(server.observe())["node_authentication"] == "none"
 
 
 # What is said for a group of delay servers
@@ -296,7 +296,7 @@ async def test_without_a_secret_the_ip_address_of_the_master_speaks_for_its_grou
         peer = await world.connect()
         assert isinstance(await peer.node(node()), NodeRegistered)
         assert (await peer.broker(said(ONLINE))).code == 0
-        (speaker,) = server.handlers._spoken_for
+        (speaker,) = server.handlers.speakers._spoken_for
         speaker.where = "10.0.0.5"
         stranger = await (await world.connect()).broker(said(OFFLINE))
         assert is_refused(stranger, "or from its IP address", code=51)

@@ -366,7 +366,7 @@ async def test_trap_6_a_broker_is_answered_within_2_s_however_slow_the_store_is(
         assert (await peer.broker(broker("g1", what=HEARTBEAT))).code == 0
         await trio.sleep(25)
         assert state_of(server, "g1") is BrokerState.RW
-        assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 2
+        assert server.handlers.replies.refusals.by_command["BROKER_REGISTER"] == 2
 
 
 async def test_a_broker_goes_online_and_clients_see_it() -> None:
@@ -413,7 +413,7 @@ async def test_wrong_roles_groups_and_addresses_are_refused_with_the_reason() ->
             answer = await peer.broker(request)
             assert answer.code == 51
             assert reason in answer.body
-        assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 10
+        assert server.handlers.replies.refusals.by_command["BROKER_REGISTER"] == 10
     assert world.medium.contents.broker_groups == (group("g1"),)
 
 
@@ -478,7 +478,7 @@ async def test_who_goes_online_elsewhere_takes_no_living_group_and_gets_it_once_
             assert b"g1 is at 10.0.0.1:20881, which is heard" in refused.body
             assert (await peer.broker(old)).code == 0
             assert (await client.register("a.b")).groups == before.groups
-            assert server.handlers.moves == 0
+            assert server.handlers.brokers.moves == 0
             # As QMQ's does: on-line once, then a heartbeat every 10 s, whatever it was answered.
             codes = []
             for _ in range(4):
@@ -487,8 +487,8 @@ async def test_who_goes_online_elsewhere_takes_no_living_group_and_gets_it_once_
             assert codes == [51, 51, 0, 0]
             assert server.registry.groups["g1"].master == new.address
             assert state_of(server, "g1") is BrokerState.RW
-            assert server.handlers.moves == 1
-    [moved] = [line for line in lines if line["event"] == "broker group moved"]
+            assert server.handlers.brokers.moves == 1
+    [moved] = [line for line in lines if line["event"] == "a group has moved"]
     assert (moved["log_level"], moved["group"]) == ("warning", "g1")
     assert (moved["before"], moved["address"]) == (old.address, new.address)
 
@@ -506,7 +506,7 @@ async def test_a_broker_that_is_refused_again_and_again_has_one_line_in_the_log_
                 await trio.sleep(1)
             peer = await world.connect()
             assert (await peer.broker(broker("g2", role=BrokerRole.STANDBY))).code == 51
-            assert server.handlers.refusals.by_command["BROKER_REGISTER"] == 101
+            assert server.handlers.replies.refusals.by_command["BROKER_REGISTER"] == 101
     refused = [
         (line["reason"], line.get("repeated")) for line in lines if line["event"] == "refused"
     ]
@@ -521,7 +521,7 @@ async def test_refusals_without_end_for_ever_other_reasons_take_no_memory() -> N
         for number in range(KINDS_MAX + 50):
             request = broker(f"g{number}", role=BrokerRole.MASTER, address=f"x{number}")
             assert (await peer.broker(request)).code == 51
-        assert len(server.handlers.refusals) == KINDS_MAX
+        assert len(server.handlers.replies.refusals) == KINDS_MAX
 
 
 async def test_heartbeats_keep_a_broker_alive_and_tell_its_state() -> None:
@@ -652,7 +652,7 @@ async def test_a_node_that_claims_anothers_identity_is_refused_with_the_reason()
             reply = await peer.node(request)
             assert isinstance(reply, Refused), request
             assert reason in reply.reason
-        assert server.handlers.refusals.by_command["NODE_REGISTER"] == 6
+        assert server.handlers.replies.refusals.by_command["NODE_REGISTER"] == 6
 
 
 async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks() -> None:
@@ -669,7 +669,7 @@ async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks(
             assert b"is connected, by an earlier start" in answer.body
         # The process dies: its connection is closed, and the next start need not wait.
         await living.stream.aclose()
-        await until(lambda: not server.handlers._speakers, seconds=1)
+        await until(lambda: not server.handlers.speakers, seconds=1)
         reply = await other.node(node(incarnation=2))
         assert isinstance(reply, NodeRegistered)
         assert reply.record.epoch == 2

@@ -4,7 +4,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_server.admin.views import (
+from meta_server.admin.pages import (
     Turns,
     names_of,
     page_in_order,

@@ -1,0 +1,65 @@
+"""Who is let in over HTTP, and how many at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from delay_transport.http.access import AccessError, Gate
+from delay_transport.http.tokens import Tokens
+from delay_transport.seams.runtime import Executor
+from meta_server.settings.config import AdminConfig
+
+_READING_LANE: Final = "tokens"
+"""The executor's lane in which the file of tokens is read."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+class Entrance:
+    """Tokens, what they allow, and places for requests. Stands before the store is loaded."""
+
+    def __init__(self, settings: AdminConfig, executor: Executor, *, own_address: str) -> None:
+        """`own_address` is where HTTP is served."""
+        self.settings = settings
+        self._executor = executor
+        self.tokens = tokens_of(settings)
+        self.gate = Gate(settings, self.tokens, own_address=own_address)
+        self.busy = 0
+        """Requests that are worked on."""
+
+    async def read_tokens(self) -> None:
+        """Look at the file of tokens, if there is one."""
+        if not self.tokens.are_needed:
+            return
+        if not await self._executor.run(_READING_LANE, self.tokens.read):
+            return
+        if self.tokens.fault:
+            _log.error("nobody is let in", reason=self.tokens.fault)
+        else:
+            _log.info("tokens were read", tokens=self.tokens.count)
+
+    async def keep_tokens(self) -> None:
+        """Look at the file of tokens until cancelled; ends at once where there is none."""
+        while self.tokens.are_needed:
+            await trio.sleep(self.settings.token_look_ms / 1000)
+            await self.read_tokens()
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Count a request that is worked on; raise AccessError if there are too many."""
+        if self.busy >= self.settings.requests_max:
+            raise AccessError(503, "busy", "too many requests at a time", retry_after_s=1)
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+
+def tokens_of(settings: AdminConfig) -> Tokens:
+    """Return the tokens of the settings, unread."""
+    return Tokens(Path(settings.token_file) if settings.token_file else None)

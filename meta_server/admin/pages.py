@@ -1,0 +1,162 @@
+"""Pages of lists that may be long, some rows in each turn of the loop.
+
+A list is in the order of its rows' keys, and a page begins behind the key that the page before
+ended with: so rows that come and go meanwhile move no others. Of subjects and routes, of which
+there may be a million, the order is kept. To find a page of anything else takes a look at every
+row.
+"""
+
+import base64
+import binascii
+import itertools
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+import msgspec
+import trio
+
+from meta_server.known.errors import BadValueError
+from meta_server.known.sorted_table import SortedTable
+
+Key = tuple[str | int, ...]
+"""What a list is ordered by."""
+
+Row = TypeVar("Row")
+
+_SLICE: Final = 500
+"""Rows looked at before the clock is."""
+
+_SLICE_S_MAX: Final = 0.003
+"""Seconds that a turn of the loop takes."""
+
+
+class Turns:
+    """Lets others have their turn of the loop while something long is done."""
+
+    def __init__(self) -> None:
+        self._until = trio.current_time() + _SLICE_S_MAX
+
+    async def pause(self) -> None:
+        """Yield if this turn has been long enough."""
+        if trio.current_time() >= self._until:
+            await trio.lowlevel.checkpoint()
+            self._until = trio.current_time() + _SLICE_S_MAX
+
+
+async def slices_of(rows: Collection[Row]) -> AsyncGenerator[list[Row], None]:
+    """Yield all rows there are now, a slice in a turn of the loop, in no order.
+
+    Copying many at once, or letting go of the copy, would take long; they are copied at once only
+    if rows come or go meanwhile: a hundred thousand take a millisecond.
+    """
+    turns = Turns()
+    copied: list[list[Row]] = []
+    live = iter(rows)
+    try:
+        while some := list(itertools.islice(live, _SLICE)):
+            copied.append(some)
+            await turns.pause()
+    except RuntimeError:
+        at_once = iter(list(rows))
+        copied = list(iter(lambda: list(itertools.islice(at_once, _SLICE)), []))
+    while copied:
+        yield copied.pop()
+        await turns.pause()
+
+
+async def slices_in_order(
+    table: SortedTable[Row], *, after: str | None = None, prefix: str = ""
+) -> AsyncGenerator[list[str], None]:
+    """Yield the names behind `after` that have a prefix, a slice in a turn of the loop, in order.
+
+    Those of a slice are there; what comes or goes between two slices may be told or not.
+    """
+    turns = Turns()
+    name, behind = (prefix, False) if after is None or after < prefix else (after, True)
+    while some := table.names_from(name, _SLICE, behind=behind):
+        if prefix and not some[-1].startswith(prefix):
+            yield list(itertools.takewhile(lambda one: one.startswith(prefix), some))
+            return
+        yield some
+        name, behind = some[-1], True
+        await turns.pause()
+
+
+async def names_of(table: SortedTable[Any]) -> list[str]:
+    """Return all names there are now."""
+    names: list[str] = []
+    async with aclosing(slices_in_order(table)) as slices:
+        async for some in slices:
+            names += some
+    return names
+
+
+async def page_in_order(
+    table: SortedTable[Row],
+    *,
+    after: str,
+    limit: int,
+    prefix: str = "",
+    wanted: Callable[[Row], bool] = lambda _: True,
+) -> tuple[list[Row], str | None]:
+    """Return a page of those rows of a table that have a prefix and are wanted, as `page_of`."""
+    begin = str(_decode_cursor(after, tuple[str])[0]) if after else None
+    found: list[tuple[str, Row]] = []
+    async with aclosing(slices_in_order(table, after=begin, prefix=prefix)) as slices:
+        async for some in slices:
+            found += [(name, table[name]) for name in some if wanted(table[name])]
+            if len(found) > limit:
+                break
+    page = found[:limit]
+    more = _encode_cursor((page[-1][0],)) if len(found) > limit else None
+    return [row for _, row in page], more
+
+
+async def page_of(
+    rows: Collection[Row],
+    key_of: Callable[[Row], Key],
+    *,
+    after: str,
+    limit: int,
+    wanted: Callable[[Row], bool] = lambda _: True,
+    key_type: type[Key] = tuple[str],
+) -> tuple[list[Row], str | None]:
+    """Return a page of those rows that are wanted, and where the next one begins (None: nowhere).
+
+    `key_type` is what `key_of` returns. Raises BadValueError for an `after` that no page ended
+    with.
+    """
+    begin = _decode_cursor(after, key_type) if after else None
+    found: list[tuple[Key, Row]] = []
+    last: Key | None = None
+    async with aclosing(slices_of(rows)) as slices:
+        async for some in slices:
+            for row in some:
+                key = key_of(row)
+                if (begin is None or key > begin) and (last is None or key < last) and wanted(row):
+                    found.append((key, row))
+            if len(found) > 2 * limit:
+                found.sort(key=lambda pair: pair[0])
+                del found[limit + 1 :]
+                last = found[-1][0]
+    found.sort(key=lambda pair: pair[0])
+    page = found[:limit]
+    more = _encode_cursor(page[-1][0]) if len(found) > limit else None
+    return [row for _, row in page], more
+
+
+def _encode_cursor(key: Key) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(key)).decode().rstrip("=")
+
+
+def _decode_cursor(text: str, key_type: type[Key]) -> Key:
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        data = base64.b64decode(padded, altchars=b"-_", validate=True)
+        # Keys of another list could not be compared with those of this one.
+        return msgspec.msgpack.decode(data, type=key_type)
+    except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError) as error:
+        raise BadValueError(
+            field="after", value=text, allowed="`next` of the page before, as it came"
+        ) from error

@@ -1,0 +1,59 @@
+"""What observers and administrators get of a meta server: its parts, and how it is at one moment.
+
+`meta_server/server.py::MetaServer` fills both in. Nothing here knows it.
+"""
+
+from dataclasses import dataclass
+
+from delay_transport.connections.listener import Server
+from delay_transport.seams.runtime import Clock
+from meta_server.admin.administration import Administration
+from meta_server.admin.audit import AuditKeeping
+from meta_server.admin.entrance import Entrance
+from meta_server.groups.controls_push import ControlsTelling
+from meta_server.groups.liveness import Liveliness
+from meta_server.known.commits import Committing
+from meta_server.known.model import Store
+from meta_server.known.registry import Registry
+from meta_server.settings.config import MetaServerConfig
+from meta_server.wire.clients import SeenClients
+from meta_server.wire.credentials import Credentials
+from meta_server.wire.handlers import Handlers
+from meta_server.wire.pushes import Pushing
+from meta_server.wire.silence import SilenceWatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts that stand once the store has been loaded."""
+
+    config: MetaServerConfig
+    clock: Clock
+    load_seconds: float
+    """How long loading took."""
+    entrance: Entrance
+    store: Store
+    registry: Registry
+    committing: Committing
+    heard: Liveliness
+    silence: SilenceWatch
+    credentials: Credentials
+    handlers: Handlers
+    pushing: Pushing
+    telling: ControlsTelling
+    clients: SeenClients
+    administration: Administration
+    audit: AuditKeeping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A meta server at one moment, from its start to its end."""
+
+    now_ms: int
+    started_ms: int
+    is_stopping: bool
+    listener: Server | None
+    """None until it listens."""
+    parts: Parts | None
+    """None until everything is known."""

@@ -1,0 +1,112 @@
+"""The process around a meta server: limits of files, signals, HTTP over sockets, the ready line."""
+
+import dataclasses
+import sys
+from functools import partial
+
+import msgspec
+import structlog
+import trio
+
+from delay_transport.http.access import check_exposure
+from delay_transport.http.server import serve_application
+from delay_transport.seams.process import allow_open_files, settle_memory, stop_on_signals
+from delay_transport.seams.runtime import format_address, system_runtime
+from meta_server.admin.entrance import tokens_of
+from meta_server.admin.http import application
+from meta_server.admin.openapi import document_json, page
+from meta_server.known.model import Store
+from meta_server.server import MetaServer, secret_of, serve
+from meta_server.settings.config import HttpConfig, MetaServerConfig
+from meta_server.settings.exposure import warn_of_exposure
+from meta_server.sql.store import open_store
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_OTHER_FILES = 256
+"""Files open at a time beside connections."""
+
+
+def run(config: MetaServerConfig) -> None:
+    """Run a meta server as a process: real clock, files and sockets, until SIGTERM.
+
+    The data directory is there already. Raises ConfigError if others could administer it.
+    """
+    tokens = tokens_of(config.admin)
+    tokens.read()
+    check_exposure(config.exposures, tokens)
+    secret_of(config).check("registration.secret_file")
+    warn_of_exposure(config)
+    # Made before the loop runs: it takes tens of milliseconds.
+    document_json()
+    page()
+    # The loop must not wait long for a thread that loads or stores: 5 ms is the default.
+    sys.setswitchinterval(0.0005)
+    trio.run(_run_process, _within_file_limit(config))
+
+
+def _within_file_limit(config: MetaServerConfig) -> MetaServerConfig:
+    """Allow as many open files as the system lets us; take fewer connections if that is too few."""
+    wanted = config.listener.connections_max + config.http.connections_max + _OTHER_FILES
+    limit = allow_open_files(wanted)
+    if limit >= wanted:
+        return config
+    connections = max(config.listener.connections_max - (wanted - limit), 1)
+    _log.warning(
+        "the limit of open files is too low for the settings; raise it (ulimit -n)",
+        limit=limit,
+        needed=wanted,
+        connections_max=connections,
+    )
+    return msgspec.structs.replace(
+        config, listener=dataclasses.replace(config.listener, connections_max=connections)
+    )
+
+
+async def _run_process(config: MetaServerConfig) -> None:
+    runtime = system_runtime()
+    settings = config.store.settings(config.node.data_dir)
+
+    def open_it() -> Store:
+        return open_store(settings, now_ms=runtime.clock.now_ms(), chance=runtime.chance)
+
+    server = MetaServer(config, runtime, open_it)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(stop_on_signals, stop, nursery.cancel_scope, is_ready=server.ready.is_set)
+        )
+        http = "none"
+        if config.http.address:
+            http = await nursery.start(serve_http, server, config.http)
+        nursery.start_soon(_announce, server, http)
+        await serve(server, stop)
+        nursery.cancel_scope.cancel()
+
+
+async def _announce(server: MetaServer, http: str) -> None:
+    await server.ready.wait()
+    settle_memory()
+    assert server.listener is not None
+    listen = format_address(server.listener.address)
+    sys.stdout.write(f"ready listen={listen} http={http}\n")
+    sys.stdout.flush()
+
+
+async def serve_http(
+    server: MetaServer,
+    settings: HttpConfig,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve HTTP until cancelled; starts with the address that is really bound.
+
+    Raises ListenError if it cannot listen there.
+    """
+    await serve_application(
+        application(server.entrance, server.observe),
+        settings.address,
+        connections_max=settings.connections_max,
+        header_bytes_max=settings.header_bytes_max,
+        task_status=task_status,
+    )

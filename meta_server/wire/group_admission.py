@@ -1,0 +1,91 @@
+"""Whether a new group may come into being: at once, when an operator lets it in, or never."""
+
+from collections.abc import Sequence
+
+import structlog
+import trio
+
+from delay_transport.connections.connection import Connection
+from meta_server.groups.waiting_groups import WaitingGroup, WaitingGroups, new_groups
+from meta_server.known.commits import Committing
+from meta_server.known.errors import NotNowError, RefusedError
+from meta_server.known.model import Change, GroupKind, SaveBrokerGroup
+from meta_server.known.registry import Registry
+from meta_server.wire.credentials import Credentials
+from meta_server.wire.replies import admit
+
+NEW_GROUP = "a new group"
+"""Key of intents that add a group: there is a limit to their number."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+class GroupAdmission:
+    """Lets new groups in, or has them wait for an operator."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        committing: Committing,
+        credentials: Credentials,
+        is_open: bool,
+        timeout_s: float,
+    ) -> None:
+        """`is_open` says whether groups come into being that no operator knows of.
+
+        A group that waits is forgotten when its broker has been silent for `timeout_s`.
+        """
+        self._registry = registry
+        self._committing = committing
+        self._credentials = credentials
+        self._is_open = is_open
+        self._new_groups = new_groups()
+        self.waiting = WaitingGroups(timeout_s=timeout_s)
+        """Groups that an operator has to let in."""
+
+    def let_in(self, connection: Connection, changes: Sequence[Change], *, is_node: bool) -> None:
+        """Raise RefusedError unless the group that these changes make, if any, may come into being.
+
+        One that waits for an operator is noted. One whose broker is entered, or that proves the
+        secret, is expected.
+        """
+        group = next((row.group for row in changes if isinstance(row, SaveBrokerGroup)), None)
+        if (
+            group is None
+            or group.name in self._registry.groups
+            or self._registry.is_entered(group.name)
+            or self._committing.is_pending(("group", group.name))
+        ):
+            return
+        now = trio.current_time()
+        if group.kind is GroupKind.DELAY and self._credentials.policy != "none":
+            if not (is_node and self._credentials.is_proven(connection)):
+                raise RefusedError(
+                    f"{group.name} is a new delay group, and those have to prove the secret of "
+                    "this meta server: set meta.secret_file; one of QMQ's has to be entered"
+                )
+        elif not self._is_open or (
+            # Beside delay servers of ours an unknown one of QMQ's would get producers of all.
+            group.kind is GroupKind.DELAY and not is_node and self._registry.delay_groups
+        ):
+            waiting = WaitingGroup(
+                name=group.name,
+                kind=group.kind,
+                address=group.master,
+                where=connection.where,
+                is_node=is_node,
+                since=now,
+                heard=now,
+            )
+            remedy = f"delaywheel admin broker-group approve {group.name}"
+            if self.waiting.note(waiting):
+                _log.warning(
+                    "a group waits for an operator",
+                    group=group.name,
+                    address=group.master,
+                    peer=connection.peer,
+                    remedy=remedy,
+                )
+            raise NotNowError(f"{group.name} is not known: it waits for an operator ({remedy})")
+        admit(self._new_groups, connection)
