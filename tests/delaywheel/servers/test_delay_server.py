@@ -18,7 +18,7 @@ class RecordingServer(types.ModuleType):
     """Stands in for delay_server.server: remembers what it was to run with."""
 
     def __init__(self, *, error: Exception | None = None) -> None:
-        super().__init__("delay_server.server")
+        super().__init__("delay_server.process")
         self.configs: list[DelayServerConfig] = []
         self.error = error
 
@@ -31,7 +31,7 @@ class RecordingServer(types.ModuleType):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> RecordingServer:
     server = RecordingServer()
-    monkeypatch.setitem(sys.modules, "delay_server.server", server)
+    monkeypatch.setitem(sys.modules, "delay_server.process", server)
     monkeypatch.setattr(delaywheel.shared.log_output, "set_up_log", lambda **_: None)
     return server
 
