@@ -110,7 +110,7 @@ class BrokerRegistration:
             if heard.moved_from:
                 self.moves += 1
                 _log.warning(
-                    "a group has moved",
+                    "broker group moved",
                     group=request.group,
                     before=heard.moved_from,
                     address=request.address,
@@ -151,7 +151,7 @@ class BrokerRegistration:
         if speaker is connection or (is_open and speaker and speaker.where == connection.where):
             return
         raise RefusedError(
-            f"{name} is a group of delay servers of ours: what is said for it has to come on the "
-            f"connection on which its master {node_id} has registered last"
+            f"{name} is a group of delay servers of ours: requests for it have to come on the "
+            f"connection on which its master {node_id} registered last"
             + (", or from its IP address" if is_open else "")
         )

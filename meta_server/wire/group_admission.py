@@ -81,7 +81,7 @@ class GroupAdmission:
             remedy = f"delaywheel admin broker-group approve {group.name}"
             if self.waiting.note(waiting):
                 _log.warning(
-                    "a group waits for an operator",
+                    "a broker group waits for approval",
                     group=group.name,
                     address=group.master,
                     peer=connection.peer,

@@ -90,7 +90,7 @@ class SilenceWatch:
             return
         silent, self._silent = self._silent, {}
         for name in silent:
-            _log.warning("a group has fallen silent", group=name)
+            _log.warning("a broker group timed out", group=name)
             self._take_from_routes(name)
 
     def _take_from_routes(self, name: str) -> None:

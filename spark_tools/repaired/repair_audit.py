@@ -183,6 +183,7 @@ def read_audit(path: Path) -> Iterator[Line | None]:
     file = disk.open_read(path.name)
     try:
         rest, position, size = b"", 0, file.size()
+        counts = {True: 0, False: 0}
         while position < size:
             piece = file.read_at(position, _PIECE)
             if not piece:
@@ -192,7 +193,10 @@ def read_audit(path: Path) -> Iterator[Line | None]:
             if len(rest) > _LINE_MAX:
                 raise ReconcileError(f"{path} is no audit of repairs: it has no lines")
             for line in audit_lines(whole + newline):
+                counts[line.is_whole] += 1
                 yield _decoded(line.text, path) if line.is_whole else None
+        if counts[False] and not counts[True]:
+            raise ReconcileError(f"{path} is no audit of repairs: none of its lines is one")
     finally:
         file.close()
 

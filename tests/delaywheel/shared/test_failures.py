@@ -2,7 +2,7 @@
 
 import pytest
 
-from delay_server.settings.errors import FencedError, NodeRefusedError
+from delay_server.settings.errors import NodeRefusedError
 from delay_transport.seams.errors import AddressError, ConfigError, ConnectError, ListenError
 from delaywheel.shared.failures import ExitCode, failure_of
 from storage.disk.errors import (
@@ -35,7 +35,6 @@ from storage.disk.errors import (
         (StorageFullError("full"), 5),
         (ListenError(address="127.0.0.1:1", reason="in use"), 6),
         (ConnectError(address="127.0.0.1:1", reason="refused"), 6),
-        (FencedError(node="n1 of d1", epoch=3, reason="n2 is the master"), 8),
     ],
 )
 def test_every_known_error_has_its_code_and_keeps_its_sentence(error: Exception, code: int) -> None:

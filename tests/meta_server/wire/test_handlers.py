@@ -488,7 +488,7 @@ async def test_who_goes_online_elsewhere_takes_no_living_group_and_gets_it_once_
             assert server.registry.groups["g1"].master == new.address
             assert state_of(server, "g1") is BrokerState.RW
             assert server.handlers.brokers.moves == 1
-    [moved] = [line for line in lines if line["event"] == "a group has moved"]
+    [moved] = [line for line in lines if line["event"] == "broker group moved"]
     assert (moved["log_level"], moved["group"]) == ("warning", "g1")
     assert (moved["before"], moved["address"]) == (old.address, new.address)
 

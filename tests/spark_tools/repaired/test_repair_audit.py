@@ -108,19 +108,16 @@ def test_an_audit_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    "data",
     [
-        (encode_audit_line({"at_ms": 1, "who": "alice"}), "no audit of repairs"),
-        (b'{"at_ms":1,"who":"alice","what":"party","run":"r"}\n', None),
+        encode_audit_line({"at_ms": 1, "who": "alice"}),
+        b'{"at_ms":1,"who":"alice","what":"party","run":"r"}\n',
     ],
 )
-def test_another_kind_of_audit_is_refused(data: bytes, said: str | None, tmp_path: Path) -> None:
+def test_another_kind_of_audit_is_refused(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
-    if said is None:
-        assert list(read_audit(path)) == [None]
-        return
-    with pytest.raises(ReconcileError, match=said):
+    with pytest.raises(ReconcileError, match="no audit of repairs"):
         list(read_audit(path))
 
 
