@@ -5,6 +5,7 @@ delivery   1,000,000 messages due in half a second, to one broker group and to f
 lateness   1,000 messages a second
 restart    SIGKILL with 2,000,000 messages pending
 neighbours a good producer beside thousands of bad peers
+hostile    a good neighbour's answers beside 3,000 hostile connections
 isolation  a group that is dead, a subject that is poisonous or overdue: what others notice
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
 meta       10,000 clients and 100,000 subjects on one meta server
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import burst, registrations
+from benchmarks import hostile as among_hostile
 from benchmarks import isolation as ills
 from benchmarks import neighbours as bad
 from benchmarks.load import Load, build_load, codec_seconds, send_load
@@ -127,6 +129,12 @@ def restart(directory: Path, scale: float) -> None:
 def neighbours(directory: Path, scale: float) -> None:
     """Measure what bad peers take from good ones."""
     for name, value in bad.measure(directory, scale):
+        say(name, value)
+
+
+def hostile(directory: Path, scale: float) -> None:
+    """Measure how long answers take beside hostile connections, and how many do not come."""
+    for name, value in among_hostile.measure(directory, scale):
         say(name, value)
 
 
@@ -237,6 +245,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "lateness": lateness,
     "restart": restart,
     "neighbours": neighbours,
+    "hostile": hostile,
     "isolation": isolation,
     "backlog": backlog,
     "meta": meta,

@@ -10,9 +10,10 @@ unknown     N connections that send requests of a code that nobody takes, withou
 deaf        N connections that send good questions without pause and never read an answer
 invalid     N connections that send items with wrong CRCs without pause
 many        N connections at a time that connect and close at once
+mixed       N connections of all these kinds, by the shares of MIX
 
-They connect from the address FROM, any of 127.0.0.0/8. Runs until its standard input is closed;
-prints "ready" when it has begun and its counts at the end.
+They connect from the addresses FROM in turn, any of 127.0.0.0/8 with commas between. Runs until its
+standard input is closed; prints "ready" when it has begun and its counts at the end.
 """
 
 import json
@@ -112,35 +113,51 @@ KINDS: dict[str, Peer] = {
     "invalid": _invalid,
     "many": _many,
 }
+MIX = {
+    "idle": 55,
+    "slow": 20,
+    "garbage": 7,
+    "truncated": 7,
+    "many": 6,
+    "stuck": 1,
+    "endless": 1,
+    "unknown": 1,
+    "deaf": 1,
+    "invalid": 1,
+}
+"""Of a hundred connections of the kind `mixed` so many are of each other kind."""
 _GOOD = build_load(20, per_request=20, due_from_ms=0, spread_ms=1).frames[0]
 
 
 class BadPeers:
-    """N peers of one kind, and what they met."""
+    """N peers of one kind or of all kinds, and what they met."""
 
     def __init__(self, address: tuple[str, int], kind: str, source: str) -> None:
         self._address = address
-        self._source = source
-        self._peer = KINDS[kind]
+        self._sources = source.split(",")
+        shares = MIX if kind == "mixed" else {kind: 1}
+        self._peers = [KINDS[name] for name, share in shares.items() for _ in range(share)]
         self.counts: Counter[str] = Counter()
 
     async def run(self, count: int) -> None:
         """Be a nuisance until cancelled."""
         async with trio.open_nursery() as nursery:
             for number in range(count):
-                nursery.start_soon(self._again_and_again, random.Random(number))
+                peer = self._peers[number % len(self._peers)]
+                source = self._sources[number % len(self._sources)]
+                nursery.start_soon(self._again_and_again, peer, source, random.Random(number))
 
-    async def _again_and_again(self, chance: random.Random) -> None:
+    async def _again_and_again(self, peer: Peer, source: str, chance: random.Random) -> None:
         while True:
             try:
-                stream = await trio.open_tcp_stream(*self._address, local_address=self._source)
+                stream = await trio.open_tcp_stream(*self._address, local_address=source)
             except OSError:
                 self.counts["not connected"] += 1
             else:
                 self.counts["connected"] += 1
                 async with stream:
                     try:
-                        await self._peer(stream, chance)
+                        await peer(stream, chance)
                     except* (trio.BrokenResourceError, trio.ClosedResourceError):
                         self.counts["cut off"] += 1
             await trio.sleep(_AGAIN_S * chance.uniform(0.5, 1.5))

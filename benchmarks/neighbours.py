@@ -94,7 +94,7 @@ def bad_peers(
     try:
         yield counts
     finally:
-        rest, _ = child.communicate("", timeout=30)
+        rest, _ = child.communicate("", timeout=120)
         counts |= json.loads(rest)
 
 

@@ -48,7 +48,9 @@ class Distribution:
         self.most = max(self.most, value)
 
     def observe_all(self, values: npt.NDArray[np.float64]) -> None:
-        """Count many values, at least one."""
+        """Count many values."""
+        if not len(values):
+            return
         places = np.searchsorted(self.bounds, values, side="left")
         self.counts += np.bincount(places, minlength=len(self.counts))
         self.sum += float(values.sum())

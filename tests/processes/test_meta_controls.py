@@ -122,8 +122,6 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 assert node.process.status()["brokers"]["g1"]["paused"] == 0
                 code, said = command("drain", *meta_at)
                 assert (code, "at the node itself: give --server" in said) == (ExitCode.USAGE, True)
-                assert command("drain", "--server", node.process.http)[0] == 0
-                assert command("drain", "--server", node.process.http, "--undo")[0] == 0
                 code, said = command("controls", "--follow", "--server", node.process.http)
                 assert (code, "version 6" in said) == (0, True)
 

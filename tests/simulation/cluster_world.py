@@ -138,7 +138,7 @@ class _EndsWhenFenced(DelayServer):
     """A server whose process ends when it has lost its role, as an operator may restart it.
 
     What it does then by itself, waiting for its role in the same process, is tested in
-    tests/delay_server/test_roles.py.
+    tests/delay_server/test_mastership.py.
     """
 
     async def stay_registered(self, node: Node, term: trio.CancelScope) -> None:

@@ -52,6 +52,7 @@ class _Server:
         self.following = _Following()
         self.operator = _Operator()
         self.weights: dict[str, float] = {"g": 1.0}
+        self.node = self.master = self
 
     def sender_numbers(self) -> dict[str, dict[str, object]]:
         return {name: {"weight": one, "state": "up"} for name, one in self.weights.items()}
