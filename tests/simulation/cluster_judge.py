@@ -17,7 +17,7 @@ from delay_server.settings.config import RoutesConfig
 from tests.simulation import independent_reader as reader
 from tests.simulation.gating import GateJudge, subjects_of
 from tests.simulation.meta_peers import SimClient
-from tests.simulation.meta_store import GROUPS
+from tests.simulation.meta_store import GROUPS, Moment
 from tests.simulation.meta_witness import MetaWitness
 from tests.simulation.witness import Receipt, Witness
 
@@ -140,7 +140,10 @@ class ClusterJudge:
 
         `group` is that of the delay server. Clients would be told of it if it were silent, too.
         """
-        row = self._meta.medium.rows[GROUPS].get(group)
+        medium = self._meta.medium
+        # What was kept late, after its server had loaded everything, it need not know.
+        late = medium.late_after(medium.known_at(trio.current_time()))
+        row = medium.row_at(GROUPS, group, Moment(len(medium.commits), late))
         if row is None or (row.master, row.state) != (address, BrokerState.RW):
             self._complain(f"found: the store has the delay server as {row}")
         for client in clients:

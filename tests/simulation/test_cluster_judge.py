@@ -306,6 +306,12 @@ def test_clients_know_in_the_end_what_is_there() -> None:
         rig.save_group("dg", master="d:1", kind=GroupKind.DELAY, state=BrokerState.NRW)
         client.known = {}
         assert check() == ["found"]
+        # Seed 41: what was kept late the meta server need not know.
+        rig.save_group("dg", master="d:1", kind=GroupKind.DELAY)
+        rig.medium.hide()
+        rig.save_group("dg", master="d:1", kind=GroupKind.DELAY, state=BrokerState.NRW)
+        rig.medium.kept_late()
+        assert check() == []
 
     run(body)
 
