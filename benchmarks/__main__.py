@@ -23,9 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import burst, registrations
-from benchmarks import hostile as among_hostile
 from benchmarks import isolation as ills
-from benchmarks import neighbours as bad
+from benchmarks.hostile import answers as among_hostile
+from benchmarks.hostile import neighbours as bad
 from benchmarks.load import Load, build_load, codec_seconds, send_load
 from benchmarks.processes import DelayServer, Receiver
 from benchmarks.receiver import HOT

@@ -5,7 +5,8 @@ Matters of form that no linter knows. Each test names every offender at once.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,58 @@ def test_both_locks_pin_the_same_versions() -> None:
         return {line.split()[0] for line in text.splitlines() if re.match(r"[a-z0-9]", line)}
 
     assert pins("requirements.lock") <= pins("requirements-dev.lock")
+
+
+def modules_of_packages() -> dict[str, Path]:
+    return {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): path
+        for path in python_files()
+        if path.parts[0] in PACKAGES
+    }
+
+
+def imports_of(path: Path, modules: Collection[str]) -> set[str]:
+    """Return the modules of ours that a file imports, wherever it does, for typing too."""
+    found: set[str] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found & set(modules)
+
+
+def circles_of(imports: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the modules that import themselves by way of others; a package is none of them."""
+    left = {module: set(others) - {module} for module, others in imports.items()}
+    while leaves := [module for module, others in left.items() if not others & left.keys()]:
+        for module in leaves:
+            del left[module]
+    # What only leads into a circle is no part of one.
+    while roots := left.keys() - set().union(*left.values()):
+        for module in roots:
+            del left[module]
+    return sorted(left)
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    modules = modules_of_packages()
+    packages = {name for name, path in modules.items() if path.name == "__init__.py"}
+    imports = {
+        name: imports_of(path, modules.keys() - packages)
+        for name, path in modules.items()
+        if name not in packages
+    }
+    assert len(imports) > 300
+    assert circles_of(imports) == []
+
+
+def test_a_circle_is_found() -> None:
+    imports = {"a": ["b"], "b": ["c"], "c": ["b"], "d": ["a"], "e": []}
+    assert circles_of(imports) == ["b", "c"]
+
+
+def test_no_folder_of_a_package_has_more_than_twenty_files() -> None:
+    files = modules_of_packages().values()
+    folders = Counter(path.parent for path in files if path.name != "__init__.py")
+    assert {str(folder): count for folder, count in folders.items() if count > 20} == {}

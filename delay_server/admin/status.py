@@ -42,26 +42,40 @@ def warnings_of(server: "DelayServer") -> list[str]:
 
 def status_of(server: "DelayServer") -> dict[str, Any]:
     """Return the status as `GET /status` and `delaywheel status` show it."""
+    status = _of_process(server)
+    if server.is_open:
+        status |= _of_node(server)
+    if server.is_master:
+        status |= _of_disk(server) | _of_messages(server)
+    return status
+
+
+def _of_process(server: "DelayServer") -> dict[str, Any]:
+    """Return what there is to say as long as the process runs."""
     now_ms = server.runtime.clock.now_ms()
-    taken = server.ingest.counts
-    status: dict[str, Any] = {
+    failing = failing_checks(server)
+    return {
         "version": installed_version(),
         "now_ms": now_ms,
         "uptime_ms": now_ms - server.started_ms,
-        "ready": not failing_checks(server),
-        "failing": failing_checks(server),
+        "ready": not failing,
+        "failing": failing,
         "warnings": warnings_of(server),
         "listen": format_address(server.listener.address) if server.listener else None,
         "connections": server.connections,
-        "accepted": taken.accepted,
-        "refused": dict(taken.refused),
+        "accepted": server.ingest.counts.accepted,
+        "refused": dict(server.ingest.counts.refused),
         "held_requests": server.ingest.held_requests,
+        "clock_held": server.clock_held,
+        "demotions": server.demotions,
     }
-    if not server.is_open:
-        return status
-    store, schedule = server.node.store, server.node.store.schedule
+
+
+def _of_node(server: "DelayServer") -> dict[str, Any]:
+    """Return whose data directory is open, and what is in its log."""
+    store = server.node.store
     identity = store.identity
-    status |= {
+    found: dict[str, Any] = {
         "cluster": identity.cluster,
         "group": identity.group,
         "node_id": identity.node_id,
@@ -71,15 +85,18 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "epoch": store.message_log.last_epoch,
         "first_sequence": store.message_log.first_sequence,
         "last_sequence": store.message_log.next_sequence - 1,
-        "pending": schedule.pending,
+        "pending": store.schedule.pending,
         "recovery_seconds": server.node.recovery_seconds,
     }
     if server.registration is not None:
-        status["meta"] = _membership(server.registration)
-    if not server.is_master:
-        return status
-    due = server.master.wheel.next_due_ms()
-    status |= {
+        found["meta"] = _membership(server.registration)
+    return found
+
+
+def _of_disk(server: "DelayServer") -> dict[str, Any]:
+    """Return what is on the disk, and how much of that is good."""
+    node, store, schedule = server.node, server.node.store, server.node.store.schedule
+    return {
         "replay_lag": max(0, store.message_log.next_sequence - 1 - schedule.last_filed),
         "checkpoint_sequence": store.checkpoint.sequence,
         "segments": len(schedule.segments),
@@ -87,42 +104,10 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
         "sealed_on_disk": len(store.seals_log.live),
         "retired_files": store.retention.retired,
         "files_deleted": store.retention.files_deleted,
-        "wheel": len(server.master.wheel),
-        "held": server.master.filing.held,
-        "evicted": server.master.filing.evicted,
-        "waiting_subjects": sorted(
-            schedule.subjects.names[subject].decode(errors="replace")
-            for subject in islice(_waiting(server), SUBJECTS_SHOWN_MAX)
-        ),
-        "unrouted": unrouted_of(server),
-        "paused": paused_of(server),
-        "undelivered": counts(server),
-        "controls": controls_of(server),
-        "routes": routes_of(server),
-        "next_due_ms": due,
-        "late": server.master.late_now,
-        "dead": {
-            "pending": server.master.dead_letters.pending,
-            "being_recorded": server.master.burying.count,
-            "oldest_ms": server.master.dead_letters.oldest_ms
-            if server.master.dead_letters.pending
-            else None,
-            "requeued": server.master.dead_letters.requeued,
-            "dropped": server.master.dead_letters.dropped,
-        },
-        "dispatched": {
-            outcome.name.lower(): count
-            for outcome, count in server.master.crossing_off.outcomes.items()
-        },
-        "lateness_ms": _lateness_of(server.lateness.all),
-        f"lateness_{RECENT_MINUTES}_minutes_ms": _lateness_of(server.lateness.recent()),
-        "subjects": dict(top_subjects(server)),
-        "brokers": server.master.sender_numbers(),
-        "disk_free_bytes": server.node.budget.free,
-        "disk_owed_bytes": server.node.budget.owed,
-        "disk_floor_bytes": server.node.budget.floor,
-        "disk_full": server.node.disk_is_full,
-        "clock_held": server.clock_held,
+        "disk_free_bytes": node.budget.free,
+        "disk_owed_bytes": node.budget.owed,
+        "disk_floor_bytes": node.budget.floor,
+        "disk_full": node.disk_is_full,
         "unreadable": [
             {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
             for x in islice(list(schedule.unread.values()), SUBJECTS_SHOWN_MAX)
@@ -134,7 +119,42 @@ def status_of(server: "DelayServer") -> dict[str, Any]:
             for d in list(server.damages.first)
         ],
     }
-    return status
+
+
+def _of_messages(server: "DelayServer") -> dict[str, Any]:
+    """Return where messages are, and how they leave."""
+    master, names = server.master, server.node.store.schedule.subjects.names
+    dead = master.dead_letters
+    return {
+        "wheel": len(master.wheel),
+        "held": master.filing.held,
+        "evicted": master.filing.evicted,
+        "waiting_subjects": sorted(
+            names[subject].decode(errors="replace")
+            for subject in islice(_waiting(server), SUBJECTS_SHOWN_MAX)
+        ),
+        "unrouted": unrouted_of(server),
+        "paused": paused_of(server),
+        "undelivered": counts(server),
+        "controls": controls_of(server),
+        "routes": routes_of(server),
+        "next_due_ms": master.wheel.next_due_ms(),
+        "late": master.late_now,
+        "dead": {
+            "pending": dead.pending,
+            "being_recorded": master.burying.count,
+            "oldest_ms": dead.oldest_ms if dead.pending else None,
+            "requeued": dead.requeued,
+            "dropped": dead.dropped,
+        },
+        "dispatched": {
+            outcome.name.lower(): count for outcome, count in master.crossing_off.outcomes.items()
+        },
+        "lateness_ms": _lateness_of(server.lateness.all),
+        f"lateness_{RECENT_MINUTES}_minutes_ms": _lateness_of(server.lateness.recent()),
+        "subjects": dict(top_subjects(server)),
+        "brokers": master.sender_numbers(),
+    }
 
 
 def _lateness_of(lateness: Distribution) -> dict[str, float | None]:

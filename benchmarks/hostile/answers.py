@@ -8,7 +8,7 @@ connections, so the last two make some 1,000 connections anew all the time.
     newcomer     a connection for each request, 5 a second: connecting counts
 
 A failure is a request that is refused, that is not answered within some seconds, or whose
-connection is closed. The hostile connections are of all kinds (`bad_peers.MIX`), run in one
+connection is closed. The hostile connections are of all kinds (`peers.MIX`), run in one
 process at the lowest priority, and are made anew when the server closes them.
 """
 
@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.hostile.neighbours import Peak, bad_peers
 from benchmarks.load import build_load
-from benchmarks.neighbours import Peak, bad_peers
 from benchmarks.processes import DelayServer, Receiver
 from delay_protocol.wire.frames import FrameDecoder
 

@@ -1,4 +1,4 @@
-"""Peers that nobody wants: `python -m benchmarks.bad_peers HOST PORT KIND N FROM`.
+"""Peers that nobody wants: `python -m benchmarks.hostile.peers HOST PORT KIND N FROM`.
 
 idle        N connections that never say anything, made anew when they are closed
 slow        N connections that send a byte of a long frame every 50 ms

@@ -1,6 +1,7 @@
 """What a good producer keeps of its throughput beside bad neighbours, and what memory they cost.
 
-`python -m benchmarks neighbours` measures all kinds, `python -m benchmarks.neighbours KIND …` some.
+`python -m benchmarks neighbours` measures all kinds,
+`python -m benchmarks.hostile.neighbours KIND …` some.
 
 Each kind of bad peer floods for as long as a good producer sends its load, and three times over:
 
@@ -80,7 +81,7 @@ def bad_peers(
 ) -> Iterator[dict[str, int]]:
     """Run bad peers; what they counted is in the dict at the end."""
     counts: dict[str, int] = {}
-    command = [sys.executable, "-m", "benchmarks.bad_peers"]
+    command = [sys.executable, "-m", "benchmarks.hostile.peers"]
     child = subprocess.Popen(
         [*command, *map(str, address), kind, str(count), source],
         stdin=subprocess.PIPE,
