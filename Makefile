@@ -30,7 +30,7 @@ KEEP ?=
 OLD_QMQ ?= 1.1.3
 JAVA_TESTS ?= tests/qmq_java
 
-.PHONY: help install demo test test-long unit check format bench simulate simulate-mutants crash damage year fuzz java lock clean
+.PHONY: help install demo test test-long unit check format bench bench-guard simulate simulate-mutants crash damage year fuzz java lock clean
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
@@ -40,6 +40,7 @@ help:
 	@echo "make unit       what needs no other processes: a minute or two"
 	@echo "make check      lint, format, types, import arrows, tidiness, documentation"
 	@echo "make bench      the figures of docs/performance.md"
+	@echo "make bench-guard   CPU a message on this tree and on the baseline, in turns; five minutes"
 	@echo "make simulate SEEDS=500 FIRST=1 [WORLD=meta|cluster] [LEDGER=docs/campaigns.jsonl]"
 	@echo "make simulate-mutants    take each rule away and see the simulation notice (ONLY=\"fsync\")"
 	@echo "make crash CYCLES=500 CUTS=200 SEED=1 [BREAK=fsync]   real processes, killed and cut off power"
@@ -98,6 +99,9 @@ check: $(VENV)/.developing
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+bench-guard: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.guard
 
 bench: $(VENV)/.developing
 	$(BIN)/python -m benchmarks

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks import burst, registrations
 from benchmarks import isolation as ills
@@ -153,7 +154,7 @@ def backlog(directory: Path, scale: float) -> None:
     server = DelayServer(directory, broker_port=receiver.port, settings=settings)
     lead_ms = int(30_000 + 210_000 * scale)
     due_ms = now_ms() + lead_ms
-    spread = {"due_from_ms": due_ms, "spread_ms": 60_000}
+    spread: dict[str, Any] = {"due_from_ms": due_ms, "spread_ms": 60_000}
     cold = tuple(b"bench.other%d" % number for number in range(50))
     for part in range(10):
         # Bit by bit: all of it would fill this process's memory.

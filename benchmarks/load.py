@@ -6,10 +6,11 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.wire.frames import FrameDecoder, encode_request
@@ -44,14 +45,20 @@ def build_load(
     seed: int = 1,
     subjects: Sequence[bytes] = OF_SUBJECTS,
     first_number: int = 0,
+    attributes: Mapping[str, str] = MappingProxyType({}),
 ) -> Load:
     """Return requests whose items have 100-byte bodies and due times spread evenly.
+
+    `attributes` stand before the body, as QMQ's Java client writes its own.
 
     Message ids count from `first_number`; subjects take turns.
     """
     chance = random.Random(seed)
     prefixes = [struct.pack(">h", len(name)) + name for name in subjects]
-    body = b"\0\4body" + struct.pack(">h", BODY_BYTES - 8) + b"x" * (BODY_BYTES - 8)
+    body = b"".join(
+        struct.pack(">h", len(part)) + part.encode() for pair in attributes.items() for part in pair
+    )
+    body += b"\0\4body" + struct.pack(">h", BODY_BYTES - 8) + b"x" * (BODY_BYTES - 8)
     tail = struct.pack(">i", len(body)) + body
     created = int(time.time() * 1000)
     frames = []

@@ -36,7 +36,8 @@ def memory_mib(pid: int, which: str = "VmRSS") -> float:
 class Process:
     """A child that prints a line beginning with `ready`."""
 
-    def __init__(self, *arguments: str, log: Path) -> None:
+    def __init__(self, *arguments: str, log: Path, tree: Path | None = None) -> None:
+        """Start `python -m ARGUMENTS`, of another checkout where `tree` is one."""
         self._log = log.open("a")
         began = time.perf_counter()
         self.child = subprocess.Popen(
@@ -44,6 +45,8 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            cwd=tree,
+            env=None if tree is None else os.environ | {"PYTHONPATH": str(tree)},
         )
         assert self.child.stdout is not None
         line = self.child.stdout.readline()
@@ -87,6 +90,7 @@ class DelayServer(Process):
         broker_port: int | Sequence[int] = (),
         meta_port: int | None = None,
         settings: tuple[str, ...] = (),
+        tree: Path | None = None,
     ) -> None:
         self.port = free_port()
         self._http = free_port()
@@ -103,6 +107,7 @@ class DelayServer(Process):
             "--http", f"127.0.0.1:{self._http}",
             *extra,
             log=directory / "delay-server.log",
+            tree=tree,
         )  # fmt: skip
 
     @property

@@ -1,0 +1,158 @@
+"""Notices what has become dearer: `make bench-guard`.
+
+CPU of the delay server for each message, and at rest, on this tree and on the commit that the file
+`baseline` names, in turns: pairs of runs, since machines are shared and noisy. What counts is the
+median of the pairs' quotients. Each tree is started by its own command line and spoken to over the
+wire only, so both may be as different as they like. Exit code 1: a median is above the limit, and
+the pairs agree well enough to believe it.
+"""
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Final
+
+from benchmarks.load import Load, build_load, send_load
+from benchmarks.processes import Collector, DelayServer
+
+PAIRS: Final = 7
+DEARER_MAX: Final = 0.10
+"""What a median may be above 1, and how far apart pairs may be that are believed."""
+
+_ROOT: Final = Path(__file__).parent.parent
+_INGESTED: Final = 100_000
+_DELIVERED: Final = 60_000
+_PER_REQUEST: Final = 20
+_AHEAD_S: Final = 6.0
+"""From the sending of a burst until it is due: longer than sending takes."""
+_DRAINED_S: Final = 30.0
+_IDLE_S: Final = 3.0
+_ITEM_BYTES: Final = 400
+_ATTRIBUTES: Final = {
+    "qmq_appCode": "shop1",
+    "qmq_idc": "i1",
+    "qmq_expireTime": "1790000000000",
+    "qmq_createTIme": "1780000000000",
+    "qmq_env": "p",
+}
+"""With these an item has 267 bytes, as of QMQ's Java client."""
+
+Figures = dict[str, float]
+
+
+def baseline_in(directory: Path) -> Path | None:
+    """Return a copy of the tree of the baseline; None where its commit is not to be had."""
+    commit = (_ROOT / "benchmarks" / "baseline").read_text().strip()
+    found = subprocess.run(
+        ["/usr/bin/env", "git", "-C", str(_ROOT), "archive", commit],
+        capture_output=True,
+        check=False,
+    )
+    if found.returncode:
+        return None
+    with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+def measure(tree: Path, directory: Path) -> Figures:
+    """Return CPU of one run: us a message taken, us a message delivered, ms a second at rest."""
+    collector = Collector(directory, groups=1, size=_DELIVERED * _ITEM_BYTES + (64 << 20))
+    server = DelayServer(directory, broker_port=collector.ports, tree=tree)
+    try:
+        far_ms = int(time.time() * 1000) + 3_600_000
+        ingest = _cost(server, lambda: _send(server, _load(_INGESTED, far_ms, 0)))
+        due_s = time.time() + _AHEAD_S
+        _send(server, _load(_DELIVERED, int(due_s * 1000), _INGESTED))
+        time.sleep(max(due_s - 0.2 - time.time(), 0))
+        delivery = _cost(server, lambda: _until_pending(server, _INGESTED))
+        time.sleep(1)
+        idle = _cost(server, lambda: time.sleep(_IDLE_S))
+    finally:
+        server.kill()
+        collector.kill()
+    return {
+        "ingest": ingest / _INGESTED * 1e6,
+        "delivery": delivery / _DELIVERED * 1e6,
+        "idle": idle / _IDLE_S * 1e3,
+    }
+
+
+def _load(messages: int, due_ms: int, first_number: int) -> Load:
+    return build_load(
+        messages,
+        per_request=_PER_REQUEST,
+        due_from_ms=due_ms,
+        spread_ms=500,
+        first_number=first_number,
+        attributes=_ATTRIBUTES,
+    )
+
+
+def _send(server: DelayServer, load: Load) -> None:
+    send_load(server.address, load, connections=2)
+
+
+def _until_pending(server: DelayServer, count: int) -> None:
+    until = time.monotonic() + _DRAINED_S
+    while server.status()["pending"] > count:
+        if time.monotonic() > until:
+            raise SystemExit("the burst was not delivered")
+        time.sleep(0.25)
+
+
+def _cost(server: DelayServer, work: Callable[[], None]) -> float:
+    before = server.cpu_seconds()
+    work()
+    return server.cpu_seconds() - before
+
+
+def judge(pairs: list[tuple[Figures, Figures]]) -> bool:
+    """Print what the pairs (this tree, the baseline) say; return whether something is dearer."""
+    is_dearer = False
+    for name in pairs[0][0]:
+        found = [mine[name] / max(theirs[name], 1e-9) for mine, theirs in pairs]
+        middle, (low, _, high) = median(found), quantiles(found, n=4)
+        spread = high - low
+        verdict = "as before"
+        if spread > DEARER_MAX:
+            verdict = "cannot tell"
+        elif middle > 1 + DEARER_MAX:
+            verdict, is_dearer = "DEARER", True
+        mine = median(one[name] for one, _ in pairs)
+        print(
+            f"{name:9} {middle:5.2f} of the baseline, spread {spread:.2f}: {verdict} ({mine:.1f})"
+        )
+    return is_dearer
+
+
+def main() -> int:
+    """Measure all pairs; return the exit code."""
+    with tempfile.TemporaryDirectory() as place:
+        baseline = baseline_in(Path(place) / "baseline")
+        if baseline is None:
+            print("cannot tell: the commit of benchmarks/baseline is not in this clone")
+            return 0
+        pairs = []
+        for number in range(PAIRS):
+            found: dict[Path, Figures] = {}
+            for tree in (_ROOT, baseline) if number % 2 else (baseline, _ROOT):
+                directory = Path(place) / f"{number}-{tree.name}"
+                directory.mkdir()
+                found[tree] = measure(tree, directory)
+            pairs.append((found[_ROOT], found[baseline]))
+            print(
+                number + 1,
+                *(f"{k} {v:.2f}/{found[baseline][k]:.2f}" for k, v in pairs[-1][0].items()),
+            )
+        return int(judge(pairs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
