@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_CPU_CLOCK = 2
+"""Of Linux: user and system time of all threads, in ns."""
 
 
 def free_port() -> int:
@@ -55,10 +56,8 @@ class Process:
         self.seconds_to_ready = time.perf_counter() - began
 
     def cpu_seconds(self) -> float:
-        """Return user and system time so far."""
-        text = Path(f"/proc/{self.child.pid}/stat").read_text()
-        fields = text.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        """Return user and system time so far, as clock_getcpuclockid(3) has it."""
+        return time.clock_gettime((~self.child.pid << 3) | _CPU_CLOCK)
 
     def memory_mib(self, which: str = "VmRSS") -> float:
         """Return the resident set; with `RssAnon` without mapped files, which are page cache."""
