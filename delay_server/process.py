@@ -14,8 +14,8 @@ from delay_server.node import SECRET_KEY
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_transport.http.access import check_exposure
-from delay_transport.seams.process import allow_open_files, settle_memory, stop_on_signals
-from delay_transport.seams.runtime import format_address, parse_address, system_runtime
+from delay_transport.seams.process import allow_open_files, announce, stop_on_signals
+from delay_transport.seams.runtime import parse_address, system_runtime
 from storage.disk.disk import DirectoryDisk, make_private_directory
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -96,15 +96,6 @@ async def _run_process(config: DelayServerConfig) -> None:
             http = await nursery.start(serve_http, server, config.http)
             server.http_address = config.meta.told_http(parse_address(http))
             nursery.start_soon(server.watch_tokens)
-        nursery.start_soon(_announce, server, http)
+        nursery.start_soon(announce, server.ready, server.listening_at, http)
         await serve(server, stop)
         nursery.cancel_scope.cancel()
-
-
-async def _announce(server: DelayServer, http: str) -> None:
-    await server.ready.wait()
-    settle_memory()
-    assert server.listener is not None
-    listen = format_address(server.listener.address)
-    sys.stdout.write(f"ready listen={listen} http={http}\n")
-    sys.stdout.flush()

@@ -31,7 +31,7 @@ from delay_server.settings.errors import FencedError, MembershipError
 from delay_transport.connections.listener import Server, serve_connections
 from delay_transport.http.tokens import Tokens
 from delay_transport.seams.errors import AddressError
-from delay_transport.seams.runtime import Runtime, format_address, parse_address
+from delay_transport.seams.runtime import Address, Runtime, format_address, parse_address
 from storage.disk.disk import Disk
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -130,6 +130,11 @@ class DelayServer:
     def connections(self) -> int:
         """Open connections of clients."""
         return self.listener.open_connections if self.listener is not None else 0
+
+    def listening_at(self) -> Address:
+        """Return where the listener is; there is one from the start of `serve` on."""
+        assert self.listener is not None
+        return self.listener.address
 
     # -- duty --------------------------------------------------------------------------------
 
@@ -258,12 +263,12 @@ class DelayServer:
 
     def _address_told(self) -> str:
         """Return where clients are told to find the node."""
-        assert self.listener is not None
+        address = self.listening_at()
         try:
-            return self.config.meta.told(self.listener.address)
+            return self.config.meta.told(address)
         except ValueError as error:
             # A name that stands for an address which clients cannot use.
-            where = format_address(self.listener.address)
+            where = format_address(address)
             raise AddressError(text=where, reason=str(error)) from error
 
     async def watch_tokens(self) -> None:

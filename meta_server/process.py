@@ -10,8 +10,8 @@ import trio
 
 from delay_transport.http.access import check_exposure
 from delay_transport.http.server import serve_application
-from delay_transport.seams.process import allow_open_files, settle_memory, stop_on_signals
-from delay_transport.seams.runtime import format_address, system_runtime
+from delay_transport.seams.process import allow_open_files, announce, stop_on_signals
+from delay_transport.seams.runtime import system_runtime
 from meta_server.admin.entrance import tokens_of
 from meta_server.admin.http import application
 from meta_server.admin.openapi import document_json, page
@@ -79,18 +79,9 @@ async def _run_process(config: MetaServerConfig) -> None:
         http = "none"
         if config.http.address:
             http = await nursery.start(serve_http, server, config.http)
-        nursery.start_soon(_announce, server, http)
+        nursery.start_soon(announce, server.ready, server.listening_at, http)
         await serve(server, stop)
         nursery.cancel_scope.cancel()
-
-
-async def _announce(server: MetaServer, http: str) -> None:
-    await server.ready.wait()
-    settle_memory()
-    assert server.listener is not None
-    listen = format_address(server.listener.address)
-    sys.stdout.write(f"ready listen={listen} http={http}\n")
-    sys.stdout.flush()
 
 
 async def serve_http(

@@ -13,7 +13,7 @@ import trio
 
 from delay_transport.connections.listener import Server, serve_connections
 from delay_transport.http.shared_secret import SharedSecret
-from delay_transport.seams.runtime import Runtime, parse_address
+from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import Administration
 from meta_server.admin.audit import AuditKeeping
 from meta_server.admin.entrance import Entrance
@@ -377,6 +377,11 @@ class MetaServer:
             return False
         await ended.wait()
         return not failed
+
+    def listening_at(self) -> Address:
+        """Return where the listener is; there is one from the start of `serve` on."""
+        assert self.listener is not None
+        return self.listener.address
 
     # -- stop --------------------------------------------------------------------------------
 

@@ -3,11 +3,14 @@
 import gc
 import resource
 import signal
+import sys
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 import trio
+
+from delay_transport.seams.runtime import Address, format_address
 
 _COLLECT_AFTER: Final = (5_000, 10, 50)
 """Objects made and not freed before the youngest are looked through; and how many of those rounds
@@ -43,6 +46,14 @@ def allow_open_files(needed: int) -> int:
     if soft != resource.RLIM_INFINITY and soft < limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     return limit
+
+
+async def announce(ready: trio.Event, address: Callable[[], Address], http: str) -> None:
+    """Print the one line of standard output, with where the server listens, once it is ready."""
+    await ready.wait()
+    settle_memory()
+    sys.stdout.write(f"ready listen={format_address(address())} http={http}\n")
+    sys.stdout.flush()
 
 
 def settle_memory() -> None:

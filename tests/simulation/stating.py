@@ -62,7 +62,6 @@ _HOPELESS_S = 10.0
 """For less than that a group may take nothing but refuse, and be trusted still."""
 _HEARD_S = 3.0
 """After that time an answer was heard."""
-_MINUTE_MS = 60_000
 _NOW_MS = 5_000
 """Between the time at which something is due and that at which it has left, if it can."""
 _SETTLED_S = 20.0

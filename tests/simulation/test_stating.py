@@ -23,8 +23,6 @@ _QUIET = Scenario(name="quiet", disturbances={"drift": 1}, gating=0.0, small_dis
 _POISONED = dataclasses.replace(_QUIET, name="quiet, with poison", poison=1.0)
 _GATED = dataclasses.replace(_QUIET, name="an operator", gating=1.0, hot_ahead_s=(10, 600))
 
-_MUTE = dataclasses.replace(_QUIET, name="its only group is mute", groups=(1,), long_outages=8)
-
 _Counts = dict[str, int]
 
 
