@@ -342,13 +342,6 @@ class Wheel:
                 entries = rows.view(ENTRY)
                 yield entries["subject"][entries["due_ms"] <= until_ms]
 
-    def is_behind(self, subjects: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-        """Say for each of some subjects whether more of it is in the backlog."""
-        behind = np.zeros(len(subjects), np.bool_)
-        known = subjects < len(self._behind)
-        behind[known] = self._behind[subjects[known]]
-        return behind
-
     def end_backlog(self) -> None:
         """Hear that nothing is left that was due at the latest look."""
         self._behind = np.zeros(0, np.bool_)

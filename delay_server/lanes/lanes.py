@@ -143,8 +143,6 @@ class Lanes:
         self._lane_of = np.zeros(64, np.int32)
         """The lane of each subject of which anything is held, or that is parked, as it was counted
         last."""
-        self._late = np.zeros(64, np.bool_)
-        """Whether what is held of each subject, or was last, went behind others of its lane."""
         self._dropped = np.zeros(64, np.int64)
         self._oldest = np.full(64, _NEVER, np.int64)
         """Of what was dropped and did not come back: how much, and the earliest due time."""
@@ -359,28 +357,6 @@ class Lanes:
         """Whether all lanes but the first are out of use."""
         directs = self._routes is not None and self._routes.directs
         return not (directs or self._subject_of or len(self._parked))
-
-    def by_lateness(
-        self, entries: Entries, *, late: bool | npt.NDArray[np.bool_]
-    ) -> list[tuple[Entries, bool]]:
-        """Return entries that come to be held, parted by whether they go behind others of a lane.
-
-        Those do that are `late` (all, none, or some), but as long as anything is held of a subject
-        what comes of it goes where that went: within a subject none overtakes.
-        """
-        if not len(entries):
-            return []
-        subjects = entries["subject"]
-        self._grow(subjects)
-        behind = np.where(self._held[subjects] > 0, self._late[subjects], late)
-        self._late[subjects] = behind
-        if behind.all() or not behind.any():
-            return [(entries, bool(behind[0]))]
-        rows = entries.view(f"V{entries.dtype.itemsize}")
-        return [
-            (rows[~behind].view(entries.dtype), False),
-            (rows[behind].view(entries.dtype), True),
-        ]
 
     def _admit(self, entries: Entries, subjects: Subjects, room: int) -> list[tuple[int, Entries]]:
         self._place(subjects)
@@ -668,7 +644,6 @@ class Lanes:
             self._held = np.concatenate([self._held, np.zeros(more, np.int64)])
             self._numbers = np.concatenate([self._numbers, np.zeros(more, np.int32)])
             self._lane_of = np.concatenate([self._lane_of, np.zeros(more, np.int32)])
-            self._late = np.concatenate([self._late, np.zeros(more, np.bool_)])
             self._dropped = np.concatenate([self._dropped, np.zeros(more, np.int64)])
             self._oldest = np.concatenate([self._oldest, np.full(more, _NEVER, np.int64)])
 

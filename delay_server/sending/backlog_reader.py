@@ -226,10 +226,9 @@ class Draining:
                 entries, done = await self._filing.run(job.step, _STEP_ROWS)
                 if len(entries):
                     self.reserved = max(self.reserved - len(entries), 0)
-                    for entries_alike, is_behind in self._lanes.by_lateness(entries, late=True):
-                        for place, part in self._lanes.drained(entries_alike):
-                            is_shared = self._lanes.subject_of(place) is None
-                            self._offer(part, lane=place, late=is_behind and is_shared)
+                    for place, part in self._lanes.drained(entries):
+                        is_shared = self._lanes.subject_of(place) is None
+                        self._offer(part, lane=place, late=is_shared)
                     self.drained += len(entries)
                     await self._filing.bound()
         if job.trouble is not None:

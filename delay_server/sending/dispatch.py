@@ -186,12 +186,12 @@ class Dispatch:
         self._reached_ms = None
         self._wheel.end_backlog()
 
-    def _admit(self, entries: Entries, room: int, *, late: bool | npt.NDArray[np.bool_]) -> None:
-        for part, is_behind in self._lanes.by_lateness(entries, late=late):
-            for lane, offered in self._lanes.admit(part, room):
-                # In a lane of its own a subject has nobody to stand before.
-                is_shared = self._lanes.subject_of(lane) is None
-                self._offer(offered, lane=lane, late=is_behind and is_shared)
+    def _admit(self, entries: Entries, room: int, *, late: bool) -> None:
+        if not len(entries):
+            return
+        for lane, offered in self._lanes.admit(entries, room):
+            # In a lane of its own a subject has nobody to stand before.
+            self._offer(offered, lane=lane, late=late and self._lanes.subject_of(lane) is None)
 
 
 class CrossingOff:

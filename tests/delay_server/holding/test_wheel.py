@@ -161,8 +161,6 @@ def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
                 assert real.is_popping
             assert not real.is_popping
             model.begin_backlog(NOON + argument)
-            every = np.arange(100, dtype=np.uint32)
-            assert set(np.flatnonzero(real.is_behind(every)).tolist()) == model.behind
         else:
             assert isinstance(argument, tuple)
             now, limit = argument

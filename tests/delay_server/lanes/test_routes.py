@@ -340,29 +340,6 @@ async def test_subjects_of_a_dead_group_delay_nobody_however_many_they_are() -> 
     assert set(Counter(world.ids()).values()) == {1}
 
 
-async def test_what_comes_from_disk_of_a_subject_does_not_overtake_what_is_held_of_it() -> None:
-    """They are of one route; what is held of them is late, the rest has to wait on disk."""
-    world = RouteWorld(groups=1)
-    config = routed_config(
-        wheel=WheelConfig(entries_max=4000, lane_entries_min=600),
-        sender=SenderConfig(heartbeat_s=3600, batch_items=64, in_flight_requests_max=1),
-    )
-    world.brokers[0].answer_after_s = 0.02
-    async with world.routing(config) as (server, _):
-        due_ms = world.now_ms + 5000
-        count = 3600
-        await send(
-            world, [make_item(f"{n % 30}-{n}", due_ms, subject=f"s{n % 30}") for n in range(count)]
-        )
-        await until(lambda: world.taken == count, seconds=100)
-        assert server.master.draining.drained
-    came: dict[str, list[int]] = {}
-    for message_id in world.ids():
-        subject, number = message_id.split("-")
-        came.setdefault(subject, []).append(int(number))
-    assert all(numbers == sorted(numbers) for numbers in came.values())
-
-
 async def test_more_subjects_without_a_route_than_are_kept_get_theirs_in_the_end() -> None:
     world = RouteWorld()
     world.meta.rest = ()

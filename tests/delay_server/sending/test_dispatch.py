@@ -19,7 +19,6 @@ from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.errors import FatalDiskError
 from storage.logs.dispatch_log import FactsJournal
-from tests.seeds import each_seed
 from tests.simulation.clock import EPOCH_MS, EventClock, SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor
@@ -274,42 +273,6 @@ async def test_a_backlog_that_has_left_makes_nothing_late_that_comes_after_it() 
         assert b.late[-2:] == [False, False]
 
 
-@each_seed(20)
-async def test_within_a_subject_none_overtakes_however_much_is_due_at_a_time(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chance = random.Random(seed)
-    take_steps_of(chance.choice([100, 65_536]), monkeypatch)
-    async with bench() as b:
-        clock = trio.lowlevel.current_clock()
-        assert isinstance(clock, EventClock)
-        b.on_popped = lambda: clock.leap(chance.choice([0, 0.001, 0.005]))
-        due_ms = [
-            EPOCH_MS + 1000 + offset
-            for _ in range(chance.randrange(1, 6))
-            for offset in [chance.randrange(300)] * chance.choice([1, 30, 3000, 12_000])
-        ]
-        due_ms += [EPOCH_MS + 1000 + chance.randrange(300) for _ in range(500)]
-        entries = entries_of(due_ms)
-        subjects = [chance.randrange(chance.choice([3, 5000])) for _ in due_ms]
-        entries["subject"] = subjects
-        b.wheel.add(entries)
-        b.dispatch.wheel_has_grown()
-        await trio.sleep(5)
-        assert sorted(b.offered) == list(range(1, len(due_ms) + 1))
-        left: dict[int, list[tuple[int, int]]] = {}
-        ways: dict[int, set[bool]] = {}
-        for lane, late, (_, sequences, dues) in zip(b.lanes, b.late, b.offers, strict=True):
-            for sequence, due in zip(sequences, dues, strict=True):
-                subject = subjects[sequence - 1]
-                left.setdefault(subject, []).append((due, sequence))
-                if not lane:
-                    ways.setdefault(subject, set()).add(late)
-        assert all(found == sorted(found) for found in left.values())
-        # All of it is held: nothing is settled here.
-        assert all(len(found) == 1 for found in ways.values())
-
-
 @pytest.mark.parametrize("stopped_at", [0, 1])
 async def test_a_dispatch_that_is_stopped_between_two_steps_leaves_all_in_the_wheel_or_offered(
     stopped_at: int, monkeypatch: pytest.MonkeyPatch
@@ -336,22 +299,6 @@ async def test_a_dispatch_that_is_stopped_between_two_steps_leaves_all_in_the_wh
     assert not b.wheel.is_popping
     assert len(b.wheel) + len(b.offered) == 5000
     assert b.wheel.next_due_ms() == due_ms
-
-
-async def test_a_subject_of_which_late_ones_are_held_goes_behind_as_a_whole() -> None:
-    async with bench() as b:
-        burst = entries_of([EPOCH_MS + 1000] * 6000)
-        burst["subject"] = 1 + burst["sequence"] % 900
-        burst["subject"][-1500:] = 0
-        b.wheel.add(burst)
-        b.add(EPOCH_MS + 3000, first=6001)
-        await trio.sleep(4)
-        assert (b.offered[-1], b.late[-1]) == (6001, True)
-        b.dispatch._lanes.settled(burst)
-        b.dispatch._lanes.settled(entries_of([EPOCH_MS + 3000]))
-        b.add(EPOCH_MS + 5000, first=6002)
-        await trio.sleep(2)
-        assert (b.offered[-1], b.late[-1]) == (6002, False)
 
 
 async def test_a_subject_with_a_lane_of_its_own_has_no_second_one_for_what_is_late() -> None:
