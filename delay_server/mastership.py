@@ -23,7 +23,7 @@ from delay_server.accepting.intake import Intake
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.dead.dead_letters import DeadLetters
 from delay_server.dead.recorder import Burying
-from delay_server.filing.filer import Filing
+from delay_server.filing.loader import Loader
 from delay_server.holding.out_of_wheel import OutOfWheel
 from delay_server.holding.read_retries import Rereading
 from delay_server.holding.wheel import Wheel
@@ -107,7 +107,7 @@ class Mastership:
             sync_ms_max=config.storage.fact_sync_ms_max,
         )
         self.sender = self._make_sender(reader)
-        self._make_filing()
+        self._make_loading()
         self._make_dead_letters(reader)
         self.operator = Operator(
             node.controls,
@@ -115,7 +115,7 @@ class Mastership:
             lanes=self.lanes,
             meters=self.meters,
             sender=self.sender,
-            filing=self.filing,
+            loader=self.loader,
             executor=runtime.executor,
             set_weights=self._set_weights,
             on_room=self._room_has_grown,
@@ -124,7 +124,6 @@ class Mastership:
         self.lanes.on_changed = self.operator.lanes_changed
         node.take_controls = self.operator.take
         node.flush = self.crossing_off.flush
-        node.backlog = lambda: (self.filing.backlog_rows, self.filing.backlog_bytes)
 
     def _make_lanes(self) -> None:
         """Make what says which lane a message waits in, and which groups it may go to."""
@@ -142,7 +141,7 @@ class Mastership:
         self.gates.attach(self.lanes)
         self.meters = Meters(burst_s=config.controls.burst_seconds)
 
-    def _make_filing(self) -> None:
+    def _make_loading(self) -> None:
         """Make what is between the log, the wheel and the sender."""
         config, store, pacer = self._config, self._store, self._pacer
         limits = config.filing_limits()
@@ -169,12 +168,12 @@ class Mastership:
             is_hungry=self.sender.is_hungry,
             on_popped=self._popped,
         )
-        self.filing = Filing(
+        self.loader = Loader(
             store=store,
             wheel=self.wheel,
             limits=limits,
             checkpoints=self._node.checkpoints,
-            executor=self._runtime.executor,
+            access=self._node.access,
             pacer=pacer,
             lanes=self.lanes,
             out_of_wheel=out_of_wheel,
@@ -184,7 +183,7 @@ class Mastership:
         )
         self.draining = Draining(
             schedule=store.schedule,
-            filing=self.filing,
+            loader=self.loader,
             lanes=self.lanes,
             wheel=self.wheel,
             out_of_wheel=out_of_wheel,
@@ -195,11 +194,12 @@ class Mastership:
         )
         self.committing = Committing(
             message_log=store.message_log,
-            filing=self.filing,
+            filer=self._node.filer,
             executor=self._runtime.executor,
             pacer=pacer,
             floor_minute=max(store.schedule.floor_minute, store.message_log.last_floor_minute),
             budget=self._node.budget,
+            hour_mark=lambda: self.loader.hour_mark,
         )
 
     def _make_dead_letters(self, reader: ItemReader) -> None:
@@ -216,7 +216,7 @@ class Mastership:
         self.dead_letters = DeadLetters(
             store=self._store,
             committing=self.committing,
-            filing=self.filing,
+            access=self._node.access,
             executor=self._runtime.executor,
             config=self._config.dead,
             on_damage=self._damages.note,
@@ -247,13 +247,13 @@ class Mastership:
     async def begin(self, nursery: trio.Nursery) -> None:
         """Start all tasks of a master but admission, in the order in which they stand on others."""
         # Behind the commit.
-        nursery.start_soon(self.filing.run_filing)
+        nursery.start_soon(self._node.filer.run, self.loader)
         nursery.start_soon(self.crossing_off.run)
         nursery.start_soon(self.crossing_off.run_noting)
         # Only now is it known of every message what became of it.
         await self._tell_untold()
-        nursery.start_soon(self.filing.run_loading)
-        nursery.start_soon(self.filing.run_collecting)
+        nursery.start_soon(self.loader.run_loading)
+        nursery.start_soon(self.loader.run_collecting)
         # Deliver, and record what cannot be.
         nursery.start_soon(self.burying.run)
         nursery.start_soon(self.dead_letters.run)
@@ -284,7 +284,7 @@ class Mastership:
         with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
             # Only a disk without any space makes this wait; those facts are lost then.
             await self.crossing_off.stop()
-        await self.filing.drain()
+        await self._node.filer.drain()
         with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
             # Of what was recorded last; a start would tell them otherwise.
             await self.crossing_off.stop()
@@ -360,7 +360,7 @@ class Mastership:
     def _popped(self) -> None:
         """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
         self.sender.hand_out()
-        self.filing.wheel_has_shrunk()
+        self.loader.wheel_has_shrunk()
         if self.lanes.anyone_waits:
             self.draining.wake()
 
@@ -374,7 +374,7 @@ class Mastership:
         """Have everybody look who waits for room in the sender, or for less to be held."""
         self.operator.sender_has_room()
         self.dispatch.room_has_grown()
-        self.filing.wheel_has_shrunk()
+        self.loader.wheel_has_shrunk()
         if self.lanes.anyone_waits:
             self.draining.wake()
 
@@ -449,7 +449,7 @@ class Mastership:
             rounds += 1
             if self.lanes.forgotten and (self.lanes.has_room_for_unrouted or not rounds % _ROUNDS):
                 self.lanes.loads_anew()
-                await self.filing.reload()
+                await self.loader.reload()
 
     # -- outcomes ----------------------------------------------------------------------------
 
@@ -459,7 +459,7 @@ class Mastership:
         self._lateness.observe_all((at_ms - entries["due_ms"]) / 1000)
 
     async def _note_facts(self, facts: FactBlock, last_number: int) -> None:
-        await self.filing.note_facts(facts, last_number)
+        await self.loader.note_facts(facts, last_number)
         self.dead_letters.noted(facts)
         self._bound_dead_letters()
 

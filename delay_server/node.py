@@ -25,6 +25,8 @@ from delay_server.clock.pace import Pacer
 from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
 from delay_server.controls.meta_sync import Following
 from delay_server.filing.checkpoints import SCHEDULE_LANE, Checkpoints
+from delay_server.filing.filer import Filer
+from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.membership.registration import Registration
 from delay_server.sending.outlet import CONTROLS_LANE
 from delay_server.settings.config import DelayServerConfig, secret_of
@@ -144,8 +146,6 @@ class Node:
         goes by them is made."""
         self.take_controls: Callable[[Controls, AuditEntry], Awaitable[None]] | None = None
         """Set by a mastership: makes controls durable and has them hold."""
-        self.backlog: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """Set by a mastership: rows and bytes that are committed and not filed yet."""
         self.flush: Callable[[], Awaitable[None]] | None = None
         """Set by a mastership: makes the last outcomes durable when its tasks have ended."""
         self._appended = Wakeup()
@@ -159,6 +159,8 @@ class Node:
         self.recovery_seconds: float
         self.controls: ControlsStore
         self.checkpoints: Checkpoints
+        self.access: ScheduleAccess
+        self.filer: Filer
         self.budget: DiskBudget
 
     # -- open and close ----------------------------------------------------------------------
@@ -178,11 +180,21 @@ class Node:
             executor=self._runtime.executor,
             pacer=self._pacer,
         )
+        self.access = ScheduleAccess(self._runtime.executor)
+        self.filer = Filer(
+            store=self.store,
+            limits=self.config.filing_limits(),
+            checkpoints=self.checkpoints,
+            access=self.access,
+            pacer=self._pacer,
+        )
         self.budget = DiskBudget(
             self._disk,
             provision=self.store.settings.provision,
             floor_bytes=self.config.disk_floor_bytes,
-            owed_bytes=lambda: self.store.owed_bytes(*self.backlog()),
+            owed_bytes=lambda: self.store.owed_bytes(
+                self.filer.backlog_rows, self.filer.backlog_bytes
+            ),
         )
         self._tell_of_recovery()
         if self.config.has_meta:

@@ -1,6 +1,6 @@
 """Makes intakes durable: one write and one fsync of the message_log for all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from delay_server.filing.filer import (
     CommittedBatch,
     CommittedControl,
     CommittedNaming,
-    Filing,
+    Filer,
 )
 from delay_transport.seams.runtime import Executor
 from storage.batch.columns import Columns, RecordKind
@@ -54,15 +54,17 @@ class Committing:
         self,
         *,
         message_log: MessageLog,
-        filing: Filing,
+        filer: Filer,
         executor: Executor,
         pacer: Pacer,
         floor_minute: int,
         budget: DiskBudget,
+        hour_mark: Callable[[], int],
     ) -> None:
         self._budget = budget
         self._message_log = message_log
-        self._filing = filing
+        self._filer = filer
+        self._hour_mark = hour_mark
         self._executor = executor
         self._pacer = pacer
         self._floor_minute = floor_minute
@@ -71,7 +73,7 @@ class Committing:
 
     async def commit(self, intake: Intake) -> bool:
         """Make an intake durable; False if there was no space, with nothing of it kept."""
-        await self._filing.wait_for_room()
+        await self._filer.wait_for_room()
         try:
             now_ms = self._pacer.now_ms()
             committed = await self._executor.run(
@@ -81,7 +83,7 @@ class Committing:
             _log.error("no space for messages, they were refused", error=str(error))
             return False
         self.commits += 1
-        self._filing.submit(committed)
+        self._filer.submit(committed)
         return True
 
     def _append(self, intake: Intake, floor: int, now_ms: int) -> list[Committed]:
@@ -119,7 +121,7 @@ class Committing:
         Records without items pass the floor of free disk; those with items take space as messages
         do, and have to leave as much of it.
         """
-        await self._filing.wait_for_room()
+        await self._filer.wait_for_room()
         try:
             now_ms = self._pacer.now_ms()
             committed = await self._executor.run(
@@ -129,7 +131,7 @@ class Committing:
             _log.error("no space for records", kind=draft.kind.name, error=str(error))
             return False
         self.commits += 1
-        self._filing.submit([committed])
+        self._filer.submit([committed])
         return True
 
     def _append_naming(self, draft: NamingDraft, floor: int, now_ms: int) -> CommittedNaming:
@@ -156,7 +158,7 @@ class Committing:
 
     def _next_floor(self, now_ms: int) -> int:
         if self._pacer.runs():
-            minute = min(now_ms // MINUTE_MS, self._filing.hour_mark - 1)
+            minute = min(now_ms // MINUTE_MS, self._hour_mark() - 1)
             self._floor_minute = max(self._floor_minute, minute)
         return self._floor_minute
 
@@ -175,7 +177,7 @@ class Committing:
         except StorageFullError as error:
             _log.error("no space for a floor record", error=str(error))
             return
-        self._filing.submit(committed)
+        self._filer.submit(committed)
 
     def _append_control(self, floor: int, now_ms: int) -> list[Committed]:
         append = Append(

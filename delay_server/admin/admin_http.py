@@ -288,7 +288,7 @@ class _Admin:
         server = self._server
         subjects = server.node.store.schedule.subjects
         subject = name.encode()
-        number = await server.master.filing.run(subjects.ids.get, subject)
+        number = await server.node.access.run(subjects.ids.get, subject)
         gates, lanes = server.master.gates, server.master.lanes
         pattern = gates.pattern_of(name)
         damaged = server.master.undeliverable_by_subject[subject]

@@ -205,7 +205,7 @@ def counts(server: "DelayServer") -> dict[str, int]:
     # What has an outcome that the schedule_log has not heard of is not undelivered, and nowhere.
     settled = master.crossing_off.unnoted_count(beyond=store.fact_number)
     elsewhere = sum(found.values()) + settled
-    rest = max(store.schedule.pending + master.filing.backlog_rows - elsewhere, 0)
+    rest = max(store.schedule.pending + server.node.filer.backlog_rows - elsewhere, 0)
     due = store.schedule.pending_before(now_ms) - (elsewhere - found["in_wheel"])
     found["on_disk_due"] = min(max(due, 0), rest)
     found["on_disk"] = rest - found["on_disk_due"]
@@ -234,19 +234,19 @@ async def find(
 
 async def _rows(server: "DelayServer", sequence: int | None, message_id: bytes | None) -> FindRow:
     """Return the rows with a sequence, or with the hash of an id."""
-    filing = server.master.filing
+    node = server.node
     # What is acknowledged is filed, and what waits to be written is written, or it would not be
     # found. Without space nothing is.
     with trio.move_on_after(_FILED_WITHIN_S) as waits:
-        await filing.drain_present()
-    await filing.run(server.node.store.schedule.flush, server.pacer.now_ms())
+        await node.filer.drain_present()
+    await node.access.run(node.store.schedule.flush, server.pacer.now_ms())
     search = FindRow(
         server.node.store.schedule,
         sequence=sequence,
         id_hash=None if message_id is None else xxh3_64_intdigest(message_id),
         rows_max=server.config.admin.explain_rows_max,
     )
-    while not await filing.run(search.step, _STEP_ROWS):
+    while not await node.access.run(search.step, _STEP_ROWS):
         await trio.lowlevel.checkpoint()
     if waits.cancelled_caught and not search.found:
         search.is_complete = False

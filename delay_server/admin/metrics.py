@@ -77,7 +77,7 @@ class ServerMetrics:
 
     def _storage(self) -> Iterator[Metric]:
         server = self._server
-        store, filing = server.node.store, server.master.filing
+        store, node = server.node.store, server.node
         yield counter(
             "commits", "Group commits of the message_log.", server.master.committing.commits
         )
@@ -85,7 +85,7 @@ class ServerMetrics:
         # Read while other threads write: what is filed may be newer than what is committed.
         lag = max(0, store.message_log.next_sequence - 1 - store.schedule.last_filed)
         yield gauge("replay_lag_messages", "Committed and not filed yet.", lag)
-        yield gauge("replay_lag_bytes", "Bytes of those.", filing.backlog_bytes)
+        yield gauge("replay_lag_bytes", "Bytes of those.", node.filer.backlog_bytes)
         yield gauge("gathered_bytes", "Filed, waiting to be written.", store.schedule.pile_bytes)
         yield counter("checkpoints", "Checkpoints written.", server.node.checkpoints.written)
         yield counter("segments_sealed", "Segments sealed.", store.sealed)
@@ -96,7 +96,7 @@ class ServerMetrics:
         first = store.message_log.first_sequence
         yield gauge("first_sequence", "The message_log is kept from it on.", first)
         yield gauge("unreadable_files", "Being tried again.", len(store.schedule.unread))
-        failures = filing.read_failures + server.master.rereading.failures
+        failures = server.master.loader.read_failures + server.master.rereading.failures
         yield counter("read_failures", "Tries at reading in vain.", failures)
         yield gauge("unread_messages", "Due, to be read again.", server.master.rereading.count)
         yield gauge("damaged", "Damaged places found.", server.damages.count)
@@ -128,11 +128,11 @@ class ServerMetrics:
         server = self._server
         yield gauge("scheduled_messages", "Without an outcome.", server.node.store.schedule.pending)
         yield gauge("wheel_entries", "Index entries in the wheel.", len(server.master.wheel))
-        yield gauge("held_entries", "Index entries in wheel and sender.", server.master.filing.held)
+        yield gauge("held_entries", "Index entries in wheel and sender.", server.master.loader.held)
         yield counter(
-            "wheel_evicted", "Entries put back on disk for room.", server.master.filing.evicted
+            "wheel_evicted", "Entries put back on disk for room.", server.master.loader.evicted
         )
-        yield counter("slices_loaded", "Slices of segments loaded.", server.master.filing.slices)
+        yield counter("slices_loaded", "Slices of segments loaded.", server.master.loader.slices)
         yield gauge("lanes_waiting", "Subjects waiting on disk.", server.master.lanes.waiting_count)
         if server.master.routes is not None:
             yield from self._routes(server.master.routes)

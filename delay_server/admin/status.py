@@ -127,8 +127,8 @@ def _of_messages(server: "DelayServer") -> dict[str, Any]:
     dead = master.dead_letters
     return {
         "wheel": len(master.wheel),
-        "held": master.filing.held,
-        "evicted": master.filing.evicted,
+        "held": master.loader.held,
+        "evicted": master.loader.evicted,
         "waiting_subjects": sorted(
             names[subject].decode(errors="replace")
             for subject in islice(_waiting(server), SUBJECTS_SHOWN_MAX)

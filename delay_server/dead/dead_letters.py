@@ -22,7 +22,7 @@ from xxhash import xxh3_64_intdigest
 from delay_protocol.messages.items import item_message_id
 from delay_server.accepting.commits import Committing, NamingDraft
 from delay_server.dead.reason import decode_reason
-from delay_server.filing.filer import Filing
+from delay_server.filing.schedule_access import ScheduleAccess
 from delay_transport.seams.runtime import Executor
 from delay_transport.settings.sections import require_at_least
 from storage.batch.batches import Damage
@@ -183,7 +183,7 @@ class DeadLetters:
         *,
         store: Store,
         committing: Committing,
-        filing: Filing,
+        access: ScheduleAccess,
         executor: Executor,
         config: DeadConfig,
         on_damage: Callable[[Damage], None],
@@ -197,7 +197,7 @@ class DeadLetters:
         self.config = config
         self._store = store
         self._committing = committing
-        self._filing = filing
+        self._access = access
         self._executor = executor
         self._report_damage = on_damage
         self._damages = 0
@@ -356,7 +356,7 @@ class DeadLetters:
     async def _search(
         self, wanted: Wanted, after: Place, *, settled: bool = False, patient: bool = False
     ) -> DeadSearch:
-        extents = await self._filing.run(self._store.schedule.dead_extents)
+        extents = await self._access.run(self._store.schedule.dead_extents)
         return DeadSearch(
             self._store.disk,
             self._store.identity.log_uuid,

@@ -21,7 +21,7 @@ class OutOfWheel:
     """Looks into the sender and into the facts that are being written.
 
     What it says holds until the caller lets other tasks run, or for as long as it holds
-    Filing.taking: no fact is noted meanwhile.
+    ScheduleAccess.taking: no fact is noted meanwhile.
     """
 
     count: Callable[[], int]

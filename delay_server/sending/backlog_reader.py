@@ -25,7 +25,7 @@ import structlog
 import trio
 
 from delay_server.clock.pace import Pacer
-from delay_server.filing.filer import Filing
+from delay_server.filing.loader import Loader
 from delay_server.holding.out_of_wheel import OutOfWheel
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.agenda import Looks
@@ -62,7 +62,7 @@ class Draining:
         self,
         *,
         schedule: ScheduleLog,
-        filing: Filing,
+        loader: Loader,
         lanes: Lanes,
         wheel: Wheel,
         out_of_wheel: OutOfWheel,
@@ -72,7 +72,7 @@ class Draining:
         on_unreserved: Callable[[], None],
     ) -> None:
         self._schedule = schedule
-        self._filing = filing
+        self._loader = loader
         self._lanes = lanes
         self._wheel = wheel
         self._out_of_wheel = out_of_wheel
@@ -159,7 +159,7 @@ class Draining:
             return False
         if self._unread_until.get(lane, math.inf) <= began:
             del self._unread_until[lane]
-            await self._filing.run(self._schedule.retry_lane, lane)
+            await self._loader.access.run(self._schedule.retry_lane, lane)
         if not await self._drain(lane, wanted):
             if self.drained > before:
                 self._rest_s[lane] = _REST_S
@@ -173,15 +173,15 @@ class Draining:
 
     async def _open(self, lane: int) -> None:
         """Open a lane, or let those that wait for it join it."""
-        async with self._filing.taking:
-            await self._filing.take_back_returned()
+        async with self._loader.access.taking:
+            await self._loader.take_back_returned()
             if lane not in self._lanes.unopened:
                 # While this waited, those that were to come got other routes.
                 return
             subjects = self._lanes.open(lane)
             self._cleared.discard(lane)
             given = self._out_of_wheel.of_subjects(subjects)
-            await self._filing.run(self._schedule.open_lane, lane, subjects, given)
+            await self._loader.access.run(self._schedule.open_lane, lane, subjects, given)
         now = trio.current_time()
         self._rests_until[lane] = now
         self._may_join_at[lane] = now + _JOIN_S
@@ -195,9 +195,9 @@ class Draining:
 
     async def _leave(self, lane: int) -> None:
         """Take subjects out of a lane that go another way now."""
-        async with self._filing.taking:
+        async with self._loader.access.taking:
             subjects = self._lanes.leave(lane)
-            await self._filing.run(self._schedule.leave_lane, lane, subjects)
+            await self._loader.access.run(self._schedule.leave_lane, lane, subjects)
         if lane not in self._lanes.opened:
             self._forget(lane)
 
@@ -217,22 +217,22 @@ class Draining:
             self._on_unreserved()
 
     async def _drain_reserved(self, lane: int, rows_max: int) -> bool:
-        job = await self._filing.run(self._begin_drain, lane, rows_max)
+        job = await self._loader.access.run(self._begin_drain, lane, rows_max)
         if job is None:
             return False
         done = False
         while not done:
-            async with self._filing.taking:
-                entries, done = await self._filing.run(job.step, _STEP_ROWS)
+            async with self._loader.access.taking:
+                entries, done = await self._loader.access.run(job.step, _STEP_ROWS)
                 if len(entries):
                     self.reserved = max(self.reserved - len(entries), 0)
                     for place, part in self._lanes.drained(entries):
                         is_shared = self._lanes.subject_of(place) is None
                         self._offer(part, lane=place, late=is_shared)
                     self.drained += len(entries)
-                    await self._filing.bound()
+                    await self._loader.bound()
         if job.trouble is not None:
-            wait_s = await self._filing.read_failed(job.trouble)
+            wait_s = await self._loader.read_failed(job.trouble)
             self._unread_until[lane] = trio.current_time() + wait_s
         return job.more
 
@@ -247,32 +247,32 @@ class Draining:
         clears = began >= self._may_clear_at
         # Where others are about to join it would only be opened again.
         clears = clears and lane not in self._cleared and lane not in self._lanes.unopened
-        async with self._filing.taking:
+        async with self._loader.access.taking:
             clears = clears and bool(self._in_wheel(lane))
             if clears:
                 await self._clear(lane)
             if lane in self._lanes.leaving or self._in_wheel(lane):
                 closed, job = False, None
             else:
-                rows_max = self._filing.room_to_load
-                job = await self._filing.run(self._begin_close, lane, rows_max)
+                rows_max = self._loader.room_to_load
+                job = await self._loader.access.run(self._begin_close, lane, rows_max)
                 closed = self._note_closed(lane, job)
         done = job is None
         while not done:
             assert job is not None
-            async with self._filing.taking:
+            async with self._loader.access.taking:
                 try:
-                    entries, done = await self._filing.run(job.step, _STEP_ROWS)
+                    entries, done = await self._loader.access.run(job.step, _STEP_ROWS)
                 except ReadFailedError as error:
                     closed = closed or self._note_closed(lane, job)
-                    await self._filing.leave_unread(job, error)
+                    await self._loader.leave_unread(job, error)
                     break
                 closed = closed or self._note_closed(lane, job)
-                await self._filing.take([entries])
+                await self._loader.take([entries])
         if clears:
             now = trio.current_time()
             self._may_clear_at = now + _REST_SHARE * (now - began)
-            self._filing.wheel_has_shrunk()
+            self._loader.wheel_has_shrunk()
         return closed
 
     async def _clear(self, lane: int) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from delay_protocol.nodes.controls import Controls
 from delay_server.controls.controls_store import AuditEntry, AuditPage, ControlsStore
-from delay_server.filing.filer import Filing
+from delay_server.filing.loader import Loader
 from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.rate_limits import Meters
 from delay_server.lanes.subject_rules import Gates
@@ -37,7 +37,7 @@ class Operator:
         lanes: Lanes,
         meters: Meters,
         sender: Sender,
-        filing: Filing,
+        loader: Loader,
         executor: Executor,
         set_weights: Callable[[Mapping[str, float]], None],
         on_room: Callable[[], None],
@@ -53,7 +53,7 @@ class Operator:
         self._lanes = lanes
         self._meters = meters
         self._sender = sender
-        self._filing = filing
+        self._loader = loader
         self._executor = executor
         self._set_weights = set_weights
         self._on_room = on_room
@@ -125,12 +125,12 @@ class Operator:
         self._sort_meters()
         self._more.wake()
         self._on_room()
-        async with self._filing.taking:
-            await self._filing.take_back_returned()
+        async with self._loader.access.taking:
+            await self._loader.take_back_returned()
         if self._lanes.forgotten and self._lanes.has_room_for_unrouted:
             # Some of them may go now, and nothing else leads to them.
             self._lanes.loads_anew()
-            await self._filing.reload()
+            await self._loader.reload()
 
     def _follow(self) -> None:
         """Have all that is decided from now on go by the stored controls."""

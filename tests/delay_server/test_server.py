@@ -741,7 +741,7 @@ async def test_when_filing_lags_commits_wait_and_producers_are_slowed_down_not_d
             producer = producers[number % 4]
             opaques.append((producer, await producer.post(data)))
         await trio.sleep(2)
-        assert server.master.filing.backlog_bytes < 3 << 20
+        assert server.node.filer.backlog_bytes < 3 << 20
         assert server.ingest.held_requests > 50
         accepted = server.ingest.counts.accepted
         assert accepted < 150
@@ -803,7 +803,7 @@ async def test_due_messages_that_cannot_be_read_just_now_are_delivered_once_when
         assert (
             server.master.rereading.count,
             server.master.late_now,
-            server.master.filing.held,
+            server.master.loader.held,
         ) == (10, 10, 10)
         await trio.sleep(40)
         assert sorted(world.broker.ids) == [f"m{n}" for n in range(10)]
@@ -882,7 +882,7 @@ async def test_s8_a_restart_takes_no_more_into_memory_than_it_may_and_delivers_a
         most = 0
         with trio.fail_after(1200):
             while len(world.broker.deliveries) < count:
-                most = max(most, server.master.filing.held)
+                most = max(most, server.master.loader.held)
                 await trio.sleep(0.05)
         assert most <= 100
         assert sorted(world.broker.ids) == sorted(f"m{n}" for n in range(count))

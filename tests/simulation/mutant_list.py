@@ -479,7 +479,7 @@ SERVER = {
     "5 memory": {
         # What exceeds the bound of the wheel is thrown out of it.
         "nothing thrown out of a full wheel": mutant(
-            swap("Filing.bound", "excess <= 0", "excess <= 10**9"),
+            swap("Loader.bound", "excess <= 0", "excess <= 10**9"),
             scenario=told.SMALL_WHEEL,
             seed=1,
         ),
@@ -510,9 +510,9 @@ SERVER = {
             swap("Draining._close", "closed = self._note_closed(lane, job)", "closed = False"),
             swap(
                 "Draining._close",
-                "closed = closed or self._note_closed(...); await self._filing.take([entries])",
+                "closed = closed or self._note_closed(...); await self._loader.take([entries])",
                 (
-                    "await self._filing.take([entries]); "
+                    "await self._loader.take([entries]); "
                     "closed = closed or self._note_closed(lane, job)"
                 ),
             ),
@@ -549,7 +549,7 @@ SERVER = {
         ),
         # The number of a subject is given again only when the wheel has none of it.
         "the wheel's numbers are given again": mutant(
-            swap("Filing._subjects_held", "self._wheel.holds_subjects(...)", "False"),
+            swap("Loader._subjects_held", "self._wheel.holds_subjects(...)", "False"),
             scenario=told.HOT_FEW_NAMES,
             seed=4,
         ),

@@ -33,11 +33,11 @@ class Probe:
         """Yield what is held, how much of it, and how much it may be."""
         server = self._server
         config, sender = server.config.sender_config(), server.master.sender
-        if not server.master.filing.taking.locked():
+        if not server.node.access.taking.locked():
             # While it is, some more may be on their way into the wheel or out of it again.
             yield (
                 "entries in wheel and sender",
-                server.master.filing.held,
+                server.master.loader.held,
                 server.config.wheel.entries_max,
             )
         yield "entries in the sender", sender.unsent().total, config.entries_max

@@ -14,7 +14,7 @@ from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.accepting.intake import Intake
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
-from delay_server.filing.filer import Committed, CommittedBatch, CommittedControl, Filing
+from delay_server.filing.filer import Committed, CommittedBatch, CommittedControl, Filer
 from storage.batch.batches import Damage
 from storage.batch.columns import RecordKind
 from storage.disk.errors import FatalDiskError
@@ -31,7 +31,7 @@ MINUTE = EPOCH_MS // MINUTE_MS
 
 
 class FilingDesk:
-    """Stands in for Filing: keeps what is submitted, and has room when a test says so."""
+    """Stands in for a Filer: keeps what is submitted, and has room when a test says so."""
 
     def __init__(self) -> None:
         self.submitted: list[Committed] = []
@@ -57,7 +57,7 @@ class Bench:
         self.floor_bytes = 0
         self.committing = Committing(
             message_log=self.store.message_log,
-            filing=cast("Filing", self.desk),
+            filer=cast("Filer", self.desk),
             executor=SimExecutor(random.Random(4), disk=self.disk, plan=PROMPT),
             pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
             floor_minute=floor_minute,
@@ -67,6 +67,7 @@ class Bench:
                 floor_bytes=lambda _: self.floor_bytes,
                 owed_bytes=lambda: self.store.owed_bytes(0, 0),
             ),
+            hour_mark=lambda: self.desk.hour_mark,
         )
 
     @property

@@ -63,10 +63,10 @@ async def test_what_was_acknowledged_a_moment_ago_is_found_once_it_is_filed() ->
     async with world.serving() as server:
         operator = Caller(application(server))
         producer = await world.connect()
-        async with trio.open_nursery() as nursery, server.master.filing.taking:
+        async with trio.open_nursery() as nursery, server.node.access.taking:
             # Nothing is filed meanwhile.
             await producer.send(make_item("m", world.now_ms + 60_000))
-            assert server.master.filing.backlog_rows == 1
+            assert server.node.filer.backlog_rows == 1
             code, answer = await operator.ask("GET", "/explain?id=m")
             assert (code, answer["messages"], answer["complete"]) == (200, [], False)
             found: list[dict[str, Any]] = []
@@ -76,9 +76,9 @@ async def test_what_was_acknowledged_a_moment_ago_is_found_once_it_is_filed() ->
 
             nursery.start_soon(ask)
             await trio.sleep(1)
-            server.master.filing.taking.release()
+            server.node.access.taking.release()
             await until(lambda: found)
-            await server.master.filing.taking.acquire()
+            await server.node.access.taking.acquire()
         assert [one["reason"] for one in found] == ["waiting"]
 
 
@@ -91,8 +91,8 @@ async def test_what_waits_for_its_time_is_not_counted_with_what_is_loaded() -> N
             await producer.send(
                 *(make_item(f"{after_ms}.{n}", world.now_ms + after_ms) for n in "ab")
             )
-        await server.master.filing.drain()
-        async with server.master.filing.taking:
+        await server.node.filer.drain()
+        async with server.node.access.taking:
             # As while something is on its way from disk.
             found = counts(server)
         assert found["on_disk"] == sum(found.values()) == 4
@@ -134,7 +134,7 @@ async def test_what_is_delivered_has_no_reason_before_the_schedule_log_hears_of_
         await producer.send(*(make_item(f"m{n}", now_ms + 5000) for n in range(50)))
         await producer.send(*(make_item(f"n{n}", now_ms + 3_600_000) for n in range(3)))
         await trio.sleep(4)
-        async with server.master.filing.taking:
+        async with server.node.access.taking:
             await until(lambda: len(world.broker.deliveries) == 50)
             await until(lambda: server.master.sender.unsent().total == 0)
             for step_s in (0.0, 0.01, 1.0):

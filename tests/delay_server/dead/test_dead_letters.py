@@ -66,7 +66,7 @@ async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours
         await trio.sleep(600)
         assert len(world.broker.requests) == 3, "it is tried no more"
         assert server.master.crossing_off.outcomes[Outcome.DEAD] == 1
-        assert (server.node.store.schedule.pending, server.master.filing.held) == (0, 0)
+        assert (server.node.store.schedule.pending, server.master.loader.held) == (0, 0)
 
 
 async def test_other_refusals_and_refusals_of_requests_never_make_a_dead_letter() -> None:
@@ -266,7 +266,7 @@ async def test_a_poisonous_subject_delays_no_other() -> None:
         await until(lambda: len(world.broker.deliveries) == 500)
         assert world.now_ms < due_ms + 2000
         await until(lambda: server.master.dead_letters.pending == 3000, seconds=600)
-        assert server.master.filing.held == 0
+        assert server.master.loader.held == 0
 
 
 class NoSpace:

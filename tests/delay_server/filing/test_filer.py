@@ -2,8 +2,9 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 import numpy as np
@@ -17,9 +18,11 @@ from delay_server.filing.filer import (
     Committed,
     CommittedBatch,
     CommittedControl,
-    Filing,
+    Filer,
     FilingLimits,
 )
+from delay_server.filing.loader import Loader
+from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.holding.out_of_wheel import OutOfWheel
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import LaneLimits, Lanes
@@ -61,7 +64,7 @@ class CountingExecutor(SimExecutor):
 
 
 class Bench:
-    """A Filing on a store of a simulated disk; its log is only a counter."""
+    """A Filer and a Loader on a store of a simulated disk; its log is only a counter."""
 
     def __init__(
         self,
@@ -98,12 +101,20 @@ class Bench:
         self.minutes: dict[int, int] = {}
         pacer = Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000))
         self.checkpoints = Checkpoints(self.store, checkpoints, executor=self.executor, pacer=pacer)
-        self.filing = Filing(
+        self.access = ScheduleAccess(self.executor)
+        self.filer = Filer(
+            store=self.store,
+            limits=limits,
+            checkpoints=self.checkpoints,
+            access=self.access,
+            pacer=pacer,
+        )
+        self.loader = Loader(
             store=self.store,
             wheel=self.wheel,
             limits=limits,
             checkpoints=self.checkpoints,
-            executor=self.executor,
+            access=self.access,
             pacer=pacer,
             lanes=Lanes(LaneLimits()),
             out_of_wheel=OutOfWheel(
@@ -161,7 +172,7 @@ class Bench:
     def submit(self, *due_ms: int, size: int = 1) -> CommittedBatch:
         """Commit messages that are due at these times."""
         batch = self.batch(due_ms, size=size)
-        self.filing.submit([batch])
+        self.filer.submit([batch])
         return batch
 
     def submit_names(self, names: list[bytes], due_ms: int) -> None:
@@ -185,21 +196,21 @@ class Bench:
             blob=bytes(count),
             append_ms=self.clock.now_ms(),
         )
-        self.filing.submit([batch])
+        self.filer.submit([batch])
 
     def pop_named(self, limit: int = 10**6) -> int:
         """Take out of the wheel what is due, each with its own name; return how many they are."""
         due = self.wheel.pop_due(self.clock.now_ms(), limit)
         for sequence, subject in due[["sequence", "subject"]].tolist():
             assert self.store.schedule.subjects.names[subject] == self.names.pop(sequence)
-        self.filing.wheel_has_shrunk()
+        self.loader.wheel_has_shrunk()
         return len(due)
 
     def submit_floor(self, minute: int) -> None:
         """Commit a FLOOR."""
         control: list[Committed] = [CommittedControl(self.next_sequence, minute, 1)]
         self.next_sequence += 1
-        self.filing.submit(control)
+        self.filer.submit(control)
 
     async def cross_off(self, *sequences: int) -> None:
         """Have facts of these messages become known."""
@@ -213,7 +224,17 @@ class Bench:
             outcome=np.full(count, Outcome.DELIVERED, np.uint8),
             targets=[b"g1"],
         )
-        await self.filing.note_facts(facts, self.next_fact - 1)
+        await self.loader.note_facts(facts, self.next_fact - 1)
+
+    def run_of(self, loop: str) -> Callable[[], Awaitable[None]]:
+        """Return a task by its name."""
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "filing": partial(self.filer.run, self.loader),
+            "loading": self.loader.run_loading,
+            "collecting": self.loader.run_collecting,
+            "checkpoints": self.checkpoints.run,
+        }
+        return loops[loop]
 
     def assert_each_entered_once(self) -> None:
         assert self.entered == dict.fromkeys(self.due_ms, 1)
@@ -236,9 +257,7 @@ async def bench(
     )
     async with trio.open_nursery() as nursery:
         for loop in loops.split():
-            is_checkpoints = loop == "checkpoints"
-            run = b.checkpoints.run if is_checkpoints else getattr(b.filing, f"run_{loop}")
-            nursery.start_soon(run)
+            nursery.start_soon(b.run_of(loop))
         yield b
         nursery.cancel_scope.cancel()
 
@@ -278,7 +297,7 @@ async def test_what_is_filed_while_the_loader_looks_around_is_not_slept_through(
     # In the lane the loader found nothing to do. While a busy loop keeps that answer from it a
     # message of a minute that was not loaded yet is filed.
     async with bench() as b:
-        b.filing._pacer.sleep_ms_max = HOUR_MS
+        b.loader._pacer.sleep_ms_max = HOUR_MS
         await trio.sleep(30 * 60)
         run = b.executor.run
 
@@ -289,7 +308,7 @@ async def test_what_is_filed_while_the_loader_looks_around_is_not_slept_through(
             return result
 
         b.executor.run = answer_late  # type: ignore[method-assign]
-        b.filing._wake_loading()
+        b.loader._wake_loading()
         # The first answer is to move the cursor, the second that this was all.
         await trio.sleep(1.5)
         b.submit(b.clock.now_ms() + 10 * MINUTE_MS)
@@ -299,7 +318,7 @@ async def test_what_is_filed_while_the_loader_looks_around_is_not_slept_through(
 
 async def test_what_is_due_and_fills_the_pile_is_loaded_though_the_pile_is_written() -> None:
     async with bench(schedule=ScheduleLimits(gather_bytes_max=1)) as b:
-        b.filing._pacer.sleep_ms_max = HOUR_MS
+        b.loader._pacer.sleep_ms_max = HOUR_MS
         await trio.sleep(30 * 60)
         b.submit(b.clock.now_ms())
         await until(lambda: len(b.wheel) == 1, seconds=3)
@@ -313,7 +332,7 @@ async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_on
             minute_ms = EPOCH_MS + 3 * MINUTE_MS
             for number in range(5):
                 b.submit(minute_ms + number)
-                await until(lambda: not b.filing.backlog_bytes)
+                await until(lambda: not b.filer.backlog_bytes)
                 # A batch each, so that the load takes a step each.
                 b.store.schedule.flush(EPOCH_MS)
             steps = 0
@@ -327,7 +346,7 @@ async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_on
             b.executor.before = arrive
             await trio.sleep(1)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(b.filing.run_loading)
+                nursery.start_soon(b.loader.run_loading)
                 await trio.sleep(10)
                 b.executor.before = None
                 await trio.sleep(600)
@@ -411,13 +430,13 @@ async def test_commits_wait_for_room_while_filing_lags_and_the_backlog_is_bounde
     async with bench(limits=FilingLimits(backlog_bytes_max=5000), plan=plan) as b:
         most = 0
         for _ in range(50):
-            await b.filing.wait_for_room()
+            await b.filer.wait_for_room()
             b.submit(EPOCH_MS + HOUR_MS, size=900)
-            most = max(most, b.filing.backlog_bytes)
+            most = max(most, b.filer.backlog_bytes)
         assert 5000 < most < 5000 + 1100
         assert trio.current_time() > 5
-        await b.filing.drain()
-        assert b.filing.backlog_bytes == 0
+        await b.filer.drain()
+        assert b.filer.backlog_bytes == 0
         assert b.store.schedule.last_filed == 51
 
 
@@ -427,10 +446,10 @@ async def test_whoever_waits_for_room_and_whoever_waits_for_the_end_are_both_wok
         b.submit(EPOCH_MS + HOUR_MS)
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(b.filing.wait_for_room)
-                nursery.start_soon(b.filing.drain)
-                nursery.start_soon(b.filing.wait_for_room)
-        await b.filing.drain()
+                nursery.start_soon(b.filer.wait_for_room)
+                nursery.start_soon(b.filer.drain)
+                nursery.start_soon(b.filer.wait_for_room)
+        await b.filer.drain()
 
 
 async def test_checkpoints_come_at_their_interval_while_there_is_something_new() -> None:
@@ -502,11 +521,11 @@ async def test_nothing_is_loaded_or_split_by_a_clock_that_is_not_trusted() -> No
         await trio.sleep(200)
         assert not b.entered
         assert b.executor.calls.total() <= 210
-        mark = b.filing.hour_mark
+        mark = b.loader.hour_mark
         b.clock.is_synchronised = True
         await trio.sleep(200)
         assert b.entered == {2: 1}
-        assert b.filing.hour_mark > mark
+        assert b.loader.hour_mark > mark
 
 
 async def test_rows_that_found_no_space_enter_the_wheel_once_there_is_some() -> None:
@@ -600,12 +619,12 @@ async def test_what_is_thrown_out_for_room_comes_again_and_what_was_sent_does_no
         b.submit(*range(now_ms - 1000, now_ms - 900))
         await trio.sleep(0.1)
         assert len(b.wheel) + 6 <= 40
-        assert b.filing.evicted
+        assert b.loader.evicted
         assert b.store.schedule.cursor < (now_ms, 0)
         again: Counter[int] = Counter()
         for _ in range(100):
             again.update(b.wheel.pop_due(b.clock.now_ms(), 100)["sequence"].tolist())
-            b.filing.wheel_has_shrunk()
+            b.loader.wheel_has_shrunk()
             await trio.sleep(1)
         gone = {*b.sent[0]["sequence"].tolist(), *b.unnoted}
         assert again == dict.fromkeys(b.due_ms.keys() - gone, 1)
@@ -640,7 +659,7 @@ async def test_200_000_subjects_that_never_come_again_take_no_more_memory_than_t
             names = [
                 b"a.subject.that.is.long.%092d" % number for number in range(first, first + 1000)
             ]
-            await b.filing.wait_for_room()
+            await b.filer.wait_for_room()
             # Every other commit goes to disk first, some of those by way of a segment of an hour.
             due_ms = b.clock.now_ms() + (500 if first % 2000 else first // 10 * 600)
             b.submit_names(names, due_ms)
@@ -670,8 +689,8 @@ async def test_with_more_names_due_than_fit_what_is_due_last_waits_on_disk() -> 
         for first in range(0, 3000, 20):
             names = [b"%044d" % number for number in range(first, first + 20)]
             b.submit_names(names, due_ms + first % 1000)
-        await b.filing.drain()
-        assert b.filing.evicted
+        await b.filer.drain()
+        assert b.loader.evicted
         assert 100 < len(b.wheel) < 100_000 // 300
         assert subjects.bytes_held < 100_000 * 9 // 8 + 20 * 300
         most = 0
@@ -708,7 +727,7 @@ async def test_names_of_messages_that_wait_to_be_written_do_not_stop_those_that_
             names = [b"%044d" % number for number in range(first, first + 10)]
             b.submit_names(names, b.clock.now_ms() + 5 * HOUR_MS)
         with trio.fail_after(10):
-            await b.filing.drain()
+            await b.filer.drain()
         # They are written, to have their names no longer.
         assert b.store.schedule.subjects.bytes_held <= 10_000 * 9 // 8 + 10 * 300
         b.submit_names([b"urgent"], b.clock.now_ms())
@@ -783,7 +802,7 @@ async def test_a_split_waits_for_a_disk_that_cannot_read_and_no_message_waits_wi
         await trio.sleep(1)
         b.submit(EPOCH_MS + 5 * HOUR_MS, EPOCH_MS + 4 * MINUTE_MS)
         await until(lambda: b.store.schedule.last_filed == 3, seconds=1)
-        await b.filing.run(b.store.schedule.flush, b.clock.now_ms())
+        await b.access.run(b.store.schedule.flush, b.clock.now_ms())
         [coarse] = [x for x in b.store.schedule.segments.values() if x.key.span is Span.HOUR]
         path = coarse.key.path
         # More than the tries after which a file is given up: this one need not be yet.
@@ -792,18 +811,18 @@ async def test_a_split_waits_for_a_disk_that_cannot_read_and_no_message_waits_wi
         assert b.entered == {3: 1}
         unread = b.store.schedule.unread[path]
         assert (unread.failures, unread.errno, unread.given_up) == (
-            b.filing.read_failures,
+            b.loader.read_failures,
             5,
             False,
         )
-        assert 5 < b.filing.read_failures < 30
+        assert 5 < b.loader.read_failures < 30
         # What comes meanwhile is filed, and checkpointed.
         b.submit(EPOCH_MS + 5 * HOUR_MS + 1)
         await trio.sleep(30)
         assert b.store.checkpoint.sequence == 4
         await trio.sleep(3600 / 2)
         assert not b.store.schedule.unread
-        assert b.filing.read_failures == 30
+        assert b.loader.read_failures == 30
         assert b.store.schedule.quarantined == []
         await trio.sleep(3 * 3600)
         b.assert_each_entered_once()
@@ -816,7 +835,7 @@ async def test_a_split_that_cannot_wait_any_longer_goes_on_without_what_cannot_b
         await trio.sleep(1)
         b.submit(EPOCH_MS + 5 * HOUR_MS, EPOCH_MS + 6 * HOUR_MS)
         await until(lambda: b.store.schedule.last_filed == 3, seconds=1)
-        await b.filing.run(b.store.schedule.flush, b.clock.now_ms())
+        await b.access.run(b.store.schedule.flush, b.clock.now_ms())
         key = min(b.store.schedule.segments.values(), key=lambda one: one.key.start).key
         b.disk.arm(*bad_file(key.path, times=10_000))
         deadline_ms = b.store.schedule.split_deadline_ms(key)
@@ -837,7 +856,7 @@ async def test_a_minute_that_cannot_be_read_is_tried_for_ever_and_others_are_loa
         times = [EPOCH_MS + minutes * MINUTE_MS for minutes in (10, 11, 12)]
         b.submit(*times)
         await until(lambda: b.store.schedule.last_filed == 4, seconds=1)
-        await b.filing.run(b.store.schedule.flush, b.clock.now_ms())
+        await b.access.run(b.store.schedule.flush, b.clock.now_ms())
         first = min(b.store.schedule.segments.values(), key=lambda one: one.key.start).key
         b.disk.arm(*bad_file(first.path, times=200))
         await trio.sleep(510)
@@ -848,7 +867,7 @@ async def test_a_minute_that_cannot_be_read_is_tried_for_ever_and_others_are_loa
         assert [damage.path for damage in damages] == [first.path]
         assert b.store.schedule.unread[first.path].given_up
         await trio.sleep(120)
-        assert b.filing.read_failures == 200
+        assert b.loader.read_failures == 200
         assert not b.store.schedule.unread
         b.assert_each_entered_once()
 
@@ -864,7 +883,7 @@ async def test_a_minute_whose_facts_cannot_be_read_is_not_sent_again_but_later()
         assert segment.facts == 1
         b.disk.arm(*bad_file(segment.key.facts_path, times=6))
         await trio.sleep(10 * 60)
-        assert b.filing.read_failures == 6
+        assert b.loader.read_failures == 6
         assert b.entered == {2: 1, 4: 1}
 
 

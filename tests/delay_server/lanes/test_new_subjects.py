@@ -65,7 +65,7 @@ async def test_a_restarted_server_takes_the_subjects_whose_rows_it_holds() -> No
     async with world.routing():
         assert await flood(world, count, world.now_ms + 2 * MINUTE_MS) == {0: count}
     async with world.routing() as (server, _):
-        await until(lambda: server.master.filing.held >= count)
+        await until(lambda: server.master.loader.held >= count)
         assert await flood(world, count, world.now_ms + 2 * MINUTE_MS) == {0: count}
         new = [make_item(f"n{n}", world.now_ms, subject=f"new.{n}") for n in range(100)]
         assert await (await world.connect()).send(*new) == {}

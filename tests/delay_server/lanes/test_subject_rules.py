@@ -357,7 +357,7 @@ async def test_a_pause_that_empties_a_full_wheel_has_it_loaded_again_at_once() -
         later_ms = world.now_ms + 240_000
         await send(world, [make_item(f"o{n}", later_ms, subject="o") for n in range(1000)])
         await until(lambda: world.now_ms > later_ms - 110_000, seconds=300)
-        held = server.master.filing.held
+        held = server.master.loader.held
         await set_rule(server, "p.*", PAUSED)
         await until(lambda: len(server.master.wheel) == 1000, seconds=1)
         assert held < 2000

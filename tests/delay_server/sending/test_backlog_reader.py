@@ -108,7 +108,7 @@ async def test_a_flood_of_messages_due_at_once_to_many_subjects_stays_within_the
         await send(world, items)
         await until(lambda: len(world.broker.deliveries) == count, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
-        assert server.master.filing.evicted
+        assert server.master.loader.evicted
     assert set(Counter(world.broker.ids).values()) == {1}
 
 

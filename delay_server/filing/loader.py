@@ -1,0 +1,501 @@
+"""Into memory before it is due: splits of coarse segments, loads into the wheel, and its bounds.
+
+Nothing wakes up unless there is something to do.
+
+Memory is bounded: wheel and sender together hold `wheel_entries_max` entries. Loading leaves a
+quarter of that to messages that arrive when they are nearly due; if they exceed it, what is due
+last is thrown out of the wheel and the cursor of the schedule_log set back: it is loaded again when
+there is room.
+
+What the operating system cannot read is tried again, each file at its own pace, while everything
+else goes on (docs/decisions/0020-an-error-of-the-system-is-no-damage.md).
+
+Names of subjects are bounded as well, in bytes (storage.subjects_bytes_max). A name stays in memory
+until a collection finds that nothing holds its number any more. Loading fills three quarters of the
+bound at most; where more than seven eighths are in use, what is due last is thrown out likewise.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+import trio
+
+from delay_server.clock.pace import Pacer
+from delay_server.filing.checkpoints import Checkpoints
+from delay_server.filing.filer import Filed, FilingLimits
+from delay_server.filing.schedule_access import ScheduleAccess
+from delay_server.holding.out_of_wheel import OutOfWheel
+from delay_server.holding.wheel import Wheel
+from delay_server.lanes.lanes import Lanes
+from delay_transport.seams.outbox import Wakeup
+from storage.batch.entries import Entries
+from storage.batch.facts import FactBlock
+from storage.disk.errors import ReadFailedError, StorageFullError
+from storage.disk.spans import MINUTE_MS, SegmentKey
+from storage.node.store import Store
+from storage.schedule.loading import CloseJob, LoadJob
+from storage.schedule.schedule_log import SplitJob
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_FULL_RECHECK_MS = 10_000
+"""Longest sleep while the wheel is full; whoever makes room in it says so."""
+_MARKED_AT_ONCE = 200_000
+"""Subject numbers looked at in one go of a collection; others run between two of them."""
+_SWEPT_AT_ONCE = 5000
+"""Names taken away in one call."""
+_COLLECTED_AGAIN_S = 1.0
+"""Time between two collections while nothing but names stands in the way of loading."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What the loops need to know of the schedule_log, taken in its lane."""
+
+    next_load_ms: int | None
+    next_split_ms: int | None
+    wants_floor: int | None
+
+
+class Loader:
+    """The tasks that stand between the schedule_log and the wheel."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        wheel: Wheel,
+        limits: FilingLimits,
+        checkpoints: Checkpoints,
+        access: ScheduleAccess,
+        pacer: Pacer,
+        lanes: Lanes,
+        out_of_wheel: OutOfWheel,
+        on_wheel_grown: Callable[[], None],
+        append_floor: Callable[[int], Awaitable[None]],
+        on_facts: Callable[[FactBlock], None],
+    ) -> None:
+        """`on_facts` is told what becomes of messages by records that were filed."""
+        self._on_facts = on_facts
+        self._store = store
+        self._wheel = wheel
+        self._limits = limits
+        self._checkpoints = checkpoints
+        self.access = access
+        self._pacer = pacer
+        self._lanes = lanes
+        self._out_of_wheel = out_of_wheel
+        self._on_wheel_grown = on_wheel_grown
+        self._append_floor = append_floor
+        self._waits_for_room = False
+        self._check_load = Wakeup()
+        self._wake_load_at_ms: float = math.inf
+        """Until when run_loading sleeps; infinite while it looks around."""
+        self._subjects = store.schedule.subjects
+        self._bytes_an_entry = 0
+        """Bytes of names for each entry held, when names were collected last."""
+        self._waits_for_names = False
+        """Whether there would be something to load, if there was room for its names."""
+        self._check_names = Wakeup()
+        self._names_collected = trio.Event()
+        self._names_rest = (0, 0)
+        """From when on is due what was thrown out for its names, and when to load it at the
+        earliest, unless something came before it."""
+        self._look_again = False
+        """Something has come that run_loading may not have seen."""
+        self.hour_mark = store.schedule.hour_mark
+        self.evicted = 0
+        """Entries thrown out of the wheel."""
+        self.slices = 0
+        """Slices loaded."""
+        self._unread_jobs: list[tuple[float, LoadJob | CloseJob]] = []
+        """Jobs of which nothing is left but what could not be read, and when to go on with each."""
+        self._unread_splits: dict[SegmentKey, float] = {}
+        """Segments whose split could not read them, and when it is begun again."""
+        self.read_failures = 0
+        """Times that a file of the schedule_log could not be read."""
+
+    # -- what is filed -----------------------------------------------------------------------
+
+    async def take_filed(self, filed: Filed) -> None:
+        """Take what is due soon into the wheel; to be called holding `taking`."""
+        for facts in filed.facts:
+            self._on_facts(facts)
+        await self.take(filed.entries)
+
+    async def filed(self, filed: Filed) -> None:
+        """Load what is due before anything that was known; wait until names have room."""
+        due_ms = filed.next_load_ms
+        if due_ms is not None and due_ms - self._limits.load_ahead_ms < self._wake_load_at_ms:
+            self._wake_loading()
+        await self._bound_names()
+
+    async def note_facts(self, facts: FactBlock, last_number: int) -> None:
+        """Cross off what the facts, durable by now, tell of."""
+        async with self.access.taking:
+            await self.access.run(self._store.note_facts, facts, last_number)
+        self._checkpoints.wake()
+        self._wake_loading()
+
+    # -- memory ------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Entries in the wheel and in the sender."""
+        return len(self._wheel) + self._out_of_wheel.count()
+
+    @property
+    def room_to_load(self) -> int:
+        """How many entries may be loaded; the last quarter is left to what arrives when due."""
+        return max(self._limits.wheel_entries_max * 3 // 4 - self.held, 0)
+
+    @property
+    def _rows_to_load(self) -> int:
+        """How many entries a slice may have for which there is room, for their names too."""
+        if not self._bytes_an_entry:
+            return self.room_to_load
+        # Those that are loaded may well have names like those that are held.
+        names_bytes = max(self._names_room, self._subjects.bytes_max // 8)
+        return min(self.room_to_load, max(names_bytes // self._bytes_an_entry, 1))
+
+    @property
+    def _names_room(self) -> int:
+        """How many bytes of names may be loaded."""
+        return max(self._subjects.bytes_max * 3 // 4 - self._subjects.bytes_held, 0)
+
+    @property
+    def _lacks_names_room(self) -> bool:
+        """Whether loading has to wait until names become free; an empty wheel never waits."""
+        return bool(len(self._wheel)) and self._names_room < self._subjects.bytes_max // 8
+
+    def wheel_has_shrunk(self) -> None:
+        """Go on loading if that had to wait for room."""
+        if self._waits_for_room and self._has_room():
+            self._wake_loading()
+
+    def _has_room(self) -> bool:
+        """Say whether there is room for a slice; with small ones a segment is read many times."""
+        least = max(self._limits.wheel_entries_max // 8, 1)
+        return self.room_to_load >= least and not self._lacks_names_room
+
+    async def take(self, entries: Sequence[Entries]) -> None:
+        """Put entries into the wheel, but not more than fit; to be called holding `taking`."""
+        grown = False
+        for part in entries:
+            for _ in self._lanes.ask(part):
+                await trio.lowlevel.checkpoint()
+            kept = self._lanes.keep(part)
+            grown |= bool(len(kept))
+            self._wheel.add(kept)
+        if grown:
+            self._on_wheel_grown()
+        await self.bound()
+
+    async def bound(self) -> None:
+        """Throw out of the wheel what is too much; to be called holding `taking`."""
+        excess = self.held - self._limits.wheel_entries_max
+        if excess <= 0 or not len(self._wheel):
+            return
+        # Some more than has to go, or the next few messages would throw out the next few entries.
+        excess += self._limits.wheel_entries_max // 4
+        await self._throw_out(max(len(self._wheel) - excess, 0))
+
+    async def _throw_out(self, keep: int, *, rests: bool = False) -> None:
+        """Throw all but about `keep` entries out of the wheel; to be called holding `taking`.
+
+        What `rests` is loaded again when half of the time is over until the first of it is due.
+        """
+        await self._until_popped()
+        before = len(self._wheel)
+        if before <= keep:
+            return
+        key = self._wheel.eviction_key(keep)
+        for _ in self._wheel.evict(key):
+            await trio.lowlevel.checkpoint()
+        self.evicted += before - len(self._wheel)
+        _log.info(
+            "the wheel is full; what is due last waits on disk", entries=before - len(self._wheel)
+        )
+        await self.access.run(self._store.schedule.lower_cursor, key, self._out_of_wheel.after(key))
+        now_ms = self._pacer.now_ms()
+        if rests and now_ms < key[0]:
+            # Else what does not fit would come and go without end. It ends before any of that is
+            # due, whatever becomes of the clock.
+            self._names_rest = key[0], now_ms + (key[0] - now_ms) // 2
+        self._wake_loading()
+
+    async def _until_popped(self) -> None:
+        """Wait until nothing is being popped from the wheel in steps, which takes some ms."""
+        while self._wheel.is_popping:
+            await trio.lowlevel.checkpoint()
+
+    async def reload(self) -> None:
+        """Load everything anew that was not delivered, since some of it is known by nothing else.
+
+        What is in the wheel goes back to disk meanwhile, so this is for rare occasions.
+        """
+        async with self.access.taking:
+            await self._until_popped()
+            for _ in self._wheel.evict((0, 0)):
+                await trio.lowlevel.checkpoint()
+            await self.take_back_returned()
+            given = self._out_of_wheel.after((0, 0))
+            await self.access.run(self._store.schedule.lower_cursor, (0, 0), given)
+        self._wake_loading()
+
+    async def take_back_returned(self) -> None:
+        """Tell the schedule_log of all that the sender gave back; to be called holding `taking`."""
+        while len(returned := self._lanes.take_returned()):
+            await self.access.run(self._store.schedule.take_back, returned)
+
+    # -- names of subjects -------------------------------------------------------------------
+
+    async def run_collecting(self) -> None:
+        """Take names of subjects away that nothing holds any more."""
+        while True:
+            if not self._subjects.wants_collection:
+                with trio.move_on_after(_COLLECTED_AGAIN_S if self._waits_for_names else math.inf):
+                    await self._check_names.sleep()
+            await self._collect_names()
+            while self._has_too_many_names():
+                async with self.access.taking:
+                    # Meanwhile much of it may have become due.
+                    if self._has_too_many_names():
+                        share = self._subjects.bytes_max // 2 / self._subjects.bytes_held
+                        keep = int(len(self._wheel) * share)
+                        await self._throw_out(max(keep, self._limits.load_step_rows), rests=True)
+                await self._collect_names()
+            self._names_collected.set()
+            self._names_collected = trio.Event()
+            if self._waits_for_names:
+                self._wake_loading()
+
+    def _has_too_many_names(self) -> bool:
+        """Say whether something has to leave the wheel for its names; one step's worth may stay."""
+        return (
+            self._subjects.bytes_held > self._subjects.bytes_max * 7 // 8
+            and len(self._wheel) > self._limits.load_step_rows
+        )
+
+    async def _collect_names(self) -> None:
+        if self._names_room < self._subjects.bytes_max // 8:
+            # Rows that are written need their names no longer.
+            await self.access.run(self._store.schedule.flush, self._pacer.now_ms())
+        async with self.access.taking:
+            held = await self._subjects_held()
+            for _ in self._lanes.forget_numbers(held):
+                await trio.lowlevel.checkpoint()
+            await self.access.run(self._store.schedule.condemn_subjects, held)
+        while not await self.access.run(self._subjects.sweep, _SWEPT_AT_ONCE):
+            pass
+        if most := max(self.held, len(self._subjects)):
+            self._bytes_an_entry = self._subjects.bytes_held // most
+
+    async def _subjects_held(self) -> npt.NDArray[np.bool_]:
+        """Say which subject numbers wheel and sender hold; to be called holding `taking`.
+
+        Nothing comes to them meanwhile, and what goes from the one to the other does so within a
+        step: each number is looked up at once in both.
+        """
+        held = np.empty(len(self._subjects.names), np.bool_)
+        for first in range(0, len(held), _MARKED_AT_ONCE):
+            part = held[first : first + _MARKED_AT_ONCE]
+            part[:] = self._wheel.holds_subjects(first, len(part))
+            part |= self._lanes.holds_subjects(first, len(part))
+            await trio.lowlevel.checkpoint()
+        return held
+
+    async def _bound_names(self) -> None:
+        """Have names collected if there are enough of them, and wait if there are too many."""
+        if self._subjects.wants_collection:
+            collected = self._names_collected
+            self._check_names.wake()
+            if self._subjects.is_full:
+                await collected.wait()
+
+    # -- loading and splitting ---------------------------------------------------------------
+
+    async def run_loading(self) -> None:
+        """Split coarse segments and load near ones, each in good time."""
+        while True:
+            self._wake_load_at_ms, self._look_again = math.inf, False
+            view = await self._advance()
+            if self._pacer.is_news(self._store.clock_known):
+                self._checkpoints.wake()
+            if self._look_again:
+                continue
+            now_ms = self._pacer.now_ms()
+            self._wake_load_at_ms = self._next_wake(view, now_ms)
+            with trio.move_on_after(max(self._wake_load_at_ms - now_ms, 1) / 1000):
+                await self._check_load.sleep()
+
+    def _wake_loading(self) -> None:
+        """Have run_loading look around, once more if it is just doing so."""
+        self._look_again = True
+        self._check_load.wake()
+
+    def _next_wake(self, view: _View, now_ms: int) -> float:
+        times: list[float] = [now_ms + self._pacer.sleep_ms_max]
+        times += [now_ms + self._ms_until(at) for at, _ in self._unread_jobs]
+        waits_for_names = False
+        if view.next_load_ms is not None:
+            at = view.next_load_ms - self._limits.load_ahead_ms
+            if view.next_load_ms >= self._names_rest[0]:
+                at = max(at, self._names_rest[1])
+            has_room = self._has_room()
+            self._waits_for_room = not has_room
+            waits_for_names = at <= now_ms and self._lacks_names_room
+            recheck_ms = 50 if has_room else _FULL_RECHECK_MS
+            times.append(max(at, now_ms + (1000 if self._pacer.reason else recheck_ms)))
+        if waits_for_names and not self._waits_for_names:
+            self._check_names.wake()
+        self._waits_for_names = waits_for_names
+        if view.next_split_ms is not None:
+            again_ms = min(map(self._ms_until, self._unread_splits.values()), default=0)
+            times.append(max(view.next_split_ms, now_ms + max(1000, again_ms)))
+        if view.wants_floor is not None:
+            times.append(max(view.wants_floor * MINUTE_MS, now_ms + 1000))
+        return min(times)
+
+    async def _advance(self) -> _View:
+        """Do all splits and loads that are due now."""
+        may_split = True
+        while self._pacer.runs():
+            await self._try_again()
+            found = await self.access.run(self._next_work, may_split)
+            self.hour_mark = self._store.schedule.hour_mark
+            if isinstance(found, SplitJob):
+                may_split = await self._split(found)
+            elif isinstance(found, LoadJob):
+                await self._load(found)
+            else:
+                if found.wants_floor is not None and self._pacer.runs():
+                    await self._append_floor(found.wants_floor)
+                return found
+        return await self.access.run(self._view)
+
+    def _next_work(self, may_split: bool) -> SplitJob | LoadJob | _View:  # noqa: FBT001
+        """Begin the next split or load that is due; if none is, look around.
+
+        One call, since nearly always there is nothing to do.
+        """
+        job: SplitJob | LoadJob | None = None
+        if may_split:
+            job = self._store.schedule.begin_split(
+                self._pacer.now_ms(), postponed=self._unread_splits
+            )
+        if job is None:
+            job = self._begin_load(self._load_until_ms())
+        return self._view() if job is None else job
+
+    async def _split(self, job: SplitJob) -> bool:
+        """Split a segment; False if there was no space: loading goes on, the rest comes later."""
+        try:
+            while not await self.access.run(job.step, self._pacer.now_ms()):
+                await self._bound_names()
+        except ReadFailedError as error:
+            deadline_ms = self._store.schedule.split_deadline_ms(job.key)
+            is_urgent = self._pacer.now_ms() >= deadline_ms
+            wait_s = await self.read_failed(error, may_give_up=is_urgent)
+            self._unread_splits[job.key] = trio.current_time() + wait_s
+            return True
+        except StorageFullError as error:
+            _log.error("no space to split a segment", segment=job.key.name, error=str(error))
+            return False
+        _log.info("segment split", segment=job.key.name)
+        return True
+
+    def _load_until_ms(self) -> int:
+        """Return how far to load: to the end of a minute, since the time itself never stands still.
+
+        So each segment is read once, and between two minutes there is nothing to do.
+        """
+        ahead_ms = self._pacer.now_ms() + self._limits.load_ahead_ms
+        return (ahead_ms // MINUTE_MS + 1) * MINUTE_MS
+
+    def _begin_load(self, until_ms: int) -> LoadJob | None:
+        if not self._has_room():
+            return None
+        schedule, now_ms = self._store.schedule, self._pacer.now_ms()
+        rest_from_ms, rest_until_ms = self._names_rest
+        if now_ms < rest_until_ms and (schedule.next_load_ms() or 0) >= rest_from_ms:
+            return None
+        return schedule.begin_load(until_ms, rows_max=self._rows_to_load, now_ms=now_ms)
+
+    async def _load(self, job: LoadJob | CloseJob) -> None:
+        done, before = False, job.started
+        while not done:
+            try:
+                async with self.access.taking:
+                    entries, done = await self.access.run(job.step, self._limits.load_step_rows)
+                    await self.take([entries])
+            except ReadFailedError as error:
+                await self.leave_unread(job, error)
+                break
+            await self._bound_names()
+        self.slices += job.started and not before
+
+    # -- what cannot be read -----------------------------------------------------------------
+
+    async def leave_unread(self, job: LoadJob | CloseJob, error: ReadFailedError) -> None:
+        """Go on later with a job of which the rest cannot be read now."""
+        wait_s = await self.read_failed(error)
+        self._unread_jobs.append((trio.current_time() + wait_s, job))
+        self._wake_loading()
+
+    async def read_failed(self, error: ReadFailedError, *, may_give_up: bool = True) -> float:
+        """Count and tell that a file could not be read; return seconds until it is to be tried.
+
+        After the last try what cannot be read is taken for damage, where it may be given up.
+        """
+        self.read_failures += 1
+        unread = self._store.schedule.unread.get(error.path)
+        failures = 1 if unread is None else unread.failures
+        wait_ms = self._limits.read_retry_ms(failures)
+        given_up = unread is not None and unread.given_up
+        if may_give_up and not given_up and failures >= self._limits.read_tries:
+            await self.access.run(self._store.schedule.give_up_on, error.path)
+            _log.error(
+                "a file cannot be read: what of it cannot be is taken for damage",
+                path=error.path,
+                errno=error.errno,
+                reason=error.reason,
+                failures=failures,
+            )
+            # What can be read of it is not to wait any longer.
+            wait_ms = self._limits.read_retry_ms_min
+        elif failures == 1:
+            _log.warning(
+                "a file cannot be read; it is tried again",
+                path=error.path,
+                errno=error.errno,
+                reason=error.reason,
+                wait_ms=wait_ms,
+            )
+        return wait_ms / 1000
+
+    def _ms_until(self, at: float) -> float:
+        return max(at - trio.current_time(), 0) * 1000
+
+    async def _try_again(self) -> None:
+        """Go on with what could not be read, where it is time to."""
+        now = trio.current_time()
+        self._unread_splits = {key: at for key, at in self._unread_splits.items() if at > now}
+        ready = [job for at, job in self._unread_jobs if at <= now]
+        self._unread_jobs = [(at, job) for at, job in self._unread_jobs if at > now]
+        for job in ready:
+            await self._load(job)
+            if all(job is not other for _, other in self._unread_jobs):
+                _log.info("what could not be read has been read")
+
+    def _view(self) -> _View:
+        schedule = self._store.schedule
+        return _View(
+            next_load_ms=schedule.next_load_ms(),
+            next_split_ms=schedule.next_split_ms(),
+            wants_floor=schedule.wants_floor(),
+        )
