@@ -527,10 +527,10 @@ class MetaSession:
 
     def _time_out(self, now: float) -> None:
         """Give up questions that were not answered in time; they are asked again."""
-        late = now - self.config.answer_timeout_s
         while self._outstanding:
             subject, use = next(iter(self._outstanding.items()))
-            if use.asked_at > late:
+            # Summed as in next_at(): by another rounding it would be due and never be given up.
+            if use.asked_at + self.config.answer_timeout_s > now:
                 break
             del self._outstanding[subject]
             use.is_outstanding = False

@@ -218,6 +218,17 @@ def test_a_question_that_is_not_answered_is_asked_again_ever_less_often() -> Non
     assert asker.counts.timeouts >= len(gaps)
 
 
+def test_a_question_is_given_up_at_the_very_moment_that_is_named_for_it() -> None:
+    # Rounded, asked_at + 5 - 5 is below asked_at.
+    asked_at = 0.13436424411240122
+    asker = session()
+    asker.connected(asked_at)
+    asker.want("a", asked_at)
+    assert len(asker.next_requests(asked_at)) == 1
+    asker.next_requests(asker.next_at())
+    assert asker.counts.timeouts == 1
+
+
 def test_a_refusal_is_told_with_its_reason_and_asked_again_after_a_pause() -> None:
     asker = session()
     asker.connected(0)
