@@ -6,6 +6,7 @@
     exchange    the state machine of all of it
     links       connections, without their sockets
     meta_link   the connection to the meta server
+    pending     messages that are on no connection
     routing     servers of a subject
 
 Imported by shells.

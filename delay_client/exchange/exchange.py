@@ -23,16 +23,16 @@ after each call they check what the exchange wants: `wants_connection()`, `Link.
 import logging
 import math
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
 
-from delay_client.exchange.batches import Batch, BatchLink, Gathering, Lane, Setback, Waiter
+from delay_client.exchange.batches import Batch, BatchLink, Lane, Setback, Waiter
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
+from delay_client.exchange.pending import Pending
 from delay_client.exchange.routing import FixedRouting, Line, MetaRouting
 from delay_client.messages.config import DEFAULT_SERVERS, ClientConfig
 from delay_client.messages.errors import (
@@ -64,19 +64,12 @@ logger = logging.getLogger("delaywheel.client")
 _new_receipt: Callable[[Iterable[Any]], Receipt] = partial(tuple.__new__, Receipt)
 """Receipt._make() without a Python frame: this runs once for each message."""
 
-_REFILE_S = 0.05
-"""For so long changes of routes gather before what is ready is looked at again."""
-
-_GATHER_LINGERS = 20
-"""A request that cannot go out yet lets calls in for so many lingers. Longer, and the time-out of
-the first call in it would be stretched by what the last one adds."""
-
 
 class Exchange:
     """Everything the client knows: what is to be sent, to whom, and when to try again.
 
-    Invariant: every batch handed in is in exactly one place (open or ready in one lane, waiting, or
-    in flight on one link) until each of its items was settled.
+    Invariant: every batch handed in is in exactly one place (pending, or in flight on one link)
+    until each of its items was settled.
     """
 
     def __init__(
@@ -103,12 +96,8 @@ class Exchange:
             self._meta = self._routing.meta
         self._config = config
         self._chance = chance
-        self._busy: dict[Lane, None] = {}
-        """Lanes that have something to be sent, in the order of their turns."""
-        self._waiting: list[Batch] = []
+        self._pending = Pending(self._routing, config, self._wake)
         self._is_closed = False
-        self._refile_at = math.inf
-        """When what is ready is looked at by routes that have changed."""
         self.wake_at = math.inf
         """Call poll() at this time, or before."""
 
@@ -142,61 +131,26 @@ class Exchange:
         subject: str = "",
     ) -> None:
         """Take one message that may share a request with others of its subject's lane."""
-        item, message_id, due_ms = encoded
         if self._is_closed:
+            _, message_id, _ = encoded
             waiter.settle(_closed(message_id, attempts=0))
             return
-        lane = self._routing.lane_of(subject)
-        if self._meta is not None and not lane.links:
-            self._wake(self._meta.next_event())
-        gathered = lane.open.get(timeout_s)
-        if gathered is not None and (
-            len(gathered[0]) >= self._config.request_items_max
-            or gathered[0].size + len(item) > self._config.request_bytes_max
-            or now >= gathered[1] + _GATHER_LINGERS * self._config.linger_s
-        ):
-            del lane.open[timeout_s]
-            lane.ready.append(gathered[0])
-            self._wake(now)
-            gathered = None
-        if gathered is None:
-            batch = Batch(Gathering(), deadline=now, lane=lane, version=self._routing.version)
-            gathered = batch, now
-            lane.open[timeout_s] = gathered
-            self._busy[lane] = None
-            # If nothing is in flight that is now, but not in this very call: others that run in
-            # the same turn of the loop join in.
-            self._wake(self._ripe_at(lane, now))
-        batch = gathered[0]
-        assert isinstance(batch.receiver, Gathering)
-        batch.receiver.add(waiter)
-        batch.positions = range(len(batch) + 1)
-        batch.add(item, message_id, due_ms)
-        batch.deadline = now + timeout_s
+        self._pending.gather(encoded, waiter, subject=subject, timeout_s=timeout_s, now=now)
 
     def submit(self, batch: Batch, now: float) -> None:
         """Take one batch that is complete."""
         if self._is_closed:
             self._settle(batch, [_closed(name, attempts=batch.attempts) for name in batch.ids])
             return
-        if batch.lane is not None and batch.lane.links and batch.version == self._routing.version:
-            batch.lane.ready.append(batch)
-            self._busy[batch.lane] = None
-        else:
-            self._file(batch)
-        self._wake(batch.deadline)
+        self._pending.add(batch)
         self._assign(now)
 
     def close(self) -> None:
         """Settle everything that is still on its way, and whatever comes later: the client ends."""
         self._is_closed = True
-        batches = [*self._batches(), *(batch for link in self.links for batch in link.abandon())]
-        for lane in self._busy:
-            lane.open.clear()
-            lane.ready.clear()
-            lane.waiting = 0
-        self._busy.clear()
-        self._waiting.clear()
+        batches = self._pending.take_all()
+        for link in self.links:
+            batches += link.abandon()
         for batch in batches:
             if batch.drop_unwanted():
                 self._settle(batch, [_closed(name, attempts=batch.attempts) for name in batch.ids])
@@ -206,12 +160,7 @@ class Exchange:
 
         That is where it went, or in all; what bounds the memory of a send_many().
         """
-        lane = batch.lane
-        assert lane is not None
-        if len(lane.ready) + lane.waiting >= 2 * max(1, len(lane.links)):
-            return True
-        queued_max = max(self._config.requests_queued_max, 2 * len(self.links))
-        return sum(len(one.ready) + one.waiting for one in self._busy) >= queued_max
+        return self._pending.is_congested(batch)
 
     # What happened.
 
@@ -221,7 +170,7 @@ class Exchange:
             return False
         if isinstance(line, MetaLink):
             return line.wants_connection(now)
-        return not line.is_retired and self._has_work(line)
+        return not line.is_retired and self._pending.has_work(line)
 
     def connecting(self, line: Line) -> None:
         """Note that the shell has begun to connect."""
@@ -235,7 +184,7 @@ class Exchange:
             self._wake(line.next_event())
             return
         self._wake(now + self._config.idle_s)
-        self._release(line)
+        self._pending.release(line)
         self._assign(now)
 
     def lost(self, line: Line, reason: str, now: float) -> None:
@@ -254,7 +203,7 @@ class Exchange:
         if flying:
             link.circuit.failed(now, self._chance)
         if not was_up:
-            self._release(link)
+            self._pending.release(link)
             self._suspect_route_of(link, now)
         for batch in flying:
             # Once: a server that does it again had better be left.
@@ -267,7 +216,7 @@ class Exchange:
     def received(self, line: Line, data: bytes, now: float) -> None:
         """Take bytes that came in. Those of no protocol of ours condemn the line."""
         if isinstance(line, MetaLink):
-            self._take_routes(line.received(data, now), now)
+            self._pending.routes_changed(line.received(data, now), now)
             self._wake(line.next_event())
         else:
             try:
@@ -275,113 +224,31 @@ class Exchange:
                     self._take_answer(line, batch, code, body, now)
             except RemoteProtocolError as error:
                 line.condemned = f"it does not speak the protocol: {error}"
-        self._ripen(now)
+        self._pending.ripen(now)
         self._assign(now)
 
     def poll(self, now: float) -> None:
         """Do what has become due: time-outs, tries, requests that have gathered long enough."""
         if isinstance(self._routing, MetaRouting):
             self._routing.meta.poll(now)
-            self._routing.poll(now, self._busy)
-        if now >= self._refile_at:
-            self._refile(now)
-        self._ripen(now)
-        for batch in self._take_due_retries(now):
-            self._file(batch)
+            self._routing.poll(now, self._pending.lanes)
+        self._pending.poll(now)
         for link in self.links:
             if link.state is LinkState.UP:
                 for batch in link.overdue(now):
                     self._time_out(link, batch, now)
-        self._expire(now)
+        for batch in self._pending.take_expired(now):
+            self._give_up(batch)
         self._assign(now)
         self.wake_at = min(self._events(now), default=math.inf)
 
     # Routes.
 
-    def _take_routes(self, subjects: Sequence[str], now: float) -> None:
-        """Take changed routes: what waited for one goes into its lane, the rest is looked at soon.
-
-        Soon, not now: when a group fails many routes change one after another.
-        """
-        if not subjects:
-            return
-        assert isinstance(self._routing, MetaRouting)
-        version = self._routing.version
-        for lane in self._routing.changed(subjects):
-            self._refile_lane(lane)
-        if self._routing.version != version and self._refile_at == math.inf:
-            self._refile_at = now + _REFILE_S
-            self._wake(self._refile_at)
-
-    def _refile(self, now: float) -> None:
-        """Put what is ready into the lanes that are right by now, and drop links without routes."""
-        self._refile_at = math.inf
-        assert isinstance(self._routing, MetaRouting)
-        for lane in list(self._busy):
-            if any(batch.version != self._routing.version for batch in lane.ready):
-                self._refile_lane(lane, only_ready=True)
-        self._tidy()
-        self._routing.prune(self._busy)
-        for link in self.links:
-            if link.is_retired:
-                self._wake(now)
-
-    def _refile_lane(self, lane: Lane, *, only_ready: bool = False) -> None:
-        batches = list(lane.ready)
-        lane.ready.clear()
-        if not only_ready:
-            batches += [batch for batch, _ in lane.open.values()]
-            lane.open.clear()
-        for batch in batches:
-            self._file(batch)
-
-    def _file(self, batch: Batch) -> None:
-        """Put a batch into the lane of its items, in parts if they are of several."""
-        routing = self._routing
-        if isinstance(routing, FixedRouting):
-            self._enqueue(batch, routing.lane_of(""))
-            return
-        parts: dict[Lane, list[int]] = {}
-        for index, item in enumerate(batch.items):
-            # What was encoded here has a subject that is text.
-            lane = routing.lane_of(item_subject(item).decode())
-            parts.setdefault(lane, []).append(index)
-        if len(parts) == 1:
-            [lane] = parts
-            self._enqueue(batch, lane)
-            self._wake(routing.meta.next_event())
-            return
-        self._wake(routing.meta.next_event())
-        for lane, indices in parts.items():
-            self._enqueue(batch.part(indices), lane)
-        batch.lane = next(iter(parts))
-
-    def _enqueue(self, batch: Batch, lane: Lane) -> None:
-        batch.lane = lane
-        batch.version = self._routing.version
-        last = lane.ready[-1] if lane.ready else None
-        if last is not None and self._may_share(last, batch):
-            last.absorb(batch)
-        else:
-            lane.ready.append(batch)
-        self._busy[lane] = None
-
-    def _may_share(self, last: Batch, batch: Batch) -> bool:
-        """Whether two batches may be one: those that waited for their routes are small."""
-        return (
-            last.receiver is batch.receiver
-            and last.attempts == batch.attempts == 0
-            and last.version == batch.version
-            and len(last) + len(batch) <= self._config.request_items_max
-            and last.size + batch.size <= self._config.request_bytes_max
-        )
-
     def _suspect_route_of(self, link: BatchLink, now: float) -> None:
         """Ask the meta server whether this server is still the right one."""
-        for lane in self._busy:
-            if lane.ready and link in lane.links:
-                self._suspect(lane.ready[0], now)
-                return
+        batch = self._pending.next_for(link)
+        if batch is not None:
+            self._suspect(batch, now)
 
     def _suspect(self, batch: Batch, now: float) -> None:
         if isinstance(self._routing, MetaRouting):
@@ -395,10 +262,10 @@ class Exchange:
         is_moving = True
         while is_moving:
             is_moving = False
-            for lane in list(self._busy):
+            for lane in list(self._pending.lanes):
                 if lane.ready and self._send_one(lane, now):
                     is_moving = True
-        self._tidy()
+        self._pending.tidy()
 
     def _send_one(self, lane: Lane, now: float) -> bool:
         """Send a lane's next batch; return whether the next but one may have its turn."""
@@ -408,19 +275,13 @@ class Exchange:
             return False
         lane.ready.popleft()
         if batch.version != self._routing.version:
-            self._file(batch)
+            self._pending.file(batch)
             return True
         if batch.drop_unwanted():
             batch.held_for = None
             link.send(batch, now)
             self._wake(now + min(self._config.try_timeout_s, batch.deadline - now))
         return True
-
-    def _tidy(self) -> None:
-        """Forget lanes that have nothing to be sent."""
-        idle = [lane for lane in self._busy if not lane.is_busy]
-        for lane in idle:
-            del self._busy[lane]
 
     def _choose_link(self, lane: Lane, batch: Batch, now: float) -> BatchLink | None:
         """Return the link for a batch: a probe that is due, else the least loaded, if any has room.
@@ -583,43 +444,13 @@ class Exchange:
         logger.debug(
             "%s: %d messages, try %d failed: %s", link.server, len(batch), batch.attempts, text
         )
-        self._waiting.append(batch)
-        if batch.lane is not None:
-            batch.lane.waiting += 1
-            self._busy[batch.lane] = None
-        self._wake(min(batch.retry_at, batch.deadline))
-
-    def _release(self, link: BatchLink) -> None:
-        """Let go what was held for a group that is there again, or cannot be reached."""
-        for batch in [batch for batch in self._waiting if batch.held_for == link.group]:
-            self._stop_waiting(batch)
-            if link.state is not LinkState.UP:
-                batch.held_for, batch.avoid = None, link.server
-            self._file(batch)
-
-    def _stop_waiting(self, batch: Batch) -> None:
-        self._waiting.remove(batch)
-        if batch.lane is not None:
-            batch.lane.waiting -= 1
+        self._pending.wait(batch)
 
     def _time_out(self, link: BatchLink, batch: Batch, now: float) -> None:
         """Go on from a request that was not answered in time."""
         batch.maybe_kept = True
         self._note_failure(link, batch, now)
         self._set_back(batch, TimedOut, "did not answer in time", link, now)
-
-    def _expire(self, now: float) -> None:
-        """Settle what has run out of time."""
-        if not any(batch.deadline <= now for batch in self._batches()):
-            return
-        late = [batch for batch in self._batches() if batch.deadline <= now]
-        for lane in self._busy:
-            lane.ready = deque(batch for batch in lane.ready if batch.deadline > now)
-            lane.open = {key: kept for key, kept in lane.open.items() if kept[0].deadline > now}
-        for batch in [batch for batch in self._waiting if batch.deadline <= now]:
-            self._stop_waiting(batch)
-        for batch in late:
-            self._give_up(batch)
 
     def _give_up(self, batch: Batch) -> None:
         if batch.drop_unwanted():
@@ -661,72 +492,24 @@ class Exchange:
 
     # Time.
 
-    def _ripen(self, now: float) -> None:
-        """Close the batches that have gathered long enough."""
-        for lane in self._busy:
-            for timeout_s, (batch, since) in list(lane.open.items()):
-                if now >= self._ripe_at(lane, since):
-                    del lane.open[timeout_s]
-                    lane.ready.append(batch)
-
-    def _ripe_at(self, lane: Lane, since: float) -> float:
-        """Return when a batch that gathers in a lane since then should go."""
-        if lane.links and not any(link.requests_in_flight for link in lane.links):
-            return since
-        has_room = any(link.has_room() for link in lane.links)
-        # What cannot go out yet may as well grow.
-        return since + self._config.linger_s * (1 if has_room else _GATHER_LINGERS)
-
-    def _take_due_retries(self, now: float) -> list[Batch]:
-        due = [batch for batch in self._waiting if batch.retry_at <= now]
-        for batch in due:
-            self._stop_waiting(batch)
-            batch.held_for = None
-        return due
-
     def _events(self, now: float) -> Iterator[float]:
         """Yield the times at which poll() has something to do."""
-        for lane in self._busy:
-            yield from self._lane_events(lane, now)
-        for batch in self._waiting:
-            yield min(batch.retry_at, batch.deadline)
+        yield from self._pending.events(now)
         for link in self.links:
             if link.state is LinkState.UP and link.condemned is None:
                 yield link.next_event()
-            elif link.state is LinkState.IDLE and link.retry_at > now and self._has_work(link):
+            elif (
+                link.state is LinkState.IDLE
+                and link.retry_at > now
+                and self._pending.has_work(link)
+            ):
                 yield link.retry_at
-        yield self._refile_at
         # Where it is due the shell is connecting.
         if self._meta is not None and (at := self._meta.next_event()) > now:
             yield at
 
-    def _lane_events(self, lane: Lane, now: float) -> Iterator[float]:
-        for batch, since in lane.open.values():
-            yield self._ripe_at(lane, since)
-            yield batch.deadline
-        for batch in lane.ready:
-            yield batch.deadline
-        for link in lane.links:
-            if link.circuit.is_open:
-                for at in (link.circuit.last_resort_at, link.circuit.probe_at):
-                    if at > now:
-                        yield at
-
     def _wake(self, at: float) -> None:
         self.wake_at = min(self.wake_at, at)
-
-    def _batches(self) -> Iterator[Batch]:
-        for lane in self._busy:
-            for batch, _ in lane.open.values():
-                yield batch
-            yield from lane.ready
-        yield from self._waiting
-
-    def _has_work(self, link: BatchLink) -> bool:
-        """Whether anything is to be sent that this link could take."""
-        if isinstance(self._routing, FixedRouting):
-            return any(lane.is_busy for lane in self._busy)
-        return any(lane.is_busy and link in lane.links for lane in self._busy)
 
 
 def _meta_routing(

@@ -13,7 +13,8 @@ many new subjects of one address, and a flood that has to wait must not use up w
 
 What is known outlives every connection: while there is no meta server, routes stay as they were. On
 a new connection every subject is asked anew, because the meta server pushes only what it was asked
-for there: at once those without a route, the others one by one over `resubscribe_s`.
+for there. At most `questions_max` of them are unanswered at a time, and those without a route come
+first.
 
 Which answers are believed. A push is an answer that nobody asked for. On top of what QMQ's clients
 do, two kinds of answers are *doubtful* where something else is known: one whose timestamp is below
@@ -32,8 +33,8 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from enum import Enum
-from heapq import heappop, heappush
+from enum import Enum, IntEnum
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import msgspec
@@ -59,10 +60,10 @@ REASON_LENGTH_MAX: Final = 200
 """Characters kept of the reason of a refusal."""
 
 _TICKS_PER_S: Final = 10
-"""Times to ask again are kept in slots of this width; asking up to 0.1 s late does no harm."""
+"""Times to ask again are rounded up to these, so that a shell wakes for many subjects at once."""
 
 _STALE_ENTRIES_MIN: Final = 1024
-"""Entries of slots that may be out of date before any are thrown out."""
+"""Entries of the heap that may be out of date before any are thrown out."""
 
 _LOOKED_AT_MAX: Final = 2000
 """Entries looked at in one call, so that no call takes long; 0.2 us each."""
@@ -115,10 +116,6 @@ class MetaSessionConfig:
     time: when a group fails all its clients see it at once. It doubles, up to `retry_max_s`, as
     long as the route stays what it was."""
 
-    resubscribe_s: float = 5.0
-    """Over so long the subjects with a route are asked anew on a new connection: a meta server that
-    comes back must not get all of them from everybody at once."""
-
     doubt_s: float = 10.0
     """How long an answer without groups, or one older than what is known, must have been all there
     was before it is believed. 0 believes at once."""
@@ -143,7 +140,7 @@ class MetaSessionConfig:
         """Refuse what cannot work, naming the setting."""
         for setting in fields(self):
             value = getattr(self, setting.name)
-            is_zero_meant = setting.name in {"resubscribe_s", "doubt_s", "suspect_pause_s"}
+            is_zero_meant = setting.name in {"doubt_s", "suspect_pause_s"}
             # Not `value <= 0`: that lets a NaN through.
             if not (value >= 0 if is_zero_meant else value > 0):
                 raise ValueError(f"{setting.name} must be positive, not {value!r}")
@@ -170,42 +167,61 @@ class MetaSessionCounts:
     """Frames whose body could not be read (MetaDialogue)."""
 
 
+class _Place(IntEnum):
+    """Where a wanted subject is, while there is a connection; the first five are queues."""
+
+    DOUBTFUL = 0
+    """Its route is in doubt or suspected: it is asked before all others."""
+    SOON = 1
+    """It was not asked yet, and somebody wants it soon."""
+    NEW = 2
+    """It was not asked yet."""
+    KNOWN = 3
+    """Its heartbeat is due, or it was not asked on this connection."""
+    PUT_OFF = 4
+    """It has no route, and its pause is over."""
+    LATER = 5
+    """It is in the heap, for its heartbeat or until its pause is over."""
+    RECHECK = 6
+    """It is in the heap, for its route is in doubt or suspected."""
+    NOWHERE = 7
+    """It waits for an answer, or is not wanted any more."""
+
+
+_QUEUES: Final = (_Place.DOUBTFUL, _Place.SOON, _Place.NEW, _Place.KNOWN, _Place.PUT_OFF)
+"""In the order of their turns."""
+
+
 class _Use(msgspec.Struct, gc=False, eq=False):
     """One subject. A Struct that the garbage collector does not look at: there are many."""
 
     subject: str
     wanted_at: float
+    place: _Place = _Place.NOWHERE
     route: Route | None = None
     timestamp_ms: int = 0
     """Of the answer that the route is from."""
-    tick: int = -1
-    """The slot in which it is to be asked next; in others it is out of date."""
-    connection: int = 0
-    """The connection on which it was asked last."""
+    entry: int = 0
+    """The number of its entry in the heap; 0 if it is in none."""
+    at: float = math.inf
+    """When it is to be asked, of one in the heap."""
     asked_at: float = -math.inf
-    not_before: float = -math.inf
-    """The meta server wanted to be spared until then."""
     doubt_since: float | None = None
-    is_suspected: bool = False
-    """Whether it is to be asked before its time."""
     suspicions: int = 0
-    """How often it was, since its route changed."""
+    """How often it was to be asked before its time, since its route changed."""
     failures: int = 0
-    """Refusals and time-outs in a row."""
+    """Refusals and time-outs since the last answer."""
     reason: str | None = None
     """Of the last refusal; None when it was answered since."""
     is_barred: bool = False
     """Whether it has no route because it is refused for good."""
-    is_outstanding: bool = False
-    is_first: bool = False
-    """Whether it was put before the others that are urgent."""
 
 
 class MetaSession:
     """What one client asks of a meta server for its subjects, and what it was told.
 
-    Invariants: a wanted subject of a connected session is outstanding, or in a slot, or among the
-    urgent, the beats or those put off, or still to come in the round of a new connection; at most
+    Invariants: a wanted subject of a connected session is outstanding, in the heap, or in one of
+    the queues, as its place says; entries of it elsewhere are out of date, and passed over. At most
     `questions_max` subjects are outstanding, and none without a connection.
     """
 
@@ -235,37 +251,20 @@ class MetaSession:
         is_producer = client_type in {ClientType.PRODUCER, ClientType.DELAY_PRODUCER}
         self._usable = _PRODUCER_STATES if is_producer else _CONSUMER_STATES
         self._uses: dict[str, _Use] = {}
-        self._unknown: dict[str, _Use] = {}
-        """Those without an answer, in the order in which they were wanted."""
-        self._urgent: deque[_Use] = deque()
-        """Those that were not asked on this connection, and are to be asked at once."""
-        self._beats: deque[_Use] = deque()
-        """Those with a route whose heartbeat is due."""
-        self._put_off: deque[_Use] = deque()
-        """Those without a route whose pause is over."""
+        self._queues: list[deque[_Use]] = [deque() for _ in _QUEUES]
         self._put_off_at = -math.inf
-        """When the next of them may be asked."""
-        self._slots: dict[int, list[_Use]] = {}
-        self._ticks: list[int] = []
-        """Heap of the keys of the slots."""
-        self._entries = 0
-        """In all slots, those that are out of date too."""
+        """When the next of those that are put off may be asked."""
+        self._timed: list[tuple[float, int, _Use]] = []
+        """Heap of those to be asked later; an entry counts if its subject has its number."""
+        self._entry = 0
+        """The last such number."""
         self._outstanding: dict[str, _Use] = {}
         """Oldest question first."""
-        self._connection = 0
         self._is_connected = False
-        self._round: list[_Use] = []
-        """Those that had a route when the connection began…"""
-        self._round_done = 0
-        """… how many of them had their turn…"""
-        self._round_since = 0.0
-        """… and when the connection began."""
         self._unheard_since: float | None = None
         self._shared: dict[Route, Route] = {}
         self._to_walk: list[str] = []
         """Subjects that forget_unused() has still to look at."""
-        self._to_sweep: list[int] = []
-        """Slots from which entries that are out of date have still to be thrown out."""
 
     # What is wanted.
 
@@ -282,33 +281,22 @@ class MetaSession:
         use = self._uses.get(subject)
         if use is not None:
             use.wanted_at = now
-            if soon and use.route is None and use.connection != self._connection:
-                self._put_first(use)
+            if soon and use.place is _Place.NEW and self._is_connected:
+                self._enqueue(use, _Place.SOON)
             return True
         if len(self._uses) >= self.config.subjects_max:
             return False
-        use = _Use(subject, now)
-        self._uses[subject] = self._unknown[subject] = use
-        if soon:
-            self._put_first(use)
-        elif self._is_connected:
-            self._urgent.append(use)
+        use = self._uses[subject] = _Use(subject, now)
+        if self._is_connected:
+            self._enqueue(use, _Place.SOON if soon else _Place.NEW)
         return True
-
-    def _put_first(self, use: _Use) -> None:
-        """Have a subject asked before the others that were not; it may be among these as well."""
-        if self._is_connected and not use.is_first:
-            use.is_first = True
-            self._urgent.appendleft(use)
 
     def drop(self, subject: str) -> None:
         """Forget a subject; nothing if it is not wanted."""
         use = self._uses.pop(subject, None)
         if use is not None:
-            self._unknown.pop(subject, None)
             self._outstanding.pop(subject, None)
-            # Of its entries those in slots are out of date by this, others by not being wanted.
-            use.tick = -1
+            use.place, use.entry = _Place.NOWHERE, 0
 
     def forget_unused(self, now: float, *, at_most: int = 1000) -> list[str]:
         """Drop what nobody wanted for `unused_s`, and return it.
@@ -376,28 +364,19 @@ class MetaSession:
         if self._is_connected:
             self.disconnected(now)
         self._is_connected = True
-        self._connection += 1
-        self._urgent = deque(self._unknown.values())
-        self._put_off.clear()
-        self._round = list(self._uses.values())
-        self._round_done = 0
-        self._round_since = now
+        new, known = _Place.NEW, _Place.KNOWN
+        for use in self._uses.values():
+            # _enqueue() spelled out: there may be 200,000, and nothing else runs meanwhile.
+            use.place = place = known if use.route is not None or use.is_barred else new
+            self._queues[place].append(use)
 
     def disconnected(self, now: float) -> None:  # noqa: ARG002 (as connected())
         """Note that there is none any more: what was asked will not be answered."""
         self._is_connected = False
-        for use in self._outstanding.values():
-            use.is_outstanding = False
         self._outstanding.clear()
-        for use in self._urgent:
-            use.is_first = False
-        self._urgent.clear()
-        self._beats.clear()
-        self._put_off.clear()
-        self._slots.clear()
-        self._ticks.clear()
-        self._entries = 0
-        self._round = []
+        self._timed.clear()
+        for queue in self._queues:
+            queue.clear()
         self._unheard_since = None
 
     def stalls_at(self) -> float:
@@ -418,19 +397,16 @@ class MetaSession:
         found: list[ClientRegister] = []
         if not self._is_connected:
             return found
+        self._enqueue_due(now)
         for _ in range(_LOOKED_AT_MAX):
             if len(found) >= at_most or len(self._outstanding) >= self.config.questions_max:
                 break
-            use = self._next_use(now)
-            if use is None:
+            place = self._next_place(now)
+            if place is None:
                 break
-            if use.is_outstanding or self._uses.get(use.subject) is not use:
-                continue
-            # What was said on another connection says nothing about this one.
-            if now < use.not_before and use.connection == self._connection:
-                self._schedule(use, use.not_before)
-                continue
-            found.append(self._ask(use, now))
+            use = self._queues[place].popleft()
+            if use.place is place:
+                found.append(self._ask(use, now))
         return found
 
     def next_at(self) -> float:
@@ -443,74 +419,45 @@ class MetaSession:
             at = oldest.asked_at + self.config.answer_timeout_s
         if len(self._outstanding) >= self.config.questions_max:
             return at
-        if self._urgent or self._beats:
+        if self._next_place(-math.inf) is not None:
             return -math.inf
-        if self._put_off:
+        if self._queues[_Place.PUT_OFF]:
             at = min(at, self._put_off_at)
-        if self._ticks:
-            at = min(at, self._ticks[0] / _TICKS_PER_S)
-        if self._round_done < len(self._round):
-            at = min(at, self._round_at(self._round_done))
+        if self._timed:
+            at = min(at, self._timed[0][0])
         return at
 
-    def _next_use(self, now: float) -> _Use | None:
-        """Take out what is to be asked next; it may turn out that it is not to be asked."""
-        use = self._next_due(now)
-        if use is not None:
-            return use
-        if self._urgent:
-            use = self._urgent.popleft()
-            use.is_first = False
-            # One that somebody wanted soon may be there twice.
-            return _NOBODY if use.connection == self._connection else use
-        if self._beats:
-            use = self._beats.popleft()
-            return _NOBODY if use.tick >= 0 else use
-        if self._round_done < len(self._round) and now >= self._round_at(self._round_done):
-            return self._next_of_round()
-        if self._put_off and now >= self._put_off_at:
-            self._put_off_at = max(self._put_off_at, now - 1.0) + 1 / self.config.put_off_per_s
-            return self._put_off.popleft()
-        return None
+    def _enqueue(self, use: _Use, place: _Place) -> None:
+        """Have a subject asked in its turn."""
+        use.place = place
+        self._queues[place].append(use)
 
-    def _next_due(self, now: float) -> _Use | None:
-        """Take out a subject whose time has come; only one in doubt is to be asked at once."""
-        while self._ticks and now >= self._ticks[0] / _TICKS_PER_S:
-            tick = self._ticks[0]
-            slot = self._slots[tick]
-            if not slot:
-                heappop(self._ticks)
-                del self._slots[tick]
+    def _enqueue_due(self, now: float) -> None:
+        """Move those whose time has come from the heap into the queues."""
+        for _ in range(_LOOKED_AT_MAX):
+            if not self._timed or now < self._timed[0][0]:
+                return
+            _, entry, use = heappop(self._timed)
+            if use.entry != entry:
                 continue
-            self._entries -= 1
-            use = slot.pop()
-            if use.tick == tick:
-                use.tick = -1
-                if use.is_suspected and use.route is not None:
-                    return use
-                (self._put_off if use.route is None else self._beats).append(use)
-            # Counts as looked at.
-            return _NOBODY
+            use.entry = 0
+            if use.place is _Place.RECHECK:
+                self._enqueue(use, _Place.DOUBTFUL)
+            else:
+                self._enqueue(use, _Place.PUT_OFF if use.route is None else _Place.KNOWN)
+
+    def _next_place(self, now: float) -> _Place | None:
+        """Return the queue whose turn it is, None if nothing is to be asked now."""
+        for place in _QUEUES:
+            if self._queues[place] and (place is not _Place.PUT_OFF or now >= self._put_off_at):
+                return place
         return None
-
-    def _next_of_round(self) -> _Use:
-        use = self._round[self._round_done]
-        self._round_done += 1
-        if self._round_done == len(self._round):
-            self._round, self._round_done = [], 0
-        # Those without a route were urgent.
-        is_done = use.connection == self._connection or use.subject in self._unknown
-        return _NOBODY if is_done else use
-
-    def _round_at(self, place: int) -> float:
-        return self._round_since + self.config.resubscribe_s * place / len(self._round)
 
     def _ask(self, use: _Use, now: float) -> ClientRegister:
-        use.connection = self._connection
+        if use.place is _Place.PUT_OFF:
+            self._put_off_at = max(self._put_off_at, now - 1.0) + 1 / self.config.put_off_per_s
+        use.place = _Place.NOWHERE
         use.asked_at = now
-        use.tick = -1
-        use.is_suspected = False
-        use.is_outstanding = True
         self._outstanding[use.subject] = use
         self.counts.questions += 1
         if self._unheard_since is None:
@@ -533,7 +480,6 @@ class MetaSession:
             if use.asked_at + self.config.answer_timeout_s > now:
                 break
             del self._outstanding[subject]
-            use.is_outstanding = False
             self.counts.timeouts += 1
             self._pause(use, now)
 
@@ -559,19 +505,19 @@ class MetaSession:
             and self._is_doubtful(use, reply, now, was_asked=was_asked)
         ):
             self.counts.doubted += 1
-            self._ask_again_soon(use, now)
+            if was_asked:
+                use.failures = 0
+            self._ask_soon(use, now)
             return None
         use.failures = 0
         use.reason = None
         use.is_barred = False
         use.doubt_since = None
-        use.not_before = -math.inf
         if was_asked:
             self._schedule_heartbeat(use, now)
         if is_news:
             use.suspicions = 0
             use.timestamp_ms = reply.timestamp_ms
-            self._unknown.pop(use.subject, None)
         else:
             use.timestamp_ms = max(use.timestamp_ms, reply.timestamp_ms)
         use.route = self._share(groups)
@@ -600,15 +546,13 @@ class MetaSession:
         Asks ever less often while the answer stays the same, so it may be called for every failure.
         """
         use = self._uses.get(subject)
-        if use is not None and self._is_connected:
-            self._ask_again_soon(use, now)
+        if use is not None:
+            self._ask_soon(use, now)
 
     def _answered(self, use: _Use) -> bool:
         """Take a subject from the questions; return whether it was among them."""
-        if not use.is_outstanding:
+        if self._outstanding.pop(use.subject, None) is None:
             return False
-        del self._outstanding[use.subject]
-        use.is_outstanding = False
         self.counts.answers += 1
         return True
 
@@ -636,7 +580,6 @@ class MetaSession:
         if use.is_barred:
             return None
         use.is_barred = True
-        self._unknown.pop(use.subject, None)
         return use.subject
 
     def _note_refusal(self, use: _Use, reason: str) -> None:
@@ -656,7 +599,8 @@ class MetaSession:
     # Times.
 
     def _schedule_heartbeat(self, use: _Use, now: float) -> None:
-        self._schedule(use, now + self.config.heartbeat_s * (0.8 + 0.2 * self._chance.random()))
+        at = now + self.config.heartbeat_s * (0.8 + 0.2 * self._chance.random())
+        self._schedule(use, at, _Place.LATER)
 
     def _pause(self, use: _Use, now: float) -> None:
         """Ask again after a pause that grows with each failure."""
@@ -664,12 +608,15 @@ class MetaSession:
         doublings = min(use.failures, _DOUBLINGS_MAX)
         span_s = min(config.retry_max_s, config.retry_min_s * 2.0**doublings)
         use.failures += 1
-        use.not_before = now + span_s * (0.5 + 0.5 * self._chance.random())
-        self._schedule(use, use.not_before)
+        self._schedule(use, now + span_s * (0.5 + 0.5 * self._chance.random()), _Place.LATER)
 
-    def _ask_again_soon(self, use: _Use, now: float) -> None:
-        """Ask before the next heartbeat, unless that is to happen anyway."""
-        if use.is_outstanding or use.is_suspected or use.connection != self._connection:
+    def _ask_soon(self, use: _Use, now: float) -> None:
+        """Ask before the next heartbeat for a route in doubt, unless that is to happen anyway.
+
+        A pause that a failure has led to is not cut short.
+        """
+        is_asked = use.place not in {_Place.LATER, _Place.NOWHERE} or self.is_asked(use.subject)
+        if not self._is_connected or is_asked or use.failures or use.route is None:
             return
         config = self.config
         doublings = min(use.suspicions, _DOUBLINGS_MAX)
@@ -680,45 +627,21 @@ class MetaSession:
         at = max(
             now + config.suspect_pause_s * drawn,
             use.asked_at + span_s * (0.5 + 0.5 * drawn),
-            use.not_before,
         )
-        if use.tick < 0 or at < (use.tick - 1) / _TICKS_PER_S:
-            use.is_suspected = True
+        if use.place is _Place.NOWHERE or at < use.at:
             use.suspicions += 1
-            self._schedule(use, at)
+            self._schedule(use, at, _Place.RECHECK)
 
-    def _schedule(self, use: _Use, at: float) -> None:
+    def _schedule(self, use: _Use, at: float, place: _Place) -> None:
         """Have a subject asked at a time, instead of when it was to be asked."""
-        if not self._is_connected:
-            return
-        tick = math.ceil(at * _TICKS_PER_S)
-        use.tick = tick
-        slot = self._slots.get(tick)
-        if slot is None:
-            slot = self._slots[tick] = []
-            heappush(self._ticks, tick)
-        slot.append(use)
-        self._entries += 1
-        if self._entries > 2 * len(self._uses) + _STALE_ENTRIES_MIN:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Throw the entries that are out of date out of one slot: they would fill the memory.
-
-        Called for each new entry as long as more than half are: so more go than come.
-        """
-        if not self._to_sweep:
-            self._to_sweep = list(self._slots)
-        tick = self._to_sweep.pop()
-        slot = self._slots.get(tick)
-        if slot:
-            self._entries -= len(slot)
-            slot[:] = [use for use in slot if use.tick == tick]
-            self._entries += len(slot)
-
-
-_NOBODY: Final = _Use("", 0.0)
-"""Stands for an entry that is out of date."""
+        use.place = place
+        use.at = math.ceil(at * _TICKS_PER_S) / _TICKS_PER_S
+        self._entry += 1
+        use.entry = self._entry
+        heappush(self._timed, (use.at, use.entry, use))
+        if len(self._timed) > 2 * len(self._uses) + _STALE_ENTRIES_MIN:
+            self._timed = [one for one in self._timed if one[2].entry == one[1]]
+            heapify(self._timed)
 
 
 class MetaDialogue:

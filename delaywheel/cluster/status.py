@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 5.0
 _INSTANT_FROM_MS = 100_000_000_000
 """From here on (1973) a number of ms is a time, below it a duration."""
 
-_ROWS_MAX = 20
+ROWS_MAX: Final = 20
 """Rows of one table: the rest is counted; --json has all."""
 
 _PARTS = {
@@ -175,7 +175,7 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
         for name, when in _LATENESS.items()
         if isinstance(found.get(name), dict)
     ]
-    tables = [_rows("lateness", late)] if late else []
+    tables = [rows_table("lateness", late)] if late else []
     brokers = found.get("brokers")
     if isinstance(brokers, dict) and brokers:
         rows = [
@@ -183,7 +183,7 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
             for name, row in brokers.items()
             if isinstance(row, dict)
         ]
-        tables.append(_rows("brokers", rows))
+        tables.append(rows_table("brokers", rows))
     style = "bold green" if is_well else "bold red"
     head = Text(printable(line), style=style, overflow="fold")
     return Group(head, Columns(figures, padding=(1, 4)), *tables)
@@ -220,13 +220,13 @@ def render_all(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no c
     for name, value in _in_parts(found).items():
         match value:
             case [dict(), *_]:
-                tables.append(_rows(name, value))
+                tables.append(rows_table(name, value))
             case [_, *_]:
                 warnings += [
                     Text(printable(f"{_title(name)}: {line}"), style="bold red") for line in value
                 ]
             case dict() if value and all(isinstance(inner, dict) for inner in value.values()):
-                tables.append(_rows(name, [{"": key} | row for key, row in value.items()]))
+                tables.append(rows_table(name, [{"": key} | row for key, row in value.items()]))
             case dict() if value:
                 figures.append(_figures(name, value))
             case _:
@@ -258,7 +258,8 @@ def _figures(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazi
     return table
 
 
-def _rows(name: str, rows: Sequence[Section]) -> Any:  # noqa: ANN401 (as above)
+def rows_table(name: str, rows: Sequence[Section], *, most: int = ROWS_MAX) -> Any:  # noqa: ANN401 (as above)
+    """Return a table of rows, `most` of them at the most; a long text goes on below."""
     from rich.console import Group
     from rich.table import Table
 
@@ -269,9 +270,9 @@ def _rows(name: str, rows: Sequence[Section]) -> Any:  # noqa: ANN401 (as above)
         # Nothing is cut: an address that is has to be asked for again.
         justify: Literal["left", "right"] = "right" if numbers else "left"
         table.add_column(cell(_title(key)), justify=justify, overflow="fold")
-    for row in rows[:_ROWS_MAX]:
+    for row in rows[:most]:
         table.add_row(*(cell(format_value(key, row.get(key))) for key in keys))
-    hidden = len(rows) - _ROWS_MAX
+    hidden = len(rows) - most
     return Group(table, f"  and {hidden:,} more") if hidden > 0 else table
 
 

@@ -6,18 +6,20 @@ no other.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import msgspec
 
-from delaywheel.cluster.status import format_value
+from delaywheel.cluster.status import ROWS_MAX, format_value, rows_table
 from delaywheel.shared.admin_client import Session, token_in
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import of_meta_server, watching, with_node_token_file
-from delaywheel.shared.terminal import cell, show
+from delaywheel.shared.terminal import show
 
 NODE_TIMEOUT_S: Final = 2.0
 """Seconds in which a node has to answer."""
@@ -34,13 +36,11 @@ STATUS_BYTES_MAX: Final = 4 << 20
 _LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence", "ready")
 """The used part of a node's status."""
 
-_ROWS_MAX: Final = 200
-"""Rows of a table: the rest is counted; --json has all."""
-
 
 @click.command(short_help="Show nodes, groups, routes and lags of a cluster.")
 @of_meta_server
 @with_node_token_file
+@click.option("--all", "shows_all", is_flag=True, help="Show every row and figure.")
 @click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
 @watching(every_seconds=2.0)
 def topology(
@@ -48,21 +48,26 @@ def topology(
     meta: str,
     token_file: Path | None,
     node_token_file: Path | None,
+    shows_all: bool,
     as_json: bool,
     watch: bool,
     every: float,
 ) -> None:
-    """Show nodes, roles, epochs, in-sync sets, broker groups, routes, and how far nodes are behind.
+    """Show nodes, roles, epochs, broker groups, routes, and how far nodes are behind.
+
+    Of a long list it shows what is away first, and counts the rest; --all shows all of it.
 
     \b
     Examples:
       delaywheel topology --meta 127.0.0.1:8080
       delaywheel topology --watch
+      delaywheel topology --all
     """
     session = Session(
         address=meta, token_file=token_file, as_json=as_json, node_token_file=node_token_file
     )
-    show(lambda: fetch(session), render, as_json=as_json, every=every if watch else None)
+    shown = partial(render, shows_all=shows_all)
+    show(lambda: fetch(session), shown, as_json=as_json, every=every if watch else None)
 
 
 def fetch(session: Session) -> Json:
@@ -175,13 +180,17 @@ def _lag_of(status: Json) -> Json:
 # For people
 
 
-def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
-    """Return everything as something that rich can print."""
+def render(found: Json, *, shows_all: bool = False) -> Any:  # noqa: ANN401 (what rich can show has no common type)
+    """Return what matters, on a screen of 100 columns, for rich to print; or every row and figure.
+
+    Nothing is cut on a narrower screen: what does not fit into a column goes on below.
+    """
     from rich.console import Group
     from rich.text import Text
 
     from delay_protocol.basics.printable import printable
 
+    table = partial(_table, most=sys.maxsize if shows_all else ROWS_MAX)
     warnings = [Text(printable(line), style="bold red") for line in found["failing"]]
     routes = found["routes"]
     counts = Text(
@@ -191,38 +200,34 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
     unserved = routes["unserved"]
     lacking = [
         Text(f"{unserved:,} subjects whose messages no broker group takes", style="bold yellow"),
-        _table("reasons", [_unserved_row(row) for row in routes["unserved_why"]]),
+        table("reasons", [_unserved_row(row) for row in routes["unserved_why"]]),
     ]
+    waiting = list(_waiting_rows(found))
+    more = list(_more_node_rows(found)) if shows_all else []
+    notes = list(_note_rows(found))
     return Group(
         *warnings,
-        _table("broker groups", list(_group_rows(found))),
-        *_waiting(found),
-        _table("delay servers", list(_node_rows(found))),
+        table("broker groups", list(_group_rows(found))),
+        *([table("groups that wait for an operator", waiting)] if waiting else ()),
+        table("delay servers", list(_node_rows(found))),
+        *([table("copies and controls", more)] if more else ()),
+        *([table("notes", notes)] if notes else ()),
         Text(""),
         counts,
         *(lacking if unserved else ()),
     )
 
 
-def _table(title: str, rows: Sequence[dict[str, str]]) -> Any:  # noqa: ANN401 (imported lazily)
-    from rich.console import Group
-    from rich.table import Table
+def _table(title: str, rows: Sequence[Json], *, most: int) -> Any:  # noqa: ANN401 (imported lazily)
     from rich.text import Text
 
-    if not rows:
-        return Text(f"no {title}")
-    table = Table(title=title, title_justify="left", box=None)
-    for name in rows[0]:
-        table.add_column(name)
-    for row in rows[:_ROWS_MAX]:
-        table.add_row(*map(cell, row.values()))
-    hidden = len(rows) - _ROWS_MAX
-    return Group(table, f"  and {hidden:,} more") if hidden > 0 else table
+    return rows_table(title, rows, most=most) if rows else Text(f"no {title}")
 
 
-def _group_rows(found: Json) -> Iterator[dict[str, str]]:
+def _group_rows(found: Json) -> Iterator[Json]:
+    """Yield the broker groups, those that are away first."""
     subjects = found["routes"]["subjects_by_group"]
-    for group in found["broker_groups"]:
+    for group in sorted(found["broker_groups"], key=lambda one: one["state"] == "RW"):
         yield {
             "name": group["name"],
             "kind": group["kind"],
@@ -230,52 +235,70 @@ def _group_rows(found: Json) -> Iterator[dict[str, str]]:
             "state": group["state"],
             "for": _since(found["now_ms"], group["since_ms"]),
             "heard": _heard(group, never="-"),
-            "subjects": f"{subjects.get(group['name'], 0):,}",
-            "weight": str(group["weight"]),
+            "subjects": subjects.get(group["name"], 0),
+            "weight": group["weight"],
             "notes": ", ".join(
                 name.replace("_", "-") for name in ("static", "read_only", "retired") if group[name]
             ),
         }
 
 
-def _waiting(found: Json) -> Iterator[Any]:
-    """Yield what shows the groups that an operator has to let in, if there are any."""
-    if rows := found.get("waiting"):
-        yield _table(
-            "groups that wait for an operator",
-            [
-                {
-                    "name": row["name"],
-                    "kind": row["kind"],
-                    "address": row["address"],
-                    "speaks from": row["speaks_from"],
-                    "for": format_value("_seconds", math.floor(row["waits_seconds"])),
-                }
-                for row in rows
-            ],
-        )
+def _waiting_rows(found: Json) -> Iterator[Json]:
+    """Yield the groups that an operator has to let in."""
+    for row in found.get("waiting") or ():
+        yield {
+            "name": row["name"],
+            "kind": row["kind"],
+            "address": row["address"],
+            "speaks from": row["speaks_from"],
+            "for": format_value("_seconds", math.floor(row["waits_seconds"])),
+        }
 
 
-def _node_rows(found: Json) -> Iterator[dict[str, str]]:
-    for group in found["delay_groups"]:
-        for node in group["nodes"]:
-            lag = node["lag"]
-            is_master = group["master"] == node["node_id"]
-            yield {
-                "group": group["name"],
-                "node": node["node_id"],
-                "role": node["role"],
-                "epoch": f"{group['epoch']} {group['phase']}" if is_master else "",
-                "in sync": "yes" if node["in_sync"] else "no",
-                "address": node["address"],
-                "heard": _heard(node, never="silent"),
-                "pending": _figure(lag, "pending"),
-                "late": _figure(lag, "late"),
-                "lateness p99": _p99(lag),
-                "unfiled": _figure(lag, "replay_lag"),
-                "controls": _controls(group, node),
-                "notes": lag.get("error") or node["note"] or node["controls_note"],
-            }
+def _nodes(found: Json) -> list[tuple[Json, Json]]:
+    """Return all delay servers, each with its group; those that did not answer come first."""
+    nodes = [(group, node) for group in found["delay_groups"] for node in group["nodes"]]
+    return sorted(nodes, key=lambda one: "error" not in one[1]["lag"])
+
+
+def _node_rows(found: Json) -> Iterator[Json]:
+    for group, node in _nodes(found):
+        lag = node["lag"]
+        is_master = group["master"] == node["node_id"]
+        yield {
+            "group": group["name"],
+            "node": node["node_id"],
+            "role": node["role"],
+            "epoch": f"{group['epoch']} {group['phase']}" if is_master else "",
+            "address": node["address"],
+            "heard": _heard(node, never="silent"),
+            "pending": lag.get("pending"),
+            "late": lag.get("late"),
+            "lateness p99": _p99(lag),
+        }
+
+
+def _more_node_rows(found: Json) -> Iterator[Json]:
+    """Yield the figures of delay servers for which the first table has no room."""
+    for group, node in _nodes(found):
+        yield {
+            "group": group["name"],
+            "node": node["node_id"],
+            "in sync": node["in_sync"],
+            "unfiled": node["lag"].get("replay_lag"),
+            "controls": _controls(group, node),
+        }
+
+
+def _note_rows(found: Json) -> Iterator[Json]:
+    """Yield what is to be said of delay servers, which has lines of its own as it may be long."""
+    for group, node in _nodes(found):
+        notes = [node["lag"].get("error"), node["note"], node["controls_note"]]
+        mine, current = node["controls_version"], group["controls_version"]
+        if mine not in {None, current}:
+            notes.append(f"applies version {mine} of the controls, the current one is {current}")
+        if said := "; ".join(note for note in notes if note):
+            yield {"group": group["name"], "node": node["node_id"], "note": said}
 
 
 def _controls(group: Json, node: Json) -> str:
@@ -284,10 +307,10 @@ def _controls(group: Json, node: Json) -> str:
     return f"{'-' if version is None else version} of {group['controls_version']}"
 
 
-def _unserved_row(row: Json) -> dict[str, str]:
+def _unserved_row(row: Json) -> Json:
     more = "" if row["subjects"] <= len(row["examples"]) else ", ..."
     return {
-        "subjects": f"{row['subjects']:,}",
+        "subjects": row["subjects"],
         "why": row["why"],
         "which": ", ".join(row["examples"]) + more,
     }
@@ -305,11 +328,7 @@ def _heard(row: Json, *, never: str) -> str:
     return never if seconds is None else f"{format_value('_seconds', seconds)} ago"
 
 
-def _figure(lag: Json, name: str) -> str:
-    return format_value(name, lag[name]) if name in lag else "-"
-
-
 def _p99(lag: Json) -> str:
     lateness = lag.get("lateness_ms")
     found = lateness.get("p99") if isinstance(lateness, dict) else None
-    return "-" if found is None else format_value("_ms", found)
+    return format_value("_ms", found)

@@ -133,17 +133,14 @@ def repair(
         --audit repairs.jsonl --send
       delaywheel spark reconcile --root data --repairs repairs.jsonl
     """
-    if send and audit_file is None:
-        raise click.UsageError("--send needs --audit FILE, in which each message is accounted for")
-    if send and bool(nodes) == bool(metas):
-        raise click.UsageError("--send needs either --node or --meta")
+    if send:
+        _require_ways_to_send(audit_file, nodes, metas)
     if not roots and not manifests:
         raise click.UsageError("give --root or --manifest: messages are read again from the logs")
     with extra_required():
         from spark_tools.files.errors import ReconcileError
         from spark_tools.repair.repair import Repair, RepairRequest
-        from spark_tools.repair.resending import Run, read_sent
-        from spark_tools.repaired.repair_audit import read_audit
+        from spark_tools.repair.resending import Run
         from spark_tools.repaired.repairs import KINDS, LOST
     from storage.disk.errors import StorageError
 
@@ -153,16 +150,7 @@ def repair(
     request = RepairRequest(kinds=kinds, final=final, due_from_ms=due_from_ms)
     told = _Told()
     try:
-        lines = (
-            read_audit(audit_file) if audit_file is not None and audit_file.exists() else iter(())
-        )
-        sent, counts = read_sent(lines)
-        if counts["damaged"]:
-            click.echo(
-                f"Warning: {counts['damaged']:,} lines of {audit_file} are damaged: what they tell "
-                "of may be sent again",
-                err=True,
-            )
+        sent = _sent_before(audit_file)
         found = Repair(sources_of(roots, manifests, 0), request, sent).messages(details)
         if not send:
             for one in found:
@@ -187,6 +175,32 @@ def repair(
     told.print()
     _print_outcome(outcome)
     sys.exit(told.exit_code(outcome))
+
+
+def _require_ways_to_send(
+    audit_file: Path | None, nodes: tuple[str, ...], metas: tuple[str, ...]
+) -> None:
+    """Refuse to send where a message could not be accounted for, or has no clear destination."""
+    if audit_file is None:
+        raise click.UsageError("--send needs --audit FILE, in which each message is accounted for")
+    if bool(nodes) == bool(metas):
+        raise click.UsageError("--send needs either --node or --meta")
+
+
+def _sent_before(audit_file: Path | None) -> "Sent":
+    """Return what earlier runs with this audit have sent; warn of lines that are damaged."""
+    from spark_tools.repair.resending import read_sent
+    from spark_tools.repaired.repair_audit import read_audit
+
+    lines = read_audit(audit_file) if audit_file is not None and audit_file.exists() else iter(())
+    sent, counts = read_sent(lines)
+    if counts["damaged"]:
+        click.echo(
+            f"Warning: {counts['damaged']:,} lines of {audit_file} are damaged: what they tell "
+            "of may be sent again",
+            err=True,
+        )
+    return sent
 
 
 def _send(

@@ -134,36 +134,26 @@ def reconcile(
     Raises ReconcileError if the books do not balance: then nothing that was counted is true.
     """
     kept = _Kept(plan.request.examples, on_findings)
-    accounts: dict[GroupName, Account] = {group.name: group.account for group in plan.groups}
-
     known = Repairs() if repairs is None else repairs
-
-    def fold() -> None:
-        for account in accounts.values():
-            account.fold_subjects(plan.request.subjects_max)
-
-    def run(tasks: Sequence[Task]) -> None:
-        # The largest first, so that none of them is left alone at the end.
-        ordered = sorted(tasks, key=lambda task: -task.weight)
-        for number, result in enumerate(engine(ordered), start=1):
-            accounts[result.name].merge(result.account)
-            findings, excused = known.resent.excuse(result.findings)
-            accounts[result.name].totals[LATE_REPAIRED] += excused
-            kept.add(findings)
-            if number % _FOLD_EVERY == 0:
-                fold()
-        # An engine may hand back one result of many tasks.
-        fold()
-
     for group in plan.groups:
-        accounts[group.name].totals["repairs_given"] += _given(plan, group, known)
-    run([_told(task, known) for group in plan.groups for task in group.tasks])
+        group.account.totals["repairs_given"] += _given(plan, group, known)
+    looks = _run_tasks(plan, _Running(plan, engine, known, kept))
+    groups = [_result_of(group, looks.get(group.name), kept) for group in plan.groups]
+    return Result(plan, groups, kept.counts, kept.examples(), known)
+
+
+def _run_tasks(plan: Plan, running: "_Running") -> dict[GroupName, FirstLook]:
+    """Have all tasks done: those of the plan, then those that look again where something differs.
+
+    Returns what the first look found in groups with an index of the message_log.
+    """
+    running.run([task for group in plan.groups for task in group.tasks])
     looks = {
-        group.name: first_look(group.known, accounts[group.name])
+        group.name: first_look(group.known, group.account)
         for group in plan.groups
         if group.known is not None
     }
-    run(
+    running.run(
         [
             task
             for group in plan.groups
@@ -171,39 +161,73 @@ def reconcile(
             for task in group.log_tasks(looks[group.name].ranges)
         ]
     )
-    run(
+    running.run(
         [
-            _told(task, known)
+            task
             for group in plan.groups
-            for task in _second_look(group, accounts[group.name], looks.get(group.name))
+            for task in _second_look(group, group.account, looks.get(group.name))
         ]
     )
-    run(
+    running.run(
         [
-            _told(task, known)
+            task
             for group in plan.groups
             if group.known is not None
-            for task in third_look(group, group.known, accounts[group.name], looks[group.name])
+            for task in third_look(group, group.known, group.account, looks[group.name])
         ]
     )
-    groups = []
-    for group in plan.groups:
-        account = accounts[group.name]
-        wrong = account.imbalances()
-        if wrong:
-            raise ReconcileError(
-                f"the books of group {group.name.group} do not balance, a defect of this program: "
-                + "; ".join(wrong)
-            )
-        differing = _differing(group, account)
-        kept.add(_table_of(group, differing))
-        done = GroupResult(group, account, differing)
-        if group.known is not None:
-            look = looks[group.name]
-            kept.add(_unlike_log(group, group.known, look))
-            done.unproven = unproven(group.known, account, look)
-        groups.append(done)
-    return Result(plan, groups, kept.counts, kept.examples(), known)
+    return looks
+
+
+def _result_of(group: GroupPlan, look: FirstLook | None, kept: "_Kept") -> GroupResult:
+    """Return what was found of a group; its last findings are kept.
+
+    Raises ReconcileError if its books do not balance.
+    """
+    wrong = group.account.imbalances()
+    if wrong:
+        raise ReconcileError(
+            f"the books of group {group.name.group} do not balance, a defect of this program: "
+            + "; ".join(wrong)
+        )
+    differing = _differing(group, group.account)
+    kept.add(_table_of(group, differing))
+    result = GroupResult(group, group.account, differing)
+    if group.known is not None and look is not None:
+        kept.add(_unlike_log(group, group.known, look))
+        result.unproven = unproven(group.known, group.account, look)
+    return result
+
+
+class _Running:
+    """Has an engine do tasks, and adds their results to the accounts of their groups."""
+
+    def __init__(self, plan: Plan, engine: Engine, repairs: Repairs, kept: "_Kept") -> None:
+        self._accounts = {group.name: group.account for group in plan.groups}
+        self._subjects_max = plan.request.subjects_max
+        self._engine = engine
+        self._repairs = repairs
+        self._kept = kept
+
+    def run(self, tasks: Iterable[Task]) -> None:
+        """Have tasks done, and their findings kept."""
+        told = [_told(task, self._repairs) for task in tasks]
+        # The largest first, so that none of them is left alone at the end.
+        ordered = sorted(told, key=lambda task: -task.weight)
+        for number, result in enumerate(self._engine(ordered), start=1):
+            account = self._accounts[result.name]
+            account.merge(result.account)
+            findings, excused = self._repairs.resent.excuse(result.findings)
+            account.totals[LATE_REPAIRED] += excused
+            self._kept.add(findings)
+            if number % _FOLD_EVERY == 0:
+                self._fold()
+        # An engine may hand back one result of many tasks.
+        self._fold()
+
+    def _fold(self) -> None:
+        for account in self._accounts.values():
+            account.fold_subjects(self._subjects_max)
 
 
 def _log_of(node: Node) -> LogName:

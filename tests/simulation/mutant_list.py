@@ -1009,7 +1009,12 @@ CLUSTER = {
     "8 asking": {
         # On a new connection everything is asked anew: what was told before may be over.
         "routes of a lost connection are trusted": mutant(
-            swap("MetaSession._next_use", "use.connection == self._connection", "True"), seed=1
+            swap(
+                "MetaSession.connected",
+                "self._uses.values()",
+                "(use for use in self._uses.values() if use.route is None)",
+            ),
+            seed=1,
         ),
         # A push changes a route as an answer does.
         "pushes are not heard": mutant(

@@ -168,6 +168,12 @@ def truth(
 
 
 def _minute_of(row: Row, first: int, after: int) -> int:
+    """Return the filed minute of a record, or what is known of that of a row in a segment.
+
+    A record of the message_log has the floor of its batch; a segment keeps the due time only.
+    """
+    if "filed_minute" in row:
+        return int(row["filed_minute"])  # type: ignore[call-overload, no-any-return]
     minute: int = row["due_ms"] // 60_000  # type: ignore[operator]
     return min(max(minute, first), after - 1)
 

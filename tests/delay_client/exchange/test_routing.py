@@ -662,8 +662,8 @@ def test_whatever_groups_and_meta_servers_do_every_message_gets_one_outcome_and_
             is_kept = any(name in ids for ids in kept.values())
             assert outcome.maybe_kept or not is_kept, "kept, and the caller was not warned"
     # Nothing of it is left behind.
-    assert list(world.exchange._batches()) == []
-    assert world.exchange._busy == {}
+    assert list(world.exchange._pending.batches()) == []
+    assert world.exchange._pending.lanes == {}
     # When all is well again everything goes through.
     for server in world.servers.values():
         server.mood, server.delay_s = "takes", 0.001

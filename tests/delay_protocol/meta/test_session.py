@@ -32,7 +32,6 @@ CALM = MetaSessionConfig(
     retry_min_s=1,
     retry_max_s=8,
     suspect_pause_s=2,
-    resubscribe_s=5,
     doubt_s=10,
     unused_s=600,
     questions_max=4,
@@ -322,7 +321,7 @@ def test_an_answer_with_the_same_timestamp_is_believed() -> None:
 
 
 def asked(asker: MetaSession, reply: ClientRegisterReply, now: float) -> str | None:
-    """Have a subject asked for on a new connection (resubscribe_s is 0), and answered."""
+    """Have a subject asked for on a new connection, and answered."""
     asker.disconnected(now)
     asker.connected(now)
     assert reply.subject in subjects(asker.next_requests(now))
@@ -330,7 +329,7 @@ def asked(asker: MetaSession, reply: ClientRegisterReply, now: float) -> str | N
 
 
 def test_an_empty_answer_is_believed_once_it_is_given_for_long_enough() -> None:
-    asker = routed("a", config=replace(CALM, resubscribe_s=0))
+    asker = routed("a")
     assert asked(asker, answer("a", timestamp_ms=1001), 1) is None
     assert asker.route("a") == (D1,)
     asked(asker, answer("a", D1, timestamp_ms=1002), 2)
@@ -420,21 +419,48 @@ def test_a_suspicion_does_not_cut_the_pause_short_that_the_meta_server_wanted() 
     assert asker.next_at() == at
 
 
-def test_on_a_new_connection_all_are_asked_anew_spread_out_and_those_without_a_route_first() -> (
-    None
-):
+def test_on_a_new_connection_all_are_asked_anew_and_those_without_a_route_first() -> None:
     names = [f"s{number}" for number in range(10)]
-    asker = routed(*names, config=replace(CALM, questions_max=100))
+    asker = routed(*names)
     asker.disconnected(1)
     asker.want("new", 1)
     assert asker.next_at() == float("inf")
     assert [asker.route(name) for name in names] == [(D1,)] * 10
     asker.connected(100)
-    asked = run(asker, 100, 104.99)
-    assert [name for _, name in asked[:2]] == ["new", "s0"]
-    assert sorted(name for _, name in asked) == sorted([*names, "new"])
-    times = [at for at, name in asked if name != "new"]
-    assert times == pytest.approx([100 + 5 * place / 11 for place in range(10)])
+    assert subjects(asker.next_requests(100)) == ["new", "s0", "s1", "s2"]
+    assert asker.next_requests(100) == [], "so many may be unanswered"
+    for number, name in enumerate(names[3:]):
+        assert asker.receive(answer(names[number], D1), 100) is None
+        assert subjects(asker.next_requests(100)) == [name]
+    for name in names[7:]:
+        asker.receive(answer(name, D1), 100)
+    assert asker.next_requests(100) == [], "each is asked once"
+
+
+def test_no_subject_is_asked_twice_though_it_was_wanted_soon_or_suspected() -> None:
+    asker = session()
+    asker.connected(0)
+    for number in range(6):
+        asker.want(f"s{number}", 0)
+    asker.want("s5", 0, soon=True)
+    asker.want("s5", 0, soon=True)
+    assert subjects(asker.next_requests(0)) == ["s5", "s0", "s1", "s2"]
+    for number in (5, 0, 1, 2):
+        asker.receive(answer(f"s{number}", D1), 0)
+    assert subjects(asker.next_requests(0)) == ["s3", "s4"]
+    for number in (3, 4):
+        asker.receive(answer(f"s{number}", D1), 0)
+    # Suspected while its heartbeat is due: one question is enough.
+    assert len(asker.next_requests(61, 1)) == 1
+    for number in range(6):
+        asker.suspect(f"s{number}", 61)
+    assert len(asker.next_requests(61, 100)) == 3
+    for number in range(6):
+        asker.receive(answer(f"s{number}", D1), 61)
+    assert len(asker.next_requests(61, 100)) == 2
+    for number in range(6):
+        asker.receive(answer(f"s{number}", D1), 61)
+    assert asker.next_requests(61 + 47, 100) == []
 
 
 def test_what_was_asked_on_a_lost_connection_is_asked_again_on_the_next() -> None:
@@ -654,9 +680,8 @@ def test_suspicion_and_churn_do_not_fill_the_memory() -> None:
         for request in asker.next_requests(now):
             asker.receive(answer(request.subject, D1), now)
         asker.drop(name)
-    assert asker._entries < 5000
-    assert sum(map(len, asker._slots.values())) == asker._entries
-    assert len(asker._urgent) < 100
+    assert len(asker._timed) < 2000
+    assert sum(map(len, asker._queues)) < 100
 
 
 # Anything, in any order.

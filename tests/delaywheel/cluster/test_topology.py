@@ -119,6 +119,12 @@ def shown(*arguments: str) -> str:
     return result.output
 
 
+def printed(found: dict[str, Any], *, width: int = 220, shows_all: bool = False) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(render(found, shows_all=shows_all))
+    return out.getvalue()
+
+
 def test_each_node_is_asked_for_its_lag_and_one_that_is_silent_holds_nobody_up(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,9 +196,7 @@ def test_it_is_shown_for_people() -> None:
         node("n1", "x", lag=STATUS), node("n2", "y", lag={"error": "does not answer: \x1b[2J"})
     )
     found["failing"] = ["the store cannot be reached"]
-    out = io.StringIO()
-    Console(file=out, width=220).print(render(found))
-    text = out.getvalue()
+    text = printed(found)
     assert text.startswith("the store cannot be reached")
     for words in (
         "g1",
@@ -204,8 +208,8 @@ def test_it_is_shown_for_people() -> None:
         "1,234",
         "2.5 s",
         "silent",
-        "4 of 5",
-        "- of 5",
+        "applies version 4 of the controls, the current one is 5",
+        "has no copy",
         "does not answer",
         "1,002 subjects whose messages no broker group takes",
         "g9 is retired",
@@ -214,15 +218,87 @@ def test_it_is_shown_for_people() -> None:
     ):
         assert words in text
     assert "\x1b[2J" not in text
+    assert "- of 5" not in text
+    everything = printed(found, shows_all=True)
+    for words in ("in sync", "unfiled", "controls", "4 of 5", "- of 5"):
+        assert words in everything
+
+
+def large() -> dict[str, Any]:
+    """Return a cluster with more, and longer, of everything than there is room for."""
+    found = cluster(
+        *(
+            node(
+                f"node-{number}",
+                "x",
+                address=f"[2001:db8:1234:5678::{number:x}]:20801",
+                lag=STATUS | {"pending": 123_456_789, "late": 1_234_567},
+            )
+            for number in range(30)
+        ),
+        node("gone", "x", lag={"error": f"no answer{' and none' * 20}"}),
+    )
+    [group] = found["broker_groups"]
+    found["broker_groups"] = [
+        group | {"name": f"broker-group-{number}", "address": f"broker-{number}.example.org:20881"}
+        for number in range(40)
+    ]
+    found["broker_groups"][39] |= {"state": "NRW", "address": FAR}
+    found["waiting"] = [
+        {
+            "name": f"waiting-{number}",
+            "kind": "normal",
+            "address": f"10.200.200.{number}:20881",
+            "speaks_from": "2001:db8:1234:5678::1",
+            "waits_seconds": 61.5,
+        }
+        for number in range(25)
+    ]
+    return found
+
+
+FAR = f"broker-39.{'quite-' * 12}far-away.example.org:20881"
+
+
+def test_it_fits_a_terminal_of_100_columns_and_no_address_is_cut() -> None:
+    found = large()
+    for shows_all in (False, True):
+        text = printed(found, width=100, shows_all=shows_all)
+        lines = text.splitlines()
+        assert max(map(len, lines)) <= 100
+        assert "…" not in text
+        [first] = [place for place, line in enumerate(lines) if "broker-group-39" in line]
+        # The first group, as it is away; its address goes on below in the same column.
+        column = lines[first].index("broker-39.")
+        end = lines[first].index("NRW")
+        pieces = [line[column:end].strip() for line in lines[first : first + 6]]
+        assert "".join(pieces).startswith(FAR)
+        short = printed(cluster(node("n1", "x", lag=STATUS)), width=100, shows_all=shows_all)
+        assert "10.0.0.1:20801" in short
+        assert "10.0.0.9:20881" in short
+
+
+def test_of_long_lists_what_is_away_is_shown_first_and_the_rest_is_counted() -> None:
+    found = large()
+    text, everything = printed(found, width=160), printed(found, width=160, shows_all=True)
+    assert text.count("broker-group-") == 20
+    assert everything.count("broker-group-") == 40
+    assert everything.count(" more") == 0
+    for words in ("and 20 more", "and 5 more", "and 11 more"):
+        assert words in text
+    for shown_text in (text, everything):
+        assert shown_text.index("broker-group-39") < shown_text.index("broker-group-0")
+        assert shown_text.index("gone") < shown_text.index("node-0")
+    for number in range(30):
+        assert f"[2001:db8:1234:5678::{number:x}]:20801" in everything
 
 
 def test_who_was_not_heard_since_the_meta_server_began_is_shown_so() -> None:
     found = cluster(node("n1", "x", lag={}, liveness="assumed", heard_seconds_ago=None))
     found["broker_groups"] = []
-    out = io.StringIO()
-    Console(file=out, width=220).print(render(found))
-    assert "not yet" in out.getvalue()
-    assert "silent" not in out.getvalue()
+    text = printed(found)
+    assert "not yet" in text
+    assert "silent" not in text
 
 
 def test_groups_that_wait_for_an_operator_are_shown_with_where_they_speak_from() -> None:
@@ -236,21 +312,19 @@ def test_groups_that_wait_for_an_operator_are_shown_with_where_they_speak_from()
             "waits_seconds": 61.5,
         }
     ]
-    out = io.StringIO()
-    Console(file=out, width=220).print(render(found))
-    assert "groups that wait for an operator" in out.getvalue()
-    assert all(word in out.getvalue() for word in ("g9", "10.0.0.9:1", "10.6.6.6"))
+    text = printed(found)
+    assert "groups that wait for an operator" in text
+    assert all(word in text for word in ("g9", "10.0.0.9:1", "10.6.6.6"))
 
 
 def test_nothing_there_yet_is_said() -> None:
     found = cluster()
     found["routes"] |= {"unserved": 0, "unserved_why": []}
     found["broker_groups"] = found["delay_groups"] = []
-    out = io.StringIO()
-    Console(file=out, width=220).print(render(found))
-    assert "no broker groups" in out.getvalue()
-    assert "no delay servers" in out.getvalue()
-    assert "no broker group takes" not in out.getvalue()
+    text = printed(found)
+    assert "no broker groups" in text
+    assert "no delay servers" in text
+    assert "no broker group takes" not in text
 
 
 def test_a_meta_server_that_is_away_is_one_sentence() -> None:

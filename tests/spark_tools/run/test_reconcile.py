@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_tools.files.errors import ReconcileError
@@ -28,6 +28,7 @@ from spark_tools.run.local import local_engine
 from spark_tools.run.plan import Request, Source, make_plan
 from spark_tools.run.reconcile import Result, Task, Verdict, reconcile
 from spark_tools.run.report import encode_report, report
+from storage.batch.columns import RecordKind
 from storage.batch.facts import Outcome
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from storage.readers.manifest import Fault as ManifestFault
@@ -40,6 +41,7 @@ from tests.spark_tools.worlds import (
     TOTALS,
     Builder,
     Fact,
+    Message,
     World,
     builder_of,
     world_of,
@@ -120,6 +122,12 @@ RANGES = [(0, 10**9), (T0 - 3, T0 + 2), (T0 - 60, T0), (T0, T0 + 90), (T0 + 100,
     limits=st.sampled_from(RANGES),
     final=st.booleans(),
 )
+@example(
+    seed=13837,
+    faults=frozenset({"no_fact", "repeated"}),
+    limits=(T0 - 3, T0 + 2),
+    final=False,
+)
 def test_what_is_found_is_what_a_slow_loop_finds(
     seed: int, faults: frozenset[str], limits: tuple[int, int], final: bool
 ) -> None:
@@ -128,6 +136,19 @@ def test_what_is_found_is_what_a_slow_loop_finds(
     )
     with TemporaryDirectory() as root:
         check(world_of(seed, faults), Path(root), request)
+
+
+def test_a_record_in_no_segment_counts_by_its_filed_minute(tmp_path: Path) -> None:
+    late = Message(2, (T0 - 10) * MINUTE_MS, T0 - 2, b"gate", 1, b"")
+    builder = Builder(random.Random(0), filed_sequence=1, log_next=3)
+    builder.messages = [late]
+    builder.batches = [(RecordKind.MESSAGE, late.floor, [late])]
+    builder.journal = [Fact(2, late.minute, late.due_ms + 5, b"g1", Outcome.DELIVERED)]
+    world = builder.build()
+    for first, after, count in ((T0 - 5, T0, 1), (T0 - 11, T0 - 5, 0)):
+        request = replace(REQUEST, from_minute=first, to_minute=after)
+        totals = check(world, tmp_path / f"{count}", request).groups[0].account.totals
+        assert (totals["accepted"], totals["delivered"], totals["facts"]) == (count,) * 3
 
 
 @pytest.mark.parametrize("seed", [0, 1])
