@@ -23,6 +23,7 @@ from delay_protocol.messages.items import item_message_id
 from delay_server.accepting.commits import Committing, NamingDraft
 from delay_server.dead.reason import decode_reason
 from delay_server.filing.schedule_access import ScheduleAccess
+from delay_transport.seams.constants import constant
 from delay_transport.seams.runtime import Executor
 from delay_transport.settings.sections import require_at_least
 from storage.batch.batches import Damage
@@ -57,21 +58,21 @@ class DeadConfig:
     """Dead letters at a time. With so many nothing more becomes one: what brokers refuse for good
     is tried on, at long intervals, until some were requeued or dropped."""
 
-    reason_bytes_max: int = 1024
+    reason_bytes_max: int = constant(1024)
     """Bytes of the text that says why a message was given up; where it would be longer, its oldest
     refusals are left out. 512 to 4096."""
 
-    page_rows_max: int = 1000
+    page_rows_max: int = constant(1000)
     """Dead letters of one answer."""
 
-    change_rows_max: int = 10_000
+    change_rows_max: int = constant(10_000)
     """Dead letters that one request requeues or drops; a command sends as many as it takes."""
 
-    page_bytes_max: int = 8 * 1024 * 1024
+    page_bytes_max: int = constant(8 * 1024 * 1024)
     """Bytes of the dead letters of one answer, unless a single one has more; the answer says from
     where to go on."""
 
-    examined_rows_max: int = 200_000
+    examined_rows_max: int = constant(200_000)
     """Dead letters that one request for a page, or for a change, looks at; then it answers with
     what it has found, and from where to go on."""
 

@@ -26,6 +26,7 @@ from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.meta.address import MetaAddressLimits
+from delay_transport.seams.constants import constant
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
 from delay_transport.settings import settings_file
@@ -106,7 +107,7 @@ class AdmissionConfig:
     item_bytes_max: int = 2 * MIB
     """Bytes of one message as on the wire. A larger one is refused for good."""
 
-    id_bytes_max: int = 1024
+    id_bytes_max: int = constant(1024)
     """Bytes of a message id. A longer one is refused for good."""
 
     request_items_max: int = 2048
@@ -157,18 +158,18 @@ class StorageConfig:
     """Bytes. Beyond this a file of the message_log is closed and the next begun. Files are deleted
     whole: larger ones stay longer. At most a 16th of the file system, whatever it says."""
 
-    journal_file_bytes_max: int = 64 * MIB
+    journal_file_bytes_max: int = constant(64 * MIB)
     """Bytes. Beyond this a file of the facts journal is closed and the next begun. At most a 64th
     of the file system, whatever it says."""
 
-    minute_horizon_minutes: int = 120
+    minute_horizon_minutes: int = constant(120)
     """Minutes. What is due within them lies in segments of one minute, from which it is sent."""
 
-    hour_horizon_minutes: int = 48 * 60
+    hour_horizon_minutes: int = constant(48 * 60)
     """Minutes. What is due within them lies in segments of one hour, what is due later in segments
     of one day. Longer horizons mean more open files and less rewriting."""
 
-    gather_bytes_max: int = 64 * MIB
+    gather_bytes_max: int = constant(64 * MIB)
     """Bytes of messages for later segments that may wait in memory for more of their segment. More
     means fewer, larger writes; they are in the message_log already. At most a 64th of the file
     system, whatever it says."""
@@ -183,7 +184,7 @@ class StorageConfig:
     last checkpoint are made durable and closed, which costs an fsync. Together with
     listener.connections_max it should stay below the process's limit of open files."""
 
-    filing_bytes_max: int = 128 * MIB
+    filing_bytes_max: int = constant(128 * MIB)
     """Bytes of durable messages that wait to be filed by time. Beyond it the next write waits, so
     that memory stays bounded when the disk is slow. At most a 32nd of the file system, whatever it
     says."""
@@ -196,7 +197,7 @@ class StorageConfig:
     """Milliseconds between checkpoints while there is anything new. Shorter means faster restarts
     and more fsyncs."""
 
-    checkpoint_bytes: int = 256 * MIB
+    checkpoint_bytes: int = constant(256 * MIB)
     """Bytes filed after which a checkpoint does not wait for the interval. At most a 16th of the
     file system, whatever it says."""
 
@@ -204,11 +205,11 @@ class StorageConfig:
     """Milliseconds for which the message_log keeps what is filed and checkpointed, for those who
     read it."""
 
-    duplicate_window_ms: int = 10 * 60 * 1000
+    duplicate_window_ms: int = constant(10 * 60 * 1000)
     """Milliseconds. So much of the message_log stays even when the disk is short. It is meant for
     recognising what a producer sends again, which nothing does today: each copy is delivered."""
 
-    duplicate_window_items: int = 4_000_000
+    duplicate_window_items: int = constant(4_000_000)
     """Messages. Where so many came within the window above, they are enough."""
 
     segments_keep_ms: int = 7 * DAY_MS
@@ -217,7 +218,7 @@ class StorageConfig:
     seals_keep_days: int = 3 * 365
     """Days for which it is known of each segment what became of its messages."""
 
-    seals_file_bytes_max: int = MIB
+    seals_file_bytes_max: int = constant(MIB)
     """Bytes. Beyond this a file of the seals log is closed, written again more densely, and the
     next begun. Smaller ones make starts faster, and more files."""
 
@@ -234,15 +235,15 @@ class StorageConfig:
     disk_free_share_min: float = 0.05
     """Share of the file system, 0 to 1. The smaller of the two floors counts."""
 
-    read_tries: int = 12
+    read_tries: int = constant(12)
     """Tries after which what the operating system cannot read of a file is taken for damage. With
     the waits below that is about two minutes. A segment of hours or days is given up only when its
     split cannot wait any longer. A start does not try again."""
 
-    read_retry_ms_min: int = 100
+    read_retry_ms_min: int = constant(100)
     """Milliseconds between the first two of these tries. The wait doubles each time."""
 
-    read_retry_ms_max: int = 30_000
+    read_retry_ms_max: int = constant(30_000)
     """Milliseconds. The longest wait between two tries. What was given up is tried on at this pace,
     where that keeps nothing else waiting."""
 
@@ -298,11 +299,11 @@ class WheelConfig:
     there are at most half as many. What does not fit waits on disk, and is loaded in the order of
     due time as places become free."""
 
-    lane_entries_min: int = 2000
+    lane_entries_min: int = constant(2000)
     """Messages of one subject that may be held for delivery before it gets a lane of its own, in
     which they take turns with all others. Less means that others wait less behind them."""
 
-    lanes_max: int = 256
+    lanes_max: int = constant(256)
     """Subjects at a time that may have a lane. Of such a subject at most half of the room that is
     left is held for delivery, the rest of what is due waits on disk. More subjects than this that
     are hot at the same time can delay others."""
@@ -346,7 +347,7 @@ class HttpConfig:
     """Open connections. For one more another one is closed that has not sent a whole request, the
     oldest from where most come; where all are being answered, it is closed itself."""
 
-    header_bytes_max: int = 16 * KIB
+    header_bytes_max: int = constant(16 * KIB)
     """Bytes of a request's line and headers. One with more is answered 431, and its connection
     closed."""
 
@@ -366,24 +367,24 @@ class AdminConfig:
     """The file of tokens that `delaywheel admin token add` writes; it is read again when it
     changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
 
-    token_look_ms: int = 1000
+    token_look_ms: int = constant(1000)
     """Milliseconds between two looks at whether the file of tokens has changed."""
 
-    body_bytes_max: int = 256 * KIB
+    body_bytes_max: int = constant(256 * KIB)
     """Bytes of a request's body: 10,000 dead letters by their numbers, as many as one may name,
     take up to 200,000. A longer one is answered 413."""
 
-    denials_per_second_max: float = 10.0
+    denials_per_second_max: float = constant(10.0)
     """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
     ones are answered 429. Good tokens count all the same."""
 
-    denials_burst_seconds: float = 3.0
+    denials_burst_seconds: float = constant(3.0)
     """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
 
-    audit_file_bytes_max: int = 4 * MIB
+    audit_file_bytes_max: int = constant(4 * MIB)
     """Bytes. Beyond this a file of the audit is closed and the next begun."""
 
-    audit_files_max: int = 4
+    audit_files_max: int = constant(4)
     """Files of the audit that are kept; the oldest goes when there would be more."""
 
     explain_rows_max: int = 20_000_000
@@ -405,11 +406,11 @@ class AdminConfig:
 class ControlsConfig:
     """How the limits of subjects that an operator sets are kept."""
 
-    burst_seconds: float = 0.1
+    burst_seconds: float = constant(0.1)
     """Seconds' worth of a subject's limit that may leave at once after a quiet time, one message at
     least. Less is smoother; a limit far above what brokers answer in this time is not reached."""
 
-    buffer_seconds: float = 5.0
+    buffer_seconds: float = constant(5.0)
     """Seconds' worth of a subject's limit that are held in memory, at most its share of what there
     is room for. Less means that what waits is read from disk more often."""
 
@@ -438,20 +439,20 @@ class MetaConfig(MetaAddressLimits):
     (`registration.secret_file` there), readable by its owner and group only; read again when it
     changes. The first line counts here. Empty: it proves nothing, and believes whoever answers."""
 
-    request_seconds_max: float = 2.0
+    request_seconds_max: float = constant(2.0)
     """Seconds for an answer of the meta server. After that another connection is tried."""
 
-    heartbeat_seconds: float = 10.0
+    heartbeat_seconds: float = constant(10.0)
     """Seconds between two words to the meta server about the state that clients see. It takes the
     group from their routes after 30 s without."""
 
-    reconnect_seconds_min: float = 0.1
+    reconnect_seconds_min: float = constant(0.1)
     """Seconds before a meta server that failed is asked again; doubles with each failure."""
 
     reconnect_seconds_max: float = 3.0
     """Longest wait before it is asked again."""
 
-    offline_seconds_max: float = 1.0
+    offline_seconds_max: float = constant(1.0)
     """Seconds, when the node stops, to have clients told so while it still takes their messages.
     Part of node.stop_ms_max."""
 
@@ -459,7 +460,7 @@ class MetaConfig(MetaAddressLimits):
     """Seconds, at the start, to hear what is paused before anything is delivered; after that what
     was paused when the node last heard of it holds until it hears again."""
 
-    remind_seconds: float = 30.0
+    remind_seconds: float = constant(30.0)
     """Seconds between two lines in the log while the node waits for a meta server or for its turn
     to be the master."""
 
@@ -519,15 +520,15 @@ class RoutesConfig:
     """Milliseconds. The route of a subject of which no message was due, or nearly, for so long is
     forgotten; it is asked for again when one is. A broker group without a subject is left."""
 
-    heartbeat_ms: int = 60_000
+    heartbeat_ms: int = constant(60_000)
     """Milliseconds between two questions for a subject, at the most: changes are told before. QMQ's
     meta server wants to hear of a client once a minute."""
 
-    doubt_ms: int = 10_000
+    doubt_ms: int = constant(10_000)
     """Milliseconds for which the meta server has to say that a subject has no groups any more
     before it is believed: QMQ's says so too when its database fails. 0 believes at once."""
 
-    questions_max: int = 256
+    questions_max: int = constant(256)
     """Questions without an answer at a time."""
 
     def __post_init__(self) -> None:
@@ -607,8 +608,9 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         self._check_own_addresses()
         if self.storage.minute_horizon_minutes * 60_000 < 2 * self.wheel.load_ahead_ms:
             raise ValueError(
-                "storage.minute_horizon_minutes must be at least twice wheel.load_ahead_ms: "
-                "a segment is split well before it is loaded"
+                "wheel.load_ahead_ms must be at most half of the "
+                f"{self.storage.minute_horizon_minutes} minutes for which segments of one minute "
+                "are kept: a segment is split well before it is loaded"
             )
         if self.admission.item_bytes_max + 64 * KIB > self.listener.frame_bytes_max:
             raise ValueError(

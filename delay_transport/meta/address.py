@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import h11
 import trio
 
+from delay_transport.seams.constants import constant
 from delay_transport.seams.errors import AddressError, TransportError
 from delay_transport.seams.runtime import Address, Network, format_address, parse_peer_address
 
@@ -23,13 +24,13 @@ _RECEIVE_BYTES = 4096
 class MetaAddressLimits:
     """What asking for the address of a meta server may take."""
 
-    find_connect_seconds_max: float = 1.0
+    find_connect_seconds_max: float = constant(1.0)
     """Seconds for a connection to one HTTP address to stand; then the next address is asked."""
 
-    find_answer_seconds_max: float = 2.0
+    find_answer_seconds_max: float = constant(2.0)
     """Seconds for its whole answer."""
 
-    find_answer_bytes_max: int = 16 * 1024
+    find_answer_bytes_max: int = constant(16 * 1024)
     """Bytes of its whole answer, headers included. What says more is no meta server."""
 
     def __post_init__(self) -> None:

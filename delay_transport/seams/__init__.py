@@ -1,6 +1,7 @@
 """The world outside the program, and what bounds its flow.
 
     backoff        waiting before a retry
+    constants      limits of a part that are no settings
     crowds         connections by address, and which to evict
     errors         transport errors
     leaky_bucket   a rate with a burst

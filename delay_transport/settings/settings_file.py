@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from delay_transport.seams.constants import settings_of
 from delay_transport.seams.errors import ConfigError
 
 Config = TypeVar("Config", bound=msgspec.Struct)
@@ -31,7 +32,12 @@ Tree = dict[str, Any]
 
 
 def sections(kind: type[msgspec.Struct]) -> dict[str, type]:
-    """Return the dataclass of every section that declares its settings, in order."""
+    """Return the dataclass of every section that has settings, in order."""
+    return {name: section for name, section in _all_sections(kind).items() if settings_of(section)}
+
+
+def _all_sections(kind: type[msgspec.Struct]) -> dict[str, type]:
+    """Return those that have nothing but constants, too."""
     return {
         field.name: field.type
         for field in msgspec.structs.fields(kind)
@@ -57,7 +63,7 @@ class SettingsReader(Generic[Config]):
         self._kind = kind
         self._sections = sections(kind)
         fields = msgspec.structs.fields(kind)
-        self._free = [field.name for field in fields if field.name not in self._sections]
+        self._free = [field.name for field in fields if field.name not in _all_sections(kind)]
         self._required = [field.name for field in fields if field.required]
         self._remedies = dict(remedies or {})
 
@@ -236,6 +242,5 @@ def _decode_path(kind: type, value: object) -> object:
 
 
 def _field_types(section: type) -> dict[str, Any]:
-    assert dataclasses.is_dataclass(section)
     hints = typing.get_type_hints(section)
-    return {field.name: hints[field.name] for field in dataclasses.fields(section)}
+    return {field.name: hints[field.name] for field in settings_of(section)}

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from delay_transport.seams.constants import settings_of
 from delay_transport.settings.settings_file import sections
 
 _WIDTH = 98
@@ -46,7 +47,7 @@ def _section(name: str, section: type) -> Iterator[str]:
     yield from (f"# {line}".rstrip() for line in (inspect.getdoc(section) or "").splitlines())
     yield f"[{name}]"
     notes = field_notes(section)
-    for field in dataclasses.fields(section):
+    for field in settings_of(section):
         yield ""
         yield from textwrap.wrap(
             notes[field.name], _WIDTH, initial_indent="# ", subsequent_indent="# "

@@ -3,7 +3,6 @@
 Written from the declarations themselves, as the configuration file is.
 """
 
-import dataclasses
 import inspect
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import msgspec
 
 from delay_client import ClientConfig
 from delay_server.settings.config import DelayServerConfig
+from delay_transport.seams.constants import settings_of
 from delay_transport.settings.settings_file import sections
 from delay_transport.settings.settings_reference import default_text, field_notes
 from meta_server.settings.config import MetaServerConfig
@@ -53,7 +53,7 @@ def _about(text: str) -> str:
 def _table(section: type) -> str:
     notes = field_notes(section)
     lines = ["| setting | default | what it means |", "| --- | --- | --- |"]
-    for field in dataclasses.fields(section):
+    for field in settings_of(section):
         default = default_text(field)
         shown = "" if default == '""' else f"`{default}`"
         lines.append(f"| `{field.name}` | {shown} | {_cell(notes[field.name])} |")

@@ -13,6 +13,7 @@ import msgspec
 
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
+from delay_transport.seams.constants import constant
 from delay_transport.seams.runtime import parse_address, parse_peer_address
 from delay_transport.settings import settings_file
 from delay_transport.settings.sections import LogConfig, part_of, require_at_least
@@ -52,10 +53,10 @@ class StoreConfig:
     """`sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`. Empty: a SQLite
     file `meta.db` in the data directory."""
 
-    connect_ms_max: int = 5000
+    connect_ms_max: int = constant(5000)
     """Milliseconds to wait for a connection to a server."""
 
-    statement_ms_max: int = 10_000
+    statement_ms_max: int = constant(10_000)
     """Milliseconds that a statement may take, waiting for other writers included. A change that
     waits longer is refused; known routes are served all the while."""
 
@@ -131,7 +132,7 @@ class ListenerConfig(ConnectionLimits):
 class RegistrationConfig:
     """Limits and time-outs of registrations."""
 
-    client_text_bytes_max: int = 512
+    client_text_bytes_max: int = constant(512)
     """Bytes of a client id, a consumer group, an application or a room. A longer one is refused."""
 
     subjects_max: int = 1_000_000
@@ -142,10 +143,10 @@ class RegistrationConfig:
     """Subjects a second that may be used for the first time, for long; those beyond are refused
     for the moment."""
 
-    new_subjects_burst_seconds: float = 20.0
+    new_subjects_burst_seconds: float = constant(20.0)
     """Seconds' worth of `new_subjects_per_second_max` that may come at once after a quiet time."""
 
-    new_subjects_address_share: float = 0.25
+    new_subjects_address_share: float = constant(0.25)
     """Part of `new_subjects_per_second_max`, and of its burst, that clients of one address may take
     (an IPv6 network /64 counts as one): so a flood from there leaves the rest to others. 1 lets one
     address take all."""
@@ -168,17 +169,17 @@ class RegistrationConfig:
     """Uses of a subject by a client that are remembered for operators. Of more than that only the
     first are; routes are not concerned."""
 
-    client_seen_refresh_ms: int = 3_600_000
+    client_seen_refresh_ms: int = constant(3_600_000)
     """Milliseconds. How roughly it is remembered when a client was seen last."""
 
-    client_keep_ms: int = 7 * 24 * 3_600_000
+    client_keep_ms: int = constant(7 * 24 * 3_600_000)
     """Milliseconds for which a client that is not seen any more is remembered."""
 
     broker_timeout_ms: int = 30_000
     """Milliseconds without a word from a broker after which its group is taken from routes. QMQ's
     brokers send a heartbeat every 10 s."""
 
-    broker_answer_ms_max: int = 1500
+    broker_answer_ms_max: int = constant(1500)
     """Milliseconds after which a broker whose registration the store has not taken yet is answered
     51 all the same. QMQ's brokers wait for 2 s, and do not start without any answer."""
 
@@ -189,7 +190,7 @@ class RegistrationConfig:
     node_lease_ms: int = 5000
     """Milliseconds for which a delay server's role holds without another answer."""
 
-    node_end_ms: int = 10_000
+    node_end_ms: int = constant(10_000)
     """Milliseconds between two notes of how far a delay server's log goes. A copy of its directory
     that lacks records which were noted is refused; what was taken since is not missed."""
 
@@ -202,24 +203,24 @@ class RegistrationConfig:
     """Whether a delay server without the secret is refused, if there is a `secret_file`. False is
     for the time until all of them have it."""
 
-    secret_look_ms: int = 1000
+    secret_look_ms: int = constant(1000)
     """Milliseconds between two checks for a changed secret file."""
 
-    stall_ms_max: int = 2000
+    stall_ms_max: int = constant(2000)
     """Milliseconds. If this process was not running for longer than that (a stopped machine), the
     time does not count as silence of others."""
 
-    timestamp_ahead_ms: int = 60_000
+    timestamp_ahead_ms: int = constant(60_000)
     """Milliseconds by which the stored bound of timestamps is ahead of the clock. After a restart
     timestamps begin at that bound."""
 
-    waiting_max: int = 20_000
+    waiting_max: int = constant(20_000)
     """Requests that wait for the store. A further one is refused for the moment."""
 
-    commit_requests_max: int = 200
+    commit_requests_max: int = constant(200)
     """Requests whose changes are stored together at most."""
 
-    remind_seconds: float = 60.0
+    remind_seconds: float = constant(60.0)
     """Seconds between two lines in the log about refusals of the same address for the same reason;
     those in between are counted."""
 
@@ -245,17 +246,17 @@ class RegistrationConfig:
 class PushConfig:
     """How connected clients learn that a route has changed."""
 
-    gather_ms: int = 50
+    gather_ms: int = constant(50)
     """Milliseconds for which changes gather before they are pushed together."""
 
-    subscriptions_max: int = 500_000
+    subscriptions_max: int = constant(500_000)
     """Routes of all connected clients that are kept up to date by pushes; 500 bytes of memory
     each. Clients of further ones ask for themselves every minute."""
 
-    subscriptions_per_connection_max: int = 200_000
+    subscriptions_per_connection_max: int = constant(200_000)
     """The same for one connection: a delay server has one for each subject it delivers."""
 
-    retry_ms: int = 1000
+    retry_ms: int = constant(1000)
     """Milliseconds after which a push is tried again to a client that had not taken what was sent
     before."""
 
@@ -279,7 +280,7 @@ class HttpConfig:
     """Open connections. For one more another one is closed that has not sent a whole request, the
     oldest from where most come; where all are being answered, it is closed itself."""
 
-    header_bytes_max: int = 16 * KIB
+    header_bytes_max: int = constant(16 * KIB)
     """Bytes of a request's line and headers. One with more is answered 431, and its connection
     closed."""
 
@@ -299,43 +300,43 @@ class AdminConfig:
     """The file of tokens that `delaywheel admin token add` writes; it is read again when it
     changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
 
-    token_look_ms: int = 1000
+    token_look_ms: int = constant(1000)
     """Milliseconds between two checks for a changed token file."""
 
-    requests_max: int = 64
+    requests_max: int = constant(64)
     """Requests to the API and to QMQ's management that are worked on at a time. One more is
     answered 503."""
 
-    body_bytes_max: int = 64 * KIB
+    body_bytes_max: int = constant(64 * KIB)
     """Bytes of a request's body. A longer one is answered 413."""
 
-    body_ms_max: int = 5000
+    body_ms_max: int = constant(5000)
     """Milliseconds in which a body has to arrive, else the answer is 408."""
 
-    answer_ms_max: int = 8000
+    answer_ms_max: int = constant(8000)
     """Milliseconds for which an answer waits for the store. After that it is 504: whether the
     change is stored is to be looked up."""
 
-    denials_per_second_max: float = 10.0
+    denials_per_second_max: float = constant(10.0)
     """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
     ones are answered 429. Good tokens count all the same."""
 
-    denials_burst_seconds: float = 3.0
+    denials_burst_seconds: float = constant(3.0)
     """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
 
-    brokers_max: int = 10_000
+    brokers_max: int = constant(10_000)
     """Brokers that may be entered. A further one is refused."""
 
-    prefix_routes_max: int = 10_000
+    prefix_routes_max: int = constant(10_000)
     """Routes of prefixes there may be. A further one is refused."""
 
-    route_groups_max: int = 64
+    route_groups_max: int = constant(64)
     """Broker groups that a route may have."""
 
-    read_only_max: int = 100_000
+    read_only_max: int = constant(100_000)
     """Broker groups taken from producers of single subjects. A further one is refused."""
 
-    offline_max: int = 100_000
+    offline_max: int = constant(100_000)
     """Consumers that may be taken off-line. A further one is refused."""
 
     def __post_init__(self) -> None:
@@ -359,11 +360,11 @@ class AuditConfig:
     entries_max: int = 1_000_000
     """Entries of what somebody asked for; a change of a route has 500 bytes on disk."""
 
-    node_entries_max: int = 100_000
+    node_entries_max: int = constant(100_000)
     """Entries of delay servers that registered, counted by themselves: servers that start again
     and again take no place from what people did. 2 KiB on disk each."""
 
-    look_ms: int = 60_000
+    look_ms: int = constant(60_000)
     """Milliseconds between two checks for entries to remove."""
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ import trio
 
 from delay_server.settings.config import DelayServerConfig
 from delay_transport.seams.runtime import SystemClock
+from delay_transport.settings import settings_file
 from delaywheel.main import main
 from storage.node.store import StoreSettings
 from tests.crash.breaks import BREAKS
@@ -57,6 +58,8 @@ def follow(orders: Orders) -> None:
         boot_id=lambda _self: f"life {clock.life}",
         synchronised=lambda _self: True,
     )
+    # All that takes time is hurried, constants too.
+    put_in(settings_file, settings_of=dataclasses.fields)
     put_in(trio, run=functools.partial(trio.run, clock=FastTrioClock(clock.rate)))
     _use_small_files()
     if orders.broken is not None:

@@ -82,6 +82,8 @@ def test_a_broker_name_may_have_dots() -> None:
         ("[sender]\nbatch_item = 1\n", "sender.batch_item", ["did you mean sender.batch_items?"]),
         ("[node]\nhorizon_days = 1\n", "node.horizon_days", ["did you mean admission.horizon"]),
         ("[clock]\nzzz = 1\n", "clock.zzz", ["no such setting", "there are step_forward_ms_max"]),
+        ("[wheel]\nlanes_max = 3\n", "wheel.lanes_max", ["no such setting"]),
+        ("[controls]\nburst_seconds = 1\n", "controls", ["no such section"]),
         ("wheel = 3\n", "wheel", ["is a section, not a setting", "[wheel]"]),
     ],
 )
@@ -124,7 +126,7 @@ def test_a_choice_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 
 def test_nonsense_is_blamed_on_the_option_that_asked_for_it(tmp_path: Path) -> None:
-    path = write(tmp_path, "[admission]\nid_bytes_max = 100\n")
+    path = write(tmp_path, "[admission]\nrequest_items_max = 100\n")
     error = refusal(path, *ENOUGH, "admission.hold_ms=5", "admission.horizon_days=0")
     assert error.source == "--set admission.horizon_days=0"
     assert str(error).endswith("admission: horizon_days must be at least 1, not 0")
@@ -166,7 +168,7 @@ def test_an_override_that_no_reader_can_take_apart_is_refused(value: str) -> Non
 
 
 @pytest.mark.parametrize("value", ["nan", "-nan", "inf", "-inf", "+inf"])
-@pytest.mark.parametrize("name", ["controls.burst_seconds", "sender.retry_max_s"])
+@pytest.mark.parametrize("name", ["meta.controls_seconds_max", "sender.retry_max_s"])
 def test_a_number_that_is_none_is_refused(tmp_path: Path, name: str, value: str) -> None:
     error = refusal(None, *ENOUGH, f"{name}={value}")
     assert (error.source, error.key) == (f"--set {name}={value}", name)

@@ -1,12 +1,11 @@
 """`delaywheel settings` prints every setting: files of both servers, and a page of everything."""
 
-import dataclasses
-
 from click.testing import CliRunner
 
 from delay_client import ClientConfig
 from delay_server.settings.config import sections
 from delay_server.settings.config_reference import reference_toml
+from delay_transport.seams.constants import settings_of
 from delaywheel.main import main
 from meta_server.settings.config import sections as meta_server_sections
 from meta_server.settings.config_reference import reference_toml as meta_server_toml
@@ -34,7 +33,7 @@ def test_the_page_has_every_section_the_client_and_every_command() -> None:
 def test_the_page_has_every_setting_of_the_servers_and_the_client() -> None:
     page = CliRunner().invoke(main, ["settings", "--format", "markdown"]).output
     for kind in (*sections().values(), *meta_server_sections().values(), ClientConfig):
-        names = [field.name for field in dataclasses.fields(kind)]
+        names = [field.name for field in settings_of(kind)]
         assert [name for name in names if f"| `{name}` |" not in page] == []
 
 
@@ -43,7 +42,7 @@ def test_each_file_has_every_setting_of_its_server() -> None:
         printed = CliRunner().invoke(main, ["settings", "--of", process]).output
         for section, kind in kinds.items():
             part = printed.partition(f"[{section}]")[2].partition("\n[")[0]
-            for field in dataclasses.fields(kind):
+            for field in settings_of(kind):
                 assert f"#{field.name} = " in part, f"{section}.{field.name}"
 
 

@@ -83,7 +83,6 @@ def test_all_sections_but_none_else_are_listed() -> None:
         "listener",
         "registration",
         "routing",
-        "push",
         "http",
         "admin",
         "audit",
