@@ -33,35 +33,39 @@ spark.add_command(repair)
 @spark.command(cls=Verdicts)
 @reading
 @click.option(
-    "--from", "from_minute", type=MINUTE, metavar="TIME", help="Begin of the range of due times."
+    "--from",
+    "from_minute",
+    type=MINUTE,
+    metavar="TIME",
+    help="Start of the range: filed minutes.",
 )
-@click.option("--to", "to_minute", type=MINUTE, metavar="TIME", help="End of it, exclusive.")
-@click.option("--final", is_flag=True, help="Nothing runs any more: what is overdue is lost.")
+@click.option("--to", "to_minute", type=MINUTE, metavar="TIME", help="End of the range, exclusive.")
+@click.option("--final", is_flag=True, help="No node runs any more: overdue is lost.")
 @judged
 @click.option(
     "--output",
     type=ResultType(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the result here, as JSON.",
+    help="The JSON file for the result.",
 )
 @click.option(
     "--details",
     type=ResultType(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write every finding, and the tables, here as Parquet.",
+    help="The directory for Parquet files with every finding and all tables.",
 )
 @click.option(
     "--page",
     "page_file",
     type=ResultType(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the result here, as one page of HTML with plots.",
+    help="The HTML file for the result with plots.",
 )
 @click.option(
     "--check-payload",
     is_flag=True,
-    help="Read what is in the messages, too, and check it: of segments of the range, and of all of "
-    "the message_log. What is damaged there makes the input incomplete.",
+    help="Also read and check the items of the messages, in the segments of the range and in the "
+    "whole message_log. A damaged item makes the input incomplete.",
 )
 @knowing_repairs
 @engine_options
@@ -80,14 +84,14 @@ def reconcile(
     check_payload: bool,
     choice: EngineChoice,
 ) -> None:
-    """Hold what was accepted against what became of it, message by message.
+    """Compare all accepted messages with their outcomes, message by message.
 
-    Beside running servers, or on copies of their directories, here or in an object store; nothing
-    is written into them.
+    It reads the directories of running servers, or copies of them on disk or in an object store,
+    and writes nothing into them.
 
     \b
-    Exit codes: 0 everything is as promised, 1 findings (lost, overdue, duplicate, phantom, early,
-    misfiled, ...), 2 none, but the input is not complete, 3 error: nothing was found out.
+    Exit codes: 0 no findings, 1 findings (lost, overdue, duplicate, phantom, early, misfiled, ...),
+    2 no findings, but the input is incomplete, 3 error: there is no result.
 
     \b
     Examples:

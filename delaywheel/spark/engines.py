@@ -54,8 +54,8 @@ def _engine_option(default: str) -> _Option:
         type=click.Choice(["spark", "local"]),
         default=default,
         show_default=True,
-        help="What works: Spark, or processes of this machine, which need no Java. Both find the "
-        "same.",
+        help="Run the tasks in Spark, or in processes of this machine, which need no Java. The "
+        "results are the same.",
     )
 
 
@@ -64,33 +64,33 @@ _OPTIONS = (
         "--processes",
         type=click.IntRange(min=1),
         metavar="N",
-        help="With --engine local, how many of them (1 if nothing is said).",
+        help="Number of processes with --engine local (1 if not given).",
     ),
     click.option(
         "--master",
         metavar="URL",
-        help="Where Spark works: local[2], spark://HOST:PORT, yarn, k8s://... (local[*], or what "
-        "spark-submit was told, if nothing is said).",
+        help="The master URL of Spark: local[2], spark://HOST:PORT, yarn, k8s://... (if not given, "
+        "that of spark-submit, or local[*]).",
     ),
     click.option(
         "--conf",
         multiple=True,
         type=PAIR,
         metavar="KEY=VALUE",
-        help="A setting of Spark's. May be given several times.",
+        help="A configuration property of Spark. May be given several times.",
     ),
     click.option(
         "--spark-log",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Write here what Spark and its workers say (otherwise told only if they fail).",
+        help="A file for the log of Spark and its workers (otherwise shown only if they fail).",
     ),
 )
 _VERIFY = click.option(
     "--verify",
     type=click.Choice(["join"]),
-    help="Count every figure, and the findings of each class, once more by joins, and end with "
-    "an error unless both are alike.",
+    help="Compute every figure, and the number of findings of each class, a second time by joins; "
+    "a difference is an error.",
 )
 _NAMES = tuple(one.name for one in fields(EngineChoice))
 

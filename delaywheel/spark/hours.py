@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     required=True,
     type=ResultType(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="What is known of the hours before, and the results. Made by the first run.",
+    help="The state directory: ledger, index and results of all hours. The first run makes it.",
 )
 @reading
 @judged
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     default=48,
     show_default=True,
     metavar="N",
-    help="How far back the first run goes.",
+    help="How many hours back the first run starts.",
 )
 @click.option(
     "--open-hours",
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     default=3,
     show_default=True,
     metavar="N",
-    help="Reconcile an hour as it is that is open for so long after its end; it is done once more "
+    help="Reconcile an hour that is still open so many hours after its end as it is, and again "
     "when it has closed.",
 )
 @click.option(
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     default=24,
     show_default=True,
     metavar="N",
-    help="Try an hour again for so long of which something could not be read, after 1, 2, 4, ... "
-    "times the time between two runs.",
+    help="How long an hour with unreadable input is tried again, after 1, 2, 4, ... times the "
+    "interval of the runs.",
 )
 @click.option(
     "--keep-days",
@@ -62,26 +62,26 @@ if TYPE_CHECKING:
     default=90,
     show_default=True,
     metavar="N",
-    help="Remove the results of older hours; their sums stay.",
+    help="Days after which the result of an hour is removed; its sums stay.",
 )
 @click.option(
     "--without-group",
     "without_groups",
     multiple=True,
     metavar="GROUP",
-    help="Say that no later hour needs this group: it is gone for good. May be given several "
-    "times, and is remembered.",
+    help="This group is gone for good, and later hours are complete without it. Later runs "
+    "remember it. May be given several times.",
 )
 @click.option(
     "--quiet",
     is_flag=True,
-    help="Print nothing if the exit code is 0: for cron, which mails what is printed.",
+    help="Print nothing if the exit code is 0, for cron, which mails all output.",
 )
 @click.option(
     "--check-payload",
     is_flag=True,
-    help="Read what is in the messages of the hours, too, and check it: of their segments. What is "
-    "damaged there makes the hour incomplete.",
+    help="Also read and check the items of the messages in the segments of the hours. A damaged "
+    "item makes its hour incomplete.",
 )
 @knowing_repairs
 @engine_of_hours_options
@@ -101,16 +101,16 @@ def hours(
     audits: tuple[Path, ...],
     choice: EngineChoice,
 ) -> None:
-    """Reconcile each hour of due times once, when it has closed, and keep the results.
+    """Reconcile each hour of filed minutes once, when it has closed, and keep the results.
 
-    To be run every hour. A run costs what the new hours cost: their segments are read, and of the
-    message_log what has come since. Beside running servers, or on copies; nothing is written into
-    their directories.
+    Run it every hour. A run reads the segments of the new hours, and what the message_log has got
+    since the last run. It reads the directories of running servers, or copies of them, and writes
+    nothing into them.
 
     \b
-    Exit codes: 0 the hours that were done are as promised (or there was none), 1 findings in one of
-    them, 2 none, but the input is not complete, 3 error: nothing was found out. Findings of earlier
-    hours are in DIR/summary.json.
+    Exit codes, of the hours of this run: 0 no findings (or no hours), 1 findings, 2 no findings,
+    but the input is incomplete, 3 error: there is no result. Findings of earlier hours are in
+    DIR/summary.json.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the page here.",
+    help="The HTML file to write.",
 )
 def page(*, result: Path, output: Path) -> None:
     """Make the HTML page of a result that `spark reconcile --output` wrote.

@@ -36,7 +36,7 @@ _PROGRESS_S = 5.0
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="What `spark reconcile --details` wrote: its findings are repaired.",
+    help="The directory of `spark reconcile --details`, with the findings to repair.",
 )
 @click.option(
     "--root",
@@ -44,53 +44,55 @@ _PROGRESS_S = 5.0
     multiple=True,
     type=RootType(),
     metavar="DATA_DIR",
-    help="The data directory of a node that findings are of, or the URI of a copy. May be given "
-    "several times.",
+    help="The data directory of a node with findings, or the URI of a copy. May be given several "
+    "times.",
 )
 @click.option(
     "--manifest",
     "manifests",
     multiple=True,
     metavar="FILE[=DATA_DIR]",
-    help="A manifest of one, as for `spark reconcile`. May be given several times.",
+    help="A manifest of such a directory, as for `spark reconcile`. May be given several times.",
 )
 @click.option(
     "--missing",
     is_flag=True,
-    help="Send records of the message_log that have no row, too.",
+    help="Also send records of the message_log that have no row in the schedule_log.",
 )
 @click.option(
     "--final",
     is_flag=True,
-    help="Nothing runs any more on these directories: what is lost in segments that are not sealed "
-    "is sent, too. A node that is started on them later delivers it a second time.",
+    help="No node runs on these directories any more, so messages lost in unsealed segments are "
+    "sent too. A node that is started on them later delivers these a second time.",
 )
 @click.option(
     "--max-age",
     type=DELAY,
-    help="Leave out what was due longer ago than this: 6h, 2d.  [default: none is too old]",
+    help="Leave out messages that were due longer ago: 6h, 2d.  [default: no limit]",
 )
 @click.option(
     "--node",
     "nodes",
     multiple=True,
     metavar="HOST:PORT",
-    help="Where to send: a delay server. Repeatable: each takes messages.",
+    help="A delay server to send to. May be given several times: the messages are shared out.",
 )
 @click.option(
     "--meta",
     "metas",
     multiple=True,
     metavar="HOST:PORT",
-    help="In place of --node the HTTP port of a meta server. Repeatable.",
+    help="The HTTP port of a meta server that names the delay servers, in place of --node. May be "
+    "given several times.",
 )
-@click.option("--send", is_flag=True, help="Do it. Without, only say what would be sent.")
+@click.option("--send", is_flag=True, help="Send the messages. Without it they are only listed.")
 @click.option(
     "--audit",
     "audit_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="What was done with each message; needed to send. Give the same file again to go on.",
+    help="The file that records the outcome of each message; needed to send. With the same file "
+    "a repair that was stopped continues.",
 )
 @click.option(
     "--rate",
@@ -98,9 +100,9 @@ _PROGRESS_S = 5.0
     default=1000,
     show_default=True,
     metavar="N",
-    help="Messages a second at the most.",
+    help="The most messages a second.",
 )
-@click.option("--timeout", type=DELAY, help="How long to try with each message.  [default: 15s]")
+@click.option("--timeout", type=DELAY, help="How long a message is tried.  [default: 15s]")
 def repair(
     *,
     details: Path,
@@ -116,15 +118,16 @@ def repair(
     rate: int,
     timeout: timedelta | None,
 ) -> None:
-    """Send lost messages again: same bytes, same message id, due when they were.
+    """Send lost messages again, with the same bytes, message id and due time.
 
-    What is lost is due already, so it leaves at once. What is overdue is never sent: its node still
-    owes it, and will deliver it. Each message is read again and checked, and left out if it has a
-    fact by now. Without --send nothing is sent.
+    A lost message is due already, so a delay server delivers it at once. An overdue message is
+    never sent, because its node will still deliver it. Each message is read again and checked, and
+    left out if it has a fact by now. Without --send nothing is sent.
 
     \b
-    Exit codes: 0 nothing is left to do, 1 some were not accepted, or are still owed by their node,
-    or it was stopped: run it again with the same --audit, 2 some cannot be read, 3 error.
+    Exit codes: 0 nothing is left to do, 1 some messages were not accepted, will still be delivered
+    by their node, or the run was stopped: run it again with the same --audit, 2 some messages
+    cannot be read, 3 error.
 
     \b
     Examples:
@@ -212,7 +215,7 @@ def _send(
     *,
     is_meta: bool,
 ) -> "Outcome":
-    """Send what was found. A signal ends it once what is under way is answered, a second now."""
+    """Send the messages. A signal stops it after the requests in flight, a second one at once."""
     import anyio
 
     from delay_client import Client
@@ -239,7 +242,7 @@ def _send(
                 if stop.why:
                     scope.cancel()
                 stop.ask(signal.Signals(number).name)
-                click.echo("stopping when what is under way is answered; once more: now", err=True)
+                click.echo("stopping after the requests in flight; once more stops now", err=True)
 
     async def main() -> "Outcome":
         resending, stop = Resending(run, client, audit, sent, _now_ms), Stop()
@@ -258,7 +261,7 @@ def _send(
 
 
 class _Progress:
-    """Says now and then how far it is."""
+    """Prints the counts of a repair every few seconds."""
 
     def __init__(self) -> None:
         self._told_s = time.monotonic()
@@ -286,7 +289,7 @@ class _Told:
         self.unreadable_examples: list[LeftOut] = []
 
     def add(self, one: "Message | LeftOut") -> None:
-        """Take one down."""
+        """Count a message that is to be sent, or was left out."""
         from spark_tools.repair.repair import LeftOut, Why
 
         if isinstance(one, LeftOut):
@@ -313,7 +316,7 @@ class _Told:
             self.subjects[_OTHERS] += 1
 
     def exit_code(self, outcome: "Outcome | None" = None) -> int:
-        """Return how the command ends."""
+        """Return the exit code of the command."""
         if self.unreadable:
             return 2
         if outcome is not None and (outcome.stopped or outcome.counts["accepted"] < self.count):

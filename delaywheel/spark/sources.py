@@ -59,16 +59,16 @@ _SOURCES = (
         multiple=True,
         type=RootType(),
         metavar="DATA_DIR",
-        help="A node's data directory, or the URI of a copy (s3://, gs://, hdfs://); what it "
-        "commits now is reconciled. May be given several times.",
+        help="The data directory of a node, or the URI of a copy (s3://, gs://, hdfs://), as it is "
+        "now. May be given several times.",
     ),
     click.option(
         "--manifest",
         "manifests",
         multiple=True,
         metavar="FILE[=DATA_DIR]",
-        help="A manifest of `delaywheel log manifest`, and where the files are that it names (its "
-        "own directory otherwise); either may be a URI. May be given several times.",
+        help="A manifest from `delaywheel log manifest`, and the directory of its files (if not "
+        "given, that of the manifest); both may be URIs. May be given several times.",
     ),
 )
 _JUDGING = (
@@ -78,17 +78,20 @@ _JUDGING = (
         default=60_000,
         show_default=True,
         metavar="MS",
-        help="What was due so long before the manifests were made should have left.",
+        help="A message without a fact is overdue this long after its due time.",
     ),
     click.option(
-        "--max-late", type=click.IntRange(min=0), metavar="MS", help="Lateness beyond is a finding."
+        "--max-late",
+        type=click.IntRange(min=0),
+        metavar="MS",
+        help="Longer lateness is a finding.",
     ),
     click.option(
         "--expect-group",
         "expected_groups",
         multiple=True,
         metavar="GROUP",
-        help="Say that the input is not complete without this group. May be given several times.",
+        help="The input is incomplete without this group. May be given several times.",
     ),
     click.option(
         "--subjects-max",
@@ -96,7 +99,7 @@ _JUDGING = (
         default=100_000,
         show_default=True,
         metavar="N",
-        help="Subjects with figures of their own; the others are shown as one.",
+        help="Number of subjects with figures of their own; the others are added up in one row.",
     ),
     click.option(
         "--examples",
@@ -104,7 +107,7 @@ _JUDGING = (
         default=20,
         show_default=True,
         metavar="N",
-        help="Findings of each class that the result names.",
+        help="Number of findings of each class that the result shows.",
     ),
     click.option(
         "--rows-at-once",
@@ -112,8 +115,8 @@ _JUDGING = (
         default=4_000_000,
         show_default=True,
         metavar="N",
-        help="Cut segments with more rows, or facts, into several tasks: each takes some 260 bytes "
-        "a row. It does not change what is found.",
+        help="Split larger segments into several tasks; a task needs about 260 bytes a row. "
+        "The result is the same.",
     ),
 )
 _AUDITS = click.option(
@@ -122,8 +125,8 @@ _AUDITS = click.option(
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="AUDIT",
-    help="The audit of `spark repair`: what it says was sent again is `repaired`, not lost, and "
-    "what was sent is not late. May be given several times.",
+    help="The audit of a `spark repair`: messages that it sent again count as `repaired`, not as "
+    "lost, and the copies not as late. May be given several times.",
 )
 _REQUEST = (
     "grace_ms",

@@ -1,4 +1,4 @@
-"""What ends a run before it has said anything.
+"""Errors that end a run before it has a result.
 
 ReconcileError                the inputs or the books are to blame
 OptionError                   what was asked for is
@@ -17,11 +17,11 @@ class OptionError(ValueError):
 
 
 class DamagedInputError(Exception):
-    """What should be read is not there, or damaged; the text says where and what to do."""
+    """A file is missing or damaged; the text says which, and what to do."""
 
 
 class RemoteError(ReconcileError):
-    """A store elsewhere cannot be reached, or does not let us in; the text says what to do."""
+    """An object store cannot be reached, or refuses access; the text says what to do."""
 
 
 class OutputError(ReconcileError):

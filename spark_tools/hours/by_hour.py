@@ -48,7 +48,7 @@ _PROBLEMS_TOLD = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoursRequest:
-    """What is asked of a run by hour.
+    """The options of a run by hour.
 
     request: its range is not looked at; without_groups: those that are gone for good.
     """
@@ -57,9 +57,9 @@ class HoursRequest:
     back_hours: int = 48
     """How far back the first run goes."""
     open_hours: int = 3
-    """An hour that is open for so long after its end is reconciled as it is."""
+    """An hour that is still open so long after its end is reconciled as it is."""
     retry_hours: int = 24
-    """An hour of which something could not be read is tried again for so long."""
+    """How long an hour with unreadable input is tried again."""
     keep_days: int = 90
     """Results of older hours are removed; their sums stay."""
     without_groups: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class HoursRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run has done.
+    """The outcome of a run.
 
     done: hours with a new result, those of a run that was killed included; waiting: hours that are
     over and not closed; segments_before: that are not covered, since they lie before the first
@@ -82,7 +82,7 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
-        """Return what the hours say that this run has done: findings first."""
+        """Return the verdict over the hours of this run: findings come first."""
         verdicts = {Verdict[one.verdict.upper()] for one in self.done}
         for found in (Verdict.FINDINGS, Verdict.INCOMPLETE):
             if found in verdicts:
@@ -128,7 +128,7 @@ class _Run:
         self._done: dict[int, HourResult] = {}
         """What is new since the ledger."""
         self._entries: dict[int, HourEntry] = {}
-        """What is known of each hour, by the ledger or since."""
+        """Each hour that is known, from the ledger or from this run."""
         self._missing: list[str] = []
         """Why no hour is complete."""
         self._indexes: dict[GroupName, LogIndex] = {}
@@ -136,7 +136,7 @@ class _Run:
         self._settled: set[int] = set()
 
     def run(self, sources: Callable[[int | None], Sequence[Source]]) -> Outcome:
-        """Do what is to be done."""
+        """Reconcile the hours that are due, and write the results."""
         ledger = self._state.ledger()
         if ledger is not None:
             self._resume(ledger)
@@ -169,7 +169,7 @@ class _Run:
     # -- before ------------------------------------------------------------------------------
 
     def _resume(self, ledger: Ledger) -> None:
-        """Take over what a run has left that was killed."""
+        """Take over the hours that a killed run has finished."""
         self._entries = {entry.hour: entry for entry in ledger.hours}
         for result in self._state.results(ledger):
             self._note(result)
@@ -195,7 +195,7 @@ class _Run:
         return hour
 
     def _recognise(self, ledger: Ledger, groups: Sequence[Members]) -> None:
-        """Take down the groups, and refuse logs that are not those of before."""
+        """Record the groups, and refuse a group whose log is another than before."""
         there = {one.name for one in groups}
         known = {GroupName(one.cluster, one.group): one for one in ledger.groups}
         for name, sums in known.items():
@@ -251,7 +251,7 @@ class _Run:
         return todo, waiting
 
     def _is_due_again(self, entry: HourEntry, now_ms: int) -> bool:
-        """Say whether to try again: each wait is as long as all before it, so tries are few."""
+        """Return whether to try an hour again. The waits double, so that tries are few."""
         waited, before = now_ms - entry.first_ms, entry.last_ms - entry.first_ms
         is_time = waited >= 2 * before or self._is_last_try(entry, now_ms)
         return now_ms > entry.last_ms and is_time
@@ -263,7 +263,7 @@ class _Run:
     # -- one hour ----------------------------------------------------------------------------
 
     def _prepare(self, groups: Sequence[Members], *, since: int) -> None:
-        """Read what was filed of the message_log since the last run."""
+        """Read the records of the message_log that were filed since the last run."""
         files: dict[GroupName, IndexFiles] = {}
         tasks: list[IndexTask] = []
         for members in groups:
@@ -337,7 +337,7 @@ class _Run:
     # -- afterwards --------------------------------------------------------------------------
 
     def _finish(self, ledger: Ledger, groups: Sequence[Members], now_ms: int) -> list[Amendment]:
-        """Add what is final to the sums, drop what is old, and replace the ledger.
+        """Add final hours to the sums, drop old hours, and replace the ledger.
 
         Returns what was repaired of hours that were done before.
         """
@@ -362,7 +362,7 @@ def _names(groups: Iterable[GroupName]) -> str:
 
 
 def _first_minutes(view: View) -> Iterable[int]:
-    """Return where what there is begins: segments, and what is in none of them."""
+    """Return the first minute of all segments and of all messages in no segment."""
     yield from (one.start for one in view.extents)
     yield from np.unique(view.tail.loose.rows.minute).tolist()
 
@@ -379,7 +379,7 @@ def _hours_there(groups: Sequence[Members]) -> set[int]:
 
 
 def _why_open(groups: Sequence[Members], hour: int) -> tuple[str, bool]:
-    """Return why an hour is not closed, nothing if it is; and whether there is nothing in it."""
+    """Return the reasons why an hour is open, none if it is closed; and whether it is empty."""
     reasons: list[str] = []
     is_empty = True
     for members in groups:

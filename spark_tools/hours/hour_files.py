@@ -1,4 +1,4 @@
-"""What one hour, and the index of the message_log, have in a state directory."""
+"""The files of one hour, and of the index of the message_log, in a state directory."""
 
 import contextlib
 import re
@@ -106,7 +106,7 @@ class HourWriter:
 def read_unproven(
     state: StateDirectory, entries: Iterable[HourEntry]
 ) -> dict[GroupName, Sequences]:
-    """Return the rows of some hours of which nobody knows that they belong there, by group."""
+    """Return the rows of some hours that may be in another hour as well, by group."""
     found: dict[GroupName, Sequences] = {}
     for entry in entries:
         if _UNPROVEN not in entry.details:
@@ -129,7 +129,7 @@ class IndexFiles:
         state.make_directory(self._directory)
 
     def read(self) -> LogIndex:
-        """Return what was read of the message_log so far."""
+        """Return the index of the message_log as it is so far."""
         index = LogIndex()
         names = self._state.names(self._directory)
         self._remove([name for name in names if name.endswith(".tmp")])

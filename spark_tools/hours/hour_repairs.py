@@ -1,4 +1,4 @@
-"""Hours that were done for good, and of which something was sent again since.
+"""Final hours of which a repair has sent messages since.
 
 Their results stay what was found. What is lost no more is moved in the ledger and in the sums, so
 that these say what a run would that had known of the repair.
@@ -44,7 +44,7 @@ def amendments_of(
     repairs: Repairs,
     groups: Sequence[GroupSums],
 ) -> list[Amendment]:
-    """Return what was repaired of some hours since they were done. Raises ReconcileError."""
+    """Return the repairs of some hours since they were done. Raises ReconcileError."""
     found = []
     for entry in entries:
         if _FINDINGS not in entry.details or not entry.findings.keys() & set(_MOVED):
@@ -82,12 +82,12 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _told(state: StateDirectory, entry: HourEntry) -> pa.Table:
-    """Return what was repaired of an hour before."""
+    """Return the repaired findings of an hour that earlier runs have written."""
     return state.read_table(f"{HOURS}/{entry.details[_REPAIRED]}")
 
 
 def write_down(state: StateDirectory, amendments: Sequence[Amendment]) -> None:
-    """Write what was repaired beside the results of the hours; nothing names it yet."""
+    """Write the repaired findings beside the results of the hours; nothing names them yet."""
     for one in amendments:
         table = one.rows
         if _REPAIRED in one.entry.details:
@@ -102,7 +102,7 @@ def write_down(state: StateDirectory, amendments: Sequence[Amendment]) -> None:
 
 
 def amend(ledger: Ledger, sums: Sums, amendments: Sequence[Amendment]) -> None:
-    """Move what was repaired, in the hours, in the ledger and in the sums."""
+    """Count repaired findings as such in the hours, in the ledger and in the sums."""
     for one in amendments:
         entry, counts = one.entry, one.counts
         ledger.verdicts = _moved(ledger.verdicts, {entry.verdict: -1})

@@ -38,7 +38,7 @@ _SUMS_NAME = re.compile(r"(\d+)-[a-z_]+\.parquet(\.tmp)?", re.ASCII)
 
 
 class HourEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is known of one hour. Times are ms since 1970, by the manifests.
+    """One hour in the ledger. Times are ms since 1970, by the manifests.
 
     state: `final`, or what another try may change: `open` (not all of it was settled), `incomplete`
     (something could not be read). details: files of the hour by what is in them.
@@ -59,11 +59,11 @@ class HourEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     last_ms: int
     details: dict[str, str]
     repaired: dict[str, int] = {}
-    """Findings that are none any more, as they were sent again when the hour was done."""
+    """Findings that no longer count, because a repair sent the messages after the hour was done."""
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing changes it any more."""
+        """Whether no later run changes it."""
         return self.state == "final"
 
 
@@ -80,11 +80,11 @@ class GroupSums(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Ledger(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which hours are done. What is final in it is in the sums, once."""
+    """The hours that are done. Each final hour is in the sums, once."""
 
     schema: int = LEDGER_SCHEMA
     covered_from: int
-    """The first hour that is told of, minutes since 1970."""
+    """The first hour in the ledger, in minutes since 1970."""
     dropped_before: int
     """Final hours before this one are in the sums only."""
     generation: int = 0
@@ -96,13 +96,13 @@ class Ledger(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of these hours."""
     groups: list[GroupSums] = []
     hours: list[HourEntry] = []
-    """In order, but for those that were dropped."""
+    """In order, without those that were dropped."""
     repairs: str = ""
     """Digest of the repairs that were last looked for in all of them."""
 
 
 class HourResult(msgspec.Struct, kw_only=True):
-    """What the result of an hour says for the ledger; the rest of it is for others.
+    """The part of an hour's result that the ledger needs.
 
     sums: what the hour adds to those of each group.
     """
@@ -195,7 +195,7 @@ class StateDirectory:
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator["Sink"]:
-        """Give what is written into a new file, which takes its place at the end.
+        """Yield a new file to write to, which replaces the old one at the end.
 
         Its name is durable after `sync`.
         """
@@ -282,7 +282,7 @@ class StateDirectory:
         return found
 
     def clean(self, ledger: Ledger, entries: Iterable[HourEntry]) -> None:
-        """Remove what nothing names: what a kill has left, earlier tries, hours that were dropped.
+        """Remove files that nothing names: of killed runs, earlier tries and dropped hours.
 
         Files that are none of ours stay.
         """

@@ -94,7 +94,7 @@ def _added(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 def write_summary(
     state: StateDirectory, ledger: Ledger, waiting: Sequence[Waiting], *, now_ms: int
 ) -> None:
-    """Write down what people and monitors look at; now_ms: when the manifests were made."""
+    """Write the summary for people and monitors; now_ms: when the manifests were made."""
     document = {
         "schema": SUMMARY_SCHEMA,
         "made": time_text(now_ms),
@@ -152,7 +152,7 @@ def _groups(state: StateDirectory, ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _told(entry: HourEntry) -> dict[str, Any]:
-    """Return what is said of an hour."""
+    """Return the line of an hour in the summary."""
     return {
         "hour": minute_text(entry.hour),
         "state": entry.state,

@@ -1,4 +1,4 @@
-"""What a page shows, counted from a document: by time, by group, by subject, by broker group."""
+"""The figures of a page, from a document: by time, group, subject and broker group."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from spark_tools.run.document import Document, Row
 NOT_DONE: Final = ("waiting", "unknown", "overdue", "lost")
 """States of messages that have neither a fact nor were sent again."""
 MISSING: Final = "missing"
-"""What was accepted and has no row: it is counted apart from `accepted`, which are rows."""
+"""Accepted messages without a row, which `accepted` does not count."""
 SETTLED: Final = tuple(name for name in OUTCOMES if name != "delivered")
 """Outcomes that end a message without a delivery of ours."""
 _WRONG: Final = ("lost", MISSING, "overdue", "duplicate", "phantom", "early")
@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(slots=True)
 class Times:
-    """All columns of a plot over time, without gaps. hours: what each stands for."""
+    """All columns of a plot over time, without gaps. hours: the width of each."""
 
     hours: int
     columns: list[Column]
@@ -42,7 +42,7 @@ class Times:
 
 @dataclass(slots=True)
 class Name:
-    """What was found of a subject, or of a broker group, in all hours and groups.
+    """The figures of a subject, or of a broker group, over all hours and groups.
 
     p99_ms: the worst of an hour; max_ms: of all.
     """
@@ -54,7 +54,7 @@ class Name:
 
     @property
     def wrong(self) -> int:
-        """How many messages, or facts, are not as they should be."""
+        """The number of messages, or facts, with a finding."""
         return sum(self.counts[one] for one in _WRONG)
 
     def add(self, row: Row) -> None:
@@ -81,7 +81,7 @@ def minute_of(hour: str) -> int:
 
 
 def times(document: Document, *, columns_max: int) -> Times:
-    """Return what was found by time, in `columns_max` columns at the most."""
+    """Return the figures over time, in `columns_max` columns at the most."""
     rows = [
         (group.name, minute_of(row["hour"]), row)
         for group in document.groups
@@ -106,7 +106,7 @@ def times(document: Document, *, columns_max: int) -> Times:
 
 
 def _of_facts(row: Row) -> Row:
-    """Return what only facts tell of an hour."""
+    """Return the figures of an hour that come from facts only."""
     return {name: row[name] for name in ("duplicate", "phantom") if name in row}
 
 

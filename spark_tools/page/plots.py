@@ -20,13 +20,13 @@ from spark_tools.page.figures import SETTLED, Times, done, due
 _PLOT_PX: Final = 210
 """Height of a plot."""
 _WIDTH: Final = 1000
-"""What the width of a plot counts as in its own coordinates."""
+"""The width of a plot in its own coordinates."""
 _BAR_MAX: Final = 90
 """The widest bar, in these."""
 _LABELS_MAX: Final = 8
 """Labels of an axis of time."""
 _LEAST_PX: Final = 3
-"""What is wrong is at least so high, however little it is."""
+"""The least height of a part that shows something wrong."""
 
 STACK: Final = (
     ("done", "delivered", ("delivered",)),
@@ -37,13 +37,13 @@ STACK: Final = (
     ("overdue", "overdue", ("overdue",)),
     ("lost", "lost", ("lost",)),
 )
-"""What a bar is stacked of, from its foot on: fill, name, and states."""
+"""The parts of a bar, from the bottom: fill, name, and states."""
 _WRONG: Final = frozenset({"unknown", "overdue", "lost"})
 
 _SHARES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
 
 NOTHING: Final = "\u2013"
-"""What stands where there is no figure."""
+"""The text in place of a missing figure."""
 
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
 
@@ -98,7 +98,7 @@ def legend(parts: Iterable[tuple[str, str]]) -> Html:
 
 
 def by_hour(found: Times) -> Html:
-    """Return accepted against what became of it, over time."""
+    """Return the plot of accepted messages and their outcomes over time."""
     columns = found.columns
     most = max((column.counts["accepted"] for column in columns), default=0)
     top, ticks = _linear_ticks(most)
@@ -180,7 +180,7 @@ _STEPS: Final = (
 
 
 def completeness(found: Times, rows: Sequence[str]) -> Html:
-    """Return what share of what was due is done, by group and time: a row for each group."""
+    """Return the plot of the share of due messages that are done, with a row for each group."""
     cells: list[Html] = []
     for name in rows:
         counts = found.by_group[name]
@@ -350,7 +350,7 @@ def _time_labels(found: Times) -> list[tuple[float, str]]:
 
 
 def _when(found: Times, place: int) -> str:
-    """Return what a column stands for."""
+    """Return the text of a column's time range."""
     minute = found.columns[place].minute
     text = time_text(minute)
     return text if found.hours == 1 else f"{text} to {time_text(minute + found.hours * 60)}"

@@ -84,7 +84,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One that is to be sent: `item` is what its producer sent, byte for byte."""
+    """A message to send: `item` is what its producer sent, byte for byte."""
 
     wanted: Wanted
     log_uuid: str
@@ -94,7 +94,7 @@ class Message:
 
     @property
     def log(self) -> LogName:
-        """The log it is of."""
+        """The log that the message was lost from."""
         return LogName(self.wanted.cluster, self.wanted.group, self.log_uuid)
 
 
@@ -121,17 +121,17 @@ class RepairRequest:
 
 
 class Sent:
-    """Which sequences were sent and acknowledged; a bit each."""
+    """The sequences of messages that were sent and acknowledged; one bit each."""
 
     def __init__(self) -> None:
         self._logs: dict[tuple[LogName, str], SequenceSet] = {}
 
     def add(self, log: LogName, kind: str, sequence: int) -> bool:
-        """Add one; say whether it is new."""
+        """Add a sequence; return whether it is new."""
         return self._logs.setdefault((log, kind), SequenceSet()).add(sequence)
 
     def has(self, log: LogName, kind: str, sequence: int) -> bool:
-        """Say whether it was added."""
+        """Return whether a sequence was added."""
         found = self._logs.get((log, kind))
         return found is not None and sequence in found
 
@@ -150,7 +150,7 @@ def findings_to_repair(details: Path, kinds: Collection[str]) -> Iterator[list[W
         missing = set(FINDINGS_SCHEMA.names) - set(file.schema_arrow.names)
         if missing:
             raise ReconcileError(
-                f"{path} has no column {', '.join(sorted(missing))}: it is of no reconciliation"
+                f"{path} has no column {', '.join(sorted(missing))}: no reconciliation wrote it"
             )
         gathered: list[Wanted] = []
         for batch in file.iter_batches(_FINDINGS_AT_ONCE, columns=FINDINGS_SCHEMA.names):
@@ -181,7 +181,7 @@ def _place(wanted: Wanted) -> tuple[str, str, str, str, str, int]:
 
 
 class Repair:
-    """Looks up what is to be sent."""
+    """Reads the messages of findings again, and decides which of them to send."""
 
     def __init__(self, sources: Sequence[Source], request: RepairRequest, before: Sent) -> None:
         """before: what was acknowledged already; it is asked, and may grow meanwhile."""
@@ -195,7 +195,7 @@ class Repair:
         """Of the node that was asked last."""
 
     def messages(self, details: Path) -> Iterator[Message | LeftOut]:
-        """Yield what is to be sent, and what is not, as the findings of a run say.
+        """Yield the messages of a run's findings, those to send and those left out.
 
         Raises ReconcileError or OSError if the findings cannot be read.
         """
@@ -270,7 +270,7 @@ class _Logs:
         """Of the segment that was asked last."""
 
     def look_up(self, wanted: list[Wanted], *, final: bool) -> Iterator[Message | LeftOut]:
-        """Yield what becomes of findings of one class in one file."""
+        """Yield the messages of the findings of one class in one file."""
         left: list[Wanted] = []
         for segment, mine in self._by_segment(wanted):
             yield from self._without_the_done(segment, mine, left, final=final)
@@ -294,7 +294,7 @@ class _Logs:
     def _without_the_done(
         self, segment: Extent | None, wanted: list[Wanted], left: list[Wanted], *, final: bool
     ) -> Iterator[LeftOut]:
-        """Add to `left` what nothing is known of, and yield the rest."""
+        """Yield the findings that are left out, and add the others to `left`."""
         unknown = self._unknown(segment)
         told_from = self._manifest.deleted_from_minute if segment is None else 0
         sequences = np.array([one.sequence for one in wanted], np.int64)
@@ -331,7 +331,7 @@ class _Logs:
                 left.append(one)
 
     def _unknown(self, segment: Extent | None) -> str | None:
-        """Return why nobody can say what became of messages of a segment, or of none."""
+        """Return why the outcome of messages of a segment, or of no segment, cannot be known."""
         lacking = [JOURNAL_DIRECTORY, CHECKPOINT_PATH]
         if segment is None:
             lacking.append(SEALS_DIRECTORY)

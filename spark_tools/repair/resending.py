@@ -32,7 +32,7 @@ from spark_tools.repaired.repair_audit import (
 from spark_tools.repaired.repairs import LogName
 
 RATE: Final = 1000
-"""Messages a second, unless something else is said."""
+"""Messages a second by default."""
 _AT_ONCE: Final = 500
 """Messages that are sent, and not answered yet, at the most."""
 _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
@@ -46,7 +46,7 @@ _REASONS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Who sends, and how fast; timeout_s: for each message."""
+    """A run of a repair: its sender, its rate, and `timeout_s` for each message."""
 
     run: str
     who: str
@@ -59,13 +59,13 @@ class Run:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to; counts: by result."""
+    """The outcome of a run; counts: messages by result."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     """Why messages were not accepted."""
     stopped: str = ""
-    """Why it did not get to the end, if it did not."""
+    """Why the run stopped before the end; empty if it did not."""
 
     def note(self, reason: str) -> None:
         """Count a reason, unless there are very many of them."""
@@ -74,11 +74,11 @@ class Outcome:
 
 
 class Stop:
-    """Asks a run to end: it does when what is under way is answered."""
+    """Asks a run to stop, which it does after the requests in flight."""
 
     def __init__(self) -> None:
         self.why = ""
-        """Empty while nobody has asked."""
+        """Why the run is to stop; empty while it is not."""
         self._asked = anyio.Event()
 
     def ask(self, why: str) -> None:
@@ -114,7 +114,7 @@ class Resending:
         on_progress: Callable[[Outcome], None],
         stop: Stop,
     ) -> Outcome:
-        """Send all of it, or what comes before somebody asks to stop."""
+        """Send all messages, or those before `stop` was asked for."""
         run = self._run
         await self._write(
             [
@@ -242,7 +242,7 @@ class Resending:
 
 
 def read_sent(lines: Iterator[Line | None]) -> tuple[Sent, Counter[str]]:
-    """Return what an audit says was acknowledged; and how many answers, intents, bad lines."""
+    """Return the messages that an audit says were acknowledged, and its lines by kind."""
     sent = Sent()
     counts: Counter[str] = Counter()
     for line in lines:

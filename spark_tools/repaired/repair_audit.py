@@ -196,7 +196,7 @@ def read_audit(path: Path) -> Iterator[Line | None]:
                 counts[line.is_whole] += 1
                 yield _decoded(line.text, path) if line.is_whole else None
         if counts[False] and not counts[True]:
-            raise ReconcileError(f"{path} is no audit of repairs: none of its lines is one")
+            raise ReconcileError(f"{path} is no audit of repairs: no line of it can be read as one")
     finally:
         file.close()
 

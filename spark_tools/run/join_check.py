@@ -86,7 +86,7 @@ def check_by_join(session: SparkSession, result: Result) -> None:
     wrong += _findings_that_differ(counted, result)
     if wrong:
         raise ReconcileError(
-            f"tasks and joins do not find the same, a defect of this program: {len(wrong)} "
+            f"tasks and joins give different results, a defect of this program: {len(wrong)} "
             f"figure(s) differ: {'; '.join(wrong[:_SHOWN])}"
         )
 

@@ -191,7 +191,7 @@ def members_of(sources: Sequence[Source]) -> list[Members]:
     Raises ReconcileError for manifests that do not belong together.
     """
     if not sources:
-        raise ReconcileError("there is no manifest: name one at least")
+        raise ReconcileError("there is no manifest: give at least one --root or --manifest")
     members = []
     for name, nodes in by_group(sources).items():
         first, *others = (_view(one) for one in nodes)
@@ -234,7 +234,7 @@ def plan_of(
     ReconcileError for a range without minutes.
     """
     if request.from_minute >= request.to_minute:
-        raise ReconcileError("the range is empty: it must end behind its beginning")
+        raise ReconcileError("the range is empty: its end must be after its start")
     rules = Rules(
         from_minute=request.from_minute,
         to_minute=request.to_minute,
@@ -311,7 +311,7 @@ def _view(source: Source) -> View:
     extents = extents_of(manifest)
     cover = Cover.of(extents)
     if (cover.start[1:] < cover.end[:-1]).any():
-        raise ReconcileError(f"segments of node {node.node_id} overlap: no manifest says that")
+        raise ReconcileError(f"segments of node {node.node_id} overlap: its manifest is wrong")
     tail = read_tail(node, manifest, logs_of(manifest), cover)
     return View(node=node, manifest=manifest, extents=extents, tail=tail)
 
@@ -332,10 +332,10 @@ def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
     """Return what counts of a segment. Raises ReconcileError if it is none."""
     key = key_of_name(segment.file.rpartition("/")[2])
     if key is None or key.path != segment.file:
-        raise ReconcileError(f"{segment.file} is no segment")
+        raise ReconcileError(f"{segment.file} is not the name of a segment")
     if key.facts_path != segment.facts_file:
         raise ReconcileError(
-            f"{segment.facts_file} has not the facts of {segment.file}: those are in "
+            f"{segment.facts_file} is not the facts file of {segment.file}, which is "
             f"{key.facts_path}"
         )
     if isinstance(segment, SealedSegment):

@@ -9,7 +9,7 @@ from storage.readers.manifest_check import contradiction_in
 
 
 def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
-    """Return what a data directory, or a copy of one, commits now.
+    """Return the manifest of a data directory, or of a copy, as it is now.
 
     now_ms: the wall clock. Of deleted segments only those are told of that ended after
     `from_minute`. Raises what `read_manifest` and `disk_of` do.
@@ -35,8 +35,8 @@ def source_of_file(text: str) -> Source:
     path = local_path(root)
     if path is not None and not path.is_dir():
         raise ReconcileError(
-            f"{root} is no directory: give --manifest FILE=DATA_DIR, where the files are that "
-            f"{file} names"
+            f"{root} is no directory: give --manifest FILE=DATA_DIR with the directory of the "
+            f"files in {file}"
         )
     return Source(found, absolute_root(root))
 

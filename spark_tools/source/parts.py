@@ -1,4 +1,4 @@
-"""From manifests and options to what is read of which file, and which of it goes together.
+"""Which part of which file is read, and which parts make a partition.
 
 Nothing is opened for it. A file is never cut: one that weighs more than a partition is one.
 """
@@ -23,13 +23,13 @@ from storage.readers.arrow import Kind
 from storage.readers.manifest import Manifest
 
 _OPEN_BYTES = 64 * 1024
-"""What opening a file weighs, so that a partition has not thousands of small ones."""
+"""The weight of opening a file, so that no partition has thousands of small files."""
 _ROW_BYTES = 256
-"""What a row weighs at least: for Spark it is work, however few bytes it has on disk."""
+"""The least weight of a row, because Spark has work with it even if it is small on disk."""
 
 
 class Role(StrEnum):
-    """What a file is."""
+    """The kind of a file."""
 
     ROWS = "rows"
     FACTS = "facts"
@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """Which records of the message_log a node has in segments: those up to `sequence`, and more."""
+    """The records of the message_log that are in segments: up to `sequence`, and some beyond."""
 
     cover: Cover
     sequence: int
@@ -47,7 +47,7 @@ class Filed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What is read of one file.
+    """The part of one file that is read.
 
     length: its bytes that count; start, end: the minutes of its segment, all where it is of none;
     first, after: the numbers, or sequences, that are wanted of a numbered log; count: rows that
@@ -69,14 +69,14 @@ class Part:
 
     @property
     def weight(self) -> int:
-        """How much work it is, in bytes."""
+        """The work of reading it, in bytes."""
         rows = self.after - self.first if self.count is None else self.count
         return max(self.length, _ROW_BYTES * rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What a manifest says is not there, or cannot be read."""
+    """A file that is missing or unreadable, as the manifest says."""
 
     node: Node
     file: str
@@ -85,7 +85,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What one task of Spark reads."""
+    """The parts that one task of Spark reads."""
 
     parts: tuple[Part, ...]
     missing: tuple[Missing, ...] = ()
@@ -98,7 +98,7 @@ class _Planned:
 
 
 def plan_partitions(sources: Sequence[Source], options: ReadOptions) -> list[PartitionPlan]:
-    """Return what each task reads; the rows of all together are each there once.
+    """Return the partitions; together they have each row once.
 
     Raises OptionError for groups that are not there, ReconcileError for manifests that do not
     belong together.
@@ -122,7 +122,7 @@ def plan_partitions(sources: Sequence[Source], options: ReadOptions) -> list[Par
 
 
 def _parts(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[Part]:
-    """Yield what is read of a node, in order of time."""
+    """Yield the parts of a node's files, in order of time."""
     match options.kind:
         case Kind.SCHEDULE:
             yield from _segments(_accepted(manifest, options), node, Role.ROWS)

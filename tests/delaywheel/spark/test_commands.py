@@ -235,8 +235,8 @@ def test_outputs_are_whole_or_as_they_were(tmp_path: Path) -> None:
     [
         (b"{", "m.json: no manifest: "),
         (b'{"schema":2}', "m.json: manifest of schema 2 (this one reads 1); make it again"),
-        (b"facts", "has not the facts of "),
-        (b"segment", "m.json: schedule_log/x is no segment; make it again"),
+        (b"facts", "is not the facts file of "),
+        (b"segment", "m.json: schedule_log/x is not the name of a segment; make it again"),
         (b"nowhere", "nope is no directory: give --manifest FILE=DATA_DIR"),
     ],
 )
