@@ -9,6 +9,7 @@ loses its role ends its mastership at once, opens its directory again, and waits
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -254,10 +255,13 @@ class DelayServer:
             self.demotions += 1
             term.cancel()
 
-    async def commit(self, intake: Intake) -> bool:
-        """Make an intake durable, and take its time."""
+    async def commit(self, mastership: Mastership, intake: Intake) -> bool:
+        """Make an intake durable, and take its time.
+
+        It is told of which mastership: one that fails is nobody's before this task is cancelled.
+        """
         began = trio.current_time()
-        kept = await self.master.commit(intake)
+        kept = await mastership.commit(intake)
         self.commit_seconds.observe(trio.current_time() - began)
         return kept
 
@@ -351,7 +355,7 @@ async def serve(
                 # What the master does.
                 async with server.master_of(node) as mastership:
                     await mastership.begin(term)
-                    term.start_soon(server.ingest.run_commits, server.commit)
+                    term.start_soon(server.ingest.run_commits, partial(server.commit, mastership))
                     server.take_messages()
                     if not has_started:
                         task_status.started()
