@@ -326,16 +326,11 @@ class Sender:
             group.set_gate(self._gates.get(group.name, OPEN_GATE))
 
     def routes_changed(self, lanes: Iterable[int]) -> None:
-        """Look up anew which groups these lanes may use, and whether their entries belong there.
-
-        What a group refused of such a lane may have been another subject's.
-        """
+        """Look up anew which groups these lanes may use, and whether their entries belong there."""
         for lane in lanes:
             for beside in both_of(lane):
                 self._of_lane.pop(beside, None)
                 self._misplaced[beside] = None
-                for group in self._groups:
-                    group.forget_refusals(beside)
         self._tend_now.set()
 
     def _add_group(self, target: BrokerGroup) -> None:
@@ -538,16 +533,23 @@ class Sender:
         for lane in lanes:
             self._waiting.bring_back(lane)
 
-    def _set_aside(self, lane: int, views: Sequence[LaneView], rest: Sequence[Parcel] = ()) -> None:
+    def _set_aside(
+        self,
+        lane: int,
+        views: Sequence[LaneView],
+        rest: Sequence[Parcel] = (),
+        avoid: int = NOBODY,
+    ) -> None:
         """Let a lane wait until one of its groups has room for it.
 
-        While one is well by these `views`, those that refuse the lane are not waited for.
+        While one is well by these `views`, it does not wait for those that are not, nor for the one
+        to avoid.
         """
-        has_well = any(view.is_well for view in views)
         self._waiting.set_aside(lane, rest)
-        for group in self._groups_of(lane):
-            if not (has_well and group.refuses(lane)):
-                self._blocked.setdefault(group.number, {})[lane] = None
+        groups = self._groups_of(lane)
+        well = [place for place, view in enumerate(views) if view.is_well and place != avoid]
+        for place in well or range(len(groups)):
+            self._blocked.setdefault(groups[place].number, {})[lane] = None
 
     def _groups_of(self, lane: int) -> list[Group]:
         """Return the groups that the entries of a lane may go to."""
@@ -684,7 +686,7 @@ class Sender:
                     groups[place].enqueue(parcel.where(choices == place))
             left = choices == LATER
             if left.any():
-                self._set_aside(lane, views, [parcel.where(left)])
+                self._set_aside(lane, views, [parcel.where(left)], avoid=avoid)
         return True
 
 

@@ -31,8 +31,7 @@ from sender.groups.gates import OPEN_GATE, GroupGate, TokenBucket
 from sender.groups.group_status import MOVES, GroupCounts, GroupState, GroupStatus
 from sender.groups.routing import LaneView
 from sender.health.circuit import Change, Circuit, CircuitLimits, CircuitState, Event, Failure
-from sender.health.refused_lanes import RefusedLanes
-from sender.health.refused_subjects import RefusedSubjects
+from sender.health.refusal_run import RefusalRun
 from sender.health.weight import Weight
 from sender.health.window import Window, WindowLimits
 from sender.outcomes.answers import Codes, Items, is_broker_sick, item_codes, permanent
@@ -197,12 +196,7 @@ class Group:
             fade_s=config.success_fade_s,
             floor=config.weight_floor,
         )
-        self._refused_lanes = RefusedLanes(
-            items_max=config.lane_refusals_max, wait=wait, chance=chance
-        )
-        self._refused_subjects = RefusedSubjects(
-            subjects_min=config.refused_subjects_min, span_s=config.refused_share_s
-        )
+        self._refusal_run = RefusalRun(interval_s=config.reconnect_max_s)
         self._health = _USELESS
         """When it was looked at last, for whoever waits for a change."""
         # Rounding must not hide it when the connection tells of a request that waits for so long.
@@ -286,10 +280,6 @@ class Group:
             free = max(free, self._lane_items_min - self._queue.count_of(lane))
         return max(0, free)
 
-    def refuses(self, lane: int) -> bool:
-        """Return whether it is known to take nothing of a lane."""
-        return lane in self._refused_lanes
-
     def answer_s(self, now: float) -> float:
         """Return how long its answers take: as they did of late, or as one keeps us waiting now."""
         return max(self._window.answer_s, self._waited_s(now))
@@ -320,10 +310,10 @@ class Group:
         if answer_s >= self._slow_s:
             is_well = False
             beside = min(beside, self._trial_room())
-        if self.refuses(lane):
+        if self._refusal_run.is_long:
             is_well = False
-            risks = self._refused_lanes.may_risk(lane, now)
-            beside = min(beside, self._config.trial_items) if risks else 0
+            may_try = self._refusal_run.may_try(now)
+            beside = min(beside, self._config.trial_items) if may_try else 0
         return LaneView(
             name=self.name,
             room=room,
@@ -368,7 +358,6 @@ class Group:
             queue_items=self._queue_items,
             answer_s=answer_s,
             is_slow=answer_s >= self._slow_s,
-            refused_lanes=len(self._refused_lanes),
             counts=replace(
                 self._counts, ends=dict(self._counts.ends), changes=dict(self._counts.changes)
             ),
@@ -404,8 +393,8 @@ class Group:
         """Queue entries for this group; it must have room for them."""
         room = self.room(parcel.lane)
         assert len(parcel) <= room, f"{self.name}: {len(parcel)} entries, room {room}"
-        if self._refused_lanes:
-            self._refused_lanes.risked(parcel.lane, trio.current_time())
+        if self._refusal_run.is_long:
+            self._refusal_run.tried(trio.current_time())
         self._queue.append(parcel)
         self.wake()
 
@@ -424,7 +413,7 @@ class Group:
         _log.info("broker group moved", group=self.name, before=before, address=self.address)
         if self.state is not GroupState.FENCED:
             self._circuit.moved(trio.current_time())
-        self._refused_subjects.taken()
+        self._refusal_run.taken()
         if self._connection is None:
             self._attempt.cancel()
         else:
@@ -733,9 +722,6 @@ class Group:
                 self._counts.delivered += len(request.batch)
                 self._exchange.settled(request.batch.entries, Outcome.DELIVERED, self.name)
                 self._weight.answered(now, 1.0)
-                if self._refused_lanes:
-                    for lane, _ in request.batch.lanes:
-                        self._refused_lanes.taken(lane)
                 self._success(now)
         self._fit_queue()
         self._look_at_health()
@@ -818,7 +804,6 @@ class Group:
         delivered = codes == ItemCode.SUCCESS
         known = codes == ItemCode.MESSAGE_DUPLICATE
         refused = ~(delivered | known)
-        hopeless = permanent(codes)
         delivered_count, known_count, refused_count = map(count_of, (delivered, known, refused))
         taken_count = delivered_count + known_count
         self._counts.delivered += delivered_count
@@ -831,40 +816,15 @@ class Group:
             self._exchange.settled(batch.those(known).entries, Outcome.KNOWN, self.name)
         if refused_count:
             self._exchange.refused(batch.those(refused), codes[refused], avoid=self.number)
-        judged = len(codes) - count_of(hopeless)
-        if judged:
-            self._weight.answered(now, taken_count / judged)
-        self._note_refused_lanes(batch, delivered | known, hopeless, now)
+        hopeless_count = count_of(permanent(codes))
+        if hopeless_count < len(codes):
+            self._weight.answered(now, taken_count / (len(codes) - hopeless_count))
         if is_broker_sick(codes):
             self._failed(Failure.SICK, f"refused every item, the first with code {codes[0]}")
         elif taken_count:
             self._success(now)
-        elif self._refused_subjects.refused(set(batch.entries["subject"].tolist()), now):
-            self._failed(
-                Failure.HOPELESS,
-                f"took nothing for {self._config.refused_share_s:g} s, and refused every item of "
-                f"{self._config.refused_subjects_min} subjects for good, the last with code "
-                f"{codes[-1]}",
-            )
-
-    def forget_refusals(self, lane: int) -> None:
-        """Know no more that items of a lane were refused; others may be in it now."""
-        self._refused_lanes.taken(lane)
-
-    def _note_refused_lanes(self, batch: Batch, taken: Mask, hopeless: Mask, now: float) -> None:
-        """Learn of which lanes the group takes nothing, and leave those to others."""
-        start = 0
-        for lane, count in batch.lanes:
-            part = slice(start, start + count)
-            start += count
-            if count_of(taken[part]):
-                self._refused_lanes.taken(lane)
-                continue
-            is_hopeless = count_of(hopeless[part]) == count
-            if is_hopeless and self._refused_lanes.refused(lane, count, now):
-                _log.warning("broker group refuses a lane", group=self.name, lane=lane)
-                self._exchange.give_back(self._queue.take_lane(lane))
-                self._exchange.lane_room_changed(lane)
+        else:
+            self._refuse_all(hopeless_count)
 
     def _landed(self, request: Request) -> None:
         self.in_flight -= len(request.batch)
@@ -875,9 +835,15 @@ class Group:
         self._counts.possible_duplicates += len(batch)
         self._exchange.doubtful(batch, avoid=self.number)
 
+    def _refuse_all(self, items: int) -> None:
+        """Hear that all items of a request were refused for good."""
+        was_long = self._refusal_run.is_long
+        self._refusal_run.refused(items)
+        if self._refusal_run.is_long and not was_long:
+            _log.warning("broker group refuses every item for good", group=self.name)
+
     def _success(self, now: float) -> None:
-        if self._refused_subjects:
-            self._refused_subjects.taken()
+        self._refusal_run.taken()
         # Good answers of a connection that is being given up do not make up for why it is.
         if self.state is GroupState.UP:
             self._circuit.taken(now)
@@ -919,7 +885,7 @@ class Group:
         if self._takes and self.is_slow(now):
             self._slow_since = min(self._slow_since, now)
             health = _USELESS
-        elif not self._takes:
+        elif not self._takes or self._refusal_run.is_long:
             health = _USELESS
         elif self._is_trial:
             health = _ON_TRIAL

@@ -108,6 +108,4 @@ class GroupStatus:
     """Time that an answer takes, of late; 0 before the first."""
     is_slow: bool
     """Whether others get what it could be given."""
-    refused_lanes: int
-    """Lanes of which it refused the latest items for good."""
     counts: GroupCounts
