@@ -27,8 +27,9 @@ from delay_protocol.wire.hello import Hello
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.runtime import Clock, Network
 from sender.groups.gates import OPEN_GATE, GroupGate
-from sender.groups.group import Group, ReadItems
+from sender.groups.group import Group
 from sender.groups.group_status import GroupStatus
+from sender.groups.requests import ReadItems
 from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted
 from sender.outcomes.answers import Codes, misrouted, permanent
 from sender.outcomes.dead import OnDead, Refusals, nobody
@@ -266,11 +267,8 @@ class Sender:
 
         It takes time by their number, so it is for rare occasions.
         """
-        for places in (self._waiting, self._retries, self._early):
-            for parcel in places.parcels():
-                yield parcel.entries
-        for group in self._groups + self._leaving:
-            yield from group.held()
+        for part in self.parts():
+            yield part.entries
 
     def parts(self) -> Iterator[HeldPart]:
         """Yield all that held() does, and where it is; for rare occasions as well."""

@@ -8,7 +8,7 @@ Whether it is trusted with messages is another question, see circuit.py: nothing
 connection is UP, and what is sent then is up to the circuit.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -69,6 +69,10 @@ class GroupCounts:
     """Connections (or attempts at one) by why they ended."""
     changes: dict[CircuitState, int] = field(default_factory=lambda: dict.fromkeys(CircuitState, 0))
     """Changes of the circuit by what it changed to."""
+
+    def copy(self) -> "GroupCounts":
+        """Return the counts as they are now."""
+        return replace(self, ends=dict(self.ends), changes=dict(self.changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
