@@ -16,7 +16,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sender.queues.parcels import NOBODY, Entries
+from sender.queues.lanes import lane_of
+from sender.queues.parcels import NOBODY, Entries, Parcel
 
 LATER: Final = -1
 """The choice for an entry that no group can take now. It keeps its place at the front."""
@@ -100,6 +101,24 @@ class LaneRoutes(Protocol):
 
     def group_failed(self, group: str) -> None:
         """Hear that a group could not be reached, or that its connection ended badly."""
+
+
+def in_their_lanes(parcels: Sequence[Parcel], routes: LaneRoutes | None) -> Sequence[Parcel]:
+    """Return the same entries in the lanes where they belong by now."""
+    if routes is None:
+        return parcels
+    placed: list[Parcel] = []
+    for parcel in parcels:
+        lanes = routes.lanes_of(parcel.entries)
+        if (lanes == lane_of(parcel.lane)).all():
+            placed.append(parcel)
+            continue
+        for lane in np.unique(lanes).tolist():
+            part = parcel.where(lanes == lane)
+            # What is late of its lane stays so.
+            part.lane = parcel.lane if lane == lane_of(parcel.lane) else lane
+            placed.append(part)
+    return placed
 
 
 class Weighted:
