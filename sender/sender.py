@@ -8,7 +8,8 @@
                 +---------------------------------+-------------+
 
 Everything here is index entries in arrays; bytes are read just before a request is written. Which
-group gets what is decided by a Routing, how a group is doing by group.py.
+group gets what is decided by a Routing, how a group is doing by group.py. What waits for a time is
+kept by put_off.py, what is known from earlier tries by history.py.
 """
 
 import random
@@ -138,7 +139,7 @@ class Sender:
             network=network,
             chance=chance,
             read_items=read_items,
-            exchange=self,
+            owner=self,
             turns=self._turns,
         )
         self._gates: dict[str, GroupGate] = {}
@@ -401,7 +402,7 @@ class Sender:
         await self._stopped.wait()
         return self.in_flight
 
-    # What groups leave here: the Exchange of group.py.
+    # What groups leave here: the GroupOwner of group.py.
 
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that a group did not send; in their lanes they go first, to anyone."""

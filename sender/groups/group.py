@@ -52,7 +52,7 @@ _ENDS: Final = {
 """How a connection is said to have ended on a failure; all others are refusals."""
 
 
-class Exchange(Settlement, Protocol):
+class GroupOwner(Settlement, Protocol):
     """Where a group leaves entries that it does not keep, and who hears how it does."""
 
     is_paused: bool
@@ -99,7 +99,7 @@ class Group:
         network: Network,
         chance: random.Random,
         read_items: ReadItems,
-        exchange: Exchange,
+        owner: GroupOwner,
         turns: BulkTurns,
         gate: GroupGate = OPEN_GATE,
     ) -> None:
@@ -116,10 +116,10 @@ class Group:
             number,
             clock=clock,
             read_items=read_items,
-            settlement=exchange,
+            settlement=owner,
             remark_bytes=config.answer_remark_bytes,
         )
-        self._exchange = exchange
+        self._owner = owner
         self._health = GroupHealth(
             target.name,
             target.weight,
@@ -322,7 +322,7 @@ class Group:
             # By the rate it would take long; others may take it now.
             self._give_back()
         self.wake()
-        self._exchange.groups_changed()
+        self._owner.groups_changed()
 
     def stop(self) -> None:
         """Send nothing more; run() returns once what is in flight is answered."""
@@ -387,12 +387,12 @@ class Group:
             reason=detail,
             **self._who(),
         )
-        self._exchange.group_failed(self.name)
+        self._owner.group_failed(self.name)
         await self._connector.wait_until(math.inf)
         self._health.is_given_up = False
 
     async def _wait_after_failure(self) -> None:
-        self._exchange.group_failed(self.name)
+        self._owner.group_failed(self.name)
         await self._connector.wait_until(self._health.circuit.until)
         self._health.circuit.waited(trio.current_time())
 
@@ -428,7 +428,7 @@ class Group:
     def next_request(self) -> tuple[Request, bytes | memoryview] | None:
         """Return the next batch as a request and its body; None if there is none for now.
 
-        A connection asks when it begins and after every answer: so this is also where the exchange
+        A connection asks when it begins and after every answer: so this is also where the owner
         hears that there is room again.
         """
         ready = None
@@ -443,12 +443,12 @@ class Group:
             if not self._queue.is_low:
                 # Others fill the queue: more of the lanes of which little is left is asked for.
                 for lane in self._queue.low_lanes(batch):
-                    self._exchange.lane_room_changed(lane)
+                    self._owner.lane_room_changed(lane)
             ready = self._requests.build(batch, is_beside=is_beside)
             if ready is not None:
                 self._queue.sent(len(ready[0].batch))
         if self._queue.is_low:
-            self._exchange.room_changed(self.number)
+            self._owner.room_changed(self.number)
         return ready
 
     def answered(self, request: Request, answer: Frame) -> None:
@@ -494,7 +494,7 @@ class Group:
 
     def _could_send(self) -> bool:
         """Say whether anything but a rate keeps the next request back."""
-        if self._exchange.is_paused or not self._queue.lanes.count or self._connection is None:
+        if self._owner.is_paused or not self._queue.lanes.count or self._connection is None:
             return False
         if not self._takes:
             return False
@@ -536,10 +536,10 @@ class Group:
         """Have entries handed out anew if the group has become well, or slow, or worse."""
         before, level = self._health.look(trio.current_time(), takes=self._takes)
         if level > before:
-            self._exchange.group_is_better(self.number)
+            self._owner.group_is_better(self.number)
         elif level < before:
             self._give_back()
-            self._exchange.groups_changed()
+            self._owner.groups_changed()
 
     def yield_queue(self) -> None:
         """Give back what is queued, if the group is slow: another one takes more than before."""
@@ -565,7 +565,7 @@ class Group:
     def _give_back(self) -> None:
         parcels = self._queue.lanes.clear()
         if parcels:
-            self._exchange.give_back(parcels)
+            self._owner.give_back(parcels)
 
     def _move(self, state: GroupState) -> None:
         assert state in MOVES[self.state], f"{self.name}: {self.state} -> {state}"
