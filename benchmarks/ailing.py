@@ -7,6 +7,7 @@ refusing    closes its port and its connections
 black-hole  accepts and reads, and never answers
 slow        answers every request 4.9 s after it came
 rejecting   answers every item with BROKER_READ_ONLY
+blocking    answers every item with BLOCK, for good
 poisoned    answers every item of the subject `bench.poison` with BLOCK, for good
 
 Prints `ready`, and on SIGTERM writes RECORD (numpy's npy): a RECORD_ROW for every item that came.
@@ -28,7 +29,7 @@ from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 
-FAULTS: Final = ("well", "refusing", "black-hole", "slow", "rejecting", "poisoned")
+FAULTS: Final = ("well", "refusing", "black-hole", "slow", "rejecting", "blocking", "poisoned")
 POISON: Final = b"bench.poison"
 TAKEN: Final = 0
 UNANSWERED: Final = 1
@@ -177,6 +178,8 @@ class Ailing:
             answer = b""
         elif fault == "rejecting" and is_batch:
             outcome, answer = REFUSED, _refusal(frame, ItemCode.BROKER_READ_ONLY)
+        elif fault == "blocking" and is_batch:
+            outcome, answer = REFUSED, _refusal(frame, ItemCode.BLOCK)
         elif fault == "poisoned" and is_batch and POISON in frame.body:
             outcome, answer = None, _refusal(frame, ItemCode.BLOCK, POISON)
         if is_batch:

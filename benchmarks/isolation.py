@@ -108,6 +108,8 @@ CASES: Final[dict[str, Case]] = {
     **{f"{fault}-own": Case(fault=fault, beside=_OWN_ALL_ALONG) for fault in _ILLNESSES},
     "no-route": Case(beside=Beside(subjects=_NOWHERE, routed_to=())),
     "poisoned": Case(fault="poisoned", everywhere=True, beside=Beside(subjects=(POISON,))),
+    "poisoned-at-one": Case(fault="poisoned", beside=Beside(subjects=(POISON,))),
+    "blocking": Case(fault="blocking"),
     "overdue-at-its-broker": Case(
         fault="refusing",
         from_start=True,

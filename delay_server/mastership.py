@@ -546,7 +546,6 @@ class Mastership:
                 "answer_seconds": round(group.answer_s, 6),
                 "window_requests": group.window_requests,
                 "queue_items_max": group.queue_items,
-                "refused_lanes": group.refused_lanes,
                 "paused": int(group.gate.paused),
                 "rate_limit": group.gate.rate_per_s,
                 "queued": group.queued,

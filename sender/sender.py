@@ -8,10 +8,10 @@
                 +---------------------------------+-------------+
 
 Everything here is index entries in arrays; bytes are read just before a request is written. Which
-group gets what is decided by a Routing, how a group is doing by group.py.
+group gets what is decided by a Routing, how a group is doing by group.py. What waits for a time is
+kept by put_off.py, what is known from earlier tries by history.py.
 """
 
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,12 +27,13 @@ from delay_protocol.wire.hello import Hello
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.runtime import Clock, Network
 from sender.groups.gates import OPEN_GATE, GroupGate
-from sender.groups.group import Group, ReadItems
+from sender.groups.group import Group
 from sender.groups.group_status import GroupStatus
-from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted
+from sender.groups.requests import ReadItems
+from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted, in_their_lanes
 from sender.outcomes.answers import Codes, misrouted, permanent
-from sender.outcomes.dead import OnDead, Refusals, nobody
-from sender.outcomes.in_doubt import Doubts
+from sender.outcomes.dead import OnDead
+from sender.outcomes.history import History
 from sender.outcomes.outcomes import Outcome
 from sender.queues.bulk_turns import BulkTurns
 from sender.queues.lanes import LaneQueue, both_of, lane_of, late_of
@@ -42,12 +43,11 @@ from sender.queues.parcels import (
     Entries,
     Mask,
     Parcel,
-    Shelf,
     count_of,
     first_try,
-    gathered,
 )
 from sender.queues.places import HeldPart, Where
+from sender.queues.put_off import PutOff
 from sender.settings.config import BrokerGroup, SenderConfig, check_groups
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
@@ -63,12 +63,6 @@ _ROUTED_AT_ONCE: Final = 2048
 
 _STEPS_AT_ONCE: Final = 64
 """Steps between two looks at the rest of the program: the loop is not to be held for 10 ms."""
-
-_RELEASE_STEP_S: Final = 1 / 32
-"""What was refused for good is released in steps of this long at the most: each release costs."""
-
-_REFUSAL_LOG_S: Final = 1.0
-"""Refused items are logged once in this long; the counts tell the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +122,12 @@ class Sender:
         """Whether nothing is sent for now; see pause()."""
         self._config = config
         self._clock = clock
-        self._chance = chance
         self._subject_name = subject_name
         self._on_outcome = on_outcome
         self._on_damaged = on_damaged
-        self._on_dead = on_dead or nobody
         self.gives_up = on_dead is not None
         """Whether what is refused for good becomes a dead letter; else it is tried on."""
-        self._refusals = Refusals(
-            tries_max=config.dead_letter_tries, tracked_max=config.refused_tracked_max
-        )
-        self._doubts = Doubts(tracked_max=config.doubtful_tracked_max)
+        self._history = History(config=config, on_dead=on_dead)
         self._routing = routing or Weighted(batch_items=config.batch_items)
         self._routes = routes
         self._turns = BulkTurns()
@@ -150,7 +139,7 @@ class Sender:
             network=network,
             chance=chance,
             read_items=read_items,
-            exchange=self,
+            owner=self,
             turns=self._turns,
         )
         self._gates: dict[str, GroupGate] = {}
@@ -172,13 +161,13 @@ class Sender:
         for target in targets:
             self._add_group(target)
         self._waiting = LaneQueue(turn_items=config.lane_turn_items)
-        # Times are trio's in the one and the wall's (ms) in the other.
-        self._steps_from = trio.current_time()
-        self._retries = Shelf()
-        self._early = Shelf()
-        self._retry = Backoff(base_s=config.retry_base_s, max_s=config.retry_max_s)
-        self._retry_refused = Backoff(base_s=config.refused_base_s, max_s=config.refused_max_s)
-        self._refusal_logged_at = -_REFUSAL_LOG_S
+        self._put_off = PutOff(
+            retry=Backoff(base_s=config.retry_base_s, max_s=config.retry_max_s),
+            retry_refused=Backoff(base_s=config.refused_base_s, max_s=config.refused_max_s),
+            clock_check_s=config.clock_check_s,
+            clock=clock,
+            chance=chance,
+        )
         self._is_draining = False
         self._tend_now = trio.Event()
         self._stopped = trio.Event()
@@ -211,9 +200,9 @@ class Sender:
         return Unsent(
             queued=self._waiting.count + sum(group.queued for group in self._groups),
             in_flight=self.in_flight,
-            retrying=self._retries.count,
-            early=self._early.count,
-            in_doubt=len(self._doubts),
+            retrying=self._put_off.retrying,
+            early=self._put_off.early,
+            in_doubt=self._history.in_doubt,
         )
 
     def queued_by_lane(self) -> dict[int, int]:
@@ -249,36 +238,25 @@ class Sender:
             self.groups_changed()
         self._tend_now.set()
         # What a group was given came first.
-        return self._forgotten(from_groups + taken)
+        return self._history.forget_refusals(from_groups + taken)
 
     def withdraw_put_off(self, wanted: Callable[[Entries], Mask]) -> list[Entries]:
         """Take back what is wanted of all that waits for the end of a backoff, or for its time."""
-        return self._forgotten(self._retries.take_where(wanted) + self._early.take_where(wanted))
-
-    def _forgotten(self, taken: list[Entries]) -> list[Entries]:
-        """Note no refusals any more of what may be away for long: others want their places."""
-        for entries in taken:
-            self._refusals.forget(entries)
-        return taken
+        return self._history.forget_refusals(self._put_off.take_where(wanted))
 
     def held(self) -> Iterator[Entries]:
         """Yield all entries that were offered and have no outcome yet, as they are just now.
 
         It takes time by their number, so it is for rare occasions.
         """
-        for places in (self._waiting, self._retries, self._early):
-            for parcel in places.parcels():
-                yield parcel.entries
-        for group in self._groups + self._leaving:
-            yield from group.held()
+        for part in self.parts():
+            yield part.entries
 
     def parts(self) -> Iterator[HeldPart]:
         """Yield all that held() does, and where it is; for rare occasions as well."""
         for parcel in self._waiting.parcels():
             yield HeldPart(Where.QUEUED, parcel.lane, None, parcel.entries)
-        for where, shelf in ((Where.PUT_OFF, self._retries), (Where.EARLY, self._early)):
-            for parcel in shelf.parcels():
-                yield HeldPart(where, parcel.lane, None, parcel.entries)
+        yield from self._put_off.parts()
         for group in self._groups + self._leaving:
             yield from group.parts()
 
@@ -326,16 +304,11 @@ class Sender:
             group.set_gate(self._gates.get(group.name, OPEN_GATE))
 
     def routes_changed(self, lanes: Iterable[int]) -> None:
-        """Look up anew which groups these lanes may use, and whether their entries belong there.
-
-        What a group refused of such a lane may have been another subject's.
-        """
+        """Look up anew which groups these lanes may use, and whether their entries belong there."""
         for lane in lanes:
             for beside in both_of(lane):
                 self._of_lane.pop(beside, None)
                 self._misplaced[beside] = None
-                for group in self._groups:
-                    group.forget_refusals(beside)
         self._tend_now.set()
 
     def _add_group(self, target: BrokerGroup) -> None:
@@ -375,7 +348,7 @@ class Sender:
     def hand_out(self) -> None:
         """Queue with the groups what was offered, now and not only when run() has its turn."""
         if self._nursery is not None and not (self._is_draining or self._misplaced):
-            if self._retries.count or self._early.count:
+            if self._put_off.retrying or self._put_off.early:
                 # What has waited long enough by now is older.
                 self._release()
             self._hand_out()
@@ -429,41 +402,37 @@ class Sender:
         await self._stopped.wait()
         return self.in_flight
 
-    # What groups leave here: the Exchange of group.py.
+    # What groups leave here: the GroupOwner of group.py.
 
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that a group did not send; in their lanes they go first, to anyone."""
-        self._waiting.prepend(self._placed(parcels))
+        self._waiting.prepend(in_their_lanes(parcels, self._routes))
         self._tend_now.set()
 
     def hold_early(self, batch: Batch) -> None:
         """Keep entries, by lane, until the earliest of them is due."""
         for parcel in batch.by_lane():
-            self._hold(parcel)
+            self._put_off.hold_early(parcel)
         self._tend_now.set()
 
     def damaged(self, entries: Entries) -> None:
         """Hand on entries whose items cannot be read: they are not sent."""
-        self._forget_history(entries)
+        self._history.forget(entries)
         self._on_damaged(entries)
 
     def settled(self, entries: Entries, outcome: Outcome, group: str) -> None:
         """Report entries for which nothing more is to be done."""
-        self._forget_history(entries)
+        self._history.forget(entries)
         self._on_outcome(entries, self._clock.now_ms(), group, outcome)
-
-    def _forget_history(self, entries: Entries) -> None:
-        """Forget who refused, or may have, entries for which nothing more is to be done."""
-        self._refusals.forget(entries)
-        self._doubts.forget(entries)
 
     def retry(self, batch: Batch, *, avoid: int) -> None:
         """Try entries again after a backoff of their own, if possible at another group."""
-        self._put_back(batch, self._retry, avoid=avoid)
+        self._put_off.retry(batch, avoid=avoid)
+        self._tend_now.set()
 
     def doubtful(self, batch: Batch, *, avoid: int) -> None:
         """Try entries again of which nobody knows what became of them."""
-        self._doubts.note(batch.entries)
+        self._history.note_doubt(batch.entries)
         self.retry(batch, avoid=avoid)
 
     def group_failed(self, group: str) -> None:
@@ -485,12 +454,11 @@ class Sender:
         hopeless = permanent(codes)
         count = count_of(hopeless)
         if count:
-            part, of_part = batch.those(hopeless), codes[hopeless]
-            self._log_hopeless(part, of_part, avoid)
-            left = self._give_up(part, of_part, avoid)
-            self._put_back(left, self._retry_refused, avoid=avoid)
+            left = self._refused_for_good(batch.those(hopeless), codes[hopeless], avoid)
+            self._put_off.retry_refused(left, avoid=avoid)
         if count < len(batch):
-            self._put_back(batch.those(~hopeless), self._retry, avoid=avoid)
+            self._put_off.retry(batch.those(~hopeless), avoid=avoid)
+        self._tend_now.set()
 
     def groups_changed(self) -> None:
         """Hand out anew what waits: groups take more than before, or others have to."""
@@ -505,28 +473,26 @@ class Sender:
                 group.yield_queue()
         self.groups_changed()
 
-    def _give_up(self, batch: Batch, codes: Codes, number: int) -> Batch:
-        """Hand on what was refused for good often enough; return the rest, which may be empty."""
+    def _refused_for_good(self, batch: Batch, codes: Codes, number: int) -> Batch:
+        """Note a refusal for good; return the entries that are tried again."""
+        group = self._by_number[number].name
+        subject = self._subject_name(int(batch.entries["subject"][0]))
+        self._history.log_refusal(batch, codes, group=group, subject=subject)
         if not self.gives_up:
             return batch
-        given_up, refusals = self._refusals.note(
+        return self._history.give_up(
             batch,
             codes,
-            group=self._by_number[number].name,
+            group=group,
             at_ms=self._clock.now_ms(),
             has_others=any(len(self._groups_of(lane)) > 1 for lane, _ in batch.lanes),
         )
-        if not refusals:
-            return batch
-        dead = batch.where(given_up)
-        self._doubts.forget(dead.entries)
-        self._on_dead(dead.entries, refusals, (dead.tries + np.uint32(1)).tolist())
-        return batch.where(~given_up)
 
     def room_changed(self, number: int) -> None:
         """Hand out what waits for room in a group, if anything does."""
         if self._waiting.count:
-            self._bring_back(self._blocked.pop(number, ()))
+            for lane in self._blocked.pop(number, ()):
+                self._waiting.bring_back(lane)
             self._tend_now.set()
 
     def lane_room_changed(self, lane: int) -> None:
@@ -534,20 +500,23 @@ class Sender:
         if self._waiting.bring_back(lane):
             self._tend_now.set()
 
-    def _bring_back(self, lanes: Iterable[int]) -> None:
-        for lane in lanes:
-            self._waiting.bring_back(lane)
-
-    def _set_aside(self, lane: int, views: Sequence[LaneView], rest: Sequence[Parcel] = ()) -> None:
+    def _set_aside(
+        self,
+        lane: int,
+        views: Sequence[LaneView],
+        rest: Sequence[Parcel] = (),
+        avoid: int = NOBODY,
+    ) -> None:
         """Let a lane wait until one of its groups has room for it.
 
-        While one is well by these `views`, those that refuse the lane are not waited for.
+        While one is well by these `views`, it does not wait for those that are not, nor for the one
+        to avoid.
         """
-        has_well = any(view.is_well for view in views)
         self._waiting.set_aside(lane, rest)
-        for group in self._groups_of(lane):
-            if not (has_well and group.refuses(lane)):
-                self._blocked.setdefault(group.number, {})[lane] = None
+        groups = self._groups_of(lane)
+        well = [place for place, view in enumerate(views) if view.is_well and place != avoid]
+        for place in well or range(len(groups)):
+            self._blocked.setdefault(groups[place].number, {})[lane] = None
 
     def _groups_of(self, lane: int) -> list[Group]:
         """Return the groups that the entries of a lane may go to."""
@@ -560,63 +529,11 @@ class Sender:
             self._of_lane[lane] = found
         return found
 
-    def _placed(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
-        """Return the same entries in the lanes where they belong by now."""
-        if self._routes is None:
-            return parcels
-        placed: list[Parcel] = []
-        for parcel in parcels:
-            lanes = self._routes.lanes_of(parcel.entries)
-            if (lanes == lane_of(parcel.lane)).all():
-                placed.append(parcel)
-                continue
-            for lane in np.unique(lanes).tolist():
-                part = parcel.where(lanes == lane)
-                # What is late of its lane stays so.
-                part.lane = parcel.lane if lane == lane_of(parcel.lane) else lane
-                placed.append(part)
-        return placed
-
     def _place_anew(self) -> None:
         """Move what waits in lanes that have changed to where it belongs, in its order."""
         misplaced, self._misplaced = self._misplaced, {}
         for lane in misplaced:
-            self._waiting.prepend(self._placed(self._waiting.take_lane(lane)))
-
-    def _hold(self, parcel: Parcel) -> None:
-        self._early.put(int(parcel.entries["due_ms"].min()), parcel)
-
-    def _put_back(self, batch: Batch, backoff: Backoff, *, avoid: int) -> None:
-        """Keep entries, in their lanes, for a while that depends on how often each was tried."""
-        now = trio.current_time()
-        for parcel in batch.by_lane():
-            counts = sorted(set(parcel.tries.tolist()))
-            for count in counts:
-                # A copy: one entry that waits for minutes must not keep the array it came in.
-                part = parcel.copy() if len(counts) == 1 else parcel.where(parcel.tries == count)
-                part.tries += np.uint32(1)
-                part.avoid = avoid
-                wait_s = backoff.wait_s(count + 1, self._chance)
-                at = now + wait_s
-                if backoff is self._retry_refused:
-                    at = self._steps_from + release_at(now - self._steps_from, wait_s)
-                self._retries.put(at, part)
-        self._tend_now.set()
-
-    def _log_hopeless(self, batch: Batch, codes: Codes, number: int) -> None:
-        now = trio.current_time()
-        if now - self._refusal_logged_at < _REFUSAL_LOG_S:
-            return
-        self._refusal_logged_at = now
-        subject = self._subject_name(int(batch.entries["subject"][0]))
-        _log.warning(
-            "items refused for good",
-            group=self._by_number[number].name,
-            items=len(batch),
-            first_code=int(codes[0]),
-            first_subject=subject.decode(errors="replace"),
-            first_tries=int(batch.tries[0]) + 1,
-        )
+            self._waiting.prepend(in_their_lanes(self._waiting.take_lane(lane), self._routes))
 
     # The one task that moves entries between the places of the picture above.
 
@@ -628,31 +545,14 @@ class Sender:
             if self._hand_out():
                 await trio.lowlevel.checkpoint()
                 continue
-            with trio.move_on_at(self._next_release()):
+            with trio.move_on_at(self._put_off.next_at()):
                 await self._tend_now.wait()
             self._tend_now = trio.Event()
 
-    def _next_release(self) -> float:
-        """Return when to look again, in trio's time."""
-        at = math.inf if self._retries.next_at is None else self._retries.next_at
-        if self._early.next_at is not None:
-            # By the wall clock, which may be set again meanwhile: hence the check in between.
-            wait_s = (self._early.next_at - self._clock.now_ms()) / 1000
-            at = min(at, trio.current_time() + min(wait_s, self._config.clock_check_s))
-        return at
-
     def _release(self) -> None:
         """Queue again what has waited long enough; it is older than all that waits."""
-        released = gathered(self._retries.take_until(trio.current_time()))
-        self._waiting.prepend(self._placed(released))
-        now_ms = self._clock.now_ms()
-        due: list[Parcel] = []
-        for parcel in self._early.take_until(now_ms):
-            is_early = parcel.entries["due_ms"] > now_ms
-            due.append(parcel.where(~is_early))
-            if is_early.any():
-                self._hold(parcel.where(is_early))
-        self._waiting.prepend(self._placed(due))
+        self._waiting.prepend(in_their_lanes(self._put_off.take_retries(), self._routes))
+        self._waiting.prepend(in_their_lanes(self._put_off.take_due(), self._routes))
 
     def _hand_out(self) -> bool:
         """Queue entries with the groups that the routing chooses; say whether there is more to do.
@@ -684,14 +584,8 @@ class Sender:
                     groups[place].enqueue(parcel.where(choices == place))
             left = choices == LATER
             if left.any():
-                self._set_aside(lane, views, [parcel.where(left)])
+                self._set_aside(lane, views, [parcel.where(left)], avoid=avoid)
         return True
-
-
-def release_at(now: float, wait_s: float) -> float:
-    """Return the end of a wait, put off a little so that others end with it: a 16th at the most."""
-    step_s = min(_RELEASE_STEP_S, 2.0 ** math.floor(math.log2(wait_s / 16)))
-    return math.ceil((now + wait_s) / step_s) * step_s
 
 
 def _place_of(number: int, groups: Sequence[Group]) -> int:

@@ -243,7 +243,6 @@ _SENDER_METRICS = (
     ("slow", GaugeMetricFamily, "1 while its answers take too long to wait for beside others."),
     ("answer_seconds", GaugeMetricFamily, "Time that an answer takes, of late."),
     ("window_requests", GaugeMetricFamily, "Requests that may be unanswered."),
-    ("refused_lanes", GaugeMetricFamily, "Lanes of which it takes nothing."),
     ("paused", GaugeMetricFamily, "1 while an operator has paused it."),
     ("rate_limit", GaugeMetricFamily, "Messages a second that it may get; 0 is no limit."),
 )

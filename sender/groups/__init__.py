@@ -1,9 +1,13 @@
 """One broker group, and the choice between several.
 
     connection     one connection to a group
+    connector      how a connection is made, and the HELLO on it
     gates          pause and rate limit of a group
     group          queue, connection and requests in flight
+    group_health   how a group does: circuit, window, weight and refusals
+    group_queue    what waits for a group, and what its next request takes
     group_status   the state of a group, as values
+    requests       what requests are built of, and what their answers settle
     routing        which group gets which entries
 
 Imported by sender.sender.

@@ -8,7 +8,7 @@ Whether it is trusted with messages is another question, see circuit.py: nothing
 connection is UP, and what is sent then is up to the circuit.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -70,6 +70,10 @@ class GroupCounts:
     changes: dict[CircuitState, int] = field(default_factory=lambda: dict.fromkeys(CircuitState, 0))
     """Changes of the circuit by what it changed to."""
 
+    def copy(self) -> "GroupCounts":
+        """Return the counts as they are now."""
+        return replace(self, ends=dict(self.ends), changes=dict(self.changes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
@@ -108,6 +112,4 @@ class GroupStatus:
     """Time that an answer takes, of late; 0 before the first."""
     is_slow: bool
     """Whether others get what it could be given."""
-    refused_lanes: int
-    """Lanes of which it refused the latest items for good."""
     counts: GroupCounts

@@ -16,7 +16,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sender.queues.parcels import Entries
+from sender.queues.lanes import lane_of
+from sender.queues.parcels import NOBODY, Entries, Parcel
 
 LATER: Final = -1
 """The choice for an entry that no group can take now. It keeps its place at the front."""
@@ -102,6 +103,24 @@ class LaneRoutes(Protocol):
         """Hear that a group could not be reached, or that its connection ended badly."""
 
 
+def in_their_lanes(parcels: Sequence[Parcel], routes: LaneRoutes | None) -> Sequence[Parcel]:
+    """Return the same entries in the lanes where they belong by now."""
+    if routes is None:
+        return parcels
+    placed: list[Parcel] = []
+    for parcel in parcels:
+        lanes = routes.lanes_of(parcel.entries)
+        if (lanes == lane_of(parcel.lane)).all():
+            placed.append(parcel)
+            continue
+        for lane in np.unique(lanes).tolist():
+            part = parcel.where(lanes == lane)
+            # What is late of its lane stays so.
+            part.lane = parcel.lane if lane == lane_of(parcel.lane) else lane
+            placed.append(part)
+    return placed
+
+
 class Weighted:
     """Smooth weighted round robin, part by part, over the groups that have room.
 
@@ -117,8 +136,10 @@ class Weighted:
     any time, and of what comes one by one within a few entries.
 
     Entries that a group which is well can take soon are not given to one which is not, but for a
-    few. The group to avoid is taken only where no other one has room: a broker that does not answer
-    must not keep entries from the only one that does.
+    few. The group to avoid gets nothing while another one is well, though all of those may be full:
+    a group that refuses quickly always has room, and would be given the same entries until they are
+    dead letters. Where no other one is well it gets what no other one has room for: a broker that
+    does not answer must not keep entries from the only one that does.
     """
 
     def __init__(self, *, batch_items: int) -> None:
@@ -131,10 +152,7 @@ class Weighted:
     def choose(self, entries: Entries, *, avoid: int, groups: Sequence[GroupView]) -> Choices:
         """Return the group of each entry."""
         choices = np.full(len(entries), LATER, np.int16)
-        if any(group.is_well for group in groups):
-            rooms = [group.room_beside for group in groups]
-        else:
-            rooms = [group.room for group in groups]
+        rooms = _rooms(groups, avoid)
         weights = [group.weight for group in groups]
         # So many are a part of a burst, of which more comes next: only its end is divided.
         is_more = len(entries) >= 2 * self._batch_items
@@ -183,3 +201,14 @@ class Weighted:
                 self._credits.clear()
             found = self._credits[account] = [0.0] * len(groups)
         return found
+
+
+def _rooms(groups: Sequence[GroupView], avoid: int) -> list[int]:
+    """Return how many entries each group may be given."""
+    if any(group.is_well for group in groups):
+        rooms = [group.room_beside for group in groups]
+    else:
+        rooms = [group.room for group in groups]
+    if avoid != NOBODY and any(group.is_well for group in groups if group is not groups[avoid]):
+        rooms[avoid] = 0
+    return rooms

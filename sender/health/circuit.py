@@ -93,8 +93,6 @@ class Failure(Enum):
     """A request was answered with any other code than success."""
     SICK = "sick"
     """An answer refused every item, and not each of them for good."""
-    HOPELESS = "hopeless"
-    """For a while every item of several subjects was refused for good."""
 
 
 DOUBTFUL: Final = frozenset({Failure.REFUSED, Failure.SICK})

@@ -173,15 +173,6 @@ class SenderConfig:
     refused_share_requests_min: int = 20
     """… if there were so many."""
 
-    refused_subjects_min: int = 4
-    """Subjects of which a group refuses every item for good (codes 3 and 5) for `refused_share_s`,
-    and takes nothing else meanwhile, that open its circuit too. Fewer do not: a poisonous subject
-    is no reason to keep others from a group."""
-
-    lane_refusals_max: int = 16
-    """Items refused for good one after another (codes 3 and 5), after which a group gets no more of
-    their lane as long as another group takes it: one item now and then."""
-
     trial_items: int = 1
     """Items risked at a time on a group that failed, until it takes one, and on one that is slow,
     as long as others are not."""

@@ -209,34 +209,6 @@ async def test_a_long_remark_on_each_item_is_read_and_one_of_any_length() -> Non
         rig.assert_all_settled()
 
 
-async def offer_for(rig: Rig, seconds: int, subjects: list[int]) -> None:
-    """Offer one message after another, of one subject after the other."""
-    for number in range(seconds * 10):
-        rig.offer(1, subject=subjects[number % len(subjects)])
-        await trio.sleep(0.1)
-
-
-@pytest.mark.parametrize("code", [ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK])
-async def test_a_group_that_takes_nothing_of_several_subjects_is_sick(code: ItemCode) -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda request: refuse(code, *request.ids)
-
-    async with rig_of(config=QUICK, setup=setup) as rig:
-        await offer_for(rig, 9, [1, 2, 3, 4, 5])
-        assert first(rig).circuit is CircuitState.CLOSED
-        assert first(rig).effective_weight == 1.0
-        await offer_for(rig, 3, [1, 2, 3, 4, 5])
-        status = first(rig)
-        assert status.circuit is not CircuitState.CLOSED
-        assert status.effective_weight < 0.02
-        assert status.counts.changes[CircuitState.OPEN] == 1
-        # What is tried meanwhile goes one at a time, and the first that is taken is all it needs.
-        rig.brokers[0].script = take_all
-        await offer_for(rig, 5, [1])
-        assert first(rig).circuit is CircuitState.CLOSED
-        assert first(rig).effective_weight == 1.0
-
-
 @pytest.mark.parametrize(
     ("poison", "good"), [([1], []), ([1, 2, 3], []), ([1, 2, 3, 4, 5, 6, 7, 8], [9])]
 )

@@ -37,7 +37,6 @@ class Walk:
             in_flight_requests_max=chance.choice([1, 4]),
             in_flight_bytes_max=chance.choice([300, 5000, 1 << 22]),
             queue_items_max=chance.choice([10, 8192]),
-            lane_refusals_max=chance.choice([2, 16]),
             heartbeat_s=chance.choice([1, 15]),
             retry_base_s=0.05,
             retry_max_s=0.5,

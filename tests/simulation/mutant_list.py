@@ -313,9 +313,9 @@ SERVER = {
         # A delivery becomes a fact when the broker has answered, not when it is sent.
         "fact before the answer": mutant(
             after(
-                "Group._build",
-                "self._counts.requests += 1",
-                "self._exchange.settled(batch.entries, Outcome.DELIVERED, self.name)",
+                "Requests.build",
+                "self.counts.requests += 1",
+                "self._settlement.settled(batch.entries, Outcome.DELIVERED, self._name)",
             ),
             seed=1,
         ),
@@ -384,7 +384,7 @@ SERVER = {
     "5 clock": {
         # Just before a batch is sent its due times are compared with the clock once more.
         "no look at the clock before sending": mutant(
-            swap("Group._build", "self._clock.now_ms()", "2**62"), scenario=told.CLOCK_SET, seed=2
+            swap("Requests.build", "self._clock.now_ms()", "2**62"), scenario=told.CLOCK_SET, seed=2
         ),
         # A step forward of more than 60 s holds dispatch until somebody vouches for it.
         "any step forward is followed": mutant(
@@ -397,26 +397,26 @@ SERVER = {
         # A tick takes out what is due by now, and nothing else.
         "sent 50 ms early": mutant(
             swap("Dispatch.run", "self._pacer.trusted_ms()", "_ + 50"),
-            swap("Group._build", "self._clock.now_ms()", "_ + 50"),
+            swap("Requests.build", "self._clock.now_ms()", "_ + 50"),
             seed=1,
         ),
     },
     "6 sender": {
         # What was in flight when a connection ended is sent again.
         "requests lost with their connection": mutant(
-            drop("Group._take_back", "self._doubtful(request.batch)"),
+            drop("Requests.lost", "self.doubtful(request.batch)"),
             scenario=told.SICK_GROUP,
-            seed=4,
+            seed=5,
         ),
         # What was not answered in time is sent again.
         "requests lost with their time": mutant(
-            drop("Group.timed_out", "self._doubtful(request.batch)"),
+            drop("Requests.timed_out", "self.doubtful(request.batch)"),
             scenario=told.SICK_GROUP,
             seed=18,
         ),
         # What is queued for a group that is given up goes to another, or waits.
         "queued for a failed group, forgotten": mutant(
-            drop("Group._give_back", "self._exchange.give_back(...)"),
+            drop("Group._give_back", "self._owner.give_back(...)"),
             scenario=told.SICK_GROUP,
             seed=1,
         ),
@@ -428,12 +428,14 @@ SERVER = {
         ),
         # A request that was refused is tried again elsewhere.
         "refused requests forgotten": mutant(
-            drop("Group.answered", "self._exchange.retry(...)"), scenario=told.SICK_GROUP, seed=1
+            drop("Requests.refused", "self._settlement.retry(...)"),
+            scenario=told.SICK_GROUP,
+            seed=1,
         ),
         # Items that an answer lists as failed are tried again.
         "listed items taken for delivered": mutant(
             swap(
-                "Group._answered_in_part",
+                "Requests.taken_in_part",
                 "codes == ItemCode.SUCCESS",
                 "codes != ItemCode.MESSAGE_DUPLICATE",
             ),
@@ -442,9 +444,9 @@ SERVER = {
         # Only the items that an answer lists are tried again.
         "delivered neighbours sent again": mutant(
             swap(
-                "Group._answered_in_part",
-                "self._exchange.refused(...)",
-                "self._exchange.refused(batch, codes, avoid=self.number)",
+                "Requests.taken_in_part",
+                "self._settlement.refused(...)",
+                "self._settlement.refused(batch, codes, avoid=self._number)",
             ),
             scenario=told.SICK_GROUP,
             seed=13,
@@ -465,15 +467,15 @@ SERVER = {
         ),
         # An item whose bytes are damaged is not sent, and its neighbours are.
         "damaged items sent": mutant(
-            swap("Group._build", "batch.where(~damaged)", "batch.where(damaged)"),
+            swap("Requests.build", "batch.where(~damaged)", "batch.where(damaged)"),
             scenario=told.ROT,
-            seed=9,
+            seed=17,
         ),
         # What is queued for a group that is given up does not wait for it to come back.
         "a dead group keeps its queue": mutant(
-            swap("Group._give_back", "self._queue.clear()", "_ if self._stopping else []"),
+            swap("Group._give_back", "self._queue.lanes.clear()", "_ if self._stopping else []"),
             scenario=told.GROUPS,
-            seed=18,
+            seed=6,
         ),
     },
     "5 memory": {
@@ -642,7 +644,7 @@ SERVER = {
         ),
         # Nothing is queued for a broker group that is paused.
         "a paused group is sent to": mutant(
-            swap("Group._takes", "not self._gate.paused", "True"),
+            swap("Group._takes", "not self._queue.gate.paused", "True"),
             scenario=told.CALM_OPERATED,
             seed=1,
         ),

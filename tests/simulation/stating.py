@@ -58,8 +58,6 @@ _DOWN_S = 30.0
 """A group that was away for so long is known to be."""
 _CALM_S = 60.0
 """A group that did its work for so long is connected and trusted."""
-_HOPELESS_S = 10.0
-"""For less than that a group may take nothing but refuse, and be trusted still."""
 _HEARD_S = 3.0
 """After that time an answer was heard."""
 _NOW_MS = 5_000
@@ -225,17 +223,16 @@ class Stating:
     def _some_circuit_is_closed(self, server: DelayServer) -> bool:
         """Say whether a group did its work for long, and the server must have heard that it did.
 
-        A circuit is half-open until the group takes something, however long it has been well, and
-        opens if it takes nothing of several poisonous subjects for a while.
+        A circuit is half-open until the group takes something, however long it has been well.
         """
         if not self._some_group_was_calm(server, _CALM_S):
             return False
         witness, now_s = self.witness, trio.current_time()
-        since_s = now_s - (_HOPELESS_S if witness.poison.one_in else _CALM_S)
+        since_s = now_s - _CALM_S
         calm = {
             name
             for name in self._groups(server)
-            if witness.some_broker_was_calm([name], now_s - _CALM_S, now_s)
+            if witness.some_broker_was_calm([name], since_s, now_s)
         }
         for receipt in reversed(witness.receipts):
             if receipt.at_s < since_s:

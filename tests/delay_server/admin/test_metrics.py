@@ -53,7 +53,7 @@ NAMES = """
     sender_tries_total sender_retries_total sender_possible_duplicates_total
     sender_in_flight sender_queued sender_failures sender_up sender_fenced
     sender_circuit sender_circuit_openings_total sender_weight sender_effective_weight sender_slow
-    sender_answer_seconds sender_window_requests sender_refused_lanes sender_paused
+    sender_answer_seconds sender_window_requests sender_paused
     sender_rate_limit
     burying_messages dead_letters dead_letters_dropped_total dead_letters_max
     dead_letters_oldest_seconds dead_letters_requeued_total

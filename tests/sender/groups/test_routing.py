@@ -194,9 +194,17 @@ def test_what_no_group_can_take_is_for_later() -> None:
     assert choose(2, View(0)) == [LATER, LATER]
 
 
-def test_the_group_to_avoid_is_the_last_resort() -> None:
+def test_the_group_to_avoid_gets_nothing_while_another_one_is_well() -> None:
     assert set(choose(10, View(99, weight=1000), View(99), avoid=0)) == {1}
-    assert set(choose(10, View(99), View(0), avoid=0)) == {0}
+    # It has room for them only because it refuses them at once.
+    assert set(choose(10, View(99), View(0), avoid=0)) == {LATER}
+
+
+def test_where_no_other_group_is_well_the_group_to_avoid_is_the_last_resort() -> None:
+    ill = View(99, is_well=False)
+    assert set(choose(10, View(99), ill, avoid=0)) == {1}
+    assert set(choose(10, View(99), View(0, is_well=False), avoid=0)) == {0}
+    assert set(choose(10, View(99), avoid=0)) == {0}
 
 
 def test_beside_a_group_that_is_well_others_get_no_more_than_is_set_aside_for_them() -> None:
@@ -231,9 +239,12 @@ def test_where_no_group_is_well_all_take_what_they_can() -> None:
 def test_room_is_used_up_before_anything_is_for_later_and_never_exceeded(
     count: int, groups: list[View], avoid: int, batch_items: int
 ) -> None:
+    avoid = avoid if avoid < len(groups) else NOBODY
     choices = Counter(choose(count, *groups, avoid=avoid, batch_items=batch_items))
     anyone_is_well = any(group.is_well for group in groups)
     rooms = [group.room_beside if anyone_is_well else group.room for group in groups]
+    if any(group.is_well for number, group in enumerate(groups) if number != avoid != NOBODY):
+        rooms[avoid] = 0
     for number, room in enumerate(rooms):
         assert choices[number] <= room
     assert choices[LATER] == max(0, count - sum(rooms))

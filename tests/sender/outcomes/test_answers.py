@@ -22,7 +22,7 @@ from delay_protocol.messages.send_message import encode_send_reply
 from sender.outcomes.answers import answer_bytes_max, is_broker_sick, item_codes, permanent
 from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Batch, Parcel, gathered
-from sender.sender import release_at
+from sender.queues.put_off import release_at
 from tests.sender.broker_rig import ENTRY, QUICK, Received, Reply, Rig, Script, rig_of
 
 TRIES_MAX = 3

@@ -1,0 +1,87 @@
+"""What is known of entries from earlier tries: who refused them for good, and who may have them."""
+
+from typing import Final
+
+import numpy as np
+import structlog
+import trio
+
+from sender.outcomes.answers import Codes
+from sender.outcomes.dead import OnDead, Refusals, nobody
+from sender.outcomes.in_doubt import Doubts
+from sender.queues.parcels import Batch, Entries
+from sender.settings.config import SenderConfig
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
+
+_REFUSAL_LOG_S: Final = 1.0
+"""Refused items are logged once in this long; the counts tell the rest."""
+
+
+class History:
+    """The refusals and doubts of entries without an outcome.
+
+    It keeps both until an entry has an outcome. The sender calls it when entries are refused for
+    good or in doubt, and when it has nothing more to do for them.
+    """
+
+    def __init__(self, *, config: SenderConfig, on_dead: OnDead | None) -> None:
+        """Hand what is given up to `on_dead`; without it nothing is given up."""
+        self._refusals = Refusals(
+            tries_max=config.dead_letter_tries, tracked_max=config.refused_tracked_max
+        )
+        self._doubts = Doubts(tracked_max=config.doubtful_tracked_max)
+        self._on_dead = on_dead or nobody
+        self._logged_at = -_REFUSAL_LOG_S
+
+    @property
+    def in_doubt(self) -> int:
+        """Entries that a broker may have that did not answer for them."""
+        return len(self._doubts)
+
+    def note_doubt(self, entries: Entries) -> None:
+        """Note that nobody knows what became of these."""
+        self._doubts.note(entries)
+
+    def log_refusal(self, batch: Batch, codes: Codes, *, group: str, subject: bytes) -> None:
+        """Log that items were refused for good; `subject` is the first one's."""
+        now = trio.current_time()
+        if now - self._logged_at < _REFUSAL_LOG_S:
+            return
+        self._logged_at = now
+        _log.warning(
+            "items refused for good",
+            group=group,
+            items=len(batch),
+            first_code=int(codes[0]),
+            first_subject=subject.decode(errors="replace"),
+            first_tries=int(batch.tries[0]) + 1,
+        )
+
+    def give_up(
+        self, batch: Batch, codes: Codes, *, group: str, at_ms: int, has_others: bool
+    ) -> Batch:
+        """Hand on what was refused for good often enough; return the rest, which may be empty."""
+        given_up, refusals = self._refusals.note(
+            batch, codes, group=group, at_ms=at_ms, has_others=has_others
+        )
+        if not refusals:
+            return batch
+        dead = batch.where(given_up)
+        self._doubts.forget(dead.entries)
+        self._on_dead(dead.entries, refusals, (dead.tries + np.uint32(1)).tolist())
+        return batch.where(~given_up)
+
+    def forget(self, entries: Entries) -> None:
+        """Forget entries for which nothing more is to be done."""
+        self._refusals.forget(entries)
+        self._doubts.forget(entries)
+
+    def forget_refusals(self, taken: list[Entries]) -> list[Entries]:
+        """Forget who refused entries that may be away for long, and return them.
+
+        Others want their places.
+        """
+        for entries in taken:
+            self._refusals.forget(entries)
+        return taken
