@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from delay_protocol.nodes.controls import WEIGHT_MAX, WEIGHT_MIN
+from delay_transport.seams.constants import constant
 from sender.settings.errors import SettingError
 
 
@@ -48,14 +49,14 @@ class SenderConfig:
     """Most items of one request: more cost less each, and more are sent twice when a broker takes
     a request whose answer is lost."""
 
-    turn_items: int = 256
+    turn_items: int = constant(256)
     """Entries of one lane after which it is the next one's turn; a request may be of several turns,
     a turn is never more than a request."""
 
-    batch_bytes: int = 256 * 1024
+    batch_bytes: int = constant(256 * 1024)
     """Most bytes of the items of one request; a larger item goes alone."""
 
-    in_flight_requests_start: int = 1
+    in_flight_requests_start: int = constant(1)
     """Requests that may be unanswered on a new connection; more with each quick answer."""
 
     in_flight_requests_max: int = 4
@@ -65,14 +66,14 @@ class SenderConfig:
     """Bytes of items that may be unanswered on one connection; a part of them while fewer requests
     may be."""
 
-    queue_s: float = 0.1
+    queue_s: float = constant(0.1)
     """As many entries wait for one group as it answers in this long, by its pace of late. The rest
     waits for whichever group has room next."""
 
-    queue_items_max: int = 8192
+    queue_items_max: int = constant(8192)
     """Entries that wait for one group at the most."""
 
-    queue_lane_batches_min: int = 2
+    queue_lane_batches_min: int = constant(2)
     """Turns of each lane that may wait for one group even while other lanes fill its queue, or it
     would get no turns there. With one only, a lane can miss a turn while more of it is fetched.
     However slow a group is, as many may wait for it."""
@@ -90,7 +91,7 @@ class SenderConfig:
     heartbeat_s: float = 15.0
     """A connection that is idle this long is asked whether it still lives."""
 
-    quick_s: float = 0.02
+    quick_s: float = constant(0.02)
     """Answers within this are quick, and so are those within twice the time of the quickest of
     late, up to `usual_s_max`. If the answers of a group take twice as long its share is a quarter,
     and so on."""
@@ -103,26 +104,26 @@ class SenderConfig:
     """A group whose answers take longer than this is slow: beside others that are not it gets
     `trial_items` at a time, and what waits for it goes to them."""
 
-    success_fade_s: float = 5.0
+    success_fade_s: float = constant(5.0)
     """Time in which the refusals of a group, by which it has a smaller share, are forgotten to a
     third."""
 
-    pace_fade_s: float = 0.5
+    pace_fade_s: float = constant(0.5)
     """Time in which slow answers of a group, by which it has a smaller share, are forgotten to a
     third: where little is sent it would wait long for the turn in which it shows how it is now."""
 
-    ramp_s: float = 2.0
+    ramp_s: float = constant(2.0)
     """Time in which the share of a group that had failed grows back to its weight."""
 
-    weight_floor: float = 0.01
+    weight_floor: float = constant(0.01)
     """However badly a group does, its share is that of this part of its weight, or it would never
     be known when it does well again."""
 
-    answer_bytes_max: int = 16 * 1024 * 1024
+    answer_bytes_max: int = constant(16 * 1024 * 1024)
     """A broker whose answer is a larger frame is not one; its connection is closed. What may answer
     a request is bounded more closely: see `answer_remark_bytes`."""
 
-    answer_remark_bytes: int = 1024
+    answer_remark_bytes: int = constant(1024)
     """Bytes of an item's remark in an answer, on the average. An answer may be as long as the ids
     of its request's items and so much for each of them, and have one remark of 32,767 bytes
     whatever is set here. What announces more is no answer: its connection is closed. QMQ's brokers
@@ -145,39 +146,39 @@ class SenderConfig:
     is blocked) before it becomes a dead letter; by two groups at least, where it has several, or
     twice as often by one."""
 
-    refused_tracked_max: int = 100_000
+    refused_tracked_max: int = constant(100_000)
     """Items at a time of which it is known who refused them for good, about 150 bytes each. Further
     ones are tried on until some of these are dead letters."""
 
-    doubtful_tracked_max: int = 100_000
+    doubtful_tracked_max: int = constant(100_000)
     """Items at a time that are known to be in doubt, about 100 bytes each: a broker may have them
     that did not answer for them. A drain says how many; they are tried again in any case."""
 
-    reconnect_base_s: float = 0.1
+    reconnect_base_s: float = constant(0.1)
     """Wait before a group that failed is tried again: the time for which its circuit is open.
     Doubles with each opening, until the circuit has stayed closed for `ramp_s`."""
 
     reconnect_max_s: float = 2.0
     """Longest wait before a group that failed is tried again."""
 
-    refusals_max: int = 3
+    refusals_max: int = constant(3)
     """Requests refused one after another that open the circuit of a group. No answer in time, a
     connection that is lost or cannot be made, and code 52 open it at once."""
 
-    refused_share: float = 0.5
+    refused_share: float = constant(0.5)
     """Share of refused requests that opens the circuit of a group as well …"""
 
-    refused_share_s: float = 10.0
+    refused_share_s: float = constant(10.0)
     """… among the requests of this long …"""
 
-    refused_share_requests_min: int = 20
+    refused_share_requests_min: int = constant(20)
     """… if there were so many."""
 
-    trial_items: int = 1
+    trial_items: int = constant(1)
     """Items risked at a time on a group that failed, until it takes one, and on one that is slow,
     as long as others are not."""
 
-    rate_burst_s: float = 0.05
+    rate_burst_s: float = constant(0.05)
     """A group with a rate gets what it is allowed in this long at once, and no more: it is a part
     of a second."""
 
@@ -185,7 +186,7 @@ class SenderConfig:
     """Broker groups at a time, where they are named at run time. What has none of them in its route
     waits until there are fewer."""
 
-    clock_check_s: float = 1.0
+    clock_check_s: float = constant(1.0)
     """While entries wait because the clock was set back: how often it is read again."""
 
     @property
