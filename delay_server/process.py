@@ -93,7 +93,7 @@ async def _run_process(config: DelayServerConfig) -> None:
         )
         http = "none"
         if config.http.address:
-            http = await nursery.start(serve_http, server, config.http)
+            http = await nursery.start(serve_http, server.administered())
             server.http_address = config.meta.told_http(parse_address(http))
             nursery.start_soon(server.watch_tokens)
         nursery.start_soon(announce, server.ready, server.listening_at, http)

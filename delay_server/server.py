@@ -20,6 +20,7 @@ from delay_protocol.wire.hello import encode_hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.ingest import Ingest
 from delay_server.accepting.intake import Intake
+from delay_server.admin.parts import Administered, Observed, Parts
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
 from delay_server.duty import Admits, Duty, Situation, duty_of
@@ -136,6 +137,43 @@ class DelayServer:
         """Return where the listener is; there is one from the start of `serve` on."""
         assert self.listener is not None
         return self.listener.address
+
+    def observe(self) -> Observed:
+        """Return how the server is at this moment."""
+        return Observed(
+            now_ms=self.runtime.clock.now_ms(),
+            started_ms=self.started_ms,
+            duty=self.duty(),
+            clock_held=self.clock_held,
+            demotions=self.demotions,
+            ingest=self.ingest,
+            listener=self.listener,
+            node=self._node,
+            parts=None if self._mastership is None else self._parts(self._mastership),
+        )
+
+    def _parts(self, mastership: Mastership) -> Parts:
+        return Parts(
+            config=self.config,
+            node=self.node,
+            master=mastership,
+            pacer=self.pacer,
+            damages=self.damages,
+            lateness=self.lateness,
+            commit_seconds=self.commit_seconds,
+            is_stopping=self.stopping,
+        )
+
+    def administered(self) -> Administered:
+        """Return what administrators get."""
+        return Administered(
+            config=self.config,
+            tokens=self.tokens,
+            runtime=self.runtime,
+            observe=self.observe,
+            begin_stop=self.begin_stop,
+            accept_clock=self.pacer.accept,
+        )
 
     # -- duty --------------------------------------------------------------------------------
 

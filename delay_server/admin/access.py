@@ -6,7 +6,7 @@ read. Refusals have the form {"error": {"code": word, "message": sentence}}.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 from starlette.requests import ClientDisconnect, Request
@@ -14,14 +14,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from delay_protocol.nodes.controls import ControlsError
-from delay_server.admin.status import failing_checks
+from delay_server.admin.parts import Administered, NotMasterError
 from delay_transport.http.access import AccessError, Caller, Gate
 from delay_transport.http.server import problem
 from delay_transport.http.tokens import Role
 from storage.disk.errors import StorageError
-
-if TYPE_CHECKING:
-    from delay_server.server import DelayServer
 
 _BODY_S: Final = 5.0
 """Seconds in which a body has to arrive."""
@@ -41,11 +38,10 @@ class RequestError(Exception):
 class Guard:
     """Makes routes whose endpoints are called with a caller who may do that."""
 
-    def __init__(self, server: "DelayServer") -> None:
-        self._server = server
-        self._gate = Gate(
-            server.config.admin, server.tokens, own_address=server.config.http.address
-        )
+    def __init__(self, administered: Administered) -> None:
+        config = administered.config
+        self._administered = administered
+        self._gate = Gate(config.admin, administered.tokens, own_address=config.http.address)
 
     def route(
         self,
@@ -53,12 +49,12 @@ class Guard:
         endpoints: Mapping[str, Endpoint],
         *,
         needs_json: bool = True,
-        needs_wiring: bool = True,
+        needs_master: bool = True,
     ) -> Route:
         """Return the route of a path, with an endpoint for each method.
 
-        needs_json: a POST is refused unless it says that its body is JSON; needs_wiring: all are
-        refused until the node has recovered.
+        needs_json: a POST is refused unless it says that its body is JSON; needs_master: all are
+        refused while the node is no master.
         """
 
         async def answer(request: Request) -> Response:
@@ -68,10 +64,11 @@ class Guard:
                 caller = self._admit(request, is_change=method != "GET")
                 if needs_json and method == "POST":
                     _check_media_type(request)
-                if needs_wiring and not self._server.is_master:
-                    why = "; ".join(failing_checks(self._server))
-                    return problem(503, "starting", f"the node has not begun yet: {why}")
+                if needs_master:
+                    self._administered.parts()
                 return await endpoints[method](request, caller)
+            except NotMasterError as error:
+                return problem(503, "starting", f"the node is no master now: {error}")
             except AccessError as error:
                 response = problem(error.code, error.kind, str(error))
                 if error.retry_after_s:
@@ -110,9 +107,9 @@ def peer_of(request: Request) -> str:
     return "" if request.client is None else request.client.host
 
 
-async def read_body(server: "DelayServer", request: Request) -> bytes:
+async def read_body(administered: Administered, request: Request) -> bytes:
     """Return the body of a request; raise RequestError if it is too long, or too long in coming."""
-    most = server.config.admin.body_bytes_max
+    most = administered.config.admin.body_bytes_max
     parts: list[bytes] = []
     size = 0
     try:

@@ -17,7 +17,7 @@ answered 409. A change is answered when it is durable and holds. Who may ask: `g
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -34,15 +34,13 @@ from delay_server.admin.explain import (
     reason_of_held,
     surroundings,
 )
+from delay_server.admin.parts import Administered
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.admin.status import following_of
 from delay_server.controls.controls_store import AuditEntry
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
 from storage.readers.find_row import FindRow
-
-if TYPE_CHECKING:
-    from delay_server.server import DelayServer
 
 _AUDIT_MAX: Final = 1000
 _AUDIT_SHOWN: Final = 100
@@ -58,14 +56,14 @@ class _DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float = 30.0
 
 
-def admin_routes(server: "DelayServer", guard: Guard) -> list[Route]:
+def admin_routes(administered: Administered, guard: Guard) -> list[Route]:
     """Return the routes of one server's administration."""
-    admin = _Admin(server)
+    admin = _Admin(administered)
     subjects: _Rules[SubjectControl] = _Rules(
-        server, SubjectControl, "subject", "rule", Controls.with_subject
+        administered, SubjectControl, "subject", "rule", Controls.with_subject
     )
     groups: _Rules[GroupControl] = _Rules(
-        server, GroupControl, "group", "name", Controls.with_group
+        administered, GroupControl, "group", "name", Controls.with_group
     )
     return [
         guard.route("/controls", {"GET": admin.controls}),
@@ -95,13 +93,13 @@ class _Rules(Generic[T]):
 
     def __init__(
         self,
-        server: "DelayServer",
+        administered: Administered,
         kind: type[T],
         word: str,
         parameter: str,
         plan: Callable[[Controls, str, T | None], Controls],
     ) -> None:
-        self._server = server
+        self._administered = administered
         self._kind = kind
         self._word = word
         self._parameter = parameter
@@ -118,11 +116,11 @@ class _Rules(Generic[T]):
         return found
 
     async def _put(self, request: Request, caller: Caller) -> Response:
-        rule = decode_rule(await read_body(self._server, request), self._kind)
+        rule = decode_rule(await read_body(self._administered, request), self._kind)
         return await self._change(request, caller, lambda _: rule)
 
     async def _patch(self, request: Request, caller: Caller) -> Response:
-        fields = decode_rule(await read_body(self._server, request), dict[str, Any])
+        fields = decode_rule(await read_body(self._administered, request), dict[str, Any])
 
         def patched(before: T | None) -> T | None:
             known = before if before is not None else self._kind()
@@ -140,16 +138,16 @@ class _Rules(Generic[T]):
         self, request: Request, caller: Caller, change: Callable[[T | None], T | None]
     ) -> Response:
         name = str(request.path_params[self._parameter])
-        if self._server.config.has_meta:
+        if self._administered.config.has_meta:
             raise RequestError(
                 409,
                 "meta",
                 "what this node sends is said at its meta server, for all nodes of the cluster: "
-                f"give --meta {self._server.config.meta.addresses.partition(',')[0].strip()} "
+                f"give --meta {self._administered.config.meta.addresses.partition(',')[0].strip()} "
                 "instead of --server",
             )
         based_on = _number(request, "version", None, 2**62)
-        at_ms = self._server.runtime.clock.now_ms()
+        at_ms = self._administered.runtime.clock.now_ms()
 
         def plan(before: Controls) -> Controls:
             if based_on is not None and based_on != before.version:
@@ -173,12 +171,12 @@ class _Rules(Generic[T]):
                 after=msgspec.Raw(msgspec.json.encode(self._of(after, name))),
             )
 
-        after = await self._server.master.operator.change(plan, entry)
+        after = await self._administered.parts().master.operator.change(plan, entry)
         rule = self._of(after, name)
         answer = {"version": after.version, self._word: name, "rule": rule}
         if self._word == "group":
             answer["is_known"] = any(
-                name == group.name for group in self._server.master.sender.status()
+                name == group.name for group in self._administered.parts().master.sender.status()
             )
         return json_response(answer)
 
@@ -186,12 +184,12 @@ class _Rules(Generic[T]):
 class _Admin:
     """The other endpoints."""
 
-    def __init__(self, server: "DelayServer") -> None:
-        self._server = server
+    def __init__(self, administered: Administered) -> None:
+        self._administered = administered
 
     async def controls(self, _request: Request, _caller: Caller) -> Response:
-        server = self._server
-        controls = server.master.operator.applied
+        parts = self._administered.parts()
+        controls = parts.master.operator.applied
         states = {
             group.name: {
                 "state": group.state.value,
@@ -199,7 +197,7 @@ class _Admin:
                 "queued": group.queued,
                 "in_flight": group.in_flight,
             }
-            for group in server.master.sender.status()
+            for group in parts.master.sender.status()
         }
         return json_response(
             {
@@ -207,24 +205,26 @@ class _Admin:
                 "subjects": controls.subjects,
                 "groups": controls.groups,
                 "group_states": states,
-                "meta": following_of(server),
+                "meta": following_of(parts),
             }
         )
 
     async def follow(self, request: Request, caller: Caller) -> Response:
-        following = self._server.node.following
+        following = self._administered.parts().node.following
         if following is None:
             raise RequestError(409, "no-meta", "this node has no meta server to go by")
         if not await following.follow(who=caller.name, peer=peer_of(request)):
             raise RequestError(
                 409, "not-told", "no meta server has told this node any controls since it started"
             )
-        return json_response({"version": self._server.master.operator.applied.version})
+        return json_response(
+            {"version": self._administered.parts().master.operator.applied.version}
+        )
 
     async def audit(self, request: Request, _caller: Caller) -> Response:
         count = _number(request, "limit", _AUDIT_SHOWN, _AUDIT_MAX)
         assert count is not None
-        page = await self._server.master.operator.audit(count)
+        page = await self._administered.parts().master.operator.audit(count)
         damages = [
             {"path": one.path, "position": one.position, "bytes": one.size, "reason": one.reason}
             for one in page.damages
@@ -232,18 +232,18 @@ class _Admin:
         return json_response({"items": page.items, "damages": damages})
 
     async def drain(self, request: Request, caller: Caller) -> Response:
-        server = self._server
-        wanted = decode_rule(await read_body(server, request) or b"{}", _DrainRequest)
+        parts = self._administered.parts()
+        wanted = decode_rule(await read_body(self._administered, request) or b"{}", _DrainRequest)
         most = _DRAIN_SECONDS_MAX
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
-        await server.master.operator.note(self._noted(request, caller, "drain"))
-        server.begin_stop(wanted.seconds)
-        return json_response({"stops": True, "in_flight": server.master.sender.unsent().in_flight})
+        await parts.master.operator.note(self._noted(request, caller, "drain"))
+        self._administered.begin_stop(wanted.seconds)
+        return json_response({"stops": True, "in_flight": parts.master.sender.unsent().in_flight})
 
     def _noted(self, request: Request, caller: Caller, action: str) -> AuditEntry:
         return AuditEntry(
-            at_ms=self._server.runtime.clock.now_ms(),
+            at_ms=self._administered.runtime.clock.now_ms(),
             who=caller.name,
             peer=peer_of(request),
             action=action,
@@ -256,10 +256,10 @@ class _Admin:
             raise RequestError(400, "bad-value", "ask for one of subject, sequence and id")
         if asked == ["subject"]:
             return json_response(await self._explain_subject(request.query_params["subject"]))
-        server = self._server
+        parts = self._administered.parts()
         sequence = _number(request, "sequence", None, 2**63 - 1)
         message_id = None if sequence is not None else request.query_params["id"].encode()
-        messages, search = await find(server, sequence=sequence, message_id=message_id)
+        messages, search = await find(parts, sequence=sequence, message_id=message_id)
         return json_response(
             {
                 "messages": [_shown(message) for message in messages],
@@ -271,7 +271,7 @@ class _Admin:
 
     def _hint(self, sequence: int | None, search: FindRow) -> str:
         """Return what it means that nothing was found."""
-        log = self._server.node.store.message_log
+        log = self._administered.parts().node.store.message_log
         if search.unreadable:
             return f"{search.unreadable} places could not be read: run `delaywheel log verify`"
         if not search.is_complete:
@@ -285,29 +285,27 @@ class _Admin:
         return "it was delivered, or is done with otherwise: its segment is sealed"
 
     async def _explain_subject(self, name: str) -> dict[str, Any]:
-        server = self._server
-        subjects = server.node.store.schedule.subjects
+        parts = self._administered.parts()
+        subjects = parts.node.store.schedule.subjects
         subject = name.encode()
-        number = await server.node.access.run(subjects.ids.get, subject)
-        gates, lanes = server.master.gates, server.master.lanes
+        number = await parts.node.access.run(subjects.ids.get, subject)
+        gates, lanes = parts.master.gates, parts.master.lanes
         pattern = gates.pattern_of(name)
-        damaged = server.master.undeliverable_by_subject[subject]
-        dead, are_all_dead_counted = await server.master.dead_letters.count_of_subject(subject)
+        damaged = parts.master.undeliverable_by_subject[subject]
+        dead, are_all_dead_counted = await parts.master.dead_letters.count_of_subject(subject)
         reason = None
         if gates.is_paused(name):
             reason = Reason.PAUSED_SUBJECT
         elif damaged:
             reason = Reason.DAMAGED
-        elif number is not None and server.master.wheel.pending_of(number):
-            reason = reason_in_wheel(server, surroundings(server))
+        elif number is not None and parts.master.wheel.pending_of(number):
+            reason = reason_in_wheel(parts, surroundings(parts))
         elif dead:
             reason = Reason.DEAD
         found: dict[str, Any] = {
             "subject": name,
             "rule": pattern,
-            "control": None
-            if pattern is None
-            else server.master.operator.applied.subjects[pattern],
+            "control": None if pattern is None else parts.master.operator.applied.subjects[pattern],
             "in_wheel": 0,
             "held": 0,
             "left_on_disk": 0,
@@ -322,21 +320,21 @@ class _Admin:
         if number is None:
             return found
         found |= {
-            "in_wheel": server.master.wheel.pending_of(number),
+            "in_wheel": parts.master.wheel.pending_of(number),
             "held": lanes.held(number),
             "left_on_disk": lanes.dropped_of(number),
             "oldest_left_due_ms": lanes.oldest_of(number),
         }
         if lanes.is_known(number):
             lane = lanes.lane_of(number)
-            kind, groups = lane_look(server, lane, number)
+            kind, groups = lane_look(parts, lane, number)
             found |= {"lane": lane, "groups": groups}
             # A subject keeps its lane for a while after the last of it has left.
             if lanes.held(number) or lanes.is_parked(number):
-                reason = reason_of_lane(kind, groups, surroundings(server))
+                reason = reason_of_lane(kind, groups, surroundings(parts))
                 if reason is Reason.QUEUED:
                     is_behind = lanes.is_parked(number)
-                    reason = Reason.BACKLOG if is_behind else reason_of_held(server, number)
+                    reason = Reason.BACKLOG if is_behind else reason_of_held(parts, number)
                 found["reason"] = reason.value
         return found
 

@@ -16,7 +16,7 @@ asked for, and after it, with how many that were.
 
 import base64
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import structlog
@@ -28,6 +28,7 @@ from delay_protocol.basics.errors import ProtocolError
 from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.controls import decode_rule
 from delay_server.admin.access import Guard, RequestError, peer_of, read_body
+from delay_server.admin.parts import Administered
 from delay_server.controls.controls_store import AuditEntry
 from delay_server.dead.dead_letters import DEAD_LANE, Change, DeadLetters, Letter, Page, Wanted
 from delay_server.dead.reason import code_name, code_of, decode_reason
@@ -35,9 +36,6 @@ from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
 from storage.disk.errors import StorageFullError
 from storage.readers.dead_reader import Place
-
-if TYPE_CHECKING:
-    from delay_server.server import DelayServer
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -113,9 +111,9 @@ _FILTERS: Final = tuple(field.name for field in msgspec.structs.fields(_Filter))
 _NUMBERS: Final = frozenset(name for name in _FILTERS if name.endswith("_ms"))
 
 
-def dead_routes(server: "DelayServer", guard: Guard) -> list[Route]:
+def dead_routes(administered: Administered, guard: Guard) -> list[Route]:
     """Return the routes of one server's dead letters."""
-    dead = _Dead(server)
+    dead = _Dead(administered)
     return [
         guard.route("/dead", {"GET": dead.page}),
         guard.route("/dead/{sequence}", {"GET": dead.show}),
@@ -127,12 +125,12 @@ def dead_routes(server: "DelayServer", guard: Guard) -> list[Route]:
 class _Dead:
     """The endpoints."""
 
-    def __init__(self, server: "DelayServer") -> None:
-        self._server = server
+    def __init__(self, administered: Administered) -> None:
+        self._administered = administered
 
     @property
     def _letters(self) -> DeadLetters:
-        return self._server.master.dead_letters
+        return self._administered.parts().master.dead_letters
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -145,7 +143,7 @@ class _Dead:
             _filter_of_query(given).wanted(), after=after, rows_max=rows_max
         )
         # A page of many takes longer than the loop may be held.
-        body = await self._server.runtime.executor.run(
+        body = await self._administered.runtime.executor.run(
             DEAD_LANE, _page_text, page, self._letters.pending
         )
         return Response(body, media_type="application/json")
@@ -183,7 +181,7 @@ class _Dead:
         return await self._change(request, caller, "drop")
 
     async def _change(self, request: Request, caller: Caller, verb: str) -> Response:
-        asked = decode_rule(await read_body(self._server, request), _ChangeRequest)
+        asked = decode_rule(await read_body(self._administered, request), _ChangeRequest)
         wanted, rows_max = self._meant(asked)
         after = _place_of(asked.after)
         if asked.dry_run:
@@ -192,13 +190,13 @@ class _Dead:
             raise RequestError(503, "stopping", "the server changes nothing any more")
         change = self._letters.requeue if verb == "requeue" else self._letters.drop
         entry = AuditEntry(
-            at_ms=self._server.runtime.clock.now_ms(),
+            at_ms=self._administered.runtime.clock.now_ms(),
             who=caller.name,
             peer=peer_of(request),
             action=f"{verb} dead letters",
             target=_text_of_request(asked),
         )
-        await self._server.master.operator.note(entry)
+        await self._administered.parts().master.operator.note(entry)
         came_to = await change(wanted, after=after, rows_max=rows_max)
         await self._note_done(entry, verb, came_to.done)
         return _answer(asked, came_to)
@@ -207,12 +205,12 @@ class _Dead:
         """Have in the audit how many were changed; that somebody wanted it is there already."""
         entry = msgspec.structs.replace(
             asked,
-            at_ms=self._server.runtime.clock.now_ms(),
+            at_ms=self._administered.runtime.clock.now_ms(),
             action=f"{_DONE[verb]} dead letters",
             count=count,
         )
         try:
-            await self._server.master.operator.note(entry)
+            await self._administered.parts().master.operator.note(entry)
         except StorageFullError as error:
             _log.warning(
                 "how many dead letters were changed is not in the audit",

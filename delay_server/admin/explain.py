@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import trio
 from xxhash import xxh3_64_intdigest
 
+from delay_server.admin.parts import Parts
 from delay_server.admin.reasons import (
     REASON_OF_PLACE,
     GroupLook,
@@ -25,9 +26,6 @@ from sender.queues.places import Where
 from storage.readers.dead_reader import DeadRow
 from storage.readers.dead_reader import Place as DeadPlace
 from storage.readers.find_row import FindRow, FoundRow
-
-if TYPE_CHECKING:
-    from delay_server.server import DelayServer
 
 _STEP_ROWS: Final = 100_000
 """Rows looked at in one step; filing and loading go on in between."""
@@ -56,7 +54,7 @@ class Explained:
     """The dead letter that it has become, also if that was requeued or dropped since."""
 
 
-def surroundings(server: "DelayServer") -> Surroundings:
+def surroundings(parts: Parts) -> Surroundings:
     """Look at what counts for all messages."""
     return Surroundings(
         groups={
@@ -66,18 +64,18 @@ def surroundings(server: "DelayServer") -> Surroundings:
                 is_up=group.state is GroupState.UP and group.circuit is CircuitState.CLOSED,
                 is_fenced=group.state is GroupState.FENCED,
             )
-            for group in server.master.sender.status()
+            for group in parts.master.sender.status()
         },
-        clock_held=server.clock_held,
-        stopping=server.stopping,
-        has_room=server.master.has_room,
-        now_ms=server.pacer.trusted_ms(),
+        clock_held=bool(parts.pacer.reason),
+        stopping=parts.is_stopping,
+        has_room=parts.master.has_room,
+        now_ms=parts.pacer.trusted_ms(),
     )
 
 
-def lane_look(server: "DelayServer", lane: int, subject: int | None) -> tuple[LaneKind, list[str]]:
+def lane_look(parts: Parts, lane: int, subject: int | None) -> tuple[LaneKind, list[str]]:
     """Return what a lane does with its entries, or those of one subject, and its groups."""
-    lanes, gates = server.master.lanes, server.master.gates
+    lanes, gates = parts.master.lanes, parts.master.gates
     groups = list(gates.groups_of(lane))
     if lane == lanes.base:
         paused = subject is not None and bool(gates.paused_one(subject))
@@ -88,16 +86,16 @@ def lane_look(server: "DelayServer", lane: int, subject: int | None) -> tuple[La
 
 
 def reason_now(
-    server: "DelayServer", *, sequence: int, due_ms: int, subject: bytes
+    parts: Parts, *, sequence: int, due_ms: int, subject: bytes
 ) -> tuple[Reason, str | None]:
     """Return why a message that has no outcome was not delivered yet, and at which group it is."""
-    around = surroundings(server)
-    number = server.node.store.schedule.subjects.ids.get(subject)
-    place, lane, group = _place_of(server, sequence, number)
+    around = surroundings(parts)
+    number = parts.node.store.schedule.subjects.ids.get(subject)
+    place, lane, group = _place_of(parts, sequence, number)
     if lane is None:
-        kind, groups = _look_by_name(server, subject)
+        kind, groups = _look_by_name(parts, subject)
     else:
-        kind, groups = lane_look(server, lane, number)
+        kind, groups = lane_look(parts, lane, number)
         if place is Place.QUEUED:
             # What was put into a group's queue is sent from there, whatever has changed since.
             kind = LaneKind.FREE if kind is LaneKind.LIMITED else kind
@@ -106,42 +104,42 @@ def reason_now(
         due_ms=due_ms,
         kind=kind,
         groups=groups,
-        is_damaged=sequence in server.master.undeliverable_sequences,
+        is_damaged=sequence in parts.master.undeliverable_sequences,
         around=around,
     )
     return reason, group
 
 
 def _place_of(
-    server: "DelayServer", sequence: int, number: int | None
+    parts: Parts, sequence: int, number: int | None
 ) -> tuple[Place, int | None, str | None]:
     """Return where a message is, in which lane, and at which group."""
-    lanes = server.master.lanes
+    lanes = parts.master.lanes
     lane = None
     if number is not None and lanes.is_known(number):
         lane = lanes.lane_of(number)
-    for part in server.master.sender.parts():
+    for part in parts.master.sender.parts():
         if (part.entries["sequence"] == sequence).any():
             return _PLACES[part.where], lane, part.group
-    for place, parts in (
-        (Place.METERED, server.master.meters.parts()),
-        (Place.BURIED, server.master.burying.held()),
-        (Place.UNREAD, server.master.rereading.held()),
+    for place, held in (
+        (Place.METERED, parts.master.meters.parts()),
+        (Place.BURIED, parts.master.burying.held()),
+        (Place.UNREAD, parts.master.rereading.held()),
     ):
-        if any((entries["sequence"] == sequence).any() for entries in parts):
+        if any((entries["sequence"] == sequence).any() for entries in held):
             return place, lane, None
     if number is not None and lanes.is_parked(number):
         return Place.PARKED, lane, None
     return Place.ELSEWHERE, lane, None
 
 
-def reason_of_held(server: "DelayServer", subject: int) -> Reason:
+def reason_of_held(parts: Parts, subject: int) -> Reason:
     """Return why what the sender holds of a subject was not delivered: queued, if any of it is.
 
     Else what holds for most of it.
     """
     found: Counter[Reason] = Counter()
-    for part in server.master.sender.parts():
+    for part in parts.master.sender.parts():
         held = int(np.count_nonzero(part.entries["subject"] == subject))
         if held and part.where is Where.QUEUED:
             return Reason.QUEUED
@@ -150,32 +148,32 @@ def reason_of_held(server: "DelayServer", subject: int) -> Reason:
     return found.most_common(1)[0][0] if found else Reason.QUEUED
 
 
-def reason_in_wheel(server: "DelayServer", around: Surroundings) -> Reason:
+def reason_in_wheel(parts: Parts, around: Surroundings) -> Reason:
     """Return why what is in the wheel has not left."""
-    if _is_wheel_due(server, around) and not around.has_room:
+    if _is_wheel_due(parts, around) and not around.has_room:
         return Reason.NO_ROOM
     return Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
 
 
-def _is_wheel_due(server: "DelayServer", around: Surroundings) -> bool:
-    next_due_ms = server.master.wheel.next_due_ms()
+def _is_wheel_due(parts: Parts, around: Surroundings) -> bool:
+    next_due_ms = parts.master.wheel.next_due_ms()
     return next_due_ms is not None and next_due_ms <= around.now_ms
 
 
-def _look_by_name(server: "DelayServer", subject: bytes) -> tuple[LaneKind, Collection[str]]:
+def _look_by_name(parts: Parts, subject: bytes) -> tuple[LaneKind, Collection[str]]:
     """Return how it stands with a subject of which nothing is held, so that it has no lane."""
     name = subject.decode(errors="replace")
-    if server.master.gates.is_paused(name):
+    if parts.master.gates.is_paused(name):
         return LaneKind.PAUSED, ()
-    groups = [status.name for status in server.master.sender.status()]
-    if server.master.routes is not None:
-        groups = list(server.master.routes.groups_of_name(name))
-    pattern = server.master.gates.pattern_of(name)
-    is_limited = pattern is not None and pattern in server.master.gates.rates
+    groups = [status.name for status in parts.master.sender.status()]
+    if parts.master.routes is not None:
+        groups = list(parts.master.routes.groups_of_name(name))
+    pattern = parts.master.gates.pattern_of(name)
+    is_limited = pattern is not None and pattern in parts.master.gates.rates
     return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
 
 
-def counts(server: "DelayServer") -> dict[str, int]:
+def counts(parts: Parts) -> dict[str, int]:
     """Return how many messages were not delivered, by the place in which they are.
 
         in_flight, retrying, queued, set_back     with the sender; set_back: due only once the
@@ -189,7 +187,7 @@ def counts(server: "DelayServer") -> dict[str, int]:
 
     All are exact but the last two, which are told apart by whole minutes.
     """
-    master, store, now_ms = server.master, server.node.store, server.pacer.trusted_ms()
+    master, store, now_ms = parts.master, parts.node.store, parts.pacer.trusted_ms()
     unsent = master.sender.unsent()
     found = {
         "in_flight": unsent.in_flight,
@@ -205,7 +203,7 @@ def counts(server: "DelayServer") -> dict[str, int]:
     # What has an outcome that the schedule_log has not heard of is not undelivered, and nowhere.
     settled = master.crossing_off.unnoted_count(beyond=store.fact_number)
     elsewhere = sum(found.values()) + settled
-    rest = max(store.schedule.pending + server.node.filer.backlog_rows - elsewhere, 0)
+    rest = max(store.schedule.pending + parts.node.filer.backlog_rows - elsewhere, 0)
     due = store.schedule.pending_before(now_ms) - (elsewhere - found["in_wheel"])
     found["on_disk_due"] = min(max(due, 0), rest)
     found["on_disk"] = rest - found["on_disk_due"]
@@ -215,36 +213,36 @@ def counts(server: "DelayServer") -> dict[str, int]:
 
 
 async def find(
-    server: "DelayServer", *, sequence: int | None = None, message_id: bytes | None = None
+    parts: Parts, *, sequence: int | None = None, message_id: bytes | None = None
 ) -> tuple[list[Explained], FindRow]:
     """Look for a message by its sequence or its id among all that have a row, and dead letters.
 
     Several may have the hash of an id. It looks at no more than `admin.explain_rows_max` rows.
     """
-    search = await _rows(server, sequence, message_id)
+    search = await _rows(parts, sequence, message_id)
     # After the rows: what becomes a dead letter meanwhile is found twice, and not missed.
-    letters = await _dead_letters(server, sequence=sequence, message_id=message_id)
-    found = list(_explained(server, search.found, letters))
+    letters = await _dead_letters(parts, sequence=sequence, message_id=message_id)
+    found = list(_explained(parts, search.found, letters))
     if letters and all(one.reason is None for one in found):
         # It may have been requeued while this looked for it.
-        search = await _rows(server, sequence, message_id)
-        found = list(_explained(server, search.found, letters))
+        search = await _rows(parts, sequence, message_id)
+        found = list(_explained(parts, search.found, letters))
     return found, search
 
 
-async def _rows(server: "DelayServer", sequence: int | None, message_id: bytes | None) -> FindRow:
+async def _rows(parts: Parts, sequence: int | None, message_id: bytes | None) -> FindRow:
     """Return the rows with a sequence, or with the hash of an id."""
-    node = server.node
+    node = parts.node
     # What is acknowledged is filed, and what waits to be written is written, or it would not be
     # found. Without space nothing is.
     with trio.move_on_after(_FILED_WITHIN_S) as waits:
         await node.filer.drain_present()
-    await node.access.run(node.store.schedule.flush, server.pacer.now_ms())
+    await node.access.run(node.store.schedule.flush, parts.pacer.now_ms())
     search = FindRow(
-        server.node.store.schedule,
+        parts.node.store.schedule,
         sequence=sequence,
         id_hash=None if message_id is None else xxh3_64_intdigest(message_id),
-        rows_max=server.config.admin.explain_rows_max,
+        rows_max=parts.config.admin.explain_rows_max,
     )
     while not await node.access.run(search.step, _STEP_ROWS):
         await trio.lowlevel.checkpoint()
@@ -254,7 +252,7 @@ async def _rows(server: "DelayServer", sequence: int | None, message_id: bytes |
 
 
 async def _dead_letters(
-    server: "DelayServer", *, sequence: int | None, message_id: bytes | None
+    parts: Parts, *, sequence: int | None, message_id: bytes | None
 ) -> list[DeadRow]:
     """Return the dead letters with an id, or with a sequence now or before they died."""
     if sequence is None:
@@ -264,20 +262,18 @@ async def _dead_letters(
     found: list[DeadRow] = []
     for one in wanted:
         after: DeadPlace | None = DeadPlace()
-        rows_left = server.config.admin.explain_rows_max
+        rows_left = parts.config.admin.explain_rows_max
         while after is not None and len(found) < _LETTERS_MAX and rows_left > 0:
-            page = await server.master.dead_letters.find(
+            page = await parts.master.dead_letters.find(
                 one, after=after, rows_max=_LETTERS_MAX, settled=True, with_items=False
             )
             found += [letter.row for letter in page.letters]
             after = page.after
-            rows_left -= server.config.dead.examined_rows_max
+            rows_left -= parts.config.dead.examined_rows_max
     return found
 
 
-def _explained(
-    server: "DelayServer", rows: list[FoundRow], letters: list[DeadRow]
-) -> Iterator[Explained]:
+def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> Iterator[Explained]:
     """Yield what is to be said of each row and dead letter; of one that died, as a dead letter."""
     died = {letter.old_sequence for letter in letters}
     for row in rows:
@@ -287,7 +283,7 @@ def _explained(
             yield Explained(row=row, reason=None, group=None)
             continue
         reason, group = reason_now(
-            server, sequence=row.sequence, due_ms=row.due_ms, subject=row.subject
+            parts, sequence=row.sequence, due_ms=row.due_ms, subject=row.subject
         )
         yield Explained(row=row, reason=reason, group=group)
     for letter in letters:

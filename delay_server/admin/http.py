@@ -9,10 +9,8 @@ POST /clock/accept  an operator vouches for the clock after a step forward
      /dead: dead letters, see dead_http.py
 
 Health is for whoever reaches the port. All else is for callers on this machine, and no page in a
-browser on it, or for those who have a token where there are any (guarding.py).
+browser on it, or for those who have a token where there are any (access.py).
 """
-
-from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -24,7 +22,8 @@ from starlette.routing import Route
 from delay_server.admin.access import Guard, peer_of
 from delay_server.admin.admin_http import admin_routes
 from delay_server.admin.dead_http import dead_routes
-from delay_server.admin.metrics import ServerMetrics
+from delay_server.admin.metrics import take
+from delay_server.admin.parts import Administered
 from delay_server.admin.status import failing_checks, status_of, warnings_of
 from delay_transport.http.access import Caller
 from delay_transport.http.server import (
@@ -35,55 +34,50 @@ from delay_transport.http.server import (
     serve_application,
 )
 
-if TYPE_CHECKING:
-    from delay_server.server import DelayServer
-    from delay_server.settings.config import HttpConfig
-
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
-def application(server: "DelayServer") -> Starlette:
+def application(administered: Administered) -> Starlette:
     """Return the ASGI application of one server."""
-    metrics = ServerMetrics(server)
-    guard = Guard(server)
+    observe, guard = administered.observe, Guard(administered)
 
     async def livez(_: Request) -> Response:
         return json_response({"live": True})
 
     async def readyz(_: Request) -> Response:
-        return readiness_response(failing_checks(server), warnings_of(server))
+        observed = observe()
+        return readiness_response(failing_checks(observed), warnings_of(observed))
 
     async def status(_: Request, __: Caller) -> Response:
-        return json_response(status_of(server))
+        return json_response(status_of(observe()))
 
     async def render(_: Request, __: Caller) -> Response:
-        text = await trio.to_thread.run_sync(metrics.take().render)
+        text = await trio.to_thread.run_sync(take(observe()).render)
         return Response(text, media_type=METRICS_TYPE)
 
     async def accept_clock(request: Request, caller: Caller) -> Response:
-        server.pacer.accept()
+        administered.accept_clock()
         _log.warning("the clock was accepted by request", who=caller.name, peer=peer_of(request))
-        return json_response({"clock_held": server.clock_held})
+        return json_response({"clock_held": observe().clock_held})
 
     return make_application(
         [
             Route("/livez", livez),
             Route("/readyz", readyz),
-            guard.route("/status", {"GET": status}, needs_wiring=False),
-            guard.route("/metrics", {"GET": render}, needs_wiring=False),
+            guard.route("/status", {"GET": status}, needs_master=False),
+            guard.route("/metrics", {"GET": render}, needs_master=False),
             # A held clock is accepted by a plain `curl -X POST`, and before the node has recovered.
             guard.route(
-                "/clock/accept", {"POST": accept_clock}, needs_json=False, needs_wiring=False
+                "/clock/accept", {"POST": accept_clock}, needs_json=False, needs_master=False
             ),
-            *admin_routes(server, guard),
-            *dead_routes(server, guard),
+            *admin_routes(administered, guard),
+            *dead_routes(administered, guard),
         ]
     )
 
 
 async def serve_http(
-    server: "DelayServer",
-    settings: "HttpConfig",
+    administered: Administered,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -91,8 +85,9 @@ async def serve_http(
 
     Raises ListenError if it cannot listen there.
     """
+    settings = administered.config.http
     await serve_application(
-        application(server),
+        application(administered),
         settings.address,
         connections_max=settings.connections_max,
         header_bytes_max=settings.header_bytes_max,

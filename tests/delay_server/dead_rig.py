@@ -39,7 +39,7 @@ async def bury(world: World, server: DelayServer, *names: str) -> Caller:
     await send(world, *names)
     await until(lambda: server.master.dead_letters.pending == len(names))
     take_all(world)
-    return Caller(application(server))
+    return Caller(application(server.administered()))
 
 
 async def explained(operator: Caller, query: str) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ class Probe:
 
     def look(self) -> None:
         """Complain to the witness of every bound that is broken."""
-        if not self._server.ready.is_set():
+        if not (self._server.ready.is_set() and self._server.is_master):
             return
         for what, held, bound in self._bounds():
             if held > bound:

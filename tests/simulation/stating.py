@@ -251,8 +251,11 @@ class Stating:
 
     def _judge_counts(self, server: DelayServer) -> None:
         """Hold the counts of this moment against what peers saw."""
+        if not server.is_master:
+            # It is about to end.
+            return
         self.excuse_reads()
-        found = counts(server)
+        found = counts(server.administered().parts())
         self.looks += 1
         witness = self.witness
         impossible = self._impossible(server)
@@ -344,8 +347,10 @@ class Stating:
     async def _explain(self, server: DelayServer, message_id: bytes) -> None:
         """Ask for one message, and judge the answer."""
         witness = self.witness
+        if not server.is_master:
+            return
         was_left = self._copies_left(message_id)
-        found, search = await find(server, message_id=message_id)
+        found, search = await find(server.administered().parts(), message_id=message_id)
         if not search.is_complete or message_id in witness.lost or witness.damage:
             return
         open_ones = [one for one in found if one.reason is not None]

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from delay_server.admin.explain import Explained, counts, find
+from delay_server.admin.parts import Parts
 from delay_server.admin.reasons import Reason
-from delay_server.server import DelayServer
 from storage.readers.find_row import FindRow
 from tests.seeds import first_of
 from tests.simulation import stating
@@ -63,7 +63,7 @@ def _as_if(place: str, other: str) -> Callable[[_Counts], _Counts]:
 def test_counts_that_cannot_be_are_noticed(
     lie: Callable[[_Counts], _Counts], scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stating, "counts", lambda server: lie(counts(server)))
+    monkeypatch.setattr(stating, "counts", lambda parts: lie(counts(parts)))
     assert _is_noticed(scenario)
 
 
@@ -89,8 +89,8 @@ def test_a_reason_that_cannot_be_is_noticed(
     scenario: Scenario,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def lie(server: DelayServer, *, message_id: bytes) -> tuple[list[Explained], FindRow]:
-        found, search = await find(server, message_id=message_id)
+    async def lie(parts: Parts, *, message_id: bytes) -> tuple[list[Explained], FindRow]:
+        found, search = await find(parts, message_id=message_id)
         return [
             dataclasses.replace(one, reason=said) if one.reason is instead_of else one
             for one in found
@@ -104,8 +104,8 @@ def test_a_reason_that_cannot_be_is_noticed(
 def test_what_is_delivered_and_said_to_be_in_flight_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def lie(server: DelayServer, *, message_id: bytes) -> tuple[list[Explained], FindRow]:
-        found, search = await find(server, message_id=message_id)
+    async def lie(parts: Parts, *, message_id: bytes) -> tuple[list[Explained], FindRow]:
+        found, search = await find(parts, message_id=message_id)
         return [
             dataclasses.replace(one, reason=one.reason or Reason.IN_FLIGHT) for one in found
         ], search

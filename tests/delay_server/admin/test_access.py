@@ -19,7 +19,7 @@ async def test_dead_letters_and_the_clock_are_behind_the_same_tokens_as_controls
     async with world.serving(make_config(admin=tokens(tmp_path / "tokens"))) as server:
         server.tokens.read()
         await bury(world, server, "m1", "m2")
-        app = application(server)
+        app = application(server.administered())
         callers = {
             "nobody": Caller(app),
             "wrong": Caller(app, authorization="Bearer x"),
@@ -43,7 +43,9 @@ async def test_the_audit_says_who_requeued_and_dropped_what_and_how_many(tmp_pat
     async with world.serving(make_config(admin=tokens(tmp_path / "tokens"))) as server:
         server.tokens.read()
         await bury(world, server, *(f"m{number}" for number in range(30)))
-        operator = Caller(application(server), peer="10.0.0.9", authorization="Bearer a")
+        operator = Caller(
+            application(server.administered()), peer="10.0.0.9", authorization="Bearer a"
+        )
         asked = {"filter": {"subject": "s", "code": "3"}, "max": 4}
         await operator.ask("POST", "/dead/requeue", asked | {"dry_run": True})
         assert (await operator.ask("GET", "/controls/audit"))[1]["items"] == []

@@ -36,7 +36,7 @@ class Caller:
 async def test_a_subject_is_paused_explained_and_resumed_and_the_audit_says_by_whom() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         code, answer = await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": True})
         assert (code, answer["version"], answer["rule"]["paused"]) == (200, 1, True)
         producer = await world.connect()
@@ -80,7 +80,7 @@ async def test_a_subject_is_paused_explained_and_resumed_and_the_audit_says_by_w
 
 async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> None:
     async with World().serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         rule = "/controls/subjects/a"
         await operator.ask("PUT", rule, {"rate_per_s": 5})
         await operator.ask("PATCH", rule, {"paused": True})
@@ -102,7 +102,7 @@ async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> Non
 
 async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None:
     async with World().serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await operator.ask("PUT", "/controls/subjects/a.*", {"paused": True})
         pause = {"a.*": SubjectControl(paused=True)}
         code, answer = await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
@@ -120,7 +120,7 @@ async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None
 async def test_a_subject_that_was_paused_leaves_no_faster_than_its_prefix_when_resumed() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await operator.ask("PUT", "/controls/subjects/a.*", {"rate_per_s": 5})
         await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": True})
         producer = await world.connect()
@@ -135,7 +135,7 @@ async def test_what_a_broker_did_not_answer_for_is_in_doubt_until_one_answers() 
     world = World()
     world.broker.answer_after_s = math.inf
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         producer = await world.connect()
         await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(20)))
         await until(lambda: server.master.sender.in_flight == 20)
@@ -155,16 +155,16 @@ async def test_a_node_that_has_not_begun_says_why() -> None:
     world = World()
     async with world.serving() as server:
         server._mastership, kept = None, server.master
-        answer = await Caller(application(server)).ask("GET", "/controls")
+        answer = await Caller(application(server.administered())).ask("GET", "/controls")
         server._mastership = kept
     assert (answer[0], answer[1]["error"]["code"]) == (503, "starting")
-    assert "the node has not begun yet: " in answer[1]["error"]["message"]
+    assert "the node is no master now: " in answer[1]["error"]["message"]
 
 
 async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await operator.ask("PUT", "/controls/groups/g1", {"rate_per_s": 2})
         producer = await world.connect()
         await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(60)))
@@ -209,7 +209,7 @@ async def test_what_makes_no_sense_is_refused_with_a_reason_and_changes_nothing(
     method: str, target: str, body: object, code: int
 ) -> None:
     async with World().serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         found, answer = await operator.ask(method, target, body)
         assert found == code
         assert answer["error"]["message"]
@@ -221,7 +221,7 @@ async def test_what_makes_no_sense_is_refused_with_a_reason_and_changes_nothing(
 async def test_a_rule_is_that_of_exactly_the_name_in_the_path(name: str) -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         code, answer = await operator.ask("PUT", f"/controls/subjects/{name}", {"paused": True})
         assert (code, answer["subject"]) == (200, name)
         _, controls = await operator.ask("GET", "/controls")
@@ -234,7 +234,7 @@ async def test_a_rule_is_that_of_exactly_the_name_in_the_path(name: str) -> None
 async def test_a_rule_for_a_group_that_is_not_there_is_kept_and_said() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         for name, is_known in (("nope", False), ("g1", True)):
             _, answer = await operator.ask("PATCH", f"/controls/groups/{name}", {"paused": True})
             assert (answer["rule"]["paused"], answer["is_known"]) == (True, is_known)
@@ -244,7 +244,7 @@ async def test_a_rule_for_a_group_that_is_not_there_is_kept_and_said() -> None:
 async def test_damaged_lines_of_the_audit_are_told_at_the_start_and_beside_the_others() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         for name in "abc":
             await operator.ask("PUT", f"/controls/subjects/{name}", {"paused": True})
         assert server.damages.count == 0
@@ -252,7 +252,7 @@ async def test_damaged_lines_of_the_audit_are_told_at_the_start_and_beside_the_o
     world.disk.damage(audit_path(1), place, b"X")
     async with world.serving() as server:
         assert (server.damages.count, server.damages.first[0].path) == (1, audit_path(1))
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         for _ in range(3):
             _, audit = await operator.ask("GET", "/controls/audit")
             assert [one["target"] for one in audit["items"]] == ["c", "a"]
@@ -267,7 +267,7 @@ async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
     method: str, number: bytes
 ) -> None:
     async with World().serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         for path, name in (
             ("/controls/subjects/a", "rate_per_s"),
             ("/controls/groups/g1", "rate_per_s"),
@@ -284,7 +284,7 @@ async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
 
 async def test_a_body_that_is_no_json_or_too_long_is_refused() -> None:
     async with World().serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         assert (await operator.ask("PUT", "/controls/subjects/a", raw=b"{"))[0] == 400
         too_long = b" " * (AdminConfig().body_bytes_max + 1)
         assert (await operator.ask("PUT", "/controls/subjects/a", raw=too_long))[0] == 413
@@ -292,7 +292,7 @@ async def test_a_body_that_is_no_json_or_too_long_is_refused() -> None:
 
 async def test_without_tokens_only_this_machine_may_and_no_page_of_another_place() -> None:
     async with World().serving() as server:
-        app = application(server)
+        app = application(server.administered())
         body = {"paused": True}
         rule = "/controls/subjects/a"
         for caller, code in (
@@ -330,7 +330,7 @@ async def test_with_tokens_a_reader_reads_and_an_administrator_changes(tmp_path:
     config = make_config(admin=AdminConfig(token_file=str(path)))
     async with World().serving(config) as server:
         server.tokens.read()
-        app = application(server)
+        app = application(server.administered())
         rule, body = "/controls/subjects/a", {"paused": True}
         nobody, wrong = Caller(app), Caller(app, authorization="Bearer x")
         reader = Caller(app, peer="10.0.0.9", authorization="Bearer r")
@@ -354,7 +354,7 @@ async def test_a_drain_stops_a_node_once_what_is_in_flight_is_answered() -> None
     world = World()
     world.broker.answer_after_s = 0.5
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         producer = await world.connect()
         await producer.send(
             make_item("m1", world.now_ms + 100), make_item("m2", world.now_ms + 600_000)
@@ -369,5 +369,5 @@ async def test_a_drain_stops_a_node_once_what_is_in_flight_is_answered() -> None
         assert "the server is stopping" in ready["failing"]
         await until(lambda: world.broker.ids == ["m1"])
     async with world.serving() as server:
-        _, audit = await Caller(application(server)).ask("GET", "/controls/audit")
+        _, audit = await Caller(application(server.administered())).ask("GET", "/controls/audit")
         assert [row["action"] for row in audit["items"]] == ["drain"]

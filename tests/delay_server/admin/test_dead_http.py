@@ -47,7 +47,7 @@ async def with_dead_letters(world: World, server: DelayServer, count: int) -> St
     )
     await until(lambda: server.master.dead_letters.pending == count)
     world.broker.fails = lambda _: 0
-    return application(server)
+    return application(server.administered())
 
 
 async def test_pages_show_each_with_its_reason_and_go_on_where_they_stopped() -> None:
@@ -143,7 +143,7 @@ async def test_a_change_that_makes_no_sense_is_refused_with_a_sentence(
 ) -> None:
     world = World()
     async with world.serving() as server:
-        app = application(server)
+        app = application(server.administered())
         for verb in ("drop", "requeue"):
             found, answer = await post(app, verb, body)
             assert found == code
@@ -155,9 +155,9 @@ async def test_a_change_that_makes_no_sense_is_refused_with_a_sentence(
 @pytest.mark.parametrize("number", ["99999999999999999999999", str(2**63), "9" * 5000, "x", "-1"])
 async def test_a_number_that_no_dead_letter_has_is_refused(number: str) -> None:
     async with World().serving() as server:
-        code, answer = await ask(application(server), "GET", f"/dead/{number}")
+        code, answer = await ask(application(server.administered()), "GET", f"/dead/{number}")
         assert (code, answer["error"]["code"]) == (400, "sequence")
-        code, _ = await ask(application(server), "GET", f"/dead/{2**63 - 1}")
+        code, _ = await ask(application(server.administered()), "GET", f"/dead/{2**63 - 1}")
         assert code == 404
 
 
@@ -170,7 +170,7 @@ async def test_a_number_that_no_dead_letter_has_is_refused(number: str) -> None:
 )
 async def test_a_list_that_makes_no_sense_is_refused(query: str) -> None:
     async with World().serving() as server:
-        code, _ = await ask(application(server), "GET", "/dead", query=query)
+        code, _ = await ask(application(server.administered()), "GET", "/dead", query=query)
         assert code == 400
 
 
@@ -191,7 +191,7 @@ async def test_only_this_machine_and_no_page_of_another_place_may_change_anythin
     headers: Mapping[str, str], peer: str, code: int
 ) -> None:
     async with World().serving() as server:
-        app = application(server)
+        app = application(server.administered())
         asked = {"filter": {}, "max": 1}
         found, _ = await post(app, "drop", asked, headers=headers, peer=peer)
         assert found == code
@@ -199,13 +199,13 @@ async def test_only_this_machine_and_no_page_of_another_place_may_change_anythin
 
 async def test_bodies_of_messages_are_shown_to_this_machine_only() -> None:
     async with World().serving() as server:
-        app = application(server)
+        app = application(server.administered())
         assert (await ask(app, "GET", "/dead", peer="10.0.0.7"))[0] == 403
         assert (await ask(app, "GET", "/dead", headers={"host": "evil.example"}))[0] == 403
 
 
 async def test_before_it_has_recovered_a_server_says_so() -> None:
-    app = application(World().server(make_config()))
+    app = application(World().server(make_config()).administered())
     code, answer = await ask(app, "GET", "/dead")
     assert (code, answer["error"]["code"]) == (503, "starting")
 

@@ -39,7 +39,7 @@ async def test_a_dead_letter_is_explained_by_its_id_and_by_both_its_numbers() ->
 async def test_what_is_given_up_and_finds_no_space_says_so_and_keeps_a_drain_from_its_end() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         refuse_all(world)
         world.broker.answer_after_s = 0.5
         await send(world, "m")
@@ -61,7 +61,7 @@ async def test_what_is_given_up_and_finds_no_space_says_so_and_keeps_a_drain_fro
 async def test_what_was_acknowledged_a_moment_ago_is_found_once_it_is_filed() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         producer = await world.connect()
         async with trio.open_nursery() as nursery, server.node.access.taking:
             # Nothing is filed meanwhile.
@@ -94,14 +94,14 @@ async def test_what_waits_for_its_time_is_not_counted_with_what_is_loaded() -> N
         await server.node.filer.drain()
         async with server.node.access.taking:
             # As while something is on its way from disk.
-            found = counts(server)
+            found = counts(server.administered().parts())
         assert found["on_disk"] == sum(found.values()) == 4
 
 
 async def test_damaged_messages_of_a_subject_are_why_nothing_of_it_comes() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         due_ms = world.now_ms + 60_000
         producer = await world.connect()
         await producer.send(*(make_item(name, due_ms, subject="a") for name in ("m1", "m2")))
@@ -126,7 +126,7 @@ async def test_damaged_messages_of_a_subject_are_why_nothing_of_it_comes() -> No
 async def test_what_is_delivered_has_no_reason_before_the_schedule_log_hears_of_it() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await operator.ask("PUT", "/controls/subjects/held", {"paused": True})
         producer = await world.connect()
         now_ms = world.now_ms
@@ -140,18 +140,26 @@ async def test_what_is_delivered_has_no_reason_before_the_schedule_log_hears_of_
             for step_s in (0.0, 0.01, 1.0):
                 await trio.sleep(step_s)
                 assert server.node.store.schedule.pending == 54
-                found = {reason: count for reason, count in counts(server).items() if count}
+                found = {
+                    reason: count
+                    for reason, count in counts(server.administered().parts()).items()
+                    if count
+                }
                 assert found.pop("on_disk_due", 0) + found.pop("on_disk") == 4
                 assert not found
         await trio.sleep(1)
         assert server.node.store.schedule.pending == 4
-        assert counts(server)["on_disk"] + counts(server)["on_disk_due"] == 4
+        assert (
+            counts(server.administered().parts())["on_disk"]
+            + counts(server.administered().parts())["on_disk_due"]
+            == 4
+        )
 
 
 async def test_what_waits_behind_a_half_open_circuit_waits_for_it_to_close() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await trio.sleep(1)
         world.broker.answer_after_s = math.inf
         await send(world, "m1")
@@ -163,7 +171,9 @@ async def test_what_waits_behind_a_half_open_circuit_waits_for_it_to_close() -> 
         for _ in range(300):
             (group,) = server.master.sender.status()
             seen[group.circuit.value] += 1
-            found = {reason for reason, count in counts(server).items() if count}
+            found = {
+                reason for reason, count in counts(server.administered().parts()).items() if count
+            }
             assert found <= {"queued", "in_flight", "retrying"}, (group.circuit, found)
             _, status = await operator.ask("GET", "/status")
             shown = status["brokers"]["g1"]
@@ -180,10 +190,12 @@ async def test_a_group_that_fences_the_node_is_said_to() -> None:
     world = World()
     world.broker.hello_code = ResponseCode.BROKER_REJECT
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await send(world, "m1")
         await trio.sleep(10)
-        assert {place for place, count in counts(server).items() if count} == {"queued"}
+        assert {
+            place for place, count in counts(server.administered().parts()).items() if count
+        } == {"queued"}
         assert [one["reason"] for one in await explained(operator, "id=m1")] == ["fenced"]
         _, status = await operator.ask("GET", "/status")
         group = status["brokers"]["g1"]
@@ -224,7 +236,7 @@ async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothi
     config = make_config(wheel=WheelConfig(lane_entries_min=10))
     world.broker.fails = lambda message_id: 3 if message_id.startswith(b"bad") else 0
     async with world.serving(config) as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         producer = await world.connect()
         due_ms = world.now_ms + 1000
         for subject in ("bad", "good"):
@@ -243,7 +255,7 @@ async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothi
 async def test_a_broker_that_is_away_is_named_though_there_is_a_limit() -> None:
     world = World()
     async with world.serving(has_broker=False) as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await operator.ask("PUT", "/controls/subjects/s", {"rate_per_s": 10_000})
         due_ms = world.now_ms + 500
         producer = await world.connect()
@@ -251,6 +263,6 @@ async def test_a_broker_that_is_away_is_named_though_there_is_a_limit() -> None:
             items = [make_item(f"m{n}", due_ms, subject="s") for n in range(first, first + 500)]
             await producer.send(*items)
         await trio.sleep(600)
-        found = sum(counts(server).values())
+        found = sum(counts(server.administered().parts()).values())
         reasons = [(await explained(operator, f"id={one}"))[0]["reason"] for one in ("m0", "m3999")]
         assert (reasons, found) == (["circuit_open"] * 2, 4000)

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from starlette.applications import Starlette
 
 from delay_server.admin.http import application, serve_http
+from delay_server.server import DelayServer
 from delay_server.settings.config import HttpConfig, ListenerConfig
 from delay_transport.seams.errors import ListenError
 from delay_transport.seams.runtime import parse_address
@@ -22,7 +24,7 @@ async def get(app: Starlette, path: str) -> tuple[int, Any]:
 
 
 async def test_a_server_that_starts_lives_but_is_not_ready() -> None:
-    app = application(World().server(make_config()))
+    app = application(World().server(make_config()).administered())
     assert await get(app, "/livez") == (200, {"live": True})
     assert await get(app, "/readyz") == (
         503,
@@ -38,7 +40,7 @@ async def test_a_server_that_starts_lives_but_is_not_ready() -> None:
 async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
     world = World()
     async with world.serving() as server:
-        app = application(server)
+        app = application(server.administered())
         assert await get(app, "/readyz") == (200, {"ready": True, "failing": []})
         producer = await world.connect()
         await producer.send(make_item("m1", world.now_ms + 1000))
@@ -54,7 +56,7 @@ async def test_a_server_whose_places_are_taken_says_so_and_serves_who_comes() ->
     world = World()
     config = make_config(listener=ListenerConfig(connections_max=3))
     async with world.serving(config) as server:
-        app = application(server)
+        app = application(server.administered())
         _idle = [await world.connect() for _ in range(3)]
         await until(lambda: server.connections == 3)
         code, answer = await get(app, "/readyz")
@@ -68,7 +70,7 @@ async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> N
     world = World()
     world.clock.is_synchronised = False
     async with world.serving() as server:
-        app = application(server)
+        app = application(server.administered())
         producer = await world.connect()
         await producer.send(make_item("m1", world.now_ms + 90_000))
         await trio.sleep(5)
@@ -121,7 +123,7 @@ async def test_nobody_but_an_operator_on_the_machine_vouches_for_the_clock(
         await trio.sleep(5)
         world.clock.step(3_600_000)
         await until(lambda: running.clock_held, seconds=200)
-        app = application(running)
+        app = application(running.administered())
         answer = await Caller(app, peer=peer, server=server, headers=headers).ask(
             "POST", "/clock/accept"
         )
@@ -132,17 +134,22 @@ async def test_nobody_but_an_operator_on_the_machine_vouches_for_the_clock(
 
 
 async def test_what_nobody_serves_is_not_found() -> None:
-    app = application(World().server(make_config()))
+    app = application(World().server(make_config()).administered())
     assert (await Caller(app).ask("GET", "/")).code == 404
     assert (await Caller(app).ask("GET", "/status/")).code == 404
 
 
+def server_with(http: HttpConfig) -> DelayServer:
+    """Return a server that serves HTTP there."""
+    return World().server(msgspec.structs.replace(make_config(), http=http))
+
+
 def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:
     async def scenario() -> None:
-        server = World().server(make_config())
+        server = server_with(HttpConfig(address="127.0.0.1:0"))
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                address = await nursery.start(serve_http, server, HttpConfig(address="127.0.0.1:0"))
+                address = await nursery.start(serve_http, server.administered())
                 host, port = parse_address(address)
                 assert port > 0
                 answer = b""
@@ -161,11 +168,10 @@ def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:
 
 def test_beyond_its_number_connections_without_a_request_are_closed() -> None:
     async def scenario() -> None:
-        server = World().server(make_config())
+        server = server_with(HttpConfig(address="127.0.0.1:0", connections_max=2))
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                settings = HttpConfig(address="127.0.0.1:0", connections_max=2)
-                address = parse_address(await nursery.start(serve_http, server, settings))
+                address = parse_address(await nursery.start(serve_http, server.administered()))
                 idle = [await trio.open_tcp_stream(*address) for _ in range(3)]
                 assert await idle[0].receive_some() == b""
                 async with await trio.open_tcp_stream(*address) as stream:
@@ -183,11 +189,11 @@ def test_beyond_its_number_connections_without_a_request_are_closed() -> None:
 
 def test_an_address_that_is_taken_is_a_typed_error() -> None:
     async def scenario() -> None:
-        server = World().server(make_config())
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
         async with listeners[0]:
+            server = server_with(HttpConfig(address=f"127.0.0.1:{port}"))
             with trio.fail_after(10), pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
-                await serve_http(server, HttpConfig(address=f"127.0.0.1:{port}"))
+                await serve_http(server.administered())
 
     trio.run(scenario)

@@ -12,8 +12,8 @@ from tests.delay_server.server_rig import World, make_config, make_item, until
 async def test_a_server_that_has_not_opened_its_data_yet_says_so() -> None:
     world = World()
     server = world.server(make_config())
-    assert failing_checks(server) == ["recovery has not finished"]
-    status = status_of(server)
+    assert failing_checks(server.observe()) == ["recovery has not finished"]
+    status = status_of(server.observe())
     assert status["ready"] is False
     assert status["failing"] == ["recovery has not finished"]
     assert status["listen"] is None
@@ -35,7 +35,7 @@ async def test_the_numbers_are_those_of_the_traffic() -> None:
         )
         await until(lambda: len(world.broker.deliveries) == 5)
         await trio.sleep(5)
-        status = status_of(server)
+        status = status_of(server.observe())
         assert status["ready"] is True
         assert status["failing"] == []
         assert status["listen"] == "127.0.0.1:20801"
@@ -71,7 +71,7 @@ async def test_what_a_broker_does_not_take_is_late_and_its_group_says_why() -> N
         producer = await world.connect()
         await producer.send(make_item("m1", world.now_ms + 1000))
         await trio.sleep(10)
-        status = status_of(server)
+        status = status_of(server.observe())
         assert status["late"] == 1
         assert status["pending"] == 1
         assert status["dispatched"] == {}
@@ -86,7 +86,7 @@ async def test_each_start_is_a_new_incarnation_of_the_same_node() -> None:
     seen = []
     for _ in range(3):
         async with world.serving() as server:
-            status = status_of(server)
+            status = status_of(server.observe())
             seen.append((status["log_uuid"], status["node_id"], status["incarnation"]))
     assert len({(uuid, node) for uuid, node, _ in seen}) == 1
     assert [incarnation for _, _, incarnation in seen] == [1, 2, 3]
@@ -96,20 +96,20 @@ async def test_what_keeps_messages_out_or_in_is_named() -> None:
     world = World()
     world.clock.is_synchronised = False
     async with world.serving() as s:
-        assert failing_checks(s) == []
+        assert failing_checks(s.observe()) == []
         s.node.disk_is_full = True
-        assert failing_checks(s) == [
+        assert failing_checks(s.observe()) == [
             "free disk is below its floor: messages are refused, delivery goes on"
         ]
         s.node.disk_is_full = False
         world.clock.step(3_600_000)
         assert not s.pacer.runs()
-        [reason] = failing_checks(s)
+        [reason] = failing_checks(s.observe())
         assert (
             "the clock is not trusted, delivery is held: the wall clock gained 3600.0 s" in reason
         )
-        assert status_of(s)["clock_held"] is True
+        assert status_of(s.observe())["clock_held"] is True
         s.pacer.accept()
-        assert failing_checks(s) == []
+        assert failing_checks(s.observe()) == []
         s.stopping = True
-        assert failing_checks(s) == ["the server is stopping"]
+        assert failing_checks(s.observe()) == ["the server is stopping"]

@@ -106,7 +106,7 @@ async def test_a_pause_at_the_meta_server_holds_at_the_node_within_a_second_and_
         )
         [node] = (await Http(meta).get("/controls/delaywheel"))["nodes"]
         assert (node["version"], node["note"]) == (1, "")
-        found = status_of(server)["controls"]
+        found = status_of(server.observe())["controls"]
         assert (found["version"], found["meta"]["told_version"]) == (1, 1)
         assert found["meta"]["store"] == str(meta.store.uuid)
         await pause(meta, "s", paused=False)
@@ -126,7 +126,7 @@ async def test_weights_and_pauses_of_groups_reach_the_sender() -> None:
 async def test_rules_are_changed_at_the_meta_server_only_and_still_read_at_the_node() -> None:
     world = World()
     async with both(world) as (meta, server):
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         for method, path in (("PUT", "subjects/a"), ("PATCH", "groups/g"), ("DELETE", "groups/g")):
             code, answer = await operator.ask(method, f"/controls/{path}", {"paused": True})
             assert (code, answer["error"]["code"]) == (409, "meta")
@@ -195,7 +195,7 @@ async def test_a_pause_survives_a_crash_and_a_meta_server_that_tells_no_controls
                 life.cancel()
     async with FakeMeta(world).running(), world.serving(meta_config()) as server:
         assert server.master.operator.applied.subjects == {"s": PAUSED}
-        found = status_of(server)["controls"]["meta"]
+        found = status_of(server.observe())["controls"]["meta"]
         assert (found["told_version"], bool(found["trouble"])) == (None, True)
         await trio.sleep(60)
         assert world.broker.ids == []
@@ -204,7 +204,7 @@ async def test_a_pause_survives_a_crash_and_a_meta_server_that_tells_no_controls
 async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_told_them() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": True})
         await send(world, "m")
     async with both(world) as (meta, server):
@@ -236,7 +236,7 @@ async def test_a_store_that_takes_the_place_of_another_opens_nothing_until_someb
         await pause(meta, "t")
         await trio.sleep(60)
         assert world.broker.ids == []
-        keeps = status_of(server)["controls"]["meta"]["keeps"]
+        keeps = status_of(server.observe())["controls"]["meta"]["keeps"]
         assert keeps.startswith("another store's rules hold here and are stricter, of s:")
         version = await pause(meta, "s")
         await until(lambda: server.master.operator.applied.version == version, seconds=1)
@@ -248,16 +248,16 @@ async def test_a_store_that_takes_the_place_of_another_opens_nothing_until_someb
 async def test_an_operator_can_have_a_node_go_by_what_it_is_told_whatever_that_opens() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": True})
         assert (await operator.ask("POST", "/controls/follow", {}))[0] == 409
         await send(world, "m")
     async with FakeMeta(world).running(), world.serving(meta_config()) as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         code, answer = await operator.ask("POST", "/controls/follow", {})
         assert (code, answer["error"]["code"]) == (409, "not-told")
     async with both(world) as (meta, server):
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         await trio.sleep(10)
         assert world.broker.ids == []
         assert (await operator.ask("POST", "/controls/follow", {})) == (200, {"version": 0})
@@ -286,14 +286,16 @@ async def test_a_store_that_was_set_back_is_not_believed() -> None:
                 "PATCH", "/controls/delaywheel/subjects", {"subject": "s", "paused": True}
             )
             assert (code, "was set back" in error["message"]) == (409, True)
-            operator = Caller(application(server))
+            operator = Caller(application(server.administered()))
             assert (await operator.ask("POST", "/controls/follow", {}))[1] == {"version": 1}
 
 
 async def test_a_node_that_keeps_its_own_rules_asks_no_more_often_than_any_other() -> None:
     world = World()
     async with world.serving() as server:
-        await Caller(application(server)).ask("PATCH", "/controls/subjects/s", {"paused": True})
+        await Caller(application(server.administered())).ask(
+            "PATCH", "/controls/subjects/s", {"paused": True}
+        )
     async with both(world) as (meta, _):
         await trio.sleep(300)
         assert meta.handlers.requests["NODE_CONTROLS"] < 30
@@ -315,10 +317,10 @@ async def test_a_document_that_could_not_be_kept_does_not_hold_and_is_asked_for_
             await until(lambda: server.node.following and server.node.following.trouble)
             assert server.master.operator.applied.version == 0
         await until(lambda: server.master.operator.applied.version == 1, seconds=10)
-        assert status_of(server)["controls"]["meta"]["trouble"] == ""
+        assert status_of(server.observe())["controls"]["meta"]["trouble"] == ""
 
 
 async def test_a_node_without_a_meta_server_is_its_own_authority() -> None:
     world = World()
     async with world.serving(make_config()) as server:
-        assert status_of(server)["controls"]["meta"] is None
+        assert status_of(server.observe())["controls"]["meta"] is None

@@ -401,7 +401,7 @@ async def test_nothing_is_changed_while_a_file_cannot_be_read(verb: str, *, of_f
         trap = Trap(action=Action.EIO, kinds=opened, when=lambda _kind, name, _label: name == path)
         world.disk.arm(trap)
         asked = {"filter": {}, "max": 10}
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         code, answer = await operator.ask("POST", "/dead/requeue", asked)
         assert (code, answer["done"], answer["error"]["code"]) == (503, 0, "store")
         assert "cannot be read" in answer["error"]["message"]
@@ -440,7 +440,7 @@ async def test_what_lies_behind_more_rows_than_one_request_looks_at_is_found(
             page = await letters.find(Wanted(), after=after, rows_max=10)
             pending += [letter.row.sequence for letter in page.letters]
             after = page.after
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         again = pending[-1]
         code, shown = await operator.ask("GET", f"/dead/{again}")
         assert (code, shown["message_id"], shown["pending"]) == (200, "m0", True)

@@ -5,7 +5,7 @@ from collections import Counter
 import trio
 
 from delay_protocol.basics.codes import ItemCode
-from delay_server.admin.status import failing_checks, routes_of, unrouted_of, warnings_of
+from delay_server.admin.status import failing_checks, status_of, warnings_of
 from delay_server.dead.dead_letters import DeadConfig, Wanted
 from delay_server.dead.reason import code_name, decode_reason
 from delay_server.lanes.new_subjects import BURST, CONNECTION_SHARE
@@ -38,15 +38,15 @@ async def test_a_flood_of_new_subjects_is_put_off_and_others_are_not() -> None:
         known = [f"known.{n}" for n in range(5)]
         items = [make_item(f"a.{s}", world.now_ms, subject=s) for s in known]
         assert await producer.send(*items) == {}
-        assert warnings_of(server) == []
+        assert warnings_of(server.observe()) == []
         codes = await flood(world, 10_000, world.now_ms + 60 * MINUTE_MS)
         # What was refused is to be sent again.
         assert set(codes) == {0, ItemCode.STORE_ERROR}
         assert share <= codes[0] < 1.3 * share
         assert server.master.new_subjects is not None
         assert server.master.new_subjects.put_off_count >= codes[ItemCode.STORE_ERROR]
-        assert "new subjects" in warnings_of(server)[0]
-        assert not failing_checks(server)
+        assert "new subjects" in warnings_of(server.observe())[0]
+        assert not failing_checks(server.observe())
         # Not those that are known, of anybody; nor the new ones of another producer.
         due_ms = world.now_ms + 500
         subjects = [*known, *(f"new.{n}" for n in range(5))]
@@ -55,7 +55,7 @@ async def test_a_flood_of_new_subjects_is_put_off_and_others_are_not() -> None:
         await until(lambda: world.taken == 15, seconds=2)
         # After a while there is room for some more, and nothing more is told.
         await trio.sleep(200)
-        assert warnings_of(server) == []
+        assert warnings_of(server.observe()) == []
         assert (await flood(world, 1000, world.now_ms + 60 * MINUTE_MS))[0] == 1000
 
 
@@ -79,7 +79,7 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         items = [make_item(f"m{n}", world.now_ms, subject="bad") for n in range(2000)]
         assert await producer.send(*items, make_item("w", world.now_ms, subject="well")) == {}
         await until(lambda: server.master.dead_letters.pending == 2000, seconds=20)
-        assert unrouted_of(server)["subjects"] == 0
+        assert status_of(server.observe())["unrouted"]["subjects"] == 0
         await until(lambda: world.ids() == ["w"])
         await until(lambda: not server.master.lanes.anyone_waits)
         found = await server.master.dead_letters.find(Wanted(), after=Place(), rows_max=1)
@@ -94,7 +94,7 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         await until(lambda: server.master.dead_letters.pending == 2001, seconds=5)
         # The meta server changes its mind.
         world.meta.refused.clear()
-        await until(lambda: routes_of(server)["routes"] == 1, seconds=70)
+        await until(lambda: status_of(server.observe())["routes"]["routes"] == 1, seconds=70)
         assert await producer.send(make_item("o", world.now_ms, subject="bad")) == {}
         await until(lambda: world.ids() == ["w", "o"])
 
@@ -113,7 +113,7 @@ async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_di
         await until(lambda: world.ids() == ["w"])
         await trio.sleep(100)
         assert server.master.dead_letters.pending == 5
-        assert unrouted_of(server)["subjects"] == 0
+        assert status_of(server.observe())["unrouted"]["subjects"] == 0
         change = await server.master.dead_letters.drop(Wanted(), after=Place(), rows_max=3)
         assert change.done == 3
         await until(lambda: server.master.dead_letters.pending >= 5)
@@ -127,8 +127,8 @@ async def test_with_all_places_taken_the_node_says_so() -> None:
         producer = await world.connect()
         items = [make_item(f"m{n}", world.now_ms, subject=f"s{n}") for n in range(9)]
         assert await producer.send(*items) == {}
-        await until(lambda: unrouted_of(server)["subjects"] == 9)
-        assert failing_checks(server) == []
+        await until(lambda: status_of(server.observe())["unrouted"]["subjects"] == 9)
+        assert failing_checks(server.observe()) == []
         assert await producer.send(make_item("m", world.now_ms, subject="s")) == {}
-        await until(lambda: failing_checks(server))
-        assert "10 subjects wait for a route" in failing_checks(server)[0]
+        await until(lambda: failing_checks(server.observe()))
+        assert "10 subjects wait for a route" in failing_checks(server.observe())[0]

@@ -17,7 +17,7 @@ from delay_protocol.meta.requests import (
     OnlineState,
 )
 from delay_protocol.meta.session import MetaSession, MetaSessionConfig
-from delay_server.admin.status import routes_of, status_of, unrouted_of
+from delay_server.admin.status import status_of
 from delay_server.lanes.lanes import LaneLimits, Lanes
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.lanes.subject_rules import Gates
@@ -55,7 +55,7 @@ async def test_a_group_at_the_nodes_own_address_gets_nothing_and_others_all() ->
             await until(lambda: world.brokers[1].taken == {f"a{n}" for n in range(9)})
             await trio.sleep(3)
             assert server.ingest.counts.accepted == len(items)
-            assert dict(status_of(server)["dispatched"]) == {"delivered": 9}
+            assert dict(status_of(server.observe())["dispatched"]) == {"delivered": 9}
             (line,) = [one for one in log if one["log_level"] == "error"]
             assert "this delay server itself" in line["reason"]
             world.meta.masters["g0"] = broker
@@ -79,7 +79,7 @@ async def test_each_subject_goes_to_a_group_of_its_own_route_and_to_no_other() -
         assert not world.brokers[3].requests
         assert {s.name for s in server.master.sender.status()} == {"g0", "g1", "g2"}
         assert {s.source for s in server.master.sender.status()} == {"meta server"}
-        assert unrouted_of(server)["subjects"] == 0
+        assert status_of(server.observe())["unrouted"]["subjects"] == 0
         await all_sealed(server)
     assert set(Counter(world.ids()).values()) == {1}
 
@@ -128,7 +128,7 @@ async def test_a_group_whose_name_cannot_be_written_down_is_none() -> None:
         assert [group.name for group in server.master.sender.status()] == ["g0"]
         assert server.master.routes is not None
         assert server.master.routes.counts.nameless == 2
-        await until(lambda: unrouted_of(server)["subjects"] == 1)
+        await until(lambda: status_of(server.observe())["unrouted"]["subjects"] == 1)
 
 
 async def test_a_route_is_asked_for_when_messages_come_near_so_the_first_is_on_time() -> None:
@@ -163,17 +163,17 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
         await trio.sleep(5)
         assert server.master.sender.unsent().total == 0
         assert len(server.master.wheel) == 0
-        status = unrouted_of(server)
+        status = status_of(server.observe())["unrouted"]
         assert (status["subjects"], status["messages"]) == (1, 3000)
         assert status["oldest_due_ms"] == due_ms
         assert status["examples"] == ["nowhere: no broker group that can be written to"]
-        assert status_of(server)["pending"] == 3000
+        assert status_of(server.observe())["pending"] == 3000
         await world.meta.change("nowhere", "g1")
         await send(world, [make_item("new", world.now_ms + 3000, subject="nowhere")])
         await until(lambda: len(world.brokers[1].deliveries) == 3001)
         assert world.brokers[1].ids == [*(f"w{n}" for n in range(3000)), "new"]
         assert world.brokers[1].deliveries[-1].at_ms - world.brokers[1].deliveries[-1].due_ms < 1500
-        assert unrouted_of(server)["subjects"] == 0
+        assert status_of(server.observe())["unrouted"]["subjects"] == 0
         await all_sealed(server)
         await until(lambda: not server.master.lanes.anyone_waits, seconds=400)
         assert not server.node.store.schedule.lanes
@@ -195,11 +195,13 @@ async def test_a_meta_server_that_is_away_leaves_known_routes_and_others_wait_fo
         )
         await trio.sleep(20)
         assert world.ids() == ["m0", "m1"]
-        assert unrouted_of(server)["examples"] == ["new: the meta server has not answered yet"]
-        assert routes_of(server)["meta_server"] is None
+        assert status_of(server.observe())["unrouted"]["examples"] == [
+            "new: the meta server has not answered yet"
+        ]
+        assert status_of(server.observe())["routes"]["meta_server"] is None
         await nursery.start(lambda task_status: world.meta.run(task_status=task_status))
         await until(lambda: world.ids() == ["m0", "m1", "m2"], seconds=30)
-        assert routes_of(server)["meta_server"] == "127.0.0.1:20880"
+        assert status_of(server.observe())["routes"]["meta_server"] == "127.0.0.1:20880"
 
 
 async def test_after_a_restart_everything_waits_until_a_meta_server_answers() -> None:
@@ -212,13 +214,13 @@ async def test_after_a_restart_everything_waits_until_a_meta_server_answers() ->
             world, [make_item(f"m{n}", due_ms + n, subject=f"s{n % 50}") for n in range(count)]
         )
         await trio.sleep(10)
-        assert unrouted_of(server)["subjects"] == 50
+        assert status_of(server.observe())["unrouted"]["subjects"] == 50
     # Hours later: what is old, and for nobody, is all there still.
     world.clock.step(5 * 60 * MINUTE_MS)
     world.meta.rest = None
     async with world.routing() as (server, _):
         await trio.sleep(600)
-        assert unrouted_of(server)["messages"] == count
+        assert status_of(server.observe())["unrouted"]["messages"] == count
         world.meta.rest = ("g0",)
         await until(lambda: world.taken == count)
         await all_sealed(server)
@@ -351,9 +353,9 @@ async def test_more_subjects_without_a_route_than_are_kept_get_theirs_in_the_end
             world, [make_item(f"m{n}", due_ms + n, subject=f"s{n % 200}") for n in range(count)]
         )
         await trio.sleep(10)
-        assert unrouted_of(server)["subjects"] == 20
-        assert unrouted_of(server)["messages"] == count
-        assert status_of(server)["pending"] == count
+        assert status_of(server.observe())["unrouted"]["subjects"] == 20
+        assert status_of(server.observe())["unrouted"]["messages"] == count
+        assert status_of(server.observe())["pending"] == count
         world.meta.rest = ("g0",)
         await until(lambda: world.taken == count, seconds=600)
         await all_sealed(server)
@@ -421,7 +423,7 @@ async def test_routes_that_come_go_and_change_lose_nothing_and_send_nothing_twic
         await world.meta.push(*subjects)
         await until(lambda: world.taken == sent, seconds=900)
         await all_sealed(server)
-        assert unrouted_of(server)["subjects"] == 0
+        assert status_of(server.observe())["unrouted"]["subjects"] == 0
     assert set(Counter(world.ids()).values()) == {1}
 
 

@@ -112,8 +112,8 @@ async def test_the_first_node_becomes_the_master_and_begins_epoch_one() -> None:
         producer = await world.connect()
         assert await producer.send(make_item("m", world.now_ms + 500)) == {}
         await until(lambda: world.broker.ids == ["m"])
-        assert failing_checks(server) == []
-        meta_status = status_of(server)["meta"]
+        assert failing_checks(server.observe()) == []
+        meta_status = status_of(server.observe())["meta"]
         assert meta_status["server"] == f"{HOST}:20880"
         assert (meta_status["role"], meta_status["master"]) == ("master", "n1")
         assert (meta_status["accepts"], meta_status["in_sync"]) == (True, ["n1"])
@@ -131,7 +131,7 @@ async def test_each_start_begins_an_epoch_that_is_durable_before_anything_is_acc
                 # It was told of the epoch, too, before anything was accepted.
                 assert (last.last_epoch, last.last_sequence) == (life, 2 * life - 1)
                 assert epochs_of(server) == list(range(1, life + 1))
-                assert status_of(server)["epoch"] == life
+                assert status_of(server.observe())["epoch"] == life
                 producer = await world.connect()
                 assert await producer.send(make_item(f"m{life}", world.now_ms + HOUR_MS)) == {}
 
@@ -181,9 +181,9 @@ async def test_without_a_meta_server_it_waits_and_says_for_what() -> None:
         await trio.sleep(90)
         await held_until_51(world)
         assert not server.ready.is_set()
-        [why] = failing_checks(server)
+        [why] = failing_checks(server.observe())
         assert "no role yet: no meta server found by GET /meta/address" in why
-        meta_status = status_of(server)["meta"]
+        meta_status = status_of(server.observe())["meta"]
         assert (meta_status["role"], meta_status["accepts"]) == (None, False)
         assert 90_000 < meta_status["away_ms"] < 100_000
         assert epochs_of(server) == []
@@ -213,11 +213,11 @@ async def test_another_role_accepts_nothing_delivers_nothing_and_writes_nothing(
             assert world.broker.ids == []
             assert epochs_of(server) == [1]
             assert meta.brokers == []
-            [why] = failing_checks(server)
+            [why] = failing_checks(server.observe())
             assert why == (
                 f"this node is a {role.value}: the master of default in epoch 2 is other"
             )
-            status = status_of(server)
+            status = status_of(server.observe())
             assert status["meta"]["role"] == role.value
             assert (status["pending"], status["last_sequence"]) == (1, 2)
             meta.say = lambda node: NodeRegistered(
@@ -235,7 +235,7 @@ async def test_an_election_is_waited_for() -> None:
         meta.changed(master=None, phase=Phase.ELECTING)
         async with starting(world, server):
             await trio.sleep(10)
-            assert failing_checks(server) == ["default elects a master, in epoch 1"]
+            assert failing_checks(server.observe()) == ["default elects a master, in epoch 1"]
             assert not server.ready.is_set()
             meta.change = lambda _: record_of(meta.nodes[-1], epoch=2)
             await server.ready.wait()
@@ -250,7 +250,7 @@ async def test_too_few_disks_in_sync_hold_messages_while_others_are_delivered() 
         meta.changed(min_isr=2)
         await trio.sleep(1.5)
         await held_until_51(world)
-        assert "2 disks must be in sync" in failing_checks(server)[0]
+        assert "2 disks must be in sync" in failing_checks(server.observe())[0]
         await until(lambda: world.broker.ids == ["before"])
         states = [one.state for one in meta.brokers]
         assert states[-1] is BrokerState.NRW
@@ -283,13 +283,13 @@ async def test_an_answer_that_is_none_is_said_and_asked_for_again(
         meta.say = lambda _: said
         async with starting(world, server):
             await trio.sleep(30)
-            assert trouble in status_of(server)["meta"]["trouble"]
-            assert trouble in failing_checks(server)[0]
+            assert trouble in status_of(server.observe())["meta"]["trouble"]
+            assert trouble in failing_checks(server.observe())[0]
             assert 6 <= len(meta.nodes) <= 25
             assert meta.asks_http == len(meta.nodes)
             meta.say = None
             await server.ready.wait()
-            assert status_of(server)["meta"]["trouble"] == ""
+            assert status_of(server.observe())["meta"]["trouble"] == ""
 
 
 @pytest.mark.parametrize(("epoch", "version"), [(5, 6), (4, 9), (0, 0)])
@@ -313,7 +313,10 @@ async def test_a_record_older_than_one_told_before_changes_nothing(
             meta.say = lambda _: NodeRegistered(role=NodeRole.SLAVE, record=old, lease_ms=3000)
             await trio.sleep(10)
             assert server.fenced is None
-            assert "which has been at epoch 5, version 7" in status_of(server)["meta"]["trouble"]
+            assert (
+                "which has been at epoch 5, version 7"
+                in status_of(server.observe())["meta"]["trouble"]
+            )
             producer = await world.connect()
             assert await producer.send(make_item("m", world.now_ms)) == {}
             await until(lambda: world.broker.ids == ["m"])
@@ -332,8 +335,8 @@ async def test_the_master_goes_on_while_no_meta_server_can_be_asked() -> None:
             assert await producer.send(make_item(f"m{number}", world.now_ms)) == {}
             await trio.sleep(2)
         assert len(world.broker.deliveries) == 60
-        assert failing_checks(server) == []
-        meta_status = status_of(server)["meta"]
+        assert failing_checks(server.observe()) == []
+        meta_status = status_of(server.observe())["meta"]
         assert (meta_status["server"], meta_status["role"]) == (None, "master")
         assert 115_000 < meta_status["away_ms"] < 125_000
         assert "no meta server found" in meta_status["trouble"]
@@ -343,7 +346,7 @@ async def test_the_master_goes_on_while_no_meta_server_can_be_asked() -> None:
             await until(lambda: len(meta.brokers) > told, seconds=4)
             assert meta.brokers[-1].request_type is BrokerRequestType.HEARTBEAT
             assert (meta.nodes[-1].incarnation, meta.nodes[-1].last_epoch) == (1, 1)
-            assert status_of(server)["meta"]["away_ms"] == 0
+            assert status_of(server.observe())["meta"]["away_ms"] == 0
             assert epochs_of(server) == [1]
 
 
@@ -514,7 +517,7 @@ async def test_a_refusal_while_it_serves_ends_it_too() -> None:
             await server.ready.wait()
             meta.say = lambda _: Refused(reason="a newer start has registered")
             await until(lambda: server.fenced, seconds=2)
-            assert "a newer start" in "; ".join(failing_checks(server))
+            assert "a newer start" in "; ".join(failing_checks(server.observe()))
         assert meta.brokers[-1].request_type is not BrokerRequestType.OFFLINE
 
 
@@ -646,11 +649,11 @@ async def test_a_refusal_to_tell_clients_is_shown_and_tried_again() -> None:
         await trio.sleep(10)
         assert 4 <= len(meta.brokers) <= 6
         assert {one.request_type for one in meta.brokers} == {BrokerRequestType.ONLINE}
-        assert "answered 51" in status_of(server)["meta"]["announce_trouble"]
+        assert "answered 51" in status_of(server.observe())["meta"]["announce_trouble"]
         meta.broker_code = 0
         await trio.sleep(4)
-        assert status_of(server)["meta"]["announce_trouble"] == ""
-        assert status_of(server)["meta"]["announced"] == "RW"
+        assert status_of(server.observe())["meta"]["announce_trouble"] == ""
+        assert status_of(server.observe())["meta"]["announced"] == "RW"
 
 
 async def test_silence_about_clients_ends_the_connection() -> None:
@@ -706,7 +709,7 @@ async def test_a_restart_of_the_meta_server_changes_nothing() -> None:
             assert again.registry.groups["default"].version == 2
             assert again.registry.delay_groups["default"].record.epoch == 1
             assert server.fenced is None
-            assert status_of(server)["meta"]["announced"] == "RW"
+            assert status_of(server.observe())["meta"]["announced"] == "RW"
 
 
 def beside(world: World, config: DelayServerConfig) -> DelayServer:
@@ -731,17 +734,17 @@ async def test_a_second_node_is_a_slave_of_the_first() -> None:
             await until(lambda: slave.registration and slave.registration.standing)
             await trio.sleep(10)
             first = master.node.store.identity.node_id
-            assert failing_checks(slave) == [
+            assert failing_checks(slave.observe()) == [
                 f"this node is a slave: the master of default in epoch 1 is {first}"
             ]
             # A producer that was sent here learns why nothing comes of it.
             producer = Producer(await world.network.node("lost").connect(HOST, 20802))
             answer = await producer.answer(await producer.post(make_item("m1", world.now_ms)))
-            assert (answer.code, answer.body.decode()) == (51, failing_checks(slave)[0])
+            assert (answer.code, answer.body.decode()) == (51, failing_checks(slave.observe())[0])
             assert slave.node.store.message_log.next_sequence == 1
             assert list(meta.registry.delay_groups["default"].record.in_sync) == [first]
             assert meta.registry.groups["default"].master == f"{HOST}:{PORT}"
-            assert failing_checks(master) == []
+            assert failing_checks(master.observe()) == []
             nursery.cancel_scope.cancel()
 
 
@@ -769,7 +772,7 @@ async def test_nothing_is_asked_where_no_meta_server_is_set() -> None:
         await trio.sleep(60)
         assert meta.asks_http == 0
         assert server.registration is None
-        assert "meta" not in status_of(server)
+        assert "meta" not in status_of(server.observe())
         assert epochs_of(server) == [1]
 
 
@@ -793,15 +796,15 @@ async def test_with_the_secret_both_sides_are_sure_of_each_other(tmp_path: Path)
     real = RealMeta(world, registration=RegistrationConfig(secret_file=path))
     async with real.running() as meta, world.serving(meta_config(meta=meta_with(path))) as server:
         await trio.sleep(20)
-        assert status_of(server)["meta"]["authenticated"] is True
+        assert status_of(server.observe())["meta"]["authenticated"] is True
         assert meta.credentials.unauthenticated == 0
         assert meta.credentials.authenticated >= 10
         real.kill()
         await trio.sleep(5)
-        assert status_of(server)["meta"]["authenticated"] is False
+        assert status_of(server.observe())["meta"]["authenticated"] is False
         async with real.running() as again:
             await until(lambda: again.credentials.authenticated, seconds=5)
-            assert failing_checks(server) == []
+            assert failing_checks(server.observe()) == []
 
 
 @pytest.mark.parametrize(
@@ -822,7 +825,7 @@ async def test_where_the_secrets_differ_a_node_waits_and_says_why(
     server = world.server(meta_config(meta=meta_with(own)))
     async with real.running() as meta, starting(world, server):
         await trio.sleep(10)
-        assert trouble in failing_checks(server)[0]
+        assert trouble in failing_checks(server.observe())[0]
         assert not server.ready.is_set()
         assert meta.registry.nodes == {}
 
@@ -839,7 +842,10 @@ async def test_a_master_goes_on_when_somebody_answers_without_the_secret(tmp_pat
             await until(lambda: liar.sealed, seconds=10)
             await trio.sleep(10)
             assert server.fenced is None
-            assert "does not prove that it has the secret" in status_of(server)["meta"]["trouble"]
+            assert (
+                "does not prove that it has the secret"
+                in status_of(server.observe())["meta"]["trouble"]
+            )
             producer = await world.connect()
             assert await producer.send(make_item("m", world.now_ms)) == {}
 
@@ -855,7 +861,7 @@ async def test_a_file_of_the_secret_that_goes_bad_stops_nobody(tmp_path: Path) -
         await trio.sleep(1)
         async with real.running() as again:
             await trio.sleep(5)
-            assert "No such file" in status_of(server)["meta"]["trouble"]
+            assert "No such file" in status_of(server.observe())["meta"]["trouble"]
             assert server.fenced is None
             secret_at(tmp_path / "secret", "ours")
             await until(lambda: again.credentials.authenticated, seconds=5)
@@ -874,10 +880,10 @@ async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_ha
         told = len(meta.brokers)
         refused = await producer.send(make_item("after", world.now_ms))
         assert refused == {b"after": (4, "BROKER_READ_ONLY: the group was retired")}
-        assert failing_checks(server) == [
+        assert failing_checks(server.observe()) == [
             "the group was retired: messages are refused, delivery goes on"
         ]
-        status = status_of(server)["meta"]
+        status = status_of(server.observe())["meta"]
         assert (status["retired"], status["accepts"]) == (True, False)
         await until(lambda: world.broker.ids == ["before"])
         await trio.sleep(20)

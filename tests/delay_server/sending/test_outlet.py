@@ -40,7 +40,7 @@ async def test_a_pause_takes_back_what_was_refused_and_it_is_refused_as_often_af
     world = World()
     config = make_config(sender=SenderConfig(refused_base_s=5, refused_max_s=5))
     async with world.serving(config) as server:
-        operator = Caller(application(server))
+        operator = Caller(application(server.administered()))
         refuse_all(world)
         await send(world, "m")
         before = 2

@@ -1,0 +1,83 @@
+"""What observers and administrators get of a delay server: its parts, and how it is at one moment.
+
+`delay_server/server.py::DelayServer` fills all of it in. Nothing here knows it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from delay_server.accepting.ingest import Ingest
+from delay_server.clock.pace import Pacer
+from delay_server.duty import Duty
+from delay_server.mastership import Mastership
+from delay_server.membership.registration import Registration
+from delay_server.node import Damages, Node
+from delay_server.sending.lateness import Distribution, Lateness
+from delay_server.settings.config import DelayServerConfig
+from delay_transport.connections.listener import Server
+from delay_transport.http.tokens import Tokens
+from delay_transport.seams.runtime import Runtime
+
+
+class NotMasterError(Exception):
+    """What is asked for is a master's, and this node is none now; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of a master; they outlast it, so that a look at them never ends half way."""
+
+    config: DelayServerConfig
+    node: Node
+    master: Mastership
+    pacer: Pacer
+    damages: Damages
+    lateness: Lateness
+    commit_seconds: Distribution
+    is_stopping: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A delay server at one moment, from its start to its end."""
+
+    now_ms: int
+    started_ms: int
+    duty: Duty
+    clock_held: bool
+    """Whether dispatch waits because the clock is not trusted."""
+    demotions: int
+    """Masterships that ended because the node lost its role."""
+    ingest: Ingest
+    listener: Server | None
+    """None until it listens."""
+    node: Node | None
+    """None until a data directory is open."""
+    parts: Parts | None
+    """None while the node is no master."""
+
+    @property
+    def registration(self) -> Registration | None:
+        """With the meta server; None where there is none, or no node yet."""
+        return None if self.node is None else self.node.registration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Administered:
+    """What administrators of a delay server ask for and change."""
+
+    config: DelayServerConfig
+    tokens: Tokens
+    runtime: Runtime
+    observe: Callable[[], Observed]
+    begin_stop: Callable[[float], None]
+    """Stops the node as SIGTERM does, with so many seconds for what is under way."""
+    accept_clock: Callable[[], None]
+    """Has the clock be trusted as it is."""
+
+    def parts(self) -> Parts:
+        """Return the parts of the master; raise NotMasterError."""
+        observed = self.observe()
+        if observed.parts is None:
+            raise NotMasterError("; ".join(observed.duty.why) or "it has not begun yet")
+        return observed.parts
