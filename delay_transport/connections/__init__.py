@@ -6,6 +6,7 @@
     listener         accepts connections
     reputation       addresses whose connections come to nothing
     request_client   the asking side, many requests in flight
+    sources          open connections by source address, and which to evict
 
 Imported by http and meta, and by delay_server, meta_server and sender.
 """

@@ -31,7 +31,7 @@ from delay_protocol.basics.errors import RemoteProtocolError, TruncatedFrameErro
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.connections.reputation import Standing
-from delay_transport.seams.crowds import Crowds
+from delay_transport.connections.sources import Sources
 from delay_transport.seams.leaky_bucket import LeakyBucket
 from delay_transport.seams.outbox import OutBox, Wakeup
 from delay_transport.seams.runtime import set_receive_low_water
@@ -157,7 +157,7 @@ class Shared:
         """Bytes received from connections that have yet to make a request without a fault."""
         self.standing = Standing(limits)
         """Which addresses keep making connections that come to nothing."""
-        self.crowds = Crowds()
+        self.sources = Sources()
         """Who is connected from where."""
         self.slowed: dict[Connection, None] = {}
         """Those that wait for this rate, in the order in which they began."""
@@ -540,7 +540,7 @@ class Connection:
         if is_proven and not self._was_proven:
             self._was_proven = True
             self._shared.standing.proven(self.where, trio.current_time())
-            self._shared.crowds.prove(self)
+            self._shared.sources.prove(self)
 
     def _take_others(self, frames: list[Frame]) -> None:
         for frame in frames:

@@ -20,7 +20,7 @@ from delay_transport.connections.connection import (
 )
 from delay_transport.connections.door import Door
 from delay_transport.connections.limits import ConnectionLimits
-from delay_transport.connections.reputation import neighbourhood
+from delay_transport.connections.sources import source_of
 from delay_transport.seams.runtime import Address, Arrival, Listener, Network, format_address
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -105,7 +105,7 @@ class Server:
     @property
     def open_connections(self) -> int:
         """Connections that stand at this moment, those at the door included."""
-        return len(self._shared.crowds) + len(self._door)
+        return len(self._shared.sources) + len(self._door)
 
     @property
     def fullness(self) -> str:
@@ -176,7 +176,7 @@ class Server:
 
     async def _has_place(self, where: str) -> bool:
         """Say whether one more may be open in all; another one may have had to go for it."""
-        if len(self._open) - len(self._shared.crowds) >= _GOING_MAX:
+        if len(self._open) - len(self._shared.sources) >= _GOING_MAX:
             return False
         if self.open_connections < self._limits.connections_max:
             return True
@@ -185,17 +185,17 @@ class Server:
             # Where they come from is known for what comes to nothing.
             await self._door.make_room()
             return True
-        crowds = self._shared.crowds
-        is_crowd = crowds.size_of(where) >= self._limits.connections_per_address_max
-        return self._show_out(where if is_crowd else crowds.largest())
+        sources = self._shared.sources
+        is_crowd = sources.size_of(where) >= self._limits.connections_per_address_max
+        return self._show_out(where if is_crowd else sources.largest())
 
     def _show_out(self, where: str | None) -> bool:
         """Close a connection from there that is silent; say whether there was one."""
         self._crowded_at = trio.current_time()
-        leaving = None if where is None else self._shared.crowds.silent_of(where)
+        leaving = None if where is None else self._shared.sources.silent_of(where)
         if leaving is None:
             return False
-        self._shared.crowds.remove(leaving)
+        self._shared.sources.remove(leaving)
         leaving.make_room()
         return True
 
@@ -206,7 +206,7 @@ class Server:
 
     def _admit(self, arrival: Arrival, where: str, received: bytes) -> None:
         """Serve a connection, where its address has a place for it."""
-        is_crowd = self._shared.crowds.size_of(where) >= self._limits.connections_per_address_max
+        is_crowd = self._shared.sources.size_of(where) >= self._limits.connections_per_address_max
         if is_crowd and not self._show_out(where):
             self._serving.start_soon(self._refuse, arrival)
             return
@@ -222,7 +222,7 @@ class Server:
             counts=self.counts,
         )
         self._open[connection] = None
-        self._shared.crowds.add(connection)
+        self._shared.sources.add(connection)
         if self._accepting.cancel_called:
             # It was accepted before stop() and is seen after it.
             connection.stop()
@@ -233,7 +233,7 @@ class Server:
             await connection.run()
         finally:
             del self._open[connection]
-            self._shared.crowds.remove(connection)
+            self._shared.sources.remove(connection)
 
 
 def _peer_name(arrival: Arrival) -> str:
@@ -244,7 +244,7 @@ def _peer_name(arrival: Arrival) -> str:
 def _where(arrival: Arrival) -> str:
     """Return what the peer shares its standing with."""
     peer = arrival.peer
-    return neighbourhood(peer.rpartition(":")[0] if isinstance(peer, str) else peer[0])
+    return source_of(peer.rpartition(":")[0] if isinstance(peer, str) else peer[0])
 
 
 async def serve_connections(

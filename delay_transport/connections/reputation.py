@@ -1,27 +1,9 @@
 """Which addresses keep making connections that come to nothing."""
 
-import ipaddress
 from collections import OrderedDict
 
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.seams.leaky_bucket import LeakyBucket
-
-_IPV6_NETWORK_BITS = 64
-"""What one subscriber has of IPv6: within it an address costs nothing."""
-
-
-def neighbourhood(host: str) -> str:
-    """Return what a host shares its standing with: an IPv4 address, an IPv6 /64, or a name."""
-    if ":" not in host:
-        return host
-    try:
-        address = ipaddress.IPv6Address(host)
-    except ValueError:
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    network = ipaddress.IPv6Network((int(address), _IPV6_NETWORK_BITS), strict=False)
-    return str(network)
 
 
 class Standing:

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from delay_transport.connections.listener import next_arrivals
-from delay_transport.connections.reputation import neighbourhood
+from delay_transport.connections.sources import source_of
 from delay_transport.http.guests import Guest, Guests
 from delay_transport.seams.runtime import TcpArrival, TcpListener
 
@@ -93,7 +93,7 @@ class HttpDoor:
                 self._take(arrival)
 
     def _take(self, arrival: TcpArrival) -> None:
-        guest = self._guests.admit(neighbourhood(arrival.peer[0]))
+        guest = self._guests.admit(source_of(arrival.peer[0]))
         if guest is None:
             arrival.close()
             return

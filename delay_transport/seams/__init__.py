@@ -1,7 +1,6 @@
 """The world outside the program, and what bounds its flow.
 
     backoff        waiting before a retry
-    crowds         connections by address, and which to evict
     errors         transport errors
     leaky_bucket   a rate with a burst
     newcomers      how many names may be new at a time

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_transport.connections.limits import ConnectionLimits
-from delay_transport.connections.reputation import Standing, neighbourhood
+from delay_transport.connections.reputation import Standing
+from delay_transport.connections.sources import source_of
 
 LIMITS = ConnectionLimits(
     wasted_per_second_max=5, wasted_burst_seconds=4, wasted_memory_seconds=30, wasters_max=3
@@ -30,7 +31,7 @@ LIMITS = ConnectionLimits(
 def test_standing_is_shared_by_an_ipv4_address_or_an_ipv6_network_of_64_bits(
     host: str, where: str
 ) -> None:
-    assert neighbourhood(host) == where
+    assert source_of(host) == where
 
 
 def test_who_has_no_address_has_no_standing() -> None:

@@ -10,6 +10,7 @@ Of an address the oldest goes that has made no good request yet; where all have,
 oldest which is silent for longest. Who waits for an answer stays.
 """
 
+import ipaddress
 from itertools import islice
 from typing import Final, Protocol
 
@@ -17,7 +18,25 @@ _LOOKS: Final = 64
 """Connections that are looked at to find one that is silent: some µs, however many there are."""
 
 
-class Neighbour(Protocol):
+_IPV6_NETWORK_BITS = 64
+"""What one subscriber has of IPv6: within it an address costs nothing."""
+
+
+def source_of(host: str) -> str:
+    """Return the source that a host counts for: an IPv4 address, an IPv6 /64, or a name."""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    network = ipaddress.IPv6Network((int(address), _IPV6_NETWORK_BITS), strict=False)
+    return str(network)
+
+
+class SourceConnection(Protocol):
     """A connection, as far as it matters here."""
 
     where: str
@@ -35,14 +54,14 @@ class Neighbour(Protocol):
         """Go."""
 
 
-class Crowds:
+class Sources:
     """All connections of a listener that are not at its door, by where they come from."""
 
     def __init__(self) -> None:
         self._count = 0
         # Both with the oldest first.
-        self._unproven: dict[str, dict[Neighbour, None]] = {}
-        self._proven: dict[str, dict[Neighbour, None]] = {}
+        self._unproven: dict[str, dict[SourceConnection, None]] = {}
+        self._proven: dict[str, dict[SourceConnection, None]] = {}
         self._of_size: list[dict[str, None]] = [{}]
         """Addresses by how many come from there; none of more than the last."""
 
@@ -60,17 +79,17 @@ class Crowds:
             self._of_size.pop()
         return next(iter(self._of_size[-1]), None)
 
-    def add(self, one: Neighbour) -> None:
+    def add(self, one: SourceConnection) -> None:
         """Note a connection that has made no good request yet."""
         self._resize(one.where, 1)
         self._unproven.setdefault(one.where, {})[one] = None
 
-    def prove(self, one: Neighbour) -> None:
+    def prove(self, one: SourceConnection) -> None:
         """Note that it has."""
         if _take(self._unproven, one):
             self._proven.setdefault(one.where, {})[one] = None
 
-    def remove(self, one: Neighbour) -> None:
+    def remove(self, one: SourceConnection) -> None:
         """Forget a connection that is over, or has to go; it may have been forgotten before."""
         where = one.where
         if one in self._unproven.get(where, ()) or one in self._proven.get(where, ()):
@@ -78,7 +97,7 @@ class Crowds:
             _take(self._unproven, one)
             _take(self._proven, one)
 
-    def silent_of(self, where: str) -> Neighbour | None:
+    def silent_of(self, where: str) -> SourceConnection | None:
         """Return who of an address has to go; None if those that could are being answered."""
         unproven = next(iter(self._unproven.get(where, ())), None)
         if unproven is not None:
@@ -96,7 +115,7 @@ class Crowds:
             self._of_size[size + grown][where] = None
 
 
-def _take(kept: dict[str, dict[Neighbour, None]], one: Neighbour) -> bool:
+def _take(kept: dict[str, dict[SourceConnection, None]], one: SourceConnection) -> bool:
     """Take a connection out of those of its address; say whether it was there."""
     neighbours = kept.get(one.where, {})
     if one not in neighbours:
