@@ -1,13 +1,12 @@
-"""Who is connected from where, and who has to go when there are too many.
+"""Open connections by source address, and which to evict at a cap.
 
-An idle connection costs its peer nothing, so a limit alone would let one peer take all places. So
-whoever comes is let in, and one that is silent goes in its place:
+An idle connection costs its peer nothing, so a cap alone would let one peer take all places. So a
+new connection is accepted, and a silent one is evicted for it:
 
-    beyond what one address may have     one of that address
-    beyond what there may be in all      one of the address from which most come
+    at the cap of one address     one of that address
+    at the cap of all             one of the address with most connections
 
-Of an address the oldest goes that has made no good request yet; where all have, that one of the
-oldest which is silent for longest. Who waits for an answer stays.
+A connection is silent while nothing is under way on it: no request, no part of a frame, no answer.
 """
 
 import ipaddress
@@ -15,8 +14,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 _LOOKS: Final = 64
-"""Connections that are looked at to find one that is silent: some µs, however many there are."""
-
+"""Connections that are looked at to find a silent one: some us, however many there are."""
 
 _IPV6_NETWORK_BITS = 64
 """What one subscriber has of IPv6: within it an address costs nothing."""
@@ -40,7 +38,7 @@ class SourceConnection(Protocol):
     """A connection, as far as it matters here."""
 
     where: str
-    """Where it comes from (standing.py)."""
+    """Its source address."""
 
     @property
     def is_silent(self) -> bool:
@@ -50,59 +48,61 @@ class SourceConnection(Protocol):
     def silent_since(self) -> float:
         """When something was received or sent last, in trio's time."""
 
-    def make_room(self) -> None:
-        """Go."""
+    def evict(self) -> None:
+        """Close it."""
 
 
 class Sources:
-    """All connections of a listener that are not at its door, by where they come from."""
+    """The open connections of a listener by source address."""
 
     def __init__(self) -> None:
         self._count = 0
-        # Both with the oldest first.
-        self._unproven: dict[str, dict[SourceConnection, None]] = {}
-        self._proven: dict[str, dict[SourceConnection, None]] = {}
+        # Those looked at last are the last.
+        self._open: dict[str, dict[SourceConnection, None]] = {}
         self._of_size: list[dict[str, None]] = [{}]
-        """Addresses by how many come from there; none of more than the last."""
+        """Addresses by their number of connections; none has more than the last."""
 
     def __len__(self) -> int:
         """Return how many connections there are."""
         return self._count
 
     def size_of(self, where: str) -> int:
-        """Return how many come from there."""
-        return len(self._unproven.get(where, ())) + len(self._proven.get(where, ()))
+        """Return how many an address has."""
+        return len(self._open.get(where, ()))
 
     def largest(self) -> str | None:
-        """Return from where most come; None if nobody is there."""
+        """Return the address with most connections; None if there is no connection."""
         while not self._of_size[-1] and len(self._of_size) > 1:
             self._of_size.pop()
         return next(iter(self._of_size[-1]), None)
 
     def add(self, one: SourceConnection) -> None:
-        """Note a connection that has made no good request yet."""
+        """Count a new connection."""
         self._resize(one.where, 1)
-        self._unproven.setdefault(one.where, {})[one] = None
-
-    def prove(self, one: SourceConnection) -> None:
-        """Note that it has."""
-        if _take(self._unproven, one):
-            self._proven.setdefault(one.where, {})[one] = None
+        self._open.setdefault(one.where, {})[one] = None
 
     def remove(self, one: SourceConnection) -> None:
-        """Forget a connection that is over, or has to go; it may have been forgotten before."""
-        where = one.where
-        if one in self._unproven.get(where, ()) or one in self._proven.get(where, ()):
-            self._resize(where, -1)
-            _take(self._unproven, one)
-            _take(self._proven, one)
+        """Forget a connection that is closed, or evicted; it may have been forgotten before."""
+        connections = self._open.get(one.where, {})
+        if one not in connections:
+            return
+        self._resize(one.where, -1)
+        del connections[one]
+        if not connections:
+            del self._open[one.where]
 
     def silent_of(self, where: str) -> SourceConnection | None:
-        """Return who of an address has to go; None if those that could are being answered."""
-        unproven = next(iter(self._unproven.get(where, ())), None)
-        if unproven is not None:
-            return unproven
-        silent = [one for one in islice(self._proven.get(where, ()), _LOOKS) if one.is_silent]
+        """Return which of an address is to be evicted; None if none of those looked at is silent.
+
+        It is the one that is silent for longest. All that were looked at go to the end of the
+        order, so that busy connections do not hide the silent ones behind them.
+        """
+        connections = self._open.get(where, {})
+        looked_at = [*islice(connections, _LOOKS)]
+        for one in looked_at:
+            del connections[one]
+            connections[one] = None
+        silent = [one for one in looked_at if one.is_silent]
         return min(silent, key=lambda one: one.silent_since, default=None)
 
     def _resize(self, where: str, grown: int) -> None:
@@ -113,14 +113,3 @@ class Sources:
             self._of_size.append({})
         if size + grown:
             self._of_size[size + grown][where] = None
-
-
-def _take(kept: dict[str, dict[SourceConnection, None]], one: SourceConnection) -> bool:
-    """Take a connection out of those of its address; say whether it was there."""
-    neighbours = kept.get(one.where, {})
-    if one not in neighbours:
-        return False
-    del neighbours[one]
-    if not neighbours:
-        del kept[one.where]
-    return True
