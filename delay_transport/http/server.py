@@ -1,12 +1,10 @@
 """The HTTP port of a process: an ASGI application on Hypercorn's trio worker, within limits.
 
-The accept loop is our own, since Hypercorn has no cap on open connections; each connection is
-served by Hypercorn as it is. Names in a path or a query come through exactly, or are refused.
+Connections are accepted in accepting.py, since Hypercorn has no cap on open ones; each is served by
+Hypercorn as it is. Names in a path or a query come through exactly, or are refused.
 """
 
-import math
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -26,8 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from delay_transport.seams.errors import ListenError
-from delay_transport.seams.runtime import format_address, parse_address
+from delay_transport.http.accepting import Accepting, Pace, bound_address, open_listeners
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -40,16 +37,9 @@ _IDLE_S: Final = 5.0
 _READ_S: Final = 10.0
 """Seconds for a further part of a body to come."""
 
-_UNACKNOWLEDGED_MS_MAX: Final = 10_000
-"""Milliseconds in which a peer must acknowledge, or have room for, what it is sent; then the kernel
-ends the connection (TCP_USER_TIMEOUT)."""
-
 _REQUEST_S: Final = 60.0
 """Seconds for a request and its answer, from the last of its headers on. Without an end, a peer
 that sends or takes a byte now and then could keep its place for ever."""
-
-_LOG_SECONDS: Final = 10.0
-"""Seconds between two lines of one kind in the log."""
 
 
 def json_response(value: object, code: int = 200) -> Response:
@@ -140,67 +130,6 @@ def _is_text(escaped: bytes) -> bool:
     return True
 
 
-class _Pace:
-    """Says at most every ten seconds that something is to be logged."""
-
-    def __init__(self) -> None:
-        self._again_at = -math.inf
-
-    def is_due(self) -> bool:
-        """Say whether a line is due, and count it as written."""
-        now = trio.current_time()
-        if now < self._again_at:
-            return False
-        self._again_at = now + _LOG_SECONDS
-        return True
-
-
-class _Accepting(trio.abc.Listener[trio.SocketStream]):
-    """A listener that accepts a connection only when there is a place for it.
-
-    At the cap new connections wait in the kernel's backlog. A place is free again at the latest
-    when a connection without a whole request reaches its time-out.
-    """
-
-    def __init__(self, listener: trio.SocketListener, places: trio.Semaphore, pace: _Pace) -> None:
-        self._listener = listener
-        self._places = places
-        self._pace = pace
-
-    async def accept(self) -> trio.SocketStream:
-        """Return the next connection; it holds a place, which whoever serves it releases."""
-        if not self._places.value and self._pace.is_due():
-            _log.warning(
-                "the cap on HTTP connections is reached: new ones wait",
-                connections_max=self._places.max_value,
-            )
-        await self._places.acquire()
-        try:
-            return await self._listener.accept()
-        except BaseException:
-            self._places.release()
-            raise
-
-    async def aclose(self) -> None:
-        """Stop listening."""
-        await self._listener.aclose()
-
-
-async def _open_listeners(address: str) -> list[trio.SocketListener]:
-    """Return a listener for each address of the host, or raise ListenError."""
-    host, port = parse_address(address)
-    try:
-        listeners = await trio.open_tcp_listeners(port, host=host)
-    except OSError as error:
-        raise ListenError(address=address, reason=error.strerror or str(error)) from error
-    for listener in listeners:
-        # Accepted sockets inherit it (tcp(7)).
-        listener.socket.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS_MAX
-        )
-    return listeners
-
-
 def _hypercorn_config(header_bytes_max: int) -> hypercorn.config.Config:
     config = hypercorn.config.Config()
     config.accesslog = None
@@ -230,11 +159,11 @@ async def serve_application(
     """
     config = _hypercorn_config(header_bytes_max)
     context = WorkerContext(None)
-    listeners = await _open_listeners(address)
+    listeners = await open_listeners(address)
     # Each listener reserves a place for the connection that it waits for.
     most = max(connections_max, len(listeners))
     places = trio.Semaphore(most, max_value=most)
-    full, failed = _Pace(), _Pace()
+    full, failed = Pace(), Pace()
 
     async def serve(stream: trio.SocketStream) -> None:
         """Serve one connection. Hypercorn's own accept loop has no cap on connections."""
@@ -252,10 +181,8 @@ async def serve_application(
         finally:
             places.release()
 
-    task_status.started(_bound_address(listeners[0]))
-    await trio.serve_listeners(
-        serve, [_Accepting(listener, places, full) for listener in listeners]
-    )
+    task_status.started(bound_address(listeners[0]))
+    await trio.serve_listeners(serve, [Accepting(listener, places, full) for listener in listeners])
 
 
 async def _close_when_cancelled(stream: trio.SocketStream) -> None:
@@ -274,8 +201,3 @@ def _moving_deadline(application: ASGIApp, connection: trio.CancelScope) -> ASGI
         await application(scope, receive, send)
 
     return answer
-
-
-def _bound_address(listener: trio.SocketListener) -> str:
-    host, port, *_ = listener.socket.getsockname()
-    return format_address((host, port))
