@@ -14,6 +14,7 @@ nearer. When it passes, the reader looks at what is really overdue and goes on w
 that a busy connection pays for its deadlines once in some seconds and not with each receive.
 """
 
+import contextlib
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -106,6 +107,11 @@ class ConnectionCounts:
     closed: Counter[CloseReason] = field(default_factory=Counter)
 
 
+_ENDINGS_AT_ONCE: Final = 16
+"""Connections that close in one turn of the loop: of thousands that end at once, the others have to
+wait, so that what is to be done for good peers comes in between."""
+
+
 class Shared:
     """What all connections of a listener have in common: bytes held, and lines in the log.
 
@@ -127,6 +133,8 @@ class Shared:
             rate=limits.warnings_per_second_max, size=limits.warnings_per_second_max * 10
         )
         self._warnings_left_out = 0
+        self.endings = trio.CapacityLimiter(_ENDINGS_AT_ONCE)
+        """Which connections may close, when many end at once."""
         # Dicts: woken in the order in which they began to wait, and of equally large frames the
         # one begun first gives way, in every process.
         self._waiting: dict[Wakeup, None] = {}
@@ -338,6 +346,7 @@ class Connection:
                 try:
                     await self._read()
                     await self._drain()
+                    await self._shared.endings.acquire_on_behalf_of(self)
                 finally:
                     self._nursery = None
                 nursery.cancel_scope.cancel()
@@ -347,6 +356,8 @@ class Connection:
         finally:
             self._forget(reason)
             await trio.aclose_forcefully(self._stream)
+            with contextlib.suppress(RuntimeError):
+                self._shared.endings.release_on_behalf_of(self)
 
     def _end(self, reason: CloseReason, detail: str) -> None:
         """Let the first reason stand, unless answers were to be drained and now cannot be."""
@@ -560,14 +571,19 @@ class Connection:
 
     async def _drain(self) -> None:
         """Let the answers of what was accepted reach the peer, as far as that can be."""
-        with trio.move_on_after(self._limits.drain_seconds_max):
-            while self._is_draining() and (self.in_flight_requests or self._outbox.unsent_bytes):
-                await self._room.sleep()
+        if self._is_owed():
+            with trio.move_on_after(self._limits.drain_seconds_max):
+                while self._is_owed():
+                    await self._room.sleep()
         if not self._is_draining() or self._ending is CloseReason.PEER_CLOSED:
             return
         if isinstance(self._stream, trio.abc.HalfCloseableStream) and not self.unsent_bytes:
             with trio.move_on_after(self._limits.linger_seconds_max):
                 await self._discard_until_closed(self._stream)
+
+    def _is_owed(self) -> bool:
+        """Whether answers are under way and can still reach the peer."""
+        return self._is_draining() and bool(self.in_flight_requests or self._outbox.unsent_bytes)
 
     def _is_draining(self) -> bool:
         return self._ending in _DRAINED

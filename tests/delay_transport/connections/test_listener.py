@@ -4,6 +4,7 @@ import errno
 import socket
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import structlog
@@ -61,6 +62,25 @@ async def test_connections_beyond_the_cap_are_closed_at_once_where_nobody_is_sil
         release(handler.owners[-1], handler.batches[-1])
         await receive_frames(fourth, 1)
         assert (server.counts.accepted, server.open_connections) == (3, 2)
+
+
+@virtual_time
+async def test_when_very_many_end_at_once_others_have_their_turn_in_between() -> None:
+    handler = Recorder(answer_all)
+    async with serving(handler) as (server, network):
+        peers = [await network.connect(*ADDRESS) for _ in range(300)]
+        for opaque, peer in enumerate(peers):
+            await peer.send_all(request_bytes(opaque))
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(trio.aclose_forcefully, peer)
+            ended = [0]
+            while server.open_connections:
+                await trio.lowlevel.checkpoint()
+                ended.append(len(handler.reasons))
+        assert ended[-1] == 300
+        assert max(after - before for before, after in pairwise(ended)) <= 16
 
 
 @virtual_time
