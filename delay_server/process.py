@@ -30,28 +30,36 @@ def run(config: DelayServerConfig) -> None:
     # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
     sys.setswitchinterval(0.0005)
     _keep_freed_memory()
-    config = _within_file_limit(config)
+    config = within_file_limit(config)
     trio.run(_run_process, config)
 
 
-def _within_file_limit(config: DelayServerConfig) -> DelayServerConfig:
+def within_file_limit(config: DelayServerConfig) -> DelayServerConfig:
     """Allow as many open files as the system lets us; take fewer connections if that is too few."""
-    needed = config.listener.connections_max + config.storage.open_files_max + _OTHER_FILES
+    needed = (
+        config.listener.connections_max
+        + config.http.connections_max
+        + config.storage.open_files_max
+        + _OTHER_FILES
+    )
     limit = allow_open_files(needed)
     if limit >= needed:
         return config
     open_files = min(config.storage.open_files_max, max(limit // 2, 16))
-    connections = max(limit - open_files - _OTHER_FILES, 1)
+    http_connections = min(config.http.connections_max, max(limit // 16, 2))
+    connections = max(limit - open_files - http_connections - _OTHER_FILES, 1)
     _log.warning(
         "the limit of open files is too low for the settings; raise it (ulimit -n)",
         limit=limit,
         needed=needed,
         connections_max=connections,
+        http_connections_max=http_connections,
         open_files_max=open_files,
     )
     return msgspec.structs.replace(
         config,
         listener=dataclasses.replace(config.listener, connections_max=connections),
+        http=dataclasses.replace(config.http, connections_max=http_connections),
         storage=dataclasses.replace(config.storage, open_files_max=open_files),
     )
 

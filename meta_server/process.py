@@ -42,24 +42,28 @@ def run(config: MetaServerConfig) -> None:
     page()
     # The loop must not wait long for a thread that loads or stores: 5 ms is the default.
     sys.setswitchinterval(0.0005)
-    trio.run(_run_process, _within_file_limit(config))
+    trio.run(_run_process, within_file_limit(config))
 
 
-def _within_file_limit(config: MetaServerConfig) -> MetaServerConfig:
+def within_file_limit(config: MetaServerConfig) -> MetaServerConfig:
     """Allow as many open files as the system lets us; take fewer connections if that is too few."""
     wanted = config.listener.connections_max + config.http.connections_max + _OTHER_FILES
     limit = allow_open_files(wanted)
     if limit >= wanted:
         return config
-    connections = max(config.listener.connections_max - (wanted - limit), 1)
+    http_connections = min(config.http.connections_max, max(limit // 4, 2))
+    connections = max(limit - http_connections - _OTHER_FILES, 1)
     _log.warning(
         "the limit of open files is too low for the settings; raise it (ulimit -n)",
         limit=limit,
         needed=wanted,
         connections_max=connections,
+        http_connections_max=http_connections,
     )
     return msgspec.structs.replace(
-        config, listener=dataclasses.replace(config.listener, connections_max=connections)
+        config,
+        listener=dataclasses.replace(config.listener, connections_max=connections),
+        http=dataclasses.replace(config.http, connections_max=http_connections),
     )
 
 

@@ -343,13 +343,14 @@ class HttpConfig:
     from this machine only; beyond it `admin.token_file` has to be set. Health is for whoever
     reaches it, all else for callers on this machine, or those with a token where there are any."""
 
-    connections_max: int = 64
-    """Open connections. For one more another one is closed that has not sent a whole request, the
-    oldest from where most come; where all are being answered, it is closed itself."""
+    connections_max: int = 4096
+    """Open connections. At so many no more are accepted until one ends; new ones wait in the
+    kernel's backlog. One without a whole request has 5 s for it, so the cap is to be above the
+    number of hostile connections that are to keep nobody waiting."""
 
     header_bytes_max: int = constant(16 * KIB)
-    """Bytes of a request's line and headers. One with more is answered 431, and its connection
-    closed."""
+    """Bytes of a request's line and headers while they are incomplete. A longer one is answered
+    431, and its connection closed."""
 
     def __post_init__(self) -> None:
         """Refuse what is no address, and a port that nobody could use."""

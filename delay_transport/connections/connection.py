@@ -17,8 +17,6 @@ that a busy connection pays for its deadlines once in some seconds and not with 
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
@@ -30,33 +28,23 @@ from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import RemoteProtocolError, TruncatedFrameError
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_transport.connections.limits import ConnectionLimits
-from delay_transport.connections.reputation import Standing
-from delay_transport.seams.crowds import Crowds
 from delay_transport.seams.leaky_bucket import LeakyBucket
 from delay_transport.seams.outbox import OutBox, Wakeup
 from delay_transport.seams.runtime import set_receive_low_water
 
 _FLAG_RESPONSE = 1
 _FLAG_ONE_WAY = 2
-_ROUND_S = 0.02
-"""Whoever has to wait for a while goes on at a multiple of this: many then share one turn of the
-loop, each of which may cost the loop a wait for the threads."""
-_RECEIVE_COST_BYTES = 32 * 1024
-"""What a receive costs besides its bytes, in bytes."""
+FAULT_SECONDS: Final = 0.002
+"""Nothing is read from a connection for so long after each fault of it. A fault costs the server
+some 10 us, and more where it is logged: 500 a second of one connection take 1 % of a core or so,
+however many its peer sends."""
 _TRICKLE_S_MIN = 0.005
 """A frame that is younger is on its way; the pieces of an older one are left to gather."""
-_DISCARD_PAUSE_S = 0.01
-"""Pause after the first receive that is discarded; twice as long after each further one."""
+_DISCARD_PAUSE_S: Final = 0.05
+"""Pause after each receive that is discarded: what a flood sends then is worth no time."""
 _HEARTBEAT = int(CommandCode.HEARTBEAT)
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
-
-
-def _round_after(when: float) -> float:
-    """Return the first time after `when` at which those who wait go on together."""
-    after = (when // _ROUND_S + 1) * _ROUND_S
-    # Rounded to where it began it would be no wait at all, again and again.
-    return after if after > when else after + _ROUND_S
 
 
 class CloseReason(Enum):
@@ -69,8 +57,7 @@ class CloseReason(Enum):
     SLOW_FRAME = "frame too slow"
     SLOW_READER = "answers not taken"
     MEMORY = "memory needed elsewhere"
-    OVERLOAD = "too much from peers without a good request"
-    CROWDED = "silent, and its place was needed"
+    CROWDED = "silent, evicted for a new connection"
     CLOSED_BY_HANDLER = "closed by handler"
     SERVER_STOPPED = "server stopped"
     CANCELLED = "server cancelled"
@@ -97,9 +84,6 @@ _ORDINARY = frozenset(
 )
 """These say nothing bad about the peer and are logged for debugging only."""
 
-_OURS = frozenset({CloseReason.SERVER_STOPPED, CloseReason.CANCELLED})
-"""After these nobody knows what the connection would have come to."""
-
 
 @dataclass(slots=True)
 class ConnectionCounts:
@@ -108,8 +92,6 @@ class ConnectionCounts:
     accepted: int = 0
     refused: int = 0
     """Closed at once because too many were open, and none of those silent."""
-    turned_away: Counter[CloseReason] = field(default_factory=Counter)
-    """Closed at the door, where those from addresses of bad standing wait; not in `accepted`."""
     frames: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -126,12 +108,12 @@ class ConnectionCounts:
 
 
 _ENDINGS_AT_ONCE: Final = 16
-"""What a connection's end costs takes several turns of the loop: of thousands at once, only so many
-share one, and what others have to do comes in between."""
+"""Connections that close in one turn of the loop: of thousands that end at once, the others have to
+wait, so that what is to be done for good peers comes in between."""
 
 
 class Shared:
-    """What all connections of a listener have in common: bytes, faults, lines in the log.
+    """What all connections of a listener have in common: bytes held, and lines in the log.
 
     Bytes: those held for all connections, and who waits for them to become fewer.
 
@@ -145,22 +127,6 @@ class Shared:
         """Requests in flight, unfinished frames and unsent answers."""
         self.unfinished = 0
         """The part of `held` that is unfinished frames."""
-        self.faults = LeakyBucket(
-            rate=limits.total_faults_per_second_max,
-            size=limits.total_faults_per_second_max * limits.faults_burst_seconds,
-        )
-        self.unproven = LeakyBucket(
-            rate=limits.unproven_bytes_per_second_max,
-            size=limits.unproven_bytes_per_second_max,
-            most=limits.unproven_bytes_per_second_max * (1 + limits.unproven_wait_seconds_max),
-        )
-        """Bytes received from connections that have yet to make a request without a fault."""
-        self.standing = Standing(limits)
-        """Which addresses keep making connections that come to nothing."""
-        self.crowds = Crowds()
-        """Who is connected from where."""
-        self.slowed: dict[Connection, None] = {}
-        """Those that wait for this rate, in the order in which they began."""
         self._bytes_max = limits.total_bytes_max
         self._unfinished_bytes_max = limits.unfinished_bytes_max
         self._warnings = LeakyBucket(
@@ -168,7 +134,7 @@ class Shared:
         )
         self._warnings_left_out = 0
         self.endings = trio.CapacityLimiter(_ENDINGS_AT_ONCE)
-        """Whose turn it is to come to its end, when many connections end at once."""
+        """Which connections may close, when many end at once."""
         # Dicts: woken in the order in which they began to wait, and of equally large frames the
         # one begun first gives way, in every process.
         self._waiting: dict[Wakeup, None] = {}
@@ -202,11 +168,6 @@ class Shared:
         self.add(grown)
         if self.unfinished > self._unfinished_bytes_max:
             max(self._unfinished, key=self._unfinished.__getitem__).give_way()
-
-    def wasted(self, where: str) -> None:
-        """Count a connection from somewhere that ended without one good request."""
-        if self.standing.wasted(where, trio.current_time()):
-            self.warn("connections from here keep coming to nothing", address=where)
 
     def warn(self, event: str, **details: object) -> None:
         """Write a line to the log, unless there were too many; the next one tells of those."""
@@ -252,13 +213,12 @@ class Connection:
         *,
         peer: str,
         where: str,
-        received: bytes,
         handler: FrameHandler,
         limits: ConnectionLimits,
         shared: Shared,
         counts: ConnectionCounts,
     ) -> None:
-        """Serve a peer from `where`, of whom these bytes were received before."""
+        """Serve a peer from the source address `where`."""
         self.peer = peer
         """Who it is, for logs: host:port."""
         self.in_flight_requests = 0
@@ -267,8 +227,7 @@ class Connection:
         """Bytes of the requests begun and not done."""
         self._stream = stream
         self.where = where
-        """What it shares its standing with (standing.py); "" if it has no address."""
-        self._received = received
+        """The source address that it counts for; "" if it has none."""
         self._handler = handler
         self._limits = limits
         self._shared = shared
@@ -284,19 +243,10 @@ class Connection:
         """Where the writer starts; None when it was started, or would be in vain."""
         self._watch = trio.CancelScope()
         self._room = Wakeup()
-        self._faults = LeakyBucket(
-            rate=limits.faults_per_second_max,
-            size=limits.faults_per_second_max * limits.faults_burst_seconds,
-        )
-        self._faults_made = 0
-        self._is_proven = False
-        """Whether the last requests were not all faults."""
-        self._was_proven = False
-        """Whether that was so at any time."""
         self._low_water = 1
         """Bytes of which the socket is to have so many before the reader wakes."""
-        self._is_new = True
-        """Whether nothing was received yet: that much is free, and proves an honest peer."""
+        self._read_again_at = -math.inf
+        """Nothing is read before, because of faults."""
         self._ending: CloseReason | None = None
         self._detail = ""
         self._closed = False
@@ -357,15 +307,10 @@ class Connection:
             )
 
     def fault(self, count: int = 1) -> None:
-        """Count faults of the peer; one that makes too many is read more slowly.
-
-        Work that ends in a refusal is to cost the others little, however much of it is asked for.
-        """
-        now = trio.current_time()
-        self._faults_made += count
+        """Count faults of the peer; for FAULT_SECONDS after each one nothing is read from it."""
         self._counts.faults += count
-        self._faults.pour(now, count)
-        self._shared.faults.pour(now, count)
+        now = trio.current_time()
+        self._read_again_at = max(self._read_again_at, now) + count * FAULT_SECONDS
 
     def warn(self, event: str, **details: object) -> None:
         """Write a line about the peer to the log, unless there were too many of the kind."""
@@ -388,13 +333,8 @@ class Connection:
         """Close at once, because all unfinished frames are too much and this is the largest."""
         self._end(CloseReason.MEMORY, f"{self._unfinished_bytes} bytes into a frame")
 
-    def crowd_out(self) -> None:
-        """Close at once, because too many wait for the rate of the unproven, this one longest."""
-        self._shared.slowed.pop(self, None)
-        self._end(CloseReason.OVERLOAD, "")
-
-    def make_room(self) -> None:
-        """Close at once, because there are too many connections and this one is silent."""
+    def evict(self) -> None:
+        """Close at once, because a cap on connections is reached and this one is silent."""
         self._end(CloseReason.CROWDED, "")
 
     async def run(self) -> None:
@@ -440,8 +380,6 @@ class Connection:
         self._drop_unfinished()
         self._shared.add(-self._outbox.unsent_bytes)
         self._counts.closed[reason] += 1
-        if not self._was_proven and reason not in _OURS:
-            self._shared.wasted(self.where)
         log = _log.debug if reason in _ORDINARY else self._shared.warn
         log("connection closed", peer=self.peer, reason=reason.value, detail=self._detail)
         self._handler.closed(self, reason)
@@ -477,9 +415,6 @@ class Connection:
         receive_bytes = self._limits.receive_bytes
         stream = self._stream
         try:
-            if self._received:
-                received, self._received = self._received, b""
-                self._take(received)
             while self._ending is None:
                 if self._paused_at is not None or self._is_over_limit():
                     await self._pause()
@@ -505,9 +440,6 @@ class Connection:
         counts = self._counts
         self._active_at = now = trio.current_time()
         counts.received_bytes += len(data)
-        if not self._is_proven:
-            self._shared.unproven.pour(now, len(data) + _RECEIVE_COST_BYTES)
-            self._is_new = False
         decoder.feed(data)
         frames = decoder.frames()
         unfinished = decoder.buffered
@@ -529,18 +461,9 @@ class Connection:
             if len(requests) != len(frames):
                 self._take_others(frames)
             if requests:
-                faults_before = self._faults_made
                 self._handler.frames(self, requests)
-                self._prove(is_proven=self._faults_made - faults_before < len(requests))
         if decoder.fault is not None:
             raise decoder.fault
-
-    def _prove(self, *, is_proven: bool) -> None:
-        self._is_proven = is_proven
-        if is_proven and not self._was_proven:
-            self._was_proven = True
-            self._shared.standing.proven(self.where, trio.current_time())
-            self._shared.crowds.prove(self)
 
     def _take_others(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -574,31 +497,8 @@ class Connection:
             or self.in_flight_bytes >= limits.in_flight_bytes_max
             or self._outbox.unsent_bytes >= limits.unsent_bytes_pause
             or self._shared.is_full
-            or self._penalty_s() > 0
+            or trio.current_time() < self._read_again_at
         )
-
-    def _penalty_s(self) -> float:
-        """Return for how many seconds nothing is read because of what came to nothing."""
-        now = trio.current_time()
-        penalty_s = self._faults.seconds_until_room(now)
-        if self._faults.level(now):
-            penalty_s = max(penalty_s, self._shared.faults.seconds_until_room(now))
-        if not (self._is_proven or self._is_new):
-            penalty_s = max(penalty_s, self._shared.unproven.seconds_until_room(now))
-        return penalty_s
-
-    @contextmanager
-    def _slowed(self) -> Iterator[None]:
-        """Be one of those that wait for the rate of the unproven, if this is what is waited for."""
-        slowed = self._shared.slowed
-        if not self._is_proven:
-            slowed[self] = None
-            if len(slowed) > self._limits.unproven_waiting_max:
-                next(iter(slowed)).crowd_out()
-        try:
-            yield
-        finally:
-            slowed.pop(self, None)
 
     async def _pause(self) -> None:
         """Wait for room. The peer's own deadlines stand still meanwhile: it is us who wait."""
@@ -606,12 +506,11 @@ class Connection:
             self._paused_at = trio.current_time()
             self._counts.pauses += 1
         while self._is_over_limit():
-            penalty_s = self._penalty_s()
-            if not penalty_s:
+            if trio.current_time() < self._read_again_at:
+                with trio.move_on_at(self._read_again_at):
+                    await self._room.sleep()
+            else:
                 await self._shared.sleep(self._room)
-                continue
-            with self._slowed(), trio.move_on_at(_round_after(trio.current_time() + penalty_s)):
-                await self._room.sleep()
         now = trio.current_time()
         self._active_at = now
         self._frame_began_at += now - self._paused_at
@@ -672,14 +571,19 @@ class Connection:
 
     async def _drain(self) -> None:
         """Let the answers of what was accepted reach the peer, as far as that can be."""
-        with trio.move_on_after(self._limits.drain_seconds_max):
-            while self._is_draining() and (self.in_flight_requests or self._outbox.unsent_bytes):
-                await self._room.sleep()
+        if self._is_owed():
+            with trio.move_on_after(self._limits.drain_seconds_max):
+                while self._is_owed():
+                    await self._room.sleep()
         if not self._is_draining() or self._ending is CloseReason.PEER_CLOSED:
             return
         if isinstance(self._stream, trio.abc.HalfCloseableStream) and not self.unsent_bytes:
             with trio.move_on_after(self._limits.linger_seconds_max):
                 await self._discard_until_closed(self._stream)
+
+    def _is_owed(self) -> bool:
+        """Whether answers are under way and can still reach the peer."""
+        return self._is_draining() and bool(self.in_flight_requests or self._outbox.unsent_bytes)
 
     def _is_draining(self) -> bool:
         return self._ending in _DRAINED
@@ -687,10 +591,9 @@ class Connection:
     async def _discard_until_closed(self, stream: trio.abc.HalfCloseableStream) -> None:
         try:
             await stream.send_eof()
-            pause_s = _DISCARD_PAUSE_S
-            while await stream.receive_some(self._limits.receive_bytes):
-                # Whoever floods has to wait: its bytes are worth nothing.
-                await trio.sleep_until(_round_after(trio.current_time() + pause_s))
-                pause_s *= 2
+            discarded = await stream.receive_some(self._limits.receive_bytes)
+            while discarded:
+                await trio.sleep(_DISCARD_PAUSE_S)
+                discarded = await stream.receive_some(self._limits.receive_bytes)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return

@@ -24,13 +24,13 @@ class ConnectionLimits:
     """What a listener grants the peers that connect to it."""
 
     connections_max: int = 10_000
-    """Open connections. For one more another one is closed that is silent, of the address from
-    which most come; if all of those are being answered, it is closed at once itself."""
+    """Open connections. For one more a silent one is evicted, of the source address with most
+    connections; if none of those is silent, the new one is refused."""
 
     connections_per_address_max: int = 2000
-    """Open connections from one address (of IPv6 a /64), this machine's own like any other. For one
-    more another one from there is closed that is silent. It leaves the other places to others;
-    raise it where more clients come from behind one address. Those at the door come on top."""
+    """Open connections from one source address (of IPv6 a /64), this machine's own like any other.
+    For one more a silent one from there is evicted. It leaves the other places to other addresses;
+    raise it where more clients come from behind one address."""
 
     frame_bytes_max: int = 16 * MIB
     """Bytes of one frame. A longer one ends the connection before its body is buffered."""
@@ -85,68 +85,13 @@ class ConnectionLimits:
     """Seconds in which requests already accepted are answered when a connection ends in good order
     (the peer finished, broke the protocol after them, or the server stops)."""
 
-    faults_per_second_max: float = 500.0
-    """Faults a second that one connection may make for long: a request with an unknown command or
-    with a body that is no items, a message refused for what it is, a heartbeat or an answer nobody
-    asked for. Beyond it the connection is read more slowly, so that its faults stay below."""
-
-    total_faults_per_second_max: float = 5000.0
-    """The same for all connections together. Beyond it all those are read more slowly that made
-    faults lately."""
-
-    faults_burst_seconds: float = 10.0
-    """Seconds' worth of both limits that may come at once after a quiet time."""
-
-    unproven_bytes_per_second_max: float = 16 * MIB
-    """Bytes a second received for long from all unproven connections together: those whose last
-    requests were all faults, or that have not made any yet. A receive counts for 32 KiB more.
-    Beyond it they are read more slowly, so that floods of frames that come to nothing, by however
-    many connections, leave the others their time. One request without a fault proves a connection.
-    """
-
-    unproven_waiting_max: int = 256
-    """Connections that this rate lets wait at a time. Beyond it the one that waits for longest is
-    closed: peers that vanish while they wait would otherwise add up to `connections_max`."""
-
-    unproven_wait_seconds_max: float = 10.0
-    """Seconds for which this rate lets wait after the last of a flood: of what was received from
-    unproven connections, no more is remembered than takes so long."""
-
-    wasted_per_second_max: float = 10.0
-    """Connections a second that one address (of IPv6 a /64) may let end, for long, without one
-    request that was no fault. Each that had one makes up for one that had not. Beyond it new ones
-    from there wait at the door, where they cost little, until a whole frame has come; those that
-    end there are counted and closed. Other addresses and connections that stand notice nothing."""
-
-    wasted_burst_seconds: float = 10.0
-    """Seconds' worth of `wasted_per_second_max` that may come at once after a quiet time."""
-
-    wasted_memory_seconds: float = 60.0
-    """Seconds after which an address is free of its past, however many connections it wasted."""
-
-    wasters_max: int = 10_000
-    """Addresses of which is known how many connections they wasted, some 300 bytes each. Beyond
-    it the one that has wasted none for longest is forgotten."""
-
-    door_connections_max: int = 1024
-    """Connections at the door. Beyond it one gives way: the oldest of those that broke the
-    protocol, or else the oldest. They count for `connections_max`."""
-
-    door_bytes_max: int = 16 * KIB
-    """Bytes read of a connection at the door. With so many of a longer frame it may enter."""
-
-    door_seconds_max: float = 2.0
-    """Seconds at the door after which a connection that has done nothing wrong may enter without
-    having said anything, so that idle ones and slow links are served from any address."""
-
     warnings_per_second_max: float = 10.0
     """Lines a second in the log about connections refused or closed for what their peer did, after
     a burst of ten times as many. The lines after those left out say how many there were."""
 
     linger_seconds_max: float = 1.0
     """Seconds for the peer to close after we said that we are done. What it still sends meanwhile
-    is discarded, ever more slowly: closing with unread bytes could destroy the answers on their way
-    to it."""
+    is discarded: closing with unread bytes could destroy the answers on their way to it."""
 
     def __post_init__(self) -> None:
         """Refuse values that no connection could live with."""

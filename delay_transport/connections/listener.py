@@ -18,19 +18,19 @@ from delay_transport.connections.connection import (
     FrameHandler,
     Shared,
 )
-from delay_transport.connections.door import Door
 from delay_transport.connections.limits import ConnectionLimits
-from delay_transport.connections.reputation import neighbourhood
+from delay_transport.connections.sources import Sources, source_of
+from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Address, Arrival, Listener, Network, format_address
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _CROWDED_S = 10.0
-"""So long after a connection had to go for another one it is told that there are too many."""
-_GOING_MAX = 64
-"""Connections that have to go and are not closed yet; beyond it newcomers are refused, since each
-holds a descriptor."""
+"""Seconds after an eviction in which the status tells of it."""
+_CLOSING_MAX = 64
+"""Evicted connections that are not closed yet. At so many accepting pauses, since each still holds
+a descriptor and memory."""
 _ACCEPT_AGAIN_S = 0.1
 """Pause after an accept that failed for lack of descriptors or memory: some will be given back."""
 
@@ -94,18 +94,20 @@ class Server:
         self._handler = handler
         self._limits = limits
         self._shared = Shared(limits)
-        self._door = Door(limits, self._shared, self.counts, enter=self._admit)
+        self._sources = Sources()
         self._accepting = trio.CancelScope()
         self._serving: trio.Nursery
         # A dict and not a set: stopped in the order of arrival, in every process.
         self._open: dict[Connection, None] = {}
-        """Also those that have to go, until they are closed."""
+        """Also those that are evicted, until they are closed."""
+        self._closed = Wakeup()
+        """Woken when a connection is closed."""
         self._crowded_at = -math.inf
 
     @property
     def open_connections(self) -> int:
-        """Connections that stand at this moment, those at the door included."""
-        return len(self._shared.crowds) + len(self._door)
+        """Open connections, without those that are evicted."""
+        return len(self._sources)
 
     @property
     def fullness(self) -> str:
@@ -117,7 +119,7 @@ class Server:
 
     @property
     def crowding(self) -> str:
-        """Say that silent connections were closed for new ones of late; empty if none was."""
+        """Say that silent connections were evicted lately; empty if none was."""
         if trio.current_time() >= self._crowded_at + _CROWDED_S:
             return ""
         return (
@@ -125,16 +127,6 @@ class Server:
             "address (listener.connections_per_address_max), or more than there are places: silent "
             "ones are closed for new ones"
         )
-
-    @property
-    def at_door(self) -> int:
-        """Those that wait at the door."""
-        return len(self._door)
-
-    @property
-    def wasters(self) -> int:
-        """Addresses known for connections that came to nothing."""
-        return len(self._shared.standing)
 
     @property
     def held_bytes(self) -> int:
@@ -155,48 +147,34 @@ class Server:
         """Accept and serve until stop() and the end of the last connection."""
         async with trio.open_nursery() as self._serving, self._listener:
             with self._accepting:
-                async with trio.open_nursery() as entrance:
-                    entrance.start_soon(self._door.run)
-                    await self._accept()
+                await self._accept()
 
     async def _accept(self) -> None:
         while True:
-            arrivals = await next_arrivals(self._listener)
-            now = trio.current_time()
-            for arrival in arrivals:
+            while len(self._open) - len(self._sources) >= _CLOSING_MAX:
+                await self._closed.sleep()
+            for arrival in await next_arrivals(self._listener):
                 where = _where(arrival)
-                if not await self._has_place(where):
-                    await self._refuse(arrival)
-                    continue
-                is_bad = self._shared.standing.is_bad(where, now)
-                if is_bad and not self._accepting.cancel_called:
-                    await self._door.take(arrival, where)
+                if self._make_room(where):
+                    self._admit(arrival, where)
                 else:
-                    self._admit(arrival, where, b"")
+                    await self._refuse(arrival)
 
-    async def _has_place(self, where: str) -> bool:
-        """Say whether one more may be open in all; another one may have had to go for it."""
-        if len(self._open) - len(self._shared.crowds) >= _GOING_MAX:
-            return False
-        if self.open_connections < self._limits.connections_max:
+    def _make_room(self, where: str) -> bool:
+        """Say whether an address may have one more connection, for which one may be evicted."""
+        sources = self._sources
+        if sources.size_of(where) >= self._limits.connections_per_address_max:
+            crowd: str | None = where
+        elif len(sources) >= self._limits.connections_max:
+            crowd = sources.largest()
+        else:
             return True
         self._crowded_at = trio.current_time()
-        if len(self._door):
-            # Where they come from is known for what comes to nothing.
-            await self._door.make_room()
-            return True
-        crowds = self._shared.crowds
-        is_crowd = crowds.size_of(where) >= self._limits.connections_per_address_max
-        return self._show_out(where if is_crowd else crowds.largest())
-
-    def _show_out(self, where: str | None) -> bool:
-        """Close a connection from there that is silent; say whether there was one."""
-        self._crowded_at = trio.current_time()
-        leaving = None if where is None else self._shared.crowds.silent_of(where)
-        if leaving is None:
+        evicted = None if crowd is None else sources.silent_of(crowd)
+        if evicted is None:
             return False
-        self._shared.crowds.remove(leaving)
-        leaving.make_room()
+        sources.remove(evicted)
+        evicted.evict()
         return True
 
     async def _refuse(self, arrival: Arrival) -> None:
@@ -204,25 +182,19 @@ class Server:
         self._shared.warn("connection refused, too many are open", peer=_peer_name(arrival))
         await arrival.aclose()
 
-    def _admit(self, arrival: Arrival, where: str, received: bytes) -> None:
-        """Serve a connection, where its address has a place for it."""
-        is_crowd = self._shared.crowds.size_of(where) >= self._limits.connections_per_address_max
-        if is_crowd and not self._show_out(where):
-            self._serving.start_soon(self._refuse, arrival)
-            return
+    def _admit(self, arrival: Arrival, where: str) -> None:
         self.counts.accepted += 1
         connection = Connection(
             arrival.open(),
             peer=_peer_name(arrival),
             where=where,
-            received=received,
             handler=self._handler,
             limits=self._limits,
             shared=self._shared,
             counts=self.counts,
         )
         self._open[connection] = None
-        self._shared.crowds.add(connection)
+        self._sources.add(connection)
         if self._accepting.cancel_called:
             # It was accepted before stop() and is seen after it.
             connection.stop()
@@ -233,7 +205,8 @@ class Server:
             await connection.run()
         finally:
             del self._open[connection]
-            self._shared.crowds.remove(connection)
+            self._sources.remove(connection)
+            self._closed.wake()
 
 
 def _peer_name(arrival: Arrival) -> str:
@@ -242,9 +215,9 @@ def _peer_name(arrival: Arrival) -> str:
 
 
 def _where(arrival: Arrival) -> str:
-    """Return what the peer shares its standing with."""
+    """Return the source address that a peer counts for."""
     peer = arrival.peer
-    return neighbourhood(peer.rpartition(":")[0] if isinstance(peer, str) else peer[0])
+    return source_of(peer.rpartition(":")[0] if isinstance(peer, str) else peer[0])
 
 
 async def serve_connections(

@@ -1,9 +1,8 @@
 """The HTTP port of a server.
 
+    accepting         connections up to a cap
     access            tokens, or being on this machine
     addresses         loopback, hosts and browsers
-    door              where a connection waits for its headers
-    guests            HTTP connections, and which to evict
     metric_families   Prometheus families from counters
     server            an ASGI application on Hypercorn, within limits
     shared_secret     the file of the cluster's secret

@@ -55,14 +55,7 @@ def listener_families(listener: Server) -> Iterator[Metric]:
     connections = listener.counts
     yield gauge("connections", "Open connections.", listener.open_connections)
     yield counter("connections_accepted", "Connections.", connections.accepted)
-    yield counter("connections_refused", "One too many.", connections.refused)
-    yield gauge("connections_at_door", "From addresses of bad standing.", listener.at_door)
-    yield counter(
-        "connections_turned_away",
-        "Closed at the door.",
-        sum(list(connections.turned_away.values())),
-    )
-    yield gauge("connection_wasters", "Addresses that wasted connections.", listener.wasters)
+    yield counter("connections_refused", "Connections refused at a cap.", connections.refused)
     yield counter("connection_faults", "Faults of peers.", connections.faults)
     yield counter("connection_pauses", "Stops of reading.", connections.pauses)
     yield counter("received_bytes", "Bytes from producers.", connections.received_bytes)

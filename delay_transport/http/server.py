@@ -1,7 +1,7 @@
 """The HTTP port of a process: an ASGI application on Hypercorn's trio worker, within limits.
 
-HTTP/1.1 and nothing else: who asks for HTTP/2 or a WebSocket is answered as if not. Names in a path
-or a query come through exactly, or are refused.
+Connections are accepted in accepting.py, since Hypercorn has no cap on open ones; each is served by
+Hypercorn as it is. Names in a path or a query come through exactly, or are refused.
 """
 
 import re
@@ -9,27 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-import h11
 import hypercorn.config
 import msgspec
 import structlog
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from delay_transport.http.door import HttpDoor, raw_listener
-from delay_transport.http.guests import Guest, Guests
-from delay_transport.seams.errors import ListenError
-from delay_transport.seams.runtime import TcpArrival, format_address, parse_address
+from delay_transport.http.accepting import Accepting, Pace, bound_address, open_listeners
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -42,12 +37,9 @@ _IDLE_S: Final = 5.0
 _READ_S: Final = 10.0
 """Seconds for a further part of a body to come."""
 
-_SEND_BYTES: Final = 64 * 1024
-"""Bytes of a part of an answer."""
-
-_SEND_S: Final = 10.0
-"""Seconds for a peer to take a part of an answer. Without an end one that takes nothing would keep
-its connection, and the process from stopping, for as long as it likes."""
+_REQUEST_S: Final = 60.0
+"""Seconds for a request and its answer, from the last of its headers on. Without an end, a peer
+that sends or takes a byte now and then could keep its place for ever."""
 
 
 def json_response(value: object, code: int = 200) -> Response:
@@ -107,10 +99,13 @@ class _Outermost:
 
         try:
             await self._app(scope, receive, send_on)
+        except ClientDisconnect:
+            # The peer ended its connection, or took too long over the body: nobody to answer.
+            return
         except Exception:  # noqa: BLE001 (a bug of any kind, which would vanish otherwise)
             _log.exception(
                 "a request has failed for an unforeseen reason",
-                method=scope["method"],
+                method=scope.get("method"),
                 path=scope["path"][:_PATH_LOGGED],
             )
             if not has_begun:
@@ -135,81 +130,17 @@ def _is_text(escaped: bytes) -> bool:
     return True
 
 
-class _Http1Connection(h11.Connection):
-    """HTTP/1.1 as h11 reads it, but for what it leaves to others.
-
-    h11 bounds what it gathers in want of a whole header; one that is there as a whole, with what
-    was received last, has any length.
-    """
-
-    def __init__(self, header_bytes_max: int) -> None:
-        super().__init__(h11.SERVER, max_incomplete_event_size=header_bytes_max)
-        self._header_bytes_max = header_bytes_max
-
-    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return what comes next; of a request no wish for another protocol."""
-        before = len(self.trailing_data[0]) if self.their_state is h11.IDLE else 0
-        event = super().next_event()
-        if not isinstance(event, h11.Request):
-            return event
-        if before - len(self.trailing_data[0]) > self._header_bytes_max:
-            raise h11.RemoteProtocolError("the headers are too long", error_status_hint=431)
-        if event.method == b"PRI":
-            raise h11.RemoteProtocolError("HTTP/2 is not spoken here", error_status_hint=505)
-        headers = [(name, value) for name, value in event.headers if name != b"upgrade"]
-        return h11.Request(
-            method=event.method,
-            headers=headers,
-            target=event.target,
-            http_version=event.http_version,
-        )
-
-
-class _Server(TCPServer):
-    """One connection of Hypercorn's, which chooses its protocol itself and has no hook for that."""
-
-    header_bytes_max: int
-    _connection: h11.Connection | None = None
-
-    async def _read_data(self) -> None:
-        protocol = self.protocol.protocol
-        assert isinstance(protocol, H11Protocol)
-        protocol.connection = self._connection = _Http1Connection(self.header_bytes_max)
-        await super()._read_data()
-
-    def has_whole_request(self) -> bool:
-        """Say whether a request has come as a whole and its answer has not ended."""
-        connection = self._connection
-        return connection is not None and connection.their_state in {h11.DONE, h11.MUST_CLOSE}
-
-
-class _PatientStream:
-    """A connection whose peer has to take what it is sent, in time."""
-
-    def __init__(self, stream: trio.SocketStream, received: bytes) -> None:
-        """`received` is what has come from it already."""
-        self.socket = stream.socket
-        self._received = received
-        self.send_eof = stream.send_eof
-        self.aclose = stream.aclose
-        self._stream = stream
-
-    async def receive_some(self, max_bytes: int) -> bytes:
-        """Return what has come, b"" at the end."""
-        if self._received:
-            received, self._received = self._received[:max_bytes], self._received[max_bytes:]
-            await trio.lowlevel.checkpoint()
-            return received
-        return bytes(await self._stream.receive_some(max_bytes))
-
-    async def send_all(self, data: bytes) -> None:
-        """Send everything; raise BrokenResourceError if that takes too long."""
-        view = memoryview(data)
-        for start in range(0, len(data), _SEND_BYTES):
-            with trio.move_on_after(_SEND_S) as scope:
-                await self._stream.send_all(view[start : start + _SEND_BYTES])
-            if scope.cancelled_caught:
-                raise trio.BrokenResourceError("the peer does not take its answer")
+def _hypercorn_config(header_bytes_max: int) -> hypercorn.config.Config:
+    config = hypercorn.config.Config()
+    config.accesslog = None
+    config.errorlog = None
+    config.keep_alive_timeout = _IDLE_S
+    config.read_timeout = _READ_S  # type: ignore[assignment]
+    config.h11_max_incomplete_size = header_bytes_max
+    config.h2_max_header_list_size = header_bytes_max
+    # A connection has one request at a time, whatever the protocol: the cap bounds both.
+    config.h2_max_concurrent_streams = 1
+    return config
 
 
 async def serve_application(
@@ -222,46 +153,51 @@ async def serve_application(
 ) -> None:
     """Serve until cancelled; starts with the address that is really bound.
 
-    A request's line and headers have at most `header_bytes_max`; a longer one is answered 431, if
-    its peer waits for that, and its connection closed. For one connection more than
-    `connections_max` another one that has not sent a whole request is closed, or else it is closed
-    itself (http_guests.py). Raises ListenError if it cannot listen there.
+    An incomplete request line with headers has at most `header_bytes_max`; a longer one is answered
+    431, and its connection closed. At `connections_max` open connections no more are accepted until
+    one of them ends. Raises ListenError if it cannot listen there.
     """
-    config = hypercorn.config.Config()
-    config.accesslog = None
-    config.errorlog = None
-    config.keep_alive_timeout = _IDLE_S
-    config.read_timeout = _READ_S  # type: ignore[assignment]
-    host, port = parse_address(address)
-    try:
-        listeners = [*map(raw_listener, await trio.open_tcp_listeners(port, host=host))]
-    except OSError as error:
-        raise ListenError(address=address, reason=error.strerror or str(error)) from error
-    app = ASGIWrapper(application)  # type: ignore[arg-type]
+    config = _hypercorn_config(header_bytes_max)
     context = WorkerContext(None)
-    guests = Guests(connections_max)
+    listeners = await open_listeners(address)
+    # Each listener reserves a place for the connection that it waits for.
+    most = max(connections_max, len(listeners))
+    places = trio.Semaphore(most, max_value=most)
+    full, failed = Pace(), Pace()
 
-    async def serve(arrival: TcpArrival, guest: Guest, received: bytes) -> None:
-        """Serve one connection. Hypercorn's own accept loop knows no limit of their number."""
-        stream = arrival.open()
+    async def serve(stream: trio.SocketStream) -> None:
+        """Serve one connection. Hypercorn's own accept loop has no cap on connections."""
         try:
-            with trio.CancelScope() as scope:
-                guest.go = scope.cancel
-                patient = _PatientStream(stream, received)
-                server = _Server(app, config, context, ConnectionState({}), patient)  # type: ignore[arg-type]
-                server.header_bytes_max = header_bytes_max
-                guest.is_answered = server.has_whole_request
-                await server
+            async with trio.open_nursery() as nursery:
+                scope = nursery.cancel_scope
+                scope.deadline = trio.current_time() + _REQUEST_S
+                nursery.start_soon(_close_when_cancelled, stream)
+                app = ASGIWrapper(_moving_deadline(application, scope))  # type: ignore[arg-type]
+                await TCPServer(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+                scope.cancel()
+        except Exception:  # noqa: BLE001 (a bug of any kind, which would end all connections)
+            if failed.is_due():
+                _log.exception("an HTTP connection has failed for an unforeseen reason")
         finally:
-            guests.leave(guest)
-            await trio.aclose_forcefully(stream)
+            places.release()
 
-    async with trio.open_nursery() as nursery:
-        door = HttpDoor(
-            guests,
-            wait_s=_IDLE_S,
-            header_bytes_max=header_bytes_max,
-            enter=lambda *arrived: nursery.start_soon(serve, *arrived),
-        )
-        task_status.started(format_address(listeners[0].address))
-        await door.run(listeners)
+    task_status.started(bound_address(listeners[0]))
+    await trio.serve_listeners(serve, [Accepting(listener, places, full) for listener in listeners])
+
+
+async def _close_when_cancelled(stream: trio.SocketStream) -> None:
+    """Close a connection that is cancelled: Hypercorn shields what it sends from cancellation."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+def _moving_deadline(application: ASGIApp, connection: trio.CancelScope) -> ASGIApp:
+    """Return the application; each request moves the deadline of its connection."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        connection.deadline = trio.current_time() + _REQUEST_S
+        await application(scope, receive, send)
+
+    return answer

@@ -2,7 +2,6 @@
 
     backoff        waiting before a retry
     constants      limits of a part that are no settings
-    crowds         connections by address, and which to evict
     errors         transport errors
     leaky_bucket   a rate with a burst
     newcomers      how many names may be new at a time

@@ -1,27 +1,23 @@
 """A leaky bucket: how much of something there was lately, against how much there may be."""
 
-import math
-
 
 class LeakyBucket:
     """Runs out at `rate` a second and is full at `size`; time is an argument, in seconds.
 
-    What is poured in beyond the size is kept, up to `most`: the bucket then takes longer to have
-    room again.
+    What is poured in beyond the size is kept: the bucket then takes longer to have room again.
     """
 
-    __slots__ = ("_at", "_level", "_most", "_rate", "_size")
+    __slots__ = ("_at", "_level", "_rate", "_size")
 
-    def __init__(self, *, rate: float, size: float, most: float = math.inf) -> None:
+    def __init__(self, *, rate: float, size: float) -> None:
         self._rate = rate
         self._size = size
-        self._most = most
         self._level = 0.0
         self._at = 0.0
 
     def pour(self, now: float, amount: float) -> None:
-        """Add to what there was, or take from it if negative."""
-        self._level = min(max(self.level(now) + amount, 0.0), self._most)
+        """Add to what there was."""
+        self._level = self.level(now) + amount
         self._at = now
 
     def level(self, now: float) -> float:

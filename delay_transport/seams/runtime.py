@@ -50,14 +50,11 @@ class Clock(Protocol):
 
 
 class Arrival(Protocol):
-    """A connection that was accepted and nothing more yet: cheap to look at and to turn away."""
+    """A connection that was accepted and is no stream yet, so that refusing it costs little."""
 
     @property
     def peer(self) -> Address | str:
         """Who it is: an address, or whatever name there is."""
-
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        """Return what has come, b"" at the end, None if nothing has; an OSError if it broke."""
 
     def open(self) -> trio.abc.Stream:
         """Return the stream of it; from now on that is to be closed, and not this."""
@@ -69,8 +66,7 @@ class Arrival(Protocol):
 class Listener(trio.abc.Listener[trio.abc.Stream]):
     """Accepts connections; `aclose` stops that and leaves accepted streams open.
 
-    A stream may name its peer in an attribute `peer_name: str`, for logs, and it may have the
-    `receive_now` of an Arrival.
+    A stream may name its peer in an attribute `peer_name: str`, for logs.
     """
 
     @property
@@ -93,14 +89,6 @@ class StreamArrival:
     def peer(self) -> str:
         """Who it is."""
         return str(getattr(self._stream, "peer_name", "a peer without name"))
-
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        """Return what has come, as far as the stream can tell."""
-        receive = getattr(self._stream, "receive_now", None)
-        if receive is None:
-            return None
-        received: bytes | None = receive(max_bytes)
-        return received
 
     def open(self) -> trio.abc.Stream:
         """Return the stream."""
@@ -299,28 +287,13 @@ class TcpArrival:
         self.peer: Address = (name[0], name[1])
         """Who it is."""
 
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        """Return what has come, b"" at the end, None if nothing has."""
-        try:
-            return self._socket.recv(max_bytes, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
-
     def open(self) -> trio.SocketStream:
         """Return the stream of it."""
         return trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
 
-    def fileno(self) -> int:
-        """Return its descriptor, as long as it is neither opened nor closed."""
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """Close it at once."""
-        self._socket.close()
-
     async def aclose(self) -> None:
         """Close it at once."""
-        self.close()
+        self._socket.close()
 
 
 class TcpListener(Listener):

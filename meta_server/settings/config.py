@@ -276,13 +276,14 @@ class HttpConfig:
     address of the listener. The default takes connections from this machine only; another one needs
     `admin.token_file`."""
 
-    connections_max: int = 1024
-    """Open connections. For one more another one is closed that has not sent a whole request, the
-    oldest from where most come; where all are being answered, it is closed itself."""
+    connections_max: int = 4096
+    """Open connections. At so many no more are accepted until one ends; new ones wait in the
+    kernel's backlog. One without a whole request has 5 s for it, so the cap is to be above the
+    number of hostile connections that are to keep nobody waiting."""
 
     header_bytes_max: int = constant(16 * KIB)
-    """Bytes of a request's line and headers. One with more is answered 431, and its connection
-    closed."""
+    """Bytes of a request's line and headers while they are incomplete. A longer one is answered
+    431, and its connection closed."""
 
     def __post_init__(self) -> None:
         """Refuse an invalid address, and a port that cannot be used."""

@@ -185,7 +185,7 @@ async def serving(
 
 
 class Ear(trio.abc.HalfCloseableStream):
-    """One end of a connection within the test, from an address, that can be looked at.
+    """One end of a connection within the test, from an address.
 
     What its peer sends is there at once, however much.
     """
@@ -205,10 +205,7 @@ class Ear(trio.abc.HalfCloseableStream):
         self.other._reset = True
         self.other._lot.unpark_all()
 
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        """Return what has come."""
-        if self._reset:
-            raise ConnectionResetError("reset")
+    def _receive_now(self, max_bytes: int) -> bytes | None:
         if not self._data:
             return b"" if self._over else None
         data = bytes(self._data[:max_bytes])
@@ -221,10 +218,9 @@ class Ear(trio.abc.HalfCloseableStream):
         while True:
             if self.closed:
                 raise trio.ClosedResourceError("closed")
-            try:
-                data = self.receive_now(max_bytes or 1 << 16)
-            except OSError as error:
-                raise trio.BrokenResourceError("reset") from error
+            if self._reset:
+                raise trio.BrokenResourceError("reset")
+            data = self._receive_now(max_bytes or 1 << 16)
             if data is not None:
                 return data
             await self._lot.park()

@@ -131,14 +131,6 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
         )
 
 
-def _aside(chance: random.Random) -> random.Random:
-    """Return chance for a draw that came later: all others are drawn as they were before it."""
-    aside = random.Random()
-    aside.setstate(chance.getstate())
-    aside.seed(aside.getrandbits(64))
-    return aside
-
-
 def draw_configuration(
     chance: random.Random,
     *,
@@ -163,8 +155,6 @@ def draw_configuration(
         listener=ListenerConfig(
             address=format_address(SERVER_ADDRESS),
             in_flight_requests_max=_seldom(chance, (1, 3), 8192),
-            # Now and then who wasted a single connection has to wait at the door.
-            wasted_per_second_max=0.02 if _aside(chance).random() < 0.25 else 10.0,
         ),
         admission=_draw_admission(chance),
         storage=StorageConfig(

@@ -165,16 +165,6 @@ class SimStream(trio.abc.HalfCloseableStream):
         finally:
             self._receiving = False
 
-    def receive_now(self, max_bytes: int) -> bytes | None:
-        """Return what has arrived, b"" at the end of the stream, None if nothing has."""
-        self._check_alive()
-        now = trio.current_time()
-        if now >= self.broken_s:
-            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        if self._inbox and self._inbox[0].arrives_s <= now:
-            return self._take(max_bytes, now)
-        return None
-
     async def aclose(self) -> None:
         """Close this end; the peer gets the end of the stream, or a reset if bytes lay unread."""
         self.close_now()

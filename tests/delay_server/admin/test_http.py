@@ -166,27 +166,6 @@ def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:
     trio.run(scenario)
 
 
-def test_beyond_its_number_connections_without_a_request_are_closed() -> None:
-    async def scenario() -> None:
-        server = server_with(HttpConfig(address="127.0.0.1:0", connections_max=2))
-        with trio.fail_after(10):
-            async with trio.open_nursery() as nursery:
-                address = parse_address(await nursery.start(serve_http, server.administered()))
-                idle = [await trio.open_tcp_stream(*address) for _ in range(3)]
-                assert await idle[0].receive_some() == b""
-                async with await trio.open_tcp_stream(*address) as stream:
-                    await stream.send_all(
-                        b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-                    )
-                    assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
-                assert await idle[1].receive_some() == b""
-                for stream in idle:
-                    await stream.aclose()
-                nursery.cancel_scope.cancel()
-
-    trio.run(scenario)
-
-
 def test_an_address_that_is_taken_is_a_typed_error() -> None:
     async def scenario() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -36,8 +36,7 @@ NAMES = """
     unreadable_files read_failures_total unread_messages demotions_total group_rules unmetered_total
     build_info messages_accepted_total accepted_bytes_total messages_refused_total requests_total
     requests_indivisible_total requests_expired_total requests_held connections
-    connections_accepted_total connections_refused_total connections_at_door
-    connections_turned_away_total connection_wasters connection_faults_total
+    connections_accepted_total connections_refused_total connection_faults_total
     connection_pauses_total received_bytes_total held_bytes
     connections_closed_total commits_total fsync_seconds replay_lag_messages replay_lag_bytes
     gathered_bytes checkpoints_total segments_sealed_total segments damaged disk_free_bytes

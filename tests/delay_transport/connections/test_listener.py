@@ -116,7 +116,7 @@ async def test_stopping_answers_what_was_accepted_and_reads_no_more() -> None:
         assert [reply.opaque for reply in await receive_until_closed(peer)] == [1]
         assert trio.current_time() == 1
         await peer.aclose()
-        await trio.sleep(0.05)
+        await trio.sleep(0.1)
         assert handler.opaques == [1]
         assert handler.reasons == [CloseReason.SERVER_STOPPED]
         assert server.open_connections == 0
@@ -260,3 +260,20 @@ async def test_an_address_in_use_is_said_clearly() -> None:
         _, port = listener.address
         with pytest.raises(ListenError, match=rf"127\.0\.0\.1:{port}: Address already in use"):
             await serve_connections(network, listener.address, Recorder(), ConnectionLimits())
+
+
+async def test_many_that_wait_to_be_accepted_are_taken_together() -> None:
+    network = TcpNetwork()
+    async with await network.listen("127.0.0.1", 0) as listener:
+        peers = [await network.connect(*listener.address) for _ in range(40)]
+        taken = [await listener.arrivals(), await listener.arrivals()]
+        assert [len(arrivals) for arrivals in taken] == [32, 8]
+        for arrival, peer in zip(taken[0] + taken[1], peers, strict=True):
+            assert arrival.peer == peer.socket.getsockname()
+            await peer.send_all(b"x")
+            await peer.aclose()
+        for arrival in taken[0]:
+            await arrival.aclose()
+        for arrival in taken[1]:
+            async with arrival.open() as stream:
+                assert [await stream.receive_some(), await stream.receive_some()] == [b"x", b""]

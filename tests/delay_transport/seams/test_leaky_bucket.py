@@ -22,13 +22,3 @@ def test_it_tells_when_it_has_room_again() -> None:
     assert bucket.seconds_until_room(0.0) == pytest.approx(5)
     assert bucket.seconds_until_room(4.0) == pytest.approx(1)
     assert bucket.seconds_until_room(5.0) == 0
-
-
-def test_it_keeps_no_more_than_the_most_and_gives_back_no_more_than_there_is() -> None:
-    bucket = LeakyBucket(rate=10, size=100, most=150)
-    bucket.pour(0.0, 1000)
-    assert bucket.seconds_until_room(0.0) == pytest.approx(5)
-    bucket.pour(1.0, -60)
-    assert bucket.level(1.0) == pytest.approx(80)
-    bucket.pour(1.0, -1000)
-    assert bucket.level(1.0) == 0

@@ -1,10 +1,11 @@
-"""Half requests keep nobody from being answered; what is no request is answered, or over soon."""
+"""At the cap accepting pauses and goes on; what is no request is answered, or over soon."""
 
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import structlog
 import trio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -105,53 +106,60 @@ async def answer_to(address: Address, *parts: bytes, ends: bool = False) -> byte
     ],
     ids=["half a header", "nothing", "one request and no further", "half a body"],
 )
-async def test_a_whole_request_is_answered_however_many_others_have_half_ones(said: bytes) -> None:
+async def test_at_the_cap_a_request_waits_until_a_time_out_gives_it_a_place(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay_transport.http.server, "_IDLE_S", 0.5)
+    monkeypatch.setattr(delay_transport.http.server, "_READ_S", 0.5)
     async with serving() as (address, _), flooding() as flood:
-        for _ in range(10):
-            await flood.open(address, CONNECTIONS_MAX, said)
-            assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
-        # Those that came first are over, for want of room and not of time.
-        with trio.fail_after(2):
-            for stream in flood.streams[: 5 * CONNECTIONS_MAX]:
-                await read_all(stream)
-
-
-async def test_an_answer_that_is_waited_for_is_given_whoever_comes() -> None:
-    async with (
-        serving() as (address, release),
-        flooding() as flood,
-        await trio.open_tcp_stream(*address) as waiting,
-    ):
-        await waiting.send_all(WHOLE.replace(b"/hello", b"/slow"))
-        await trio.sleep(0.1)
-        await flood.open(address, 3 * CONNECTIONS_MAX, HALF)
-        release.set()
-        assert (await read_all(waiting)).endswith(b"at last")
-
-
-async def test_a_flood_takes_the_place_of_its_own() -> None:
-    async with (
-        serving() as (address, _),
-        flooding() as flood,
-        await trio.open_tcp_stream(*address) as slow,
-    ):
-        await slow.send_all(WHOLE[:20])
-        for _ in range(3):
-            await flood.open(address, CONNECTIONS_MAX, HALF, source="127.0.0.2")
-            await trio.sleep(0.05)
-        await slow.send_all(WHOLE[20:])
-        assert (await read_all(slow)).endswith(b"hello 0")
-
-
-async def test_where_all_are_being_answered_one_more_is_closed_and_room_is_given_back() -> None:
-    async with serving() as (address, release), flooding() as flood:
-        await flood.open(address, CONNECTIONS_MAX, WHOLE.replace(b"/hello", b"/slow"))
-        await trio.sleep(0.2)
-        assert await answer_to(address, WHOLE) == b""
-        release.set()
-        for stream in flood.streams:
-            assert (await read_all(stream)).endswith(b"at last")
+        await flood.open(address, 2 * CONNECTIONS_MAX, said)
+        began = trio.current_time()
         assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
+        assert 0.8 < trio.current_time() - began < 5
+
+
+async def test_below_the_cap_half_requests_keep_nobody_waiting() -> None:
+    async with serving() as (address, _), flooding() as flood:
+        await flood.open(address, CONNECTIONS_MAX - 1, HALF)
+        began = trio.current_time()
+        assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
+        assert trio.current_time() - began < 3
+
+
+async def test_where_all_are_being_answered_one_more_waits_and_the_log_says_so_once() -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with serving() as (address, release), flooding() as flood:
+            await flood.open(address, 2 * CONNECTIONS_MAX, WHOLE.replace(b"/hello", b"/slow"))
+            with trio.move_on_after(0.5):
+                await answer_to(address, WHOLE)
+                raise AssertionError("it was answered beyond the cap")
+            release.set()
+            for stream in flood.streams:
+                assert (await read_all(stream)).endswith(b"at last")
+            assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
+    told = [line for line in lines if "cap" in line["event"]]
+    assert [line["connections_max"] for line in told] == [CONNECTIONS_MAX]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [HALF, b"POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"],
+    ids=["headers", "body"],
+)
+async def test_a_trickle_of_bytes_does_not_hold_a_connection(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay_transport.http.server, "_IDLE_S", 0.4)
+    monkeypatch.setattr(delay_transport.http.server, "_REQUEST_S", 0.6)
+    async with serving() as (address, _):
+        began = trio.current_time()
+        async with await trio.open_tcp_stream(*address) as stream:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await stream.send_all(said)
+                while True:
+                    await stream.send_all(b"x")
+                    await trio.sleep(0.05)
+        assert 0.35 < trio.current_time() - began < 4
 
 
 async def test_half_a_header_is_over_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
