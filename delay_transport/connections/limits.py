@@ -8,6 +8,8 @@ only after it has received once more.
 import math
 from dataclasses import dataclass, fields
 
+from delay_transport.seams.constants import constant
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -35,39 +37,39 @@ class ConnectionLimits:
     frame_bytes_max: int = 16 * MIB
     """Bytes of one frame. A longer one ends the connection before its body is buffered."""
 
-    receive_bytes: int = 64 * KIB
+    receive_bytes: int = constant(64 * KIB)
     """Bytes asked of the socket at a time. More means fewer receives and more memory per peer."""
 
-    in_flight_requests_max: int = 8192
+    in_flight_requests_max: int = constant(8192)
     """Requests of one connection that wait for their answer. At this many nothing is read from the
     peer until some are answered; one receive may go beyond."""
 
-    in_flight_bytes_max: int = 16 * MIB
+    in_flight_bytes_max: int = constant(16 * MIB)
     """Bytes of one connection's waiting requests. At this many nothing is read from the peer."""
 
-    unsent_bytes_pause: int = 4 * MIB
+    unsent_bytes_pause: int = constant(4 * MIB)
     """Bytes of answers that one peer has not taken. At this many nothing more is read from it."""
 
-    unsent_bytes_max: int = 64 * MIB
+    unsent_bytes_max: int = constant(64 * MIB)
     """Bytes of answers that one peer has not taken. Beyond this the connection is closed."""
 
     total_bytes_max: int = 256 * MIB
     """Bytes held for all connections: waiting requests, unfinished frames, unsent answers. At this
     many nothing is read from anybody until some are gone."""
 
-    unfinished_bytes_max: int = 96 * MIB
+    unfinished_bytes_max: int = constant(96 * MIB)
     """The part of `total_bytes_max` that frames not yet complete may take, of all connections
     together. Beyond this the connection with the largest one is closed at once, so that nobody
     waits for the rest of somebody else's frame."""
 
-    frame_seconds_max: float = 10.0
+    frame_seconds_max: float = constant(10.0)
     """Seconds from the first to the last byte of a frame, time in which we did not read left out.
     A slower peer is closed."""
 
-    frame_grace_seconds: float = 5.0
+    frame_grace_seconds: float = constant(5.0)
     """Seconds after which an unfinished frame must also come at `frame_bytes_per_second_min`."""
 
-    frame_bytes_per_second_min: int = 1 * KIB
+    frame_bytes_per_second_min: int = constant(1 * KIB)
     """Bytes per second, on average, of an unfinished frame older than the grace."""
 
     idle_seconds_max: float = 150.0
@@ -75,21 +77,21 @@ class ConnectionLimits:
     closed. A QMQ client sends no heartbeat and closes by itself after 120 s: below that it would
     now and then send into a connection that is being closed, and count a time-out."""
 
-    send_seconds_max: float = 10.0
+    send_seconds_max: float = constant(10.0)
     """Seconds in which a peer must take `send_step_bytes` (or what there is); then it is closed."""
 
-    send_step_bytes: int = 1 * MIB
+    send_step_bytes: int = constant(1 * MIB)
     """Bytes given to the socket at a time: what `send_seconds_max` is measured on."""
 
-    drain_seconds_max: float = 4.0
+    drain_seconds_max: float = constant(4.0)
     """Seconds in which requests already accepted are answered when a connection ends in good order
     (the peer finished, broke the protocol after them, or the server stops)."""
 
-    warnings_per_second_max: float = 10.0
+    warnings_per_second_max: float = constant(10.0)
     """Lines a second in the log about connections refused or closed for what their peer did, after
     a burst of ten times as many. The lines after those left out say how many there were."""
 
-    linger_seconds_max: float = 1.0
+    linger_seconds_max: float = constant(1.0)
     """Seconds for the peer to close after we said that we are done. What it still sends meanwhile
     is discarded: closing with unread bytes could destroy the answers on their way to it."""
 

@@ -94,18 +94,18 @@ class ListenerConfig(ConnectionLimits):
     """Bytes of one frame: a registration has some hundred. A longer one ends the connection before
     its body is buffered."""
 
-    receive_bytes: int = 8 * KIB
+    receive_bytes: int = constant(8 * KIB)
     """Bytes asked of the socket at a time. More means fewer receives and more memory per peer."""
 
-    in_flight_requests_max: int = 2048
+    in_flight_requests_max: int = constant(2048)
     """Requests of one connection that wait for their answer. At this many nothing is read from the
     peer until some are answered; one receive may go beyond."""
 
-    unsent_bytes_pause: int = 1 * MIB
+    unsent_bytes_pause: int = constant(1 * MIB)
     """Bytes of answers that one peer has not taken. At this many nothing more is read from it, and
     no route is pushed to it, until it takes some."""
 
-    unsent_bytes_max: int = 4 * MIB
+    unsent_bytes_max: int = constant(4 * MIB)
     """Bytes of answers that one peer has not taken. Beyond this the connection is closed."""
 
     def __post_init__(self) -> None:
