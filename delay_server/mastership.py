@@ -18,26 +18,26 @@ import trio
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.meta.requests import ClientType
 from delay_protocol.meta.session import MetaSession
-from delay_server.accepting.commits import MESSAGE_LANE, Committing
+from delay_server.accepting.commits import MESSAGE_WORKER, Committer
 from delay_server.accepting.intake import Intake
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.dead.dead_letters import DeadLetters
-from delay_server.dead.recorder import Burying
+from delay_server.dead.recorder import DeadLetterRecorder
 from delay_server.filing.loader import Loader
 from delay_server.holding.out_of_wheel import OutOfWheel
-from delay_server.holding.read_retries import Rereading
+from delay_server.holding.read_retries import ReadRetries
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.new_subjects import NewSubjects
-from delay_server.lanes.rate_limits import Meters
+from delay_server.lanes.rate_limits import RateLimits
 from delay_server.lanes.routes import SOURCE as META_SERVER
 from delay_server.lanes.routes import SubjectRoutes
-from delay_server.lanes.subject_rules import Gates
+from delay_server.lanes.subject_rules import LaneRules
 from delay_server.node import Damages, Node
-from delay_server.sending.backlog_reader import Draining
-from delay_server.sending.dispatch import CrossingOff, Dispatch
+from delay_server.sending.backlog_reader import BacklogReader
+from delay_server.sending.dispatch import Dispatch, FactRecorder
 from delay_server.sending.lateness import Lateness
-from delay_server.sending.outlet import Operator
+from delay_server.sending.outlet import Outlet
 from delay_transport.meta.address import MetaLocator
 from delay_transport.meta.routes import MetaRoutes
 from delay_transport.seams.runtime import Runtime
@@ -98,7 +98,7 @@ class Mastership:
         reader = ItemReader(disk, damages.note, may_try_again=self._may_try_again)
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
         self._make_lanes()
-        self.crossing_off = CrossingOff(
+        self.fact_recorder = FactRecorder(
             journal=store.journal,
             executor=runtime.executor,
             pacer=pacer,
@@ -109,11 +109,11 @@ class Mastership:
         self.sender = self._make_sender(reader)
         self._make_loading()
         self._make_dead_letters(reader)
-        self.operator = Operator(
+        self.outlet = Outlet(
             node.controls,
-            gates=self.gates,
+            lane_rules=self.lane_rules,
             lanes=self.lanes,
-            meters=self.meters,
+            rate_limits=self.rate_limits,
             sender=self.sender,
             loader=self.loader,
             executor=runtime.executor,
@@ -121,9 +121,9 @@ class Mastership:
             on_room=self._room_has_grown,
             on_barred=self._barred,
         )
-        self.lanes.on_changed = self.operator.lanes_changed
-        node.take_controls = self.operator.take
-        node.flush = self.crossing_off.flush
+        self.lanes.on_changed = self.outlet.lanes_changed
+        node.take_controls = self.outlet.take
+        node.flush = self.fact_recorder.flush
 
     def _make_lanes(self) -> None:
         """Make what says which lane a message waits in, and which groups it may go to."""
@@ -131,32 +131,32 @@ class Mastership:
         if config.has_routes:
             self.routes = self._make_routes()
             self.new_subjects = NewSubjects(self.routes, subjects.ids)
-        self.gates = Gates(
+        self.lane_rules = LaneRules(
             name_of=subjects.names.__getitem__,
             routes=self.routes,
             groups=tuple(config.brokers),
             buffer_s=config.controls.buffer_seconds,
         )
-        self.lanes = Lanes(config.lane_limits(), self.gates, unrouted_max=config.unrouted_max)
-        self.gates.attach(self.lanes)
-        self.meters = Meters(burst_s=config.controls.burst_seconds)
+        self.lanes = Lanes(config.lane_limits(), self.lane_rules, unrouted_max=config.unrouted_max)
+        self.lane_rules.attach(self.lanes)
+        self.rate_limits = RateLimits(burst_s=config.controls.burst_seconds)
 
     def _make_loading(self) -> None:
         """Make what is between the log, the wheel and the sender."""
         config, store, pacer = self._config, self._store, self._pacer
         limits = config.filing_limits()
-        self.rereading = Rereading(
+        self.read_retries = ReadRetries(
             offer=self._offer_again, tries=limits.read_tries, wait_ms=limits.read_retry_ms
         )
         out_of_wheel = OutOfWheel(
             count=lambda: self._held_beside_wheel,
             held=lambda: chain(
                 self.sender.held(),
-                self.meters.parts(),
-                self.burying.held(),
-                self.rereading.held(),
+                self.rate_limits.parts(),
+                self.dead_recorder.held(),
+                self.read_retries.held(),
             ),
-            unnoted=self.crossing_off.unnoted,
+            unnoted=self.fact_recorder.unnoted,
         )
         self.dispatch = Dispatch(
             wheel=self.wheel,
@@ -164,7 +164,7 @@ class Mastership:
             lanes=self.lanes,
             offer=self._offer,
             # What is being read for a lane has its place already.
-            room=lambda: max(self._room - self.draining.reserved, 0),
+            room=lambda: max(self._room - self.backlog_reader.reserved, 0),
             is_hungry=self.sender.is_hungry,
             on_popped=self._popped,
         )
@@ -181,7 +181,7 @@ class Mastership:
             append_floor=self._append_floor,
             on_facts=self._recorded,
         )
-        self.draining = Draining(
+        self.backlog_reader = BacklogReader(
             schedule=store.schedule,
             loader=self.loader,
             lanes=self.lanes,
@@ -192,7 +192,7 @@ class Mastership:
             room=lambda: self._room,
             on_unreserved=self.dispatch.room_has_grown,
         )
-        self.committing = Committing(
+        self.committer = Committer(
             message_log=store.message_log,
             filer=self._node.filer,
             executor=self._runtime.executor,
@@ -204,8 +204,8 @@ class Mastership:
 
     def _make_dead_letters(self, reader: ItemReader) -> None:
         """Make what records messages that brokers refuse for good, and what is done about them."""
-        self.burying = Burying(
-            committing=self.committing,
+        self.dead_recorder = DeadLetterRecorder(
+            committer=self.committer,
             reader=reader,
             subject_name=self._store.schedule.subjects.names.__getitem__,
             on_damaged=self._undeliverable,
@@ -215,7 +215,7 @@ class Mastership:
         )
         self.dead_letters = DeadLetters(
             store=self._store,
-            committing=self.committing,
+            committer=self.committer,
             access=self._node.access,
             executor=self._runtime.executor,
             config=self._config.dead,
@@ -239,7 +239,7 @@ class Mastership:
             on_outcome=self._settled,
             on_damaged=self._undeliverable,
             on_dead=self._given_up,
-            routes=self.gates,
+            routes=self.lane_rules,
         )
 
     # -- begin and end -----------------------------------------------------------------------
@@ -248,14 +248,14 @@ class Mastership:
         """Start all tasks of a master but admission, in the order in which they stand on others."""
         # Behind the commit.
         nursery.start_soon(self._node.filer.run, self.loader)
-        nursery.start_soon(self.crossing_off.run)
-        nursery.start_soon(self.crossing_off.run_noting)
+        nursery.start_soon(self.fact_recorder.run)
+        nursery.start_soon(self.fact_recorder.run_noting)
         # Only now is it known of every message what became of it.
         await self._tell_untold()
         nursery.start_soon(self.loader.run_loading)
         nursery.start_soon(self.loader.run_collecting)
         # Deliver, and record what cannot be.
-        nursery.start_soon(self.burying.run)
+        nursery.start_soon(self.dead_recorder.run)
         nursery.start_soon(self.dead_letters.run)
         await nursery.start(self.sender.run)
         if self.meta_routes is not None:
@@ -270,7 +270,7 @@ class Mastership:
         with trio.move_on_at(deadline):
             await self.dead_letters.stop()
         with trio.move_on_at(deadline):
-            await self.burying.stop()
+            await self.dead_recorder.stop()
         unsent = self.sender.unsent()
         if unsent.total:
             _log.warning(
@@ -283,55 +283,55 @@ class Mastership:
             )
         with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
             # Only a disk without any space makes this wait; those facts are lost then.
-            await self.crossing_off.stop()
+            await self.fact_recorder.stop()
         await self._node.filer.drain()
         with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
             # Of what was recorded last; a start would tell them otherwise.
-            await self.crossing_off.stop()
+            await self.fact_recorder.stop()
         await self._node.checkpoints.write()
         log = self._store.message_log
-        await self._runtime.executor.run(MESSAGE_LANE, log.sync_durable_end)
+        await self._runtime.executor.run(MESSAGE_WORKER, log.sync_durable_end)
 
     def fence(self) -> None:
         """Send and record nothing more, from this step on."""
         self.sender.pause()
         self.dead_letters.is_closed = True
-        self.burying.close()
+        self.dead_recorder.close()
 
     async def _run_dispatch(self) -> None:
         """Offer due messages until the server stops."""
         with self._dispatching:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.dispatch.run)
-                nursery.start_soon(self.draining.run)
-                nursery.start_soon(self.rereading.run)
-                nursery.start_soon(self.operator.run)
+                nursery.start_soon(self.backlog_reader.run)
+                nursery.start_soon(self.read_retries.run)
+                nursery.start_soon(self.outlet.run)
 
     async def _tell_untold(self) -> None:
         """Make durable what a crash kept from becoming so, before anything is sent."""
         untold, self._store.untold = self._store.untold, None
         if untold is not None:
             _log.info("facts of records are told that a crash cut off", facts=len(untold))
-            self.crossing_off.add(untold)
-            await self.crossing_off.stop()
+            self.fact_recorder.add(untold)
+            await self.fact_recorder.stop()
 
     # -- accept ------------------------------------------------------------------------------
 
     async def commit(self, intake: Intake) -> bool:
         """Make an intake durable; False if there was no space, with nothing of it kept."""
-        kept = await self.committing.commit(intake)
+        kept = await self.committer.commit(intake)
         self._node.appended()
         return kept
 
     async def _append_floor(self, wanted_minute: int) -> None:
-        await self.committing.append_floor(wanted_minute)
+        await self.committer.append_floor(wanted_minute)
 
     # -- room --------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
         """Whether more may be held for delivery."""
-        return self._room > self.draining.reserved
+        return self._room > self.backlog_reader.reserved
 
     @property
     def _room(self) -> int:
@@ -349,34 +349,34 @@ class Mastership:
 
     @property
     def _beside_sender(self) -> int:
-        return self.meters.count + self.burying.count + self.rereading.count
+        return self.rate_limits.count + self.dead_recorder.count + self.read_retries.count
 
     def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
-        self.operator.offer(entries, lane=lane, late=late)
+        self.outlet.offer(entries, lane=lane, late=late)
 
     def _offer_again(self, entries: Entries) -> None:
-        self.operator.offer_again(entries)
+        self.outlet.offer_again(entries)
 
     def _popped(self) -> None:
         """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
         self.sender.hand_out()
         self.loader.wheel_has_shrunk()
         if self.lanes.anyone_waits:
-            self.draining.wake()
+            self.backlog_reader.wake()
 
     def _left_sender(self, entries: Entries) -> None:
         """Forget what has an outcome; it makes room."""
-        self.rereading.forget(entries)
+        self.read_retries.forget(entries)
         self.lanes.settled(entries)
         self._room_has_grown()
 
     def _room_has_grown(self) -> None:
         """Have everybody look who waits for room in the sender, or for less to be held."""
-        self.operator.sender_has_room()
+        self.outlet.sender_has_room()
         self.dispatch.room_has_grown()
         self.loader.wheel_has_shrunk()
         if self.lanes.anyone_waits:
-            self.draining.wake()
+            self.backlog_reader.wake()
 
     # -- groups and routes -------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ class Mastership:
         if self.routes.targets_changed:
             self._set_groups()
         if self.lanes.anyone_waits:
-            self.draining.wake()
+            self.backlog_reader.wake()
 
     async def _run_rounds(self) -> None:
         """Forget, now and then, the routes of subjects that are not in use.
@@ -454,7 +454,7 @@ class Mastership:
     # -- outcomes ----------------------------------------------------------------------------
 
     def _settled(self, entries: Entries, at_ms: int, target: str, outcome: SenderOutcome) -> None:
-        self.crossing_off.cross_off(entries, at_ms, target, Outcome(outcome))
+        self.fact_recorder.cross_off(entries, at_ms, target, Outcome(outcome))
         self._left_sender(entries)
         self._lateness.observe_all((at_ms - entries["due_ms"]) / 1000)
 
@@ -465,14 +465,14 @@ class Mastership:
 
     def _recorded(self, facts: FactBlock) -> None:
         """Take what records that were filed, and are durable, say about older messages."""
-        self.crossing_off.add(facts)
-        self.burying.filed(facts)
+        self.fact_recorder.add(facts)
+        self.dead_recorder.filed(facts)
         self.dead_letters.look_again()
 
     def _given_up(
         self, entries: Entries, refusals: Sequence[Refusal], tries: Sequence[int]
     ) -> None:
-        self.burying.give_up(entries, refusals, tries)
+        self.dead_recorder.give_up(entries, refusals, tries)
         self._bound_dead_letters()
 
     def _barred(self, entries: Entries) -> None:
@@ -482,21 +482,21 @@ class Mastership:
         self._given_up(entries, [refusal] * len(entries), [0] * len(entries))
 
     def _bound_dead_letters(self) -> None:
-        count = self.dead_letters.pending + self.burying.count
+        count = self.dead_letters.pending + self.dead_recorder.count
         self.sender.gives_up = count < self._config.dead.pending_max
         self.lanes.takes_barred = self.sender.gives_up
 
     # -- what cannot be read -----------------------------------------------------------------
 
     def _may_try_again(self, sequence: int, path: str, reason: str) -> bool:
-        return self.rereading.may_try_again(sequence, path, reason)
+        return self.read_retries.may_try_again(sequence, path, reason)
 
     def _undeliverable(self, entries: Entries) -> None:
         """Leave damaged messages on disk: they stay pending until they are salvaged.
 
         Those that could only not be read are kept, to be tried again.
         """
-        entries = self.rereading.keep(entries)
+        entries = self.read_retries.keep(entries)
         if len(entries):
             self._count_undeliverable(entries)
             self._left_sender(entries)
@@ -546,8 +546,8 @@ class Mastership:
                 "answer_seconds": round(group.answer_s, 6),
                 "window_requests": group.window_requests,
                 "queue_items_max": group.queue_items,
-                "paused": int(group.gate.paused),
-                "rate_limit": group.gate.rate_per_s,
+                "paused": int(group.rule.paused),
+                "rate_limit": group.rule.rate_per_s,
                 "queued": group.queued,
                 "in_flight": group.in_flight,
                 "tries": group.counts.requests,

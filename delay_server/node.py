@@ -19,16 +19,16 @@ from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import NodeRegister
 from delay_protocol.wire.hello import Hello
-from delay_server.accepting.commits import MESSAGE_LANE
+from delay_server.accepting.commits import MESSAGE_WORKER
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.clock.pace import Pacer
 from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
-from delay_server.controls.meta_sync import Following
-from delay_server.filing.checkpoints import SCHEDULE_LANE, Checkpoints
+from delay_server.controls.meta_sync import ControlsSync
+from delay_server.filing.checkpoints import SCHEDULE_WORKER, Checkpoints
 from delay_server.filing.filer import Filer
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.membership.registration import Registration
-from delay_server.sending.outlet import CONTROLS_LANE
+from delay_server.sending.outlet import CONTROLS_WORKER
 from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_transport.http.metric_families import installed_version
 from delay_transport.seams.outbox import Wakeup
@@ -40,8 +40,8 @@ from storage.node.store import RecoverySummary, Store
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_DISK_LANE = "disk"
-_SECRETS_LANE = "secrets"
+_DISK_WORKER = "disk"
+_SECRETS_WORKER = "secrets"
 SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
 _DISK_SHORT_SHARE = 1 / 4
 """Of the floor: with less available beyond it the node deletes what is only old…"""
@@ -139,7 +139,7 @@ class Node:
         self._intervals = intervals
         self.registration: Registration | None = None
         """With the meta server; None where there is none."""
-        self.following: Following | None = None
+        self.controls_sync: ControlsSync | None = None
         """The controls of the meta server, likewise."""
         self.taking_controls = trio.Lock()
         """Held while controls are taken that a meta server has told, and while a mastership that
@@ -169,7 +169,7 @@ class Node:
         """Open the data directory and recover."""
         began = trio.current_time()
         total, self.store, self.recovery, self.controls = await self._runtime.executor.run(
-            SCHEDULE_LANE, self._open_store
+            SCHEDULE_WORKER, self._open_store
         )
         self.recovery_seconds = trio.current_time() - began
         self._pacer.recall(self.store.clock_known)
@@ -327,7 +327,7 @@ class Node:
         async def read_secret() -> bytes | None:
             if not secret.is_set:
                 return None
-            await self._runtime.executor.run(_SECRETS_LANE, partial(secret.check, SECRET_KEY))
+            await self._runtime.executor.run(_SECRETS_WORKER, partial(secret.check, SECRET_KEY))
             return secret.secrets[0]
 
         def node() -> NodeRegister:
@@ -347,7 +347,7 @@ class Node:
                 version=version,
             )
 
-        self.following = Following(
+        self.controls_sync = ControlsSync(
             self.controls, take=self._take_controls, clock=self._runtime.clock
         )
         return Registration(
@@ -358,7 +358,7 @@ class Node:
             broker_state=self._outside.broker_state,
             on_changed=self._outside.duty_changed,
             read_secret=read_secret,
-            following=self.following,
+            controls_sync=self.controls_sync,
             network=self._runtime.network,
             clock=self._runtime.clock,
             chance=self.own_chance(),
@@ -374,13 +374,13 @@ class Node:
         epoch = await self.registration.take_epoch()
         now_ms = self._runtime.clock.now_ms()
         await self._runtime.executor.run(
-            SCHEDULE_LANE, partial(self.store.start_epoch, epoch, now_ms=now_ms)
+            SCHEDULE_WORKER, partial(self.store.start_epoch, epoch, now_ms=now_ms)
         )
         _log.info("an epoch has begun", epoch=epoch, sequence=self.store.schedule.last_filed)
         await self.registration.until_epoch_known()
-        assert self.following is not None
+        assert self.controls_sync is not None
         with trio.move_on_after(self.config.meta.controls_seconds_max):
-            await self.following.until_heard()
+            await self.controls_sync.until_heard()
 
     async def _take_controls(self, told: Controls, entry: AuditEntry) -> None:
         """Make durable what a meta server has told, and have it hold, from the start or now."""
@@ -389,7 +389,7 @@ class Node:
                 await self.take_controls(told, entry)
                 return
             with trio.CancelScope(shield=True):
-                await self._runtime.executor.run(CONTROLS_LANE, self.controls.take, told, entry)
+                await self._runtime.executor.run(CONTROLS_WORKER, self.controls.take, told, entry)
 
     # -- the log and the disk ----------------------------------------------------------------
 
@@ -420,7 +420,7 @@ class Node:
         budget = self.budget
         while True:
             appends = self._appends
-            await self._runtime.executor.run(_DISK_LANE, budget.look)
+            await self._runtime.executor.run(_DISK_WORKER, budget.look)
             self._note_disk()
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
@@ -458,7 +458,7 @@ class Node:
         """
         log = self.store.message_log
         while True:
-            await self._runtime.executor.run(MESSAGE_LANE, log.require_in_place)
+            await self._runtime.executor.run(MESSAGE_WORKER, log.require_in_place)
             await trio.sleep(self._intervals.place_s)
 
     async def _sync_durable_end(self) -> None:
@@ -469,4 +469,4 @@ class Node:
                 await self._appended.sleep()
                 continue
             await trio.sleep(_DURABLE_END_S)
-            await self._runtime.executor.run(MESSAGE_LANE, log.sync_durable_end)
+            await self._runtime.executor.run(MESSAGE_WORKER, log.sync_durable_end)

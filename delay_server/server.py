@@ -38,7 +38,7 @@ from storage.disk.disk import Disk
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_TOKENS_LANE = "tokens"
+_TOKENS_WORKER = "tokens"
 _FLUSH_S = 2.0
 """How long the last outcomes of a mastership that was ended may take to become durable."""
 
@@ -317,7 +317,7 @@ class DelayServer:
         """Read the file of tokens again when it changes, until cancelled."""
         while self.tokens.are_needed:
             await trio.sleep(self.config.admin.token_look_ms / 1000)
-            if await self.runtime.executor.run(_TOKENS_LANE, self.tokens.read):
+            if await self.runtime.executor.run(_TOKENS_WORKER, self.tokens.read):
                 fault = self.tokens.fault
                 log = _log.error if fault else _log.info
                 log("the file of tokens was read again", tokens=self.tokens.count, fault=fault)

@@ -15,7 +15,7 @@ from delay_transport.seams.runtime import system_runtime
 from meta_server.admin.entrance import tokens_of
 from meta_server.admin.http import application
 from meta_server.admin.openapi import document_json, page
-from meta_server.known.model import Store
+from meta_server.known.model import MetaStore
 from meta_server.server import MetaServer, secret_of, serve
 from meta_server.settings.config import HttpConfig, MetaServerConfig
 from meta_server.settings.exposure import warn_of_exposure
@@ -71,7 +71,7 @@ async def _run_process(config: MetaServerConfig) -> None:
     runtime = system_runtime()
     settings = config.store.settings(config.node.data_dir)
 
-    def open_it() -> Store:
+    def open_it() -> MetaStore:
         return open_store(settings, now_ms=runtime.clock.now_ms(), chance=runtime.chance)
 
     server = MetaServer(config, runtime, open_it)

@@ -15,19 +15,20 @@ from delay_transport.connections.listener import Server, serve_connections
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import Administration
-from meta_server.admin.audit import AuditKeeping
+from meta_server.admin.audit import AuditKeeper
 from meta_server.admin.entrance import Entrance
 from meta_server.admin.limits import limits_in_force
 from meta_server.admin.parts import Observed, Parts
-from meta_server.groups.controls_push import ControlsTelling
+from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness, Liveness
-from meta_server.known.commits import STORE_LANE, Committing, Intent
+from meta_server.known.commits import STORE_WORKER, Committer, Intent
 from meta_server.known.errors import MetaServerError
 from meta_server.known.model import (
     Audit,
     Change,
     ForgetAudit,
     ForgetClient,
+    MetaStore,
     NoteClient,
     RaiseTimestamp,
     RemoveBroker,
@@ -44,7 +45,6 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    Store,
     UnsetLimit,
 )
 from meta_server.known.registry import Registry
@@ -53,7 +53,7 @@ from meta_server.wire.client_answers import ClientAnswers
 from meta_server.wire.clients import SeenClients
 from meta_server.wire.credentials import Credentials
 from meta_server.wire.handlers import Handlers
-from meta_server.wire.pushes import Pushing
+from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch
 from meta_server.wire.timestamps import Timestamps
 
@@ -65,7 +65,7 @@ _FORGET_S = 3600.0
 """How often clients and groups of which nothing was heard for long are looked for."""
 _FORGET_SLICE = 2000
 """Clients looked at in one turn of the loop, and forgotten by one commit."""
-_READING_LANE = "secrets"
+_READING_WORKER = "secrets"
 """The executor's lane in which the file of the secret is read."""
 
 _ROUTES_NOBODY = (
@@ -96,7 +96,7 @@ class MetaServer:
     """
 
     def __init__(
-        self, config: MetaServerConfig, runtime: Runtime, open_store: Callable[[], Store]
+        self, config: MetaServerConfig, runtime: Runtime, open_store: Callable[[], MetaStore]
     ) -> None:
         """Open the store in the executor, when it is served."""
         self.config = config
@@ -115,16 +115,16 @@ class MetaServer:
         self.listener: Server | None = None
         self._parts: Parts | None = None
         # The rest stands when the store is open.
-        self.store: Store
+        self.store: MetaStore
         self.registry: Registry
         self.timestamps: Timestamps
-        self.committing: Committing
+        self.committer: Committer
         self.heard: Liveliness
         self.handlers: Handlers
-        self.pushing: Pushing
-        self.telling: ControlsTelling
+        self.pusher: Pusher
+        self.telling: ControlsPusher
         self.clients: SeenClients
-        self.audit: AuditKeeping
+        self.audit: AuditKeeper
         self.administration: Administration
         self.silence: SilenceWatch
 
@@ -134,7 +134,7 @@ class MetaServer:
         began = trio.current_time()
         await self.entrance.read_tokens()
         await self._read_secret()
-        self.store, self.registry = await runtime.executor.run(STORE_LANE, self._load)
+        self.store, self.registry = await runtime.executor.run(STORE_WORKER, self._load)
         load_seconds = trio.current_time() - began
         _log.info(
             "loaded",
@@ -155,12 +155,12 @@ class MetaServer:
             entrance=self.entrance,
             store=self.store,
             registry=self.registry,
-            committing=self.committing,
+            committer=self.committer,
             heard=self.heard,
             silence=self.silence,
             credentials=self.credentials,
             handlers=self.handlers,
-            pushing=self.pushing,
+            pusher=self.pusher,
             telling=self.telling,
             clients=self.clients,
             administration=self.administration,
@@ -172,7 +172,7 @@ class MetaServer:
         self.timestamps = Timestamps(
             ceiling_ms=self.registry.timestamp_ms, ahead_ms=limits.timestamp_ahead_ms
         )
-        self.committing = Committing(
+        self.committer = Committer(
             registry=self.registry,
             store=self.store,
             executor=self.runtime.executor,
@@ -192,13 +192,13 @@ class MetaServer:
         config, clock = self.config, self.runtime.clock
         answers = ClientAnswers(
             registry=self.registry,
-            committing=self.committing,
+            committer=self.committer,
             timestamps=self.timestamps,
             clock=clock,
             routing=config.routing,
             limits=limits,
         )
-        self.pushing = Pushing(
+        self.pusher = Pusher(
             answers=answers.answers,
             online_state=answers.online_state,
             timestamp=answers.timestamp,
@@ -208,13 +208,13 @@ class MetaServer:
             subscriptions_max=config.push.subscriptions_max,
             per_connection_max=config.push.subscriptions_per_connection_max,
         )
-        self.telling = ControlsTelling(self.registry, store_uuid=lambda: self.store.uuid)
+        self.telling = ControlsPusher(self.registry, store_uuid=lambda: self.store.uuid)
         self.handlers = Handlers(
             registry=self.registry,
-            committing=self.committing,
+            committer=self.committer,
             heard=self.heard,
             answers=answers,
-            pushing=self.pushing,
+            pusher=self.pusher,
             clock=clock,
             limits=limits,
             is_open=config.is_open,
@@ -224,7 +224,7 @@ class MetaServer:
         )
         self.silence = SilenceWatch(
             registry=self.registry,
-            committing=self.committing,
+            committer=self.committer,
             heard=self.heard,
             clock=clock,
             look_s=self.look_s,
@@ -239,7 +239,7 @@ class MetaServer:
         self.administration = Administration(
             config.admin,
             registry=self.registry,
-            committing=self.committing,
+            committer=self.committer,
             store=self.store,
             heard=self.heard,
             waiting=self.handlers.admission.waiting,
@@ -247,11 +247,11 @@ class MetaServer:
             clock=runtime.clock,
             executor=runtime.executor,
         )
-        self.audit = AuditKeeping(
+        self.audit = AuditKeeper(
             config.audit, clock=runtime.clock, reading=self.administration, commit=self._commit
         )
 
-    def _load(self) -> tuple[Store, Registry]:
+    def _load(self) -> tuple[MetaStore, Registry]:
         store = self._open_store()
         try:
             return store, Registry(store.load())
@@ -282,16 +282,16 @@ class MetaServer:
             if isinstance(change, SaveRoute | RemoveRoute) and not change.route.is_prefix
         ]
         if len(subjects) < len(routing):
-            self.pushing.changed()
+            self.pusher.changed()
         elif subjects:
-            self.pushing.changed(subjects)
+            self.pusher.changed(subjects)
 
     def _loaded_anew(self) -> None:
         self.timestamps.raise_ceiling(self.registry.timestamp_ms)
         self._put_limits_in_force()
         self.silence.wait_for_all()
         self.telling.loaded_anew()
-        self.pushing.changed()
+        self.pusher.changed()
 
     def _put_limits_in_force(self) -> None:
         """Apply the stored limits."""
@@ -351,7 +351,7 @@ class MetaServer:
     async def _read_secret(self) -> None:
         if not self.secret.is_set:
             return
-        if not await self.runtime.executor.run(_READING_LANE, self.secret.read):
+        if not await self.runtime.executor.run(_READING_WORKER, self.secret.read):
             return
         if self.secret.fault:
             _log.error(
@@ -372,7 +372,7 @@ class MetaServer:
             ended.set()
 
         try:
-            self.committing.submit(Intent(keys=(key,), plan=plan, done=done))
+            self.committer.submit(Intent(keys=(key,), plan=plan, done=done))
         except MetaServerError:
             return False
         await ended.wait()
@@ -429,10 +429,10 @@ async def serve(
     try:
         async with trio.open_nursery() as nursery:
             # Whatever changes goes through here.
-            nursery.start_soon(server.committing.run)
+            nursery.start_soon(server.committer.run)
             await nursery.start(server.keep_timestamps)
             # Tell who is connected, note who is, notice who is not.
-            nursery.start_soon(server.pushing.run)
+            nursery.start_soon(server.pusher.run)
             nursery.start_soon(server.telling.run)
             nursery.start_soon(server.keep_clients)
             nursery.start_soon(server.audit.run)

@@ -26,8 +26,8 @@ import trio
 from delay_protocol.wire.hello import Hello
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.runtime import Clock, Network
-from sender.groups.gates import OPEN_GATE, GroupGate
 from sender.groups.group import Group
+from sender.groups.group_rules import NO_RULE, GroupRule
 from sender.groups.group_status import GroupStatus
 from sender.groups.requests import ReadItems
 from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted, in_their_lanes
@@ -142,7 +142,7 @@ class Sender:
             owner=self,
             turns=self._turns,
         )
-        self._gates: dict[str, GroupGate] = {}
+        self._rules: dict[str, GroupRule] = {}
         """What operators allow, by the group's name; also of groups that are not there."""
         self._groups: list[Group] = []
         """Those that entries may go to, in the order in which they came."""
@@ -294,14 +294,14 @@ class Sender:
         self._of_lane.clear()
         self.groups_changed()
 
-    def set_gates(self, gates: Mapping[str, GroupGate]) -> None:
-        """Send each group what its gate allows from now on; a group that has none gets all.
+    def set_group_rules(self, rules: Mapping[str, GroupRule]) -> None:
+        """Send each group what its rule allows from now on; a group that has none gets all.
 
-        A gate holds for the group of its name whenever there is one.
+        A rule holds for the group of its name whenever there is one.
         """
-        self._gates = dict(gates)
+        self._rules = dict(rules)
         for group in self._groups + self._leaving:
-            group.set_gate(self._gates.get(group.name, OPEN_GATE))
+            group.set_rule(self._rules.get(group.name, NO_RULE))
 
     def routes_changed(self, lanes: Iterable[int]) -> None:
         """Look up anew which groups these lanes may use, and whether their entries belong there."""
@@ -312,8 +312,8 @@ class Sender:
         self._tend_now.set()
 
     def _add_group(self, target: BrokerGroup) -> None:
-        gate = self._gates.get(target.name, OPEN_GATE)
-        group = self._make_group(self._made, target, gate=gate)
+        rule = self._rules.get(target.name, NO_RULE)
+        group = self._make_group(self._made, target, rule=rule)
         self._made += 1
         self._groups.append(group)
         self._by_number[group.number] = group

@@ -13,7 +13,7 @@ from delay_client.exchange.batches import BatchLink, Lane
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.messages.config import ClientConfig
-from delay_protocol.meta.session import MetaSession, Route, Standing
+from delay_protocol.meta.session import MetaSession, Route, RouteState
 
 _GENERATION_S = 60.0
 """A subject that was not used for one to two of these is looked up anew."""
@@ -166,12 +166,12 @@ class MetaRouting:
                 f"this client uses {self._config.subjects_max} subjects, which is its limit",
                 "use fewer subjects, or raise subjects_max",
             )
-        if standing is Standing.REFUSED:
+        if standing is RouteState.REFUSED:
             return (
                 f"the meta server gives it no route ({self._session.reason(subject)!r})",
                 "if the reason does not pass, choose another subject or ask who runs it",
             )
-        if standing in {Standing.NONE, Standing.ROUTED}:
+        if standing in {RouteState.NONE, RouteState.ROUTED}:
             return (
                 "the meta server knows no delay group that takes it",
                 "check that a delay server is registered there and takes messages",

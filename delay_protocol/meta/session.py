@@ -81,7 +81,7 @@ Route = tuple[BrokerGroupInfo, ...]
 """Groups that a client of the session's type may use, in the meta server's order."""
 
 
-class Standing(Enum):
+class RouteState(Enum):
     """What is known of a subject's route."""
 
     UNKNOWN = "unknown"
@@ -325,14 +325,14 @@ class MetaSession:
         use = self._uses.get(subject)
         return None if use is None else use.route
 
-    def standing(self, subject: str) -> Standing:
+    def standing(self, subject: str) -> RouteState:
         """Return what is known of a subject's route, for those who want to say it."""
         use = self._uses.get(subject)
         if use is None:
-            return Standing.UNKNOWN
+            return RouteState.UNKNOWN
         if use.route is None:
-            return Standing.UNKNOWN if use.reason is None else Standing.REFUSED
-        return Standing.ROUTED if use.route else Standing.NONE
+            return RouteState.UNKNOWN if use.reason is None else RouteState.REFUSED
+        return RouteState.ROUTED if use.route else RouteState.NONE
 
     def reason(self, subject: str) -> str:
         """Return why the meta server refused a subject the last time; "" if it did not."""

@@ -13,8 +13,8 @@ from delay_server.clock.pace import Pacer
 from delay_server.filing.filer import (
     Committed,
     CommittedBatch,
+    CommittedChange,
     CommittedControl,
-    CommittedNaming,
     Filer,
 )
 from delay_transport.seams.runtime import Executor
@@ -25,7 +25,7 @@ from storage.logs.message_log import Append, MessageLog
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-MESSAGE_LANE = "message_log"
+MESSAGE_WORKER = "message_log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class NamingDraft:
     items: Sequence[bytes | memoryview] = ()
 
 
-class Committing:
+class Committer:
     """Appends messages and control records and hands what is durable to filing.
 
     Invariant: the floor of appended batches never decreases, never exceeds the trusted minute, and
@@ -77,7 +77,7 @@ class Committing:
         try:
             now_ms = self._pacer.now_ms()
             committed = await self._executor.run(
-                MESSAGE_LANE, self._append, intake, self._next_floor(now_ms), now_ms
+                MESSAGE_WORKER, self._append, intake, self._next_floor(now_ms), now_ms
             )
         except StorageFullError as error:
             _log.error("no space for messages, they were refused", error=str(error))
@@ -125,7 +125,7 @@ class Committing:
         try:
             now_ms = self._pacer.now_ms()
             committed = await self._executor.run(
-                MESSAGE_LANE, self._append_naming, draft, self._next_floor(now_ms), now_ms
+                MESSAGE_WORKER, self._append_naming, draft, self._next_floor(now_ms), now_ms
             )
         except StorageFullError as error:
             _log.error("no space for records", kind=draft.kind.name, error=str(error))
@@ -134,7 +134,7 @@ class Committing:
         self._filer.submit([committed])
         return True
 
-    def _append_naming(self, draft: NamingDraft, floor: int, now_ms: int) -> CommittedNaming:
+    def _append_naming(self, draft: NamingDraft, floor: int, now_ms: int) -> CommittedChange:
         if draft.items:
             self._budget.require(draft.count, sum(map(len, draft.items)))
         append = Append(
@@ -146,7 +146,7 @@ class Committing:
             count=draft.count,
         )
         (header,) = self._message_log.append([append], append_ms=now_ms)
-        return CommittedNaming(
+        return CommittedChange(
             kind=draft.kind,
             base_sequence=header.base_sequence,
             floor_minute=floor,
@@ -172,7 +172,7 @@ class Committing:
         self._floor_recorded_ms = now_ms
         try:
             committed = await self._executor.run(
-                MESSAGE_LANE, self._append_control, self._next_floor(now_ms), now_ms
+                MESSAGE_WORKER, self._append_control, self._next_floor(now_ms), now_ms
             )
         except StorageFullError as error:
             _log.error("no space for a floor record", error=str(error))

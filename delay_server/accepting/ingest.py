@@ -111,7 +111,7 @@ class Ingest:
         self._held: deque[_Held] = deque()
         self._more = Wakeup()
         self._aged = Wakeup()
-        self._committing = False
+        self._committer = False
         self._drops = 0
         """How often what was admitted was dropped; see `drop`."""
         self._idle = trio.Event()
@@ -257,11 +257,11 @@ class Ingest:
     @property
     def is_busy(self) -> bool:
         """Whether something that was admitted is not answered yet."""
-        return bool(self._waiting or self._committing)
+        return bool(self._waiting or self._committer)
 
     async def stop(self) -> None:
         """Wait until everything admitted is committed and answered; nothing is admitted now."""
-        while self._waiting or self._committing:
+        while self._waiting or self._committer:
             self._idle = trio.Event()
             self._more.wake()
             await self._idle.wait()
@@ -280,14 +280,14 @@ class Ingest:
             waiting, self._waiting = self._waiting, []
             # What was held for lack of room is admitted while this is being written.
             self._admit_held()
-            self._committing, drops = True, self._drops
+            self._committer, drops = True, self._drops
             try:
                 kept = await commit(intake)
             except trio.Cancelled:
                 self._answer_unknown(waiting)
                 raise
             finally:
-                self._committing = False
+                self._committer = False
             if drops != self._drops:
                 self._answer_unknown(waiting)
             elif kept:

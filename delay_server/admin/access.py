@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from delay_protocol.nodes.controls import ControlsError
 from delay_server.admin.parts import Administered, NotMasterError
-from delay_transport.http.access import AccessError, Caller, Gate
+from delay_transport.http.access import AccessError, AccessPolicy, Caller
 from delay_transport.http.server import problem
 from delay_transport.http.tokens import Role
 from storage.disk.errors import StorageError
@@ -41,7 +41,9 @@ class Guard:
     def __init__(self, administered: Administered) -> None:
         config = administered.config
         self._administered = administered
-        self._gate = Gate(config.admin, administered.tokens, own_address=config.http.address)
+        self._gate = AccessPolicy(
+            config.admin, administered.tokens, own_address=config.http.address
+        )
 
     def route(
         self,

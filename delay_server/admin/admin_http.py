@@ -171,7 +171,7 @@ class _Rules(Generic[T]):
                 after=msgspec.Raw(msgspec.json.encode(self._of(after, name))),
             )
 
-        after = await self._administered.parts().master.operator.change(plan, entry)
+        after = await self._administered.parts().master.outlet.change(plan, entry)
         rule = self._of(after, name)
         answer = {"version": after.version, self._word: name, "rule": rule}
         if self._word == "group":
@@ -189,7 +189,7 @@ class _Admin:
 
     async def controls(self, _request: Request, _caller: Caller) -> Response:
         parts = self._administered.parts()
-        controls = parts.master.operator.applied
+        controls = parts.master.outlet.applied
         states = {
             group.name: {
                 "state": group.state.value,
@@ -210,21 +210,19 @@ class _Admin:
         )
 
     async def follow(self, request: Request, caller: Caller) -> Response:
-        following = self._administered.parts().node.following
+        following = self._administered.parts().node.controls_sync
         if following is None:
             raise RequestError(409, "no-meta", "this node has no meta server to go by")
         if not await following.follow(who=caller.name, peer=peer_of(request)):
             raise RequestError(
                 409, "not-told", "no meta server has told this node any controls since it started"
             )
-        return json_response(
-            {"version": self._administered.parts().master.operator.applied.version}
-        )
+        return json_response({"version": self._administered.parts().master.outlet.applied.version})
 
     async def audit(self, request: Request, _caller: Caller) -> Response:
         count = _number(request, "limit", _AUDIT_SHOWN, _AUDIT_MAX)
         assert count is not None
-        page = await self._administered.parts().master.operator.audit(count)
+        page = await self._administered.parts().master.outlet.audit(count)
         damages = [
             {"path": one.path, "position": one.position, "bytes": one.size, "reason": one.reason}
             for one in page.damages
@@ -237,7 +235,7 @@ class _Admin:
         most = _DRAIN_SECONDS_MAX
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
-        await parts.master.operator.note(self._noted(request, caller, "drain"))
+        await parts.master.outlet.note(self._noted(request, caller, "drain"))
         self._administered.begin_stop(wanted.seconds)
         return json_response({"stops": True, "in_flight": parts.master.sender.unsent().in_flight})
 
@@ -289,12 +287,12 @@ class _Admin:
         subjects = parts.node.store.schedule.subjects
         subject = name.encode()
         number = await parts.node.access.run(subjects.ids.get, subject)
-        gates, lanes = parts.master.gates, parts.master.lanes
-        pattern = gates.pattern_of(name)
+        rules, lanes = parts.master.lane_rules, parts.master.lanes
+        pattern = rules.pattern_of(name)
         damaged = parts.master.undeliverable_by_subject[subject]
         dead, are_all_dead_counted = await parts.master.dead_letters.count_of_subject(subject)
         reason = None
-        if gates.is_paused(name):
+        if rules.is_paused(name):
             reason = Reason.PAUSED_SUBJECT
         elif damaged:
             reason = Reason.DAMAGED
@@ -305,7 +303,7 @@ class _Admin:
         found: dict[str, Any] = {
             "subject": name,
             "rule": pattern,
-            "control": None if pattern is None else parts.master.operator.applied.subjects[pattern],
+            "control": None if pattern is None else parts.master.outlet.applied.subjects[pattern],
             "in_wheel": 0,
             "held": 0,
             "left_on_disk": 0,

@@ -30,7 +30,7 @@ from delay_protocol.nodes.controls import decode_rule
 from delay_server.admin.access import Guard, RequestError, peer_of, read_body
 from delay_server.admin.parts import Administered
 from delay_server.controls.controls_store import AuditEntry
-from delay_server.dead.dead_letters import DEAD_LANE, Change, DeadLetters, Letter, Page, Wanted
+from delay_server.dead.dead_letters import DEAD_WORKER, Change, DeadLetters, Letter, Page, Wanted
 from delay_server.dead.reason import code_name, code_of, decode_reason
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
@@ -144,7 +144,7 @@ class _Dead:
         )
         # A page of many takes longer than the loop may be held.
         body = await self._administered.runtime.executor.run(
-            DEAD_LANE, _page_text, page, self._letters.pending
+            DEAD_WORKER, _page_text, page, self._letters.pending
         )
         return Response(body, media_type="application/json")
 
@@ -196,7 +196,7 @@ class _Dead:
             action=f"{verb} dead letters",
             target=_text_of_request(asked),
         )
-        await self._administered.parts().master.operator.note(entry)
+        await self._administered.parts().master.outlet.note(entry)
         came_to = await change(wanted, after=after, rows_max=rows_max)
         await self._note_done(entry, verb, came_to.done)
         return _answer(asked, came_to)
@@ -210,7 +210,7 @@ class _Dead:
             count=count,
         )
         try:
-            await self._administered.parts().master.operator.note(entry)
+            await self._administered.parts().master.outlet.note(entry)
         except StorageFullError as error:
             _log.warning(
                 "how many dead letters were changed is not in the audit",

@@ -59,8 +59,8 @@ def surroundings(parts: Parts) -> Surroundings:
     return Surroundings(
         groups={
             group.name: GroupLook(
-                is_paused=group.gate.paused,
-                is_limited=group.gate.rate_per_s is not None,
+                is_paused=group.rule.paused,
+                is_limited=group.rule.rate_per_s is not None,
                 is_up=group.state is GroupState.UP and group.circuit is CircuitState.CLOSED,
                 is_fenced=group.state is GroupState.FENCED,
             )
@@ -75,13 +75,13 @@ def surroundings(parts: Parts) -> Surroundings:
 
 def lane_look(parts: Parts, lane: int, subject: int | None) -> tuple[LaneKind, list[str]]:
     """Return what a lane does with its entries, or those of one subject, and its groups."""
-    lanes, gates = parts.master.lanes, parts.master.gates
-    groups = list(gates.groups_of(lane))
+    lanes, rules = parts.master.lanes, parts.master.lane_rules
+    groups = list(rules.groups_of(lane))
     if lane == lanes.base:
-        paused = subject is not None and bool(gates.paused_one(subject))
+        paused = subject is not None and bool(rules.paused_one(subject))
         return (LaneKind.PAUSED if paused else LaneKind.NO_ROUTE), groups
-    narrow = gates.narrow(lane)
-    is_limited = narrow is not None and narrow.pattern in gates.rates
+    narrow = rules.narrow(lane)
+    is_limited = narrow is not None and narrow.pattern in rules.rates
     return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
 
 
@@ -122,9 +122,9 @@ def _place_of(
         if (part.entries["sequence"] == sequence).any():
             return _PLACES[part.where], lane, part.group
     for place, held in (
-        (Place.METERED, parts.master.meters.parts()),
-        (Place.BURIED, parts.master.burying.held()),
-        (Place.UNREAD, parts.master.rereading.held()),
+        (Place.METERED, parts.master.rate_limits.parts()),
+        (Place.BURIED, parts.master.dead_recorder.held()),
+        (Place.UNREAD, parts.master.read_retries.held()),
     ):
         if any((entries["sequence"] == sequence).any() for entries in held):
             return place, lane, None
@@ -163,13 +163,13 @@ def _is_wheel_due(parts: Parts, around: Surroundings) -> bool:
 def _look_by_name(parts: Parts, subject: bytes) -> tuple[LaneKind, Collection[str]]:
     """Return how it stands with a subject of which nothing is held, so that it has no lane."""
     name = subject.decode(errors="replace")
-    if parts.master.gates.is_paused(name):
+    if parts.master.lane_rules.is_paused(name):
         return LaneKind.PAUSED, ()
     groups = [status.name for status in parts.master.sender.status()]
     if parts.master.routes is not None:
         groups = list(parts.master.routes.groups_of_name(name))
-    pattern = parts.master.gates.pattern_of(name)
-    is_limited = pattern is not None and pattern in parts.master.gates.rates
+    pattern = parts.master.lane_rules.pattern_of(name)
+    is_limited = pattern is not None and pattern in parts.master.lane_rules.rates
     return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
 
 
@@ -194,14 +194,14 @@ def counts(parts: Parts) -> dict[str, int]:
         "retrying": unsent.retrying,
         "queued": sum(master.sender.queued_by_lane().values()),
         "set_back": unsent.early,
-        "rate_limited": master.meters.count,
-        "unreadable": master.rereading.count,
-        "being_recorded": master.burying.count,
+        "rate_limited": master.rate_limits.count,
+        "unreadable": master.read_retries.count,
+        "being_recorded": master.dead_recorder.count,
         "damaged": master.undeliverable,
         "in_wheel": len(master.wheel),
     }
     # What has an outcome that the schedule_log has not heard of is not undelivered, and nowhere.
-    settled = master.crossing_off.unnoted_count(beyond=store.fact_number)
+    settled = master.fact_recorder.unnoted_count(beyond=store.fact_number)
     elsewhere = sum(found.values()) + settled
     rest = max(store.schedule.pending + parts.node.filer.backlog_rows - elsewhere, 0)
     due = store.schedule.pending_before(now_ms) - (elsewhere - found["in_wheel"])

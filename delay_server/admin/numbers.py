@@ -108,12 +108,12 @@ def _put_off(parts: Parts) -> Value:
 
 
 def _controls_taken(parts: Parts) -> Value:
-    following = parts.node.following
+    following = parts.node.controls_sync
     return None if following is None else following.taken
 
 
 def _controls_kept(parts: Parts) -> Value:
-    following = parts.node.following
+    following = parts.node.controls_sync
     return None if following is None else int(bool(following.keeps or following.trouble))
 
 
@@ -122,22 +122,22 @@ def _refused(observed: Observed) -> Labelled:
 
 
 def _outcomes(parts: Parts) -> Labelled:
-    outcomes = list(parts.master.crossing_off.outcomes.items())
+    outcomes = list(parts.master.fact_recorder.outcomes.items())
     return {outcome.name.lower(): count for outcome, count in outcomes}
 
 
 def _roles(registration: Registration) -> Labelled:
-    standing = registration.standing
+    standing = registration.permission
     return {role.value: int(standing is not None and standing.role is role) for role in NodeRole}
 
 
 def _epoch(registration: Registration) -> Value:
-    standing = registration.standing
+    standing = registration.permission
     return None if standing is None else standing.record.epoch
 
 
 def _in_sync(registration: Registration) -> Value:
-    standing = registration.standing
+    standing = registration.permission
     return None if standing is None else len(standing.record.in_sync)
 
 
@@ -260,7 +260,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "commits",
         "counter",
         "Group commits of the message_log.",
-        lambda parts: parts.master.committing.commits,
+        lambda parts: parts.master.committer.commits,
     ),
     Histogram(
         "fsync_seconds", "Write and fsync of a group commit.", lambda parts: parts.commit_seconds
@@ -342,13 +342,13 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "read_failures",
         "counter",
         "Reads of files that failed.",
-        lambda parts: parts.master.loader.read_failures + parts.master.rereading.failures,
+        lambda parts: parts.master.loader.read_failures + parts.master.read_retries.failures,
     ),
     Number(
         "unread_messages",
         "gauge",
         "Due messages that could not be read and are tried again.",
-        lambda parts: parts.master.rereading.count,
+        lambda parts: parts.master.read_retries.count,
     ),
     Number(
         "damaged",
@@ -479,13 +479,13 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "lanes_opened",
         "counter",
         "Times a backlog went to disk.",
-        lambda parts: parts.master.draining.opened,
+        lambda parts: parts.master.backlog_reader.opened,
     ),
     Number(
         "lane_messages",
         "counter",
         "Messages of backlogs read from disk.",
-        lambda parts: parts.master.draining.drained,
+        lambda parts: parts.master.backlog_reader.drained,
     ),
     Number(
         "lane_dropped",
@@ -594,54 +594,54 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "paused_rules",
         "gauge",
         "Rules that pause subjects.",
-        lambda parts: _paused(parts.master.operator.applied.subjects.values()),
+        lambda parts: _paused(parts.master.outlet.applied.subjects.values()),
         "controls.paused_rules",
     ),
     Number(
         "paused_groups",
         "gauge",
         "Broker groups that are paused.",
-        lambda parts: _paused(parts.master.operator.applied.groups.values()),
+        lambda parts: _paused(parts.master.outlet.applied.groups.values()),
     ),
     Number(
         "group_rules",
         "gauge",
         "Rules that pause or limit broker groups.",
-        lambda parts: len(parts.master.operator.applied.groups),
+        lambda parts: len(parts.master.outlet.applied.groups),
         "controls.group_rules",
     ),
     Number(
         "limits",
         "gauge",
         "Rate limits of subjects.",
-        lambda parts: len(parts.master.gates.rates),
+        lambda parts: len(parts.master.lane_rules.rates),
         "controls.limits",
     ),
     Number(
         "metered_messages",
         "gauge",
         "Messages held in memory for their rate limit.",
-        lambda parts: parts.master.meters.count,
+        lambda parts: parts.master.rate_limits.count,
         "controls.metered",
     ),
     Number(
         "metered",
         "counter",
         "Messages that passed a rate limit.",
-        lambda parts: parts.master.meters.passed,
+        lambda parts: parts.master.rate_limits.passed,
     ),
     Number(
         "unmetered",
         "counter",
         "Times a rate limit was not kept, because there are too many lanes of that kind.",
-        lambda parts: parts.master.gates.unmetered,
+        lambda parts: parts.master.lane_rules.unmetered,
         "controls.unmetered",
     ),
     Number(
         "controls_version",
         "gauge",
         "Version of the controls; each change counts it up.",
-        lambda parts: parts.master.operator.applied.version,
+        lambda parts: parts.master.outlet.applied.version,
         "controls.version",
     ),
     Number(
@@ -675,7 +675,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "burying_messages",
         "gauge",
         "Messages given up whose dead letter is not durable yet.",
-        lambda parts: parts.master.burying.count,
+        lambda parts: parts.master.dead_recorder.count,
         "dead.being_recorded",
     ),
     Number(

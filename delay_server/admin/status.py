@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from delay_protocol.meta.session import Standing
+from delay_protocol.meta.session import RouteState
 from delay_protocol.nodes.controls_exchange import id_of
 from delay_server.admin.numbers import (
     NUMBERS,
@@ -165,7 +165,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "accepts": registration.accepts and not registration.is_retired,
         "authenticated": registration.is_authenticated,
     }
-    standing = registration.standing
+    standing = registration.permission
     if standing is None:
         return found
     record = standing.record
@@ -222,10 +222,10 @@ def paused_of(parts: Parts) -> dict[str, Any]:
 
 def following_of(parts: Parts) -> dict[str, Any] | None:
     """Return what the meta server has told about controls; None where there is none."""
-    following = parts.node.following
+    following = parts.node.controls_sync
     if following is None:
         return None
-    present = id_of(parts.master.operator.applied)
+    present = id_of(parts.master.outlet.applied)
     return {
         "store": None if present is None else str(present.store),
         "told_version": None if following.told is None else following.told.version,
@@ -248,8 +248,8 @@ def routes_of(parts: Parts) -> dict[str, Any]:
 
 _EXAMPLES = 5
 _STANDINGS = {
-    Standing.UNKNOWN: "the meta server has not answered yet",
-    Standing.REFUSED: "refused by the meta server",
-    Standing.NONE: "no broker group that can be written to",
-    Standing.ROUTED: "its route came just now",
+    RouteState.UNKNOWN: "the meta server has not answered yet",
+    RouteState.REFUSED: "refused by the meta server",
+    RouteState.NONE: "no broker group that can be written to",
+    RouteState.ROUTED: "its route came just now",
 }

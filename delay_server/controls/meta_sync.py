@@ -62,7 +62,7 @@ def why_kept(present: Controls, told: Controls) -> str:
     )
 
 
-class Following:
+class ControlsSync:
     """What the meta server tells this node about controls, and what becomes of it."""
 
     def __init__(

@@ -20,7 +20,7 @@ import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.messages.items import item_message_id
-from delay_server.accepting.commits import Committing, NamingDraft
+from delay_server.accepting.commits import Committer, NamingDraft
 from delay_server.dead.reason import decode_reason
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_transport.seams.constants import constant
@@ -37,7 +37,7 @@ from storage.readers.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSear
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-DEAD_LANE = "dead_letters"
+DEAD_WORKER = "dead_letters"
 _STEP_ROWS: Final = 20_000
 """Rows examined in one call of the executor."""
 _CHANGED_AT_ONCE: Final = 1000
@@ -183,7 +183,7 @@ class DeadLetters:
         self,
         *,
         store: Store,
-        committing: Committing,
+        committer: Committer,
         access: ScheduleAccess,
         executor: Executor,
         config: DeadConfig,
@@ -197,7 +197,7 @@ class DeadLetters:
         """
         self.config = config
         self._store = store
-        self._committing = committing
+        self._committer = committer
         self._access = access
         self._executor = executor
         self._report_damage = on_damage
@@ -369,7 +369,7 @@ class DeadLetters:
         )
 
     async def _step(self, search: DeadSearch, rows_max: int) -> list[DeadRow]:
-        return await self._executor.run(DEAD_LANE, search.step, rows_max, _STEP_ROWS)
+        return await self._executor.run(DEAD_WORKER, search.step, rows_max, _STEP_ROWS)
 
     async def _letters(
         self, rows: Sequence[DeadRow], wanted: Wanted, *, with_items: bool
@@ -378,7 +378,7 @@ class DeadLetters:
         if not rows or not (with_items or wanted.message_id is not None):
             return [Letter(row, None) for row in rows]
         read = partial(self._read, with_items=with_items)
-        return await self._executor.run(DEAD_LANE, read, rows, wanted.message_id)
+        return await self._executor.run(DEAD_WORKER, read, rows, wanted.message_id)
 
     def _read(
         self, rows: Sequence[DeadRow], message_id: bytes | None, *, with_items: bool
@@ -474,7 +474,7 @@ class DeadLetters:
         self._open |= sequences
         kept = False
         try:
-            kept = await self._committing.commit_naming(draft)
+            kept = await self._committer.commit_naming(draft)
         finally:
             if not kept:
                 self._open -= sequences

@@ -18,7 +18,7 @@ import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.messages.items import item_message_ids
-from delay_server.accepting.commits import Committing, NamingDraft
+from delay_server.accepting.commits import Committer, NamingDraft
 from delay_server.dead.reason import encode_reason
 from delay_server.holding.sorted_runs import RAW
 from delay_transport.seams.outbox import Wakeup
@@ -72,13 +72,13 @@ class _Doomed:
         )
 
 
-class Burying:
+class DeadLetterRecorder:
     """Makes dead letters of what the sender gives up."""
 
     def __init__(
         self,
         *,
-        committing: Committing,
+        committer: Committer,
         reader: ItemReader,
         subject_name: Callable[[int], bytes],
         on_damaged: Callable[[Entries], None],
@@ -92,7 +92,7 @@ class Burying:
         its way: both are held here no longer. on_changed: something was appended, or found no
         space.
         """
-        self._committing = committing
+        self._committer = committer
         self._reader = reader
         self._subject_name = subject_name
         self._on_damaged = on_damaged
@@ -153,7 +153,7 @@ class Burying:
             if draft is None:
                 self._writing = None
                 continue
-            kept = await self._committing.commit_naming(draft)
+            kept = await self._committer.commit_naming(draft)
             doomed, self._writing = self._writing, None
             self.lacks_space = not kept
             if kept:

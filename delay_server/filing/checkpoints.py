@@ -19,8 +19,8 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-SCHEDULE_LANE = "schedule_log"
-CHECKPOINT_LANE = "checkpoint"
+SCHEDULE_WORKER = "schedule_log"
+CHECKPOINT_WORKER = "checkpoint"
 FULL_RETRY_S = 1.0
 """Pause before what found no space is tried again."""
 
@@ -119,7 +119,7 @@ class Checkpoints:
                 store.prepare_checkpoint, now_ms, free_bytes_wanted, self._pacer.mark()
             )
             try:
-                await self._executor.run(CHECKPOINT_LANE, work.write)
+                await self._executor.run(CHECKPOINT_WORKER, work.write)
             except StorageFullError as error:
                 await self._call(store.abandon_checkpoint, work)
                 _log.error("no space for a checkpoint", error=str(error))
@@ -131,4 +131,4 @@ class Checkpoints:
                 _log.info("segments sealed", count=len(work.seals))
 
     async def _call(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
-        return await self._executor.run(SCHEDULE_LANE, fn, *args)
+        return await self._executor.run(SCHEDULE_WORKER, fn, *args)

@@ -84,7 +84,7 @@ class CommittedControl:
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedNaming:
+class CommittedChange:
     """A batch of DEAD, MOVE or CANCEL, which name older sequences, durable in the message_log."""
 
     kind: RecordKind
@@ -96,7 +96,7 @@ class CommittedNaming:
     append_ms: int
 
 
-Committed = CommittedBatch | CommittedControl | CommittedNaming
+Committed = CommittedBatch | CommittedControl | CommittedChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Taker(Protocol):
         """Hear that batches were filed, after that; may wait until there is room for more."""
 
 
-def _rows_of(batch: CommittedBatch | CommittedNaming) -> int:
+def _rows_of(batch: CommittedBatch | CommittedChange) -> int:
     """Return how many rows a batch makes."""
     return len(batch.columns.arrays.get("due_ms", ()))
 
@@ -216,7 +216,7 @@ class Filer:
                 )
                 found.append(entries)
                 count += len(entries)
-            elif isinstance(batch, CommittedNaming):
+            elif isinstance(batch, CommittedChange):
                 entries, told = schedule.file_naming(
                     kind=batch.kind,
                     base_sequence=batch.base_sequence,

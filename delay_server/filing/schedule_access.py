@@ -5,7 +5,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from delay_server.filing.checkpoints import SCHEDULE_LANE
+from delay_server.filing.checkpoints import SCHEDULE_WORKER
 from delay_transport.seams.runtime import Executor
 
 T = TypeVar("T")
@@ -27,4 +27,4 @@ class ScheduleAccess:
 
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call something of the schedule_log."""
-        return await self._executor.run(SCHEDULE_LANE, fn, *args)
+        return await self._executor.run(SCHEDULE_WORKER, fn, *args)

@@ -18,7 +18,7 @@ from storage.batch.entries import Entries
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
-class Rereading:
+class ReadRetries:
     """Takes back what the sender could not read, for some time."""
 
     def __init__(

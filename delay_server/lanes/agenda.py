@@ -23,7 +23,7 @@ _TURNS: Final = 32
 """The same of those in turn."""
 
 
-class Looks(Generic[K]):
+class Agenda(Generic[K]):
     """Keeps who is to be looked at, by key.
 
     Invariant: of each key in `_planned` that time is in the heap; what else is there is outdated.

@@ -4,8 +4,8 @@ A *lane* is a number; in the sender lanes take turns. Which one a subject has:
 
     0                    that of all others, where every subject goes to any group
     1 to lanes_max       its own, while more than a little of it is held for delivery
-    below base           those of gates (gates.py): what an operator has narrowed, and (base - 1)
-                         what comes back from disk of subjects that belong in lane 0
+    below base           those of rules (subject_rules.py): what an operator has narrowed, and
+                         (base - 1) what comes back from disk of subjects that belong in lane 0
     base + NO_ROUTE      while it has no route, or is paused: nothing leaves there
     base + BARRED        while the meta server refuses it for good: dead letters are made of it
     base + route         that of all others which go to the same broker groups (routes.py)
@@ -34,7 +34,7 @@ from storage.disk.sorting import each_once
 from storage.schedule.loading import NumberSet
 
 NO_ROUTE: Final = 0
-"""The route of subjects that have none or are paused; the lanes of gates are routes below it."""
+"""The route of subjects that have none or are paused; the lanes of rules are routes below it."""
 
 BARRED: Final = 1
 """The route of subjects that will never have one; those that lead to broker groups are numbered
@@ -56,7 +56,7 @@ class RouteNumbers(Protocol):
         """Whether any subject has another lane than 0 by it; else it need not be asked."""
 
     def entries_max(self, lane: int) -> int:
-        """Return how many entries should be held at most of a lane of gates."""
+        """Return how many entries should be held at most of a lane of a rule."""
 
     def look(self, subjects: Subjects) -> npt.NDArray[np.int32]:
         """Return the route of each; those that were not seen yet are asked for."""

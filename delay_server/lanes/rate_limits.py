@@ -1,8 +1,8 @@
 """What is limited in rate, on its way into the sender: a bucket of tokens for each limit. Pure.
 
-Entries of a limited lane (gates.py) are held here, in their order, and given to the sender as
-tokens come. A bucket holds what comes in `burst_s` seconds at the most, one token at least, so that
-what leaves over any time t is at most
+Entries of a limited lane (subject_rules.py) are held here, in their order, and given to the sender
+as tokens come. A bucket holds what comes in `burst_s` seconds at the most, one token at least, so
+that what leaves over any time t is at most
 
     rate * t + 2 * burst        with burst = max(1, rate * burst_s)
 
@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from delay_server.lanes.agenda import Looks
+from delay_server.lanes.agenda import Agenda
 from storage.batch.entries import ENTRY, Entries
 
 _QUANTUM_S: Final = 0.01
@@ -86,7 +86,7 @@ class _Bucket:
         self.blocked_until = -math.inf
 
 
-class Meters:
+class RateLimits:
     """All that waits for tokens.
 
     Invariants: `count` is the number of entries in the buckets; every bucket with entries is to be
@@ -102,7 +102,7 @@ class Meters:
         self._buckets: dict[str, _Bucket] = {}
         self._pattern_of: dict[int, str] = {}
         self._blocked: dict[str, None] = {}
-        self._looks = Looks[str](everyone=lambda: self._blocked, turn_s=_TURN_S)
+        self._looks = Agenda[str](everyone=lambda: self._blocked, turn_s=_TURN_S)
 
     def set_rates(self, rates: Mapping[str, float]) -> None:
         """Let these limits hold from now on; what waits for others has to be taken by `take_lane`.

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import structlog
 
 from delay_protocol.meta.requests import BrokerGroupInfo
-from delay_protocol.meta.session import MetaSession, Standing
+from delay_protocol.meta.session import MetaSession, RouteState
 from delay_protocol.nodes.controls import ControlsError, check_group_name
 from delay_server.lanes.lanes import BARRED, NO_ROUTE, Lanes, Subjects
 from delay_transport.seams.errors import AddressError
@@ -338,7 +338,7 @@ class SubjectRoutes:
 
     # -- what can be seen --------------------------------------------------------------------
 
-    def standing(self, number: int) -> tuple[str, Standing, str]:
+    def standing(self, number: int) -> tuple[str, RouteState, str]:
         """Return the name of a subject, what is known of its route, and why it was refused."""
         name = self._name_of(number).decode(errors="replace")
         return name, self.session.standing(name), self.session.reason(name)

@@ -1,11 +1,11 @@
 """Which subjects an operator has paused or limited, and what that does to their lanes.
 
-Gates stand between the lanes of the sender (lanes.py) and the routes of subjects (routes.py; there
+Rules stand between the lanes of the sender (lanes.py) and the routes of subjects (routes.py; there
 are none where brokers are in the settings, then every subject goes to any group):
 
     number --> rule, the one that counts for the name (delay_protocol/nodes/controls.py)
 
-    no rule, or one that is open    the subject's route, as if there were no gates
+    no rule, or one that is open    the subject's route, as if there were no rules
     paused                          NO_ROUTE: nothing leaves, what is due waits on disk
     limited                         a lane for the rule and the set of groups: metered (metering.py)
 
@@ -56,11 +56,11 @@ class NarrowLane:
     groups: tuple[str, ...]
 
 
-class Gates:
+class LaneRules:
     """The rules for subjects. RouteNumbers for Lanes, LaneRoutes for the sender.
 
     Invariants: `_rule_of[number]` is `_UNSEEN` or what the present rules say of its name; every
-    number of `_narrow` lies in the range that Lanes leaves to gates, and has one place in `_ids`.
+    number of `_narrow` lies in the range that Lanes leaves to rules, and has one place in `_ids`.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Gates:
         return self._routes is not None or bool(self._patterns)
 
     def entries_max(self, lane: int) -> int:
-        """Return how many entries should be held at most of a lane of gates."""
+        """Return how many entries should be held at most of a lane of a rule."""
         narrow = self._narrow.get(lane)
         rate = None if narrow is None else self._rates.get(narrow.pattern)
         return _NO_BOUND if rate is None else math.ceil(rate * self._buffer_s)

@@ -22,7 +22,7 @@ from storage.state.identity import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Permission:
     """What a node may do by one record of its group."""
 
     role: NodeRole
@@ -43,9 +43,9 @@ class Standing:
         return (self.record.epoch, self.record.version)
 
 
-def standing_of(
+def permission_of(
     reply: NodeRegistered, identity: Identity, *, log_epoch: int, own_epoch: int
-) -> Standing:
+) -> Permission:
     """Return what the node of this identity may do by an answer to its NODE_REGISTER.
 
     log_epoch: the newest epoch in its log; own_epoch: the one that this start of it has begun, 0 if
@@ -61,7 +61,7 @@ def standing_of(
         reason = f"{record.min_isr} disks must be in sync to accept messages, only this one is"
     else:
         accepts, delivers, reason = True, True, ""
-    return Standing(
+    return Permission(
         role=reply.role,
         record=record,
         accepts=accepts,

@@ -54,8 +54,8 @@ from delay_protocol.nodes.registration import (
     decode_node_reply,
     encode_node_register,
 )
-from delay_server.controls.meta_sync import Following
-from delay_server.membership.permission import Standing, standing_of
+from delay_server.controls.meta_sync import ControlsSync
+from delay_server.membership.permission import Permission, permission_of
 from delay_server.settings.errors import FencedError, MembershipError, NodeRefusedError
 from delay_transport.connections.limits import RequestLimits
 from delay_transport.connections.request_client import RequestConnection
@@ -130,7 +130,7 @@ class Registration:
         broker_state: Callable[[], BrokerState | None],
         on_changed: Callable[[], None],
         read_secret: Callable[[], Awaitable[bytes | None]],
-        following: Following,
+        controls_sync: ControlsSync,
         network: Network,
         clock: Clock,
         chance: random.Random,
@@ -149,7 +149,7 @@ class Registration:
         self._broker_state = broker_state
         self._on_changed = on_changed
         self._read_secret = read_secret
-        self._following = following
+        self._controls_sync = controls_sync
         self._network = network
         self._clock = clock
         self._chance = chance
@@ -157,7 +157,7 @@ class Registration:
         self._backoff = Backoff(
             base_s=settings.reconnect_seconds_min, max_s=settings.reconnect_seconds_max
         )
-        self.standing: Standing | None = None
+        self.permission: Permission | None = None
         """What the node may do; None until that was told."""
         self.own_epoch = 0
         """The epoch that this start of the node has begun; 0: none yet."""
@@ -192,19 +192,19 @@ class Registration:
     @property
     def accepts(self) -> bool:
         """Whether messages may be acknowledged."""
-        return self.standing is not None and self.standing.accepts
+        return self.permission is not None and self.permission.accepts
 
     @property
     def is_retired(self) -> bool:
         """Whether the group takes no more messages, and the node delivers what it has."""
-        return self.standing is not None and self.standing.is_retired
+        return self.permission is not None and self.permission.is_retired
 
     @property
     def reason(self) -> str:
         """Why the node does not accept; empty if it does."""
-        if self.standing is None:
+        if self.permission is None:
             return f"no role yet: {self.trouble or 'the meta server has not answered'}"
-        return self.standing.reason
+        return self.permission.reason
 
     @property
     def answered_ms_ago(self) -> int | None:
@@ -226,9 +226,9 @@ class Registration:
 
         It has to be durable in the log before anything is accepted or delivered.
         """
-        while self.standing is None or not self.standing.delivers:
+        while self.permission is None or not self.permission.delivers:
             await self._delivers.sleep()
-        self.own_epoch = self.standing.record.epoch
+        self.own_epoch = self.permission.record.epoch
         return self.own_epoch
 
     async def until_epoch_known(self) -> None:
@@ -344,9 +344,9 @@ class Registration:
 
     def _said(self) -> NodeRegister:
         """Return what the node says of itself now, and of whom it knows."""
-        if self.standing is None:
+        if self.permission is None:
             return self._node()
-        return msgspec.structs.replace(self._node(), told_in_sync=self.standing.record.in_sync)
+        return msgspec.structs.replace(self._node(), told_in_sync=self.permission.record.in_sync)
 
     async def _prove(self, connection: RequestConnection) -> bytes | None:
         """Return what to seal with on this connection; None where nothing is to be proved."""
@@ -369,17 +369,17 @@ class Registration:
         reply = decode_node_reply(body)
         if isinstance(reply, Refused):
             raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)
-        standing = standing_of(
+        standing = permission_of(
             reply, self._identity, log_epoch=self._log_epoch(), own_epoch=self.own_epoch
         )
-        before = self.standing
+        before = self.permission
         if before is not None and standing.pair < before.pair:
             raise MetaRefusedError(
                 f"the meta server at {peer} tells epoch {standing.pair[0]}, version "
                 f"{standing.pair[1]} of {self._identity.group}, which has been at epoch "
                 f"{before.pair[0]}, version {before.pair[1]} already"
             )
-        self.standing, self.lease_ms = standing, reply.lease_ms
+        self.permission, self.lease_ms = standing, reply.lease_ms
         self.answers += 1
         self._note_standing(before, standing)
         if self.own_epoch and not (standing.delivers and standing.record.epoch == self.own_epoch):
@@ -394,7 +394,7 @@ class Registration:
 
     async def _follow(self, talk: _Talk) -> None:
         """Have the controls of the meta server hold here, from the moment that it has others."""
-        settings, following = self._settings, self._following
+        settings, following = self._settings, self._controls_sync
         is_first = True
         while True:
             asked = encode_node_controls(following.question(is_first=is_first))
@@ -479,7 +479,7 @@ class Registration:
                 meanwhile=f"it acts in epoch {self.own_epoch}" if self.own_epoch else "it waits",
             )
 
-    def _note_standing(self, before: Standing | None, standing: Standing) -> None:
+    def _note_standing(self, before: Permission | None, standing: Permission) -> None:
         """Say what the node may do when that changes, and every so often while it waits."""
         if before is not None and standing.is_retired != before.is_retired:
             _log.warning(

@@ -28,7 +28,7 @@ from delay_server.clock.pace import Pacer
 from delay_server.filing.loader import Loader
 from delay_server.holding.out_of_wheel import OutOfWheel
 from delay_server.holding.wheel import Wheel
-from delay_server.lanes.agenda import Looks
+from delay_server.lanes.agenda import Agenda
 from delay_server.lanes.lanes import Lanes
 from delay_server.sending.dispatch import Offer
 from delay_transport.seams.outbox import Wakeup
@@ -55,7 +55,7 @@ _JOIN_S = 1.0
 """Least time between two occasions at which subjects join an open lane."""
 
 
-class Draining:
+class BacklogReader:
     """The task that serves lanes."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Draining:
         self._on_unreserved = on_unreserved
         self._more = Wakeup()
         # The pause is made between any two passes.
-        self._looks = Looks[int](everyone=self._waiting_lanes, turn_s=0.0)
+        self._looks = Agenda[int](everyone=self._waiting_lanes, turn_s=0.0)
         self._rests_until: dict[int, float] = {}
         """For each lane that is open: when it is to be looked after again."""
         self._rest_s: dict[int, float] = {}

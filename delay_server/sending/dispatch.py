@@ -22,7 +22,7 @@ from storage.logs.dispatch_log import FactsJournal
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-JOURNAL_LANE = "dispatch_log"
+JOURNAL_WORKER = "dispatch_log"
 _HELD_RECHECK_S = 0.5
 _SLEEP_MS_MAX = 5000
 """Longest sleep while something is in the wheel: a wall clock that is set forward by less than the
@@ -194,7 +194,7 @@ class Dispatch:
             self._offer(offered, lane=lane, late=late and self._lanes.subject_of(lane) is None)
 
 
-class CrossingOff:
+class FactRecorder:
     """Gathers outcomes and makes them facts: journal first, then the schedule_log learns of them.
 
     Many outcomes share one fsync; none waits longer than `sync_ms_max` for it to begin, whatever
@@ -302,7 +302,7 @@ class CrossingOff:
         while True:
             try:
                 return await self._executor.run(
-                    JOURNAL_LANE, self._append_now, blocks, self._pacer.now_ms()
+                    JOURNAL_WORKER, self._append_now, blocks, self._pacer.now_ms()
                 )
             except StorageFullError as error:
                 # The disk's floor leaves room for facts; somebody else has used it up.
@@ -325,5 +325,5 @@ class CrossingOff:
         if blocks:
             with contextlib.suppress(StorageFullError):
                 await self._executor.run(
-                    JOURNAL_LANE, self._append_now, blocks, self._pacer.now_ms()
+                    JOURNAL_WORKER, self._append_now, blocks, self._pacer.now_ms()
                 )

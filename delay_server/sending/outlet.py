@@ -1,4 +1,4 @@
-"""What an operator closes and narrows takes effect here: gates, meters and the sender follow.
+"""What an operator closes and narrows takes effect here: rules, rate limits and the sender follow.
 
 A change is durable first, then it holds, then it is answered. When a pause was answered, nothing of
 its subjects is sent any more but what was in flight: what the sender still had of them is dropped
@@ -15,27 +15,27 @@ from delay_protocol.nodes.controls import Controls
 from delay_server.controls.controls_store import AuditEntry, AuditPage, ControlsStore
 from delay_server.filing.loader import Loader
 from delay_server.lanes.lanes import Lanes
-from delay_server.lanes.rate_limits import Meters
-from delay_server.lanes.subject_rules import Gates
+from delay_server.lanes.rate_limits import RateLimits
+from delay_server.lanes.subject_rules import LaneRules
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
-from sender.groups.gates import GroupGate
+from sender.groups.group_rules import GroupRule
 from sender.sender import Sender
 from storage.batch.entries import Entries
 
-CONTROLS_LANE = "controls"
+CONTROLS_WORKER = "controls"
 
 
-class Operator:
-    """Keeps the controls, and has everything follow them; one task that meters."""
+class Outlet:
+    """Keeps the controls, and has everything follow them; its task gives out what is limited."""
 
     def __init__(
         self,
         store: ControlsStore,
         *,
-        gates: Gates,
+        lane_rules: LaneRules,
         lanes: Lanes,
-        meters: Meters,
+        rate_limits: RateLimits,
         sender: Sender,
         loader: Loader,
         executor: Executor,
@@ -49,9 +49,9 @@ class Operator:
         what the meta server refuses for good.
         """
         self._store = store
-        self._gates = gates
+        self._lane_rules = lane_rules
         self._lanes = lanes
-        self._meters = meters
+        self._rate_limits = rate_limits
         self._sender = sender
         self._loader = loader
         self._executor = executor
@@ -61,7 +61,7 @@ class Operator:
         self._more = Wakeup()
         self._changing = trio.Lock()
         self._stale: set[int] = set()
-        """Lanes of which something belongs elsewhere, as far as the meters have not followed."""
+        """Lanes of which something belongs elsewhere, as far as rate limits have not followed."""
         self.applied = Controls()
         """What holds; a change that is being made durable is not in it."""
         self.changes = 0
@@ -83,7 +83,7 @@ class Operator:
         with trio.CancelScope(shield=True):
             async with self._changing:
                 before = self._store.controls
-                after = await self._executor.run(CONTROLS_LANE, self._store.change, plan, entry)
+                after = await self._executor.run(CONTROLS_WORKER, self._store.change, plan, entry)
                 if after is not before:
                     self.changes += 1
                     await self._apply()
@@ -94,7 +94,7 @@ class Operator:
         with trio.CancelScope(shield=True):
             async with self._changing:
                 before = self._store.controls
-                await self._executor.run(CONTROLS_LANE, self._store.take, told, entry)
+                await self._executor.run(CONTROLS_WORKER, self._store.take, told, entry)
                 if self._store.controls is not before:
                     self.changes += 1
                     await self._apply()
@@ -103,17 +103,17 @@ class Operator:
         """Have something in the audit that changes no controls. Raises as `change`."""
         with trio.CancelScope(shield=True):
             async with self._changing:
-                await self._executor.run(CONTROLS_LANE, self._store.audit.append, entry)
+                await self._executor.run(CONTROLS_WORKER, self._store.audit.append, entry)
 
     async def audit(self, count: int) -> AuditPage:
         """Return the latest entries of the audit, at most so many, and what cannot be read."""
         async with self._changing:
-            return await self._executor.run(CONTROLS_LANE, self._store.audit.look, count)
+            return await self._executor.run(CONTROLS_WORKER, self._store.audit.look, count)
 
     async def _apply(self) -> None:
         """Bring everything that is in memory to where it belongs by the present controls."""
         self._follow()
-        for _ in self._gates.place_known():
+        for _ in self._lane_rules.place_known():
             await trio.lowlevel.checkpoint()
         # In all lanes: what waits for a group is there under the lane that it had when it came.
         # Last in that of the paused ones: what a group gives back in between is put there.
@@ -135,14 +135,14 @@ class Operator:
     def _follow(self) -> None:
         """Have all that is decided from now on go by the stored controls."""
         controls = self.applied = self._store.controls
-        self._gates.set_rules(controls)
-        self._meters.set_rates(self._gates.rates)
+        self._lane_rules.set_rules(controls)
+        self._rate_limits.set_rates(self._lane_rules.rates)
         self._set_weights(
             {name: rule.weight for name, rule in controls.groups.items() if rule.weight is not None}
         )
-        self._sender.set_gates(
+        self._sender.set_group_rules(
             {
-                name: GroupGate(paused=rule.paused, rate_per_s=rule.rate_per_s)
+                name: GroupRule(paused=rule.paused, rate_per_s=rule.rate_per_s)
                 for name, rule in controls.groups.items()
                 if rule.paused or rule.rate_per_s is not None
             }
@@ -155,11 +155,11 @@ class Operator:
             lanes = self._lanes.lanes_of(entries)
             for place in np.unique(lanes).tolist():
                 part = entries[lanes == place]
-                narrow = self._gates.narrow(place)
+                narrow = self._lane_rules.narrow(place)
                 if narrow is None:
                     self._lanes.withdrawn(part)
                 else:
-                    self._meters.put_first(place, narrow.pattern, part)
+                    self._rate_limits.put_first(place, narrow.pattern, part)
 
     def _is_blocked(self, entries: Entries) -> npt.NDArray[np.bool_]:
         """Say which of these may not leave at all."""
@@ -175,7 +175,7 @@ class Operator:
 
     def lanes_changed(self, lanes: set[int]) -> None:
         """Hear of lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
-        if self._meters.count:
+        if self._rate_limits.count:
             self._stale |= lanes
             self._more.wake()
         self._sender.routes_changed(lanes)
@@ -190,16 +190,16 @@ class Operator:
         if lane == self._lanes.barred:
             self._on_barred(entries)
             return
-        narrow = self._gates.narrow(lane)
-        if narrow is None or narrow.pattern not in self._gates.rates:
+        narrow = self._lane_rules.narrow(lane)
+        if narrow is None or narrow.pattern not in self._lane_rules.rates:
             self._sender.offer(entries, lane=lane, late=late)
         else:
-            self._meters.put(lane, narrow.pattern, entries)
+            self._rate_limits.put(lane, narrow.pattern, entries)
             self._more.wake()
 
     def sender_has_room(self) -> None:
         """Go on if something waits until the sender has given on what it has."""
-        if self._meters.room_has_grown():
+        if self._rate_limits.room_has_grown():
             self._more.wake()
 
     async def run(self) -> None:
@@ -207,16 +207,16 @@ class Operator:
         while True:
             self._sort_meters()
             now = trio.current_time()
-            for lane, entries in self._meters.take(now, self._sender.queued_in):
+            for lane, entries in self._rate_limits.take(now, self._sender.queued_in):
                 self._sender.offer(entries, lane=lane)
-            with trio.move_on_at(self._meters.next_at(now)):
+            with trio.move_on_at(self._rate_limits.next_at(now)):
                 await self._more.sleep()
 
     def _sort_meters(self) -> None:
         """Bring what waits in lanes that have changed to where it belongs, in its order."""
         stale, self._stale = self._stale, set()
         for lane in stale:
-            entries = self._meters.take_lane(lane)
+            entries = self._rate_limits.take_lane(lane)
             if len(entries):
                 self.offer_again(entries)
 

@@ -38,6 +38,9 @@ FAULT_SECONDS: Final = 0.002
 """Nothing is read from a connection for so long after each fault of it. A fault costs the server
 some 10 us, and more where it is logged: 500 a second of one connection take 1 % of a core or so,
 however many its peer sends."""
+FAULTS_SECONDS_MAX: Final = 0.1
+"""The longest pause for one request, whose items may each be a fault: 2,048 refused ones cost 10 ms,
+and a producer whose new subjects are put off is to be slowed, not stopped."""
 _TRICKLE_S_MIN = 0.005
 """A frame that is younger is on its way; the pieces of an older one are left to gather."""
 _DISCARD_PAUSE_S: Final = 0.05
@@ -307,10 +310,13 @@ class Connection:
             )
 
     def fault(self, count: int = 1) -> None:
-        """Count faults of the peer; for FAULT_SECONDS after each one nothing is read from it."""
+        """Count faults of one request of the peer; nothing is read from it for a while after them.
+
+        That is FAULT_SECONDS for each, FAULTS_SECONDS_MAX at the most.
+        """
         self._counts.faults += count
-        now = trio.current_time()
-        self._read_again_at = max(self._read_again_at, now) + count * FAULT_SECONDS
+        pause_s = min(count * FAULT_SECONDS, FAULTS_SECONDS_MAX)
+        self._read_again_at = max(self._read_again_at, trio.current_time()) + pause_s
 
     def warn(self, event: str, **details: object) -> None:
         """Write a line about the peer to the log, unless there were too many of the kind."""

@@ -1,6 +1,6 @@
 """The HTTP port of a server.
 
-    accepting         connections up to a cap
+    capped_listener   connections up to a cap
     access            tokens, or being on this machine
     addresses         loopback, hosts and browsers
     metric_families   Prometheus families from counters

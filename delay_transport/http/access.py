@@ -79,7 +79,7 @@ class DenialLimits(Protocol):
         """Seconds' worth of them that may come at once."""
 
 
-class Gate:
+class AccessPolicy:
     """Decides about each request by its headers alone."""
 
     def __init__(self, settings: DenialLimits, tokens: Tokens, *, own_address: str) -> None:

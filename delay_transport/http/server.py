@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from delay_transport.http.accepting import Accepting, Pace, bound_address, open_listeners
+from delay_transport.http.capped_listener import CappedListener, Pace, bound_address, open_listeners
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -182,7 +182,9 @@ async def serve_application(
             places.release()
 
     task_status.started(bound_address(listeners[0]))
-    await trio.serve_listeners(serve, [Accepting(listener, places, full) for listener in listeners])
+    await trio.serve_listeners(
+        serve, [CappedListener(listener, places, full) for listener in listeners]
+    )
 
 
 async def _close_when_cancelled(stream: trio.SocketStream) -> None:

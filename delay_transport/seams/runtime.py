@@ -115,12 +115,12 @@ class Network(Protocol):
 class Executor(Protocol):
     """Runs calls that may block (disk, database) off the loop."""
 
-    async def run(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+    async def run(self, worker: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """Return what `fn(*args)` returns, or raise what it raises.
 
-        The calls of one lane run one at a time, in the order in which they were asked for; lanes
-        do not wait for each other. Cancelled before its turn, the call is not made; cancelled
-        while it runs, `run` waits for its end and returns its result.
+        The calls of one worker run one at a time, in the order in which they were asked for;
+        workers do not wait for each other. Cancelled before its turn, the call is not made;
+        cancelled while it runs, `run` waits for its end and returns its result.
         """
 
 
@@ -391,17 +391,17 @@ class TcpNetwork:
 
 
 class ThreadExecutor:
-    """Runs calls in threads, one at a time per lane."""
+    """Runs calls in threads, one at a time per worker."""
 
     def __init__(self) -> None:
-        # One permit per lane; trio's limiters serve first come first.
-        self._lanes: dict[str, trio.CapacityLimiter] = {}
+        # One permit per worker; trio's limiters serve first come first.
+        self._workers: dict[str, trio.CapacityLimiter] = {}
 
-    async def run(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Run `fn(*args)` in a thread, after everything asked of this lane before."""
-        limiter = self._lanes.get(lane)
+    async def run(self, worker: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run `fn(*args)` in a thread, after everything asked of this worker before."""
+        limiter = self._workers.get(worker)
         if limiter is None:
-            limiter = self._lanes[lane] = trio.CapacityLimiter(1)
+            limiter = self._workers[worker] = trio.CapacityLimiter(1)
         return await trio.to_thread.run_sync(fn, *args, limiter=limiter)
 
 

@@ -1,6 +1,6 @@
 """Administration: plans become commits, and are answered once they are stored.
 
-Each change takes the same queue as registrations (`meta_server/known/commits.py::Committing`), with
+Each change takes the same queue as registrations (`meta_server/known/commits.py::Committer`), with
 an audit entry in the same commit.
 """
 
@@ -26,14 +26,14 @@ from meta_server.admin.plans import (
 from meta_server.groups.broker_groups import is_forgettable
 from meta_server.groups.liveness import Liveliness
 from meta_server.groups.waiting_groups import WaitingGroups
-from meta_server.known.commits import STORE_LANE, Committing, Intent
+from meta_server.known.commits import STORE_WORKER, Committer, Intent
 from meta_server.known.errors import (
     MetaServerError,
     NotFoundError,
     StateError,
     StoreUnavailableError,
 )
-from meta_server.known.model import Audit, AuditAge, AuditCounts, AuditRow, Change, Store
+from meta_server.known.model import Audit, AuditAge, AuditCounts, AuditRow, Change, MetaStore
 from meta_server.known.registry import NodeKey, Registry
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from meta_server.wire.group_admission import NEW_GROUP
@@ -63,8 +63,8 @@ class Administration:
         settings: AdminConfig,
         *,
         registry: Registry,
-        committing: Committing,
-        store: Store,
+        committer: Committer,
+        store: MetaStore,
         heard: Liveliness,
         waiting: WaitingGroups,
         limits: RegistrationConfig,
@@ -73,7 +73,7 @@ class Administration:
     ) -> None:
         self._settings = settings
         self._registry = registry
-        self._committing = committing
+        self._committer = committer
         self._store = store
         self._heard = heard
         self._waiting = waiting
@@ -123,7 +123,7 @@ class Administration:
                 stored()
             ended.set()
 
-        self._committing.submit(Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done))
+        self._committer.submit(Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done))
         with trio.move_on_after(self._settings.answer_ms_max / 1000):
             await ended.wait()
         if not ended.is_set():
@@ -344,6 +344,6 @@ class Administration:
         return await self._read(lambda: self._store.oldest_audit(by_node=by_node, limit=limit))
 
     async def _read(self, read: Callable[[], T]) -> T:
-        if self._committing.is_stale:
+        if self._committer.is_stale:
             raise StoreUnavailableError("the store is away, and the audit is read from it")
-        return await self._executor.run(STORE_LANE, read)
+        return await self._executor.run(STORE_WORKER, read)

@@ -623,7 +623,7 @@ async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> Subjec
         )
     if body.subject != EVERY:
         _subject(parts, body.subject)
-    used = await parts.pushing.used_subjects()
+    used = await parts.pusher.used_subjects()
     since_ms = parts.clock.now_ms() - body.unseen_ms
     removable: list[str] = []
     left = 0

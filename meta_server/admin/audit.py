@@ -26,7 +26,7 @@ _PAUSE_S: Final = 0.05
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
-class AuditReading(Protocol):
+class AuditReader(Protocol):
     """The way to the store; both raise StoreError."""
 
     async def count_audit(self) -> AuditCounts:
@@ -36,7 +36,7 @@ class AuditReading(Protocol):
         """Return up to `limit` entries of one kind, oldest first."""
 
 
-class AuditKeeping:
+class AuditKeeper:
     """The task that forgets, and what it saw."""
 
     def __init__(
@@ -44,7 +44,7 @@ class AuditKeeping:
         settings: AuditConfig,
         *,
         clock: Clock,
-        reading: AuditReading,
+        reading: AuditReader,
         commit: Callable[[str, Callable[[], Sequence[Change]]], Awaitable[bool]],
     ) -> None:
         """`commit(key, plan)` has something stored and says whether it is."""

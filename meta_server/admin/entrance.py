@@ -8,12 +8,12 @@ from typing import Final
 import structlog
 import trio
 
-from delay_transport.http.access import AccessError, Gate
+from delay_transport.http.access import AccessError, AccessPolicy
 from delay_transport.http.tokens import Tokens
 from delay_transport.seams.runtime import Executor
 from meta_server.settings.config import AdminConfig
 
-_READING_LANE: Final = "tokens"
+_READING_WORKER: Final = "tokens"
 """The executor's lane in which the file of tokens is read."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ class Entrance:
         self.settings = settings
         self._executor = executor
         self.tokens = tokens_of(settings)
-        self.gate = Gate(settings, self.tokens, own_address=own_address)
+        self.gate = AccessPolicy(settings, self.tokens, own_address=own_address)
         self.busy = 0
         """Requests that are worked on."""
 
@@ -35,7 +35,7 @@ class Entrance:
         """Look at the file of tokens, if there is one."""
         if not self.tokens.are_needed:
             return
-        if not await self._executor.run(_READING_LANE, self.tokens.read):
+        if not await self._executor.run(_READING_WORKER, self.tokens.read):
             return
         if self.tokens.fault:
             _log.error("nobody is let in", reason=self.tokens.fault)

@@ -126,32 +126,32 @@ NUMBERS: Final[tuple[Number | Family, ...]] = (
         "requests_waiting",
         "gauge",
         "Waiting for the store.",
-        lambda parts: parts.committing.waiting,
+        lambda parts: parts.committer.waiting,
     ),
     Number(
         "subscriptions",
         "gauge",
         "Routes kept up to date.",
-        lambda parts: parts.pushing.subscriptions,
+        lambda parts: parts.pusher.subscriptions,
     ),
     Number(
         "subscriptions_unkept",
         "counter",
         "One too many.",
-        lambda parts: parts.pushing.counts.unkept,
+        lambda parts: parts.pusher.counts.unkept,
     ),
-    Number("pushes", "counter", "Routes pushed.", lambda parts: parts.pushing.counts.pushes),
+    Number("pushes", "counter", "Routes pushed.", lambda parts: parts.pusher.counts.pushes),
     Number(
         "push_rounds",
         "counter",
         "Looks at all subscriptions.",
-        lambda parts: parts.pushing.counts.rounds,
+        lambda parts: parts.pusher.counts.rounds,
     ),
     Number(
         "pushes_delayed",
         "counter",
         "Clients not ready for one.",
-        lambda parts: parts.pushing.counts.delayed,
+        lambda parts: parts.pusher.counts.delayed,
     ),
     Number(
         "controls_told",
@@ -194,25 +194,25 @@ NUMBERS: Final[tuple[Number | Family, ...]] = (
     Number(
         "load_seconds", "gauge", "Loading the store at the start.", lambda parts: parts.load_seconds
     ),
-    Number("commits", "counter", "Commits of the store.", lambda parts: parts.committing.commits),
-    Number("changes", "counter", "Changes in them.", lambda parts: parts.committing.changes),
+    Number("commits", "counter", "Commits of the store.", lambda parts: parts.committer.commits),
+    Number("changes", "counter", "Changes in them.", lambda parts: parts.committer.changes),
     Number(
         "store_failures",
         "counter",
         "Failures of the store.",
-        lambda parts: parts.committing.failures,
+        lambda parts: parts.committer.failures,
     ),
     Number(
         "store_conflicts",
         "counter",
         "Commits somebody was before.",
-        lambda parts: parts.committing.conflicts,
+        lambda parts: parts.committer.conflicts,
     ),
     Number(
         "store_up",
         "gauge",
         "1 unless the store failed.",
-        lambda parts: int(not parts.committing.is_stale),
+        lambda parts: int(not parts.committer.is_stale),
     ),
     Family(
         "audit_entries", "gauge", "Entries of the audit at the last look.", ("of",), _audit_entries

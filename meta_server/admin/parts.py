@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from delay_transport.connections.listener import Server
 from delay_transport.seams.runtime import Clock
 from meta_server.admin.administration import Administration
-from meta_server.admin.audit import AuditKeeping
+from meta_server.admin.audit import AuditKeeper
 from meta_server.admin.entrance import Entrance
-from meta_server.groups.controls_push import ControlsTelling
+from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness
-from meta_server.known.commits import Committing
-from meta_server.known.model import Store
+from meta_server.known.commits import Committer
+from meta_server.known.model import MetaStore
 from meta_server.known.registry import Registry
 from meta_server.settings.config import MetaServerConfig
 from meta_server.wire.clients import SeenClients
 from meta_server.wire.credentials import Credentials
 from meta_server.wire.handlers import Handlers
-from meta_server.wire.pushes import Pushing
+from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch
 
 
@@ -32,18 +32,18 @@ class Parts:
     load_seconds: float
     """How long loading took."""
     entrance: Entrance
-    store: Store
+    store: MetaStore
     registry: Registry
-    committing: Committing
+    committer: Committer
     heard: Liveliness
     silence: SilenceWatch
     credentials: Credentials
     handlers: Handlers
-    pushing: Pushing
-    telling: ControlsTelling
+    pusher: Pusher
+    telling: ControlsPusher
     clients: SeenClients
     administration: Administration
-    audit: AuditKeeping
+    audit: AuditKeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ def failing_checks(observed: Observed) -> list[str]:
     if observed.parts is None:
         failing.append("the store has not been loaded")
         return failing
-    if observed.parts.committing.is_stale:
+    if observed.parts.committer.is_stale:
         failing.append("the store cannot be reached: known routes are served, nothing can change")
     return failing
 

@@ -50,7 +50,7 @@ class NodeSaid:
     keeps: str
 
 
-class ControlsTelling:
+class ControlsPusher:
     """The requests that wait, and the task that answers them."""
 
     def __init__(self, registry: Registry, *, store_uuid: Callable[[], UUID]) -> None:

@@ -25,10 +25,10 @@ from meta_server.known.errors import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from meta_server.known.model import Change, Store
+from meta_server.known.model import Change, MetaStore
 from meta_server.known.registry import Registry
 
-STORE_LANE = "store"
+STORE_WORKER = "store"
 """The executor's lane in which the store is called."""
 
 _RELOAD_S_MIN = 0.2
@@ -66,14 +66,14 @@ class _Planned(NamedTuple):
     changes: tuple[Change, ...]
 
 
-class Committing:
+class Committer:
     """The queue of intents, and the one task that works it off."""
 
     def __init__(
         self,
         *,
         registry: Registry,
-        store: Store,
+        store: MetaStore,
         executor: Executor,
         waiting_max: int,
         batch_max: int,
@@ -164,7 +164,7 @@ class Committing:
         """Store and apply what is planned; raise StoreRefusedError, with nothing of it ended."""
         changes = tuple(change for planned in batch for change in planned.changes)
         try:
-            await self._executor.run(STORE_LANE, self._store.commit, changes)
+            await self._executor.run(STORE_WORKER, self._store.commit, changes)
         except StoreRefusedError:
             raise
         except ConflictError as error:
@@ -236,7 +236,7 @@ class Committing:
         while True:
             await trio.sleep(pause_s)
             try:
-                fresh = await self._executor.run(STORE_LANE, self._load_registry)
+                fresh = await self._executor.run(STORE_WORKER, self._load_registry)
             except StoreUnavailableError as error:
                 self.failures += 1
                 pause_s = min(max(pause_s * 2, _RELOAD_S_MIN), _RELOAD_S_MAX)

@@ -502,7 +502,7 @@ Change = (
 """Everything that may happen to what is known."""
 
 
-# Store
+# The store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -532,7 +532,7 @@ class AuditAge:
     at_ms: int
 
 
-class Store(Protocol):
+class MetaStore(Protocol):
     """Where rows are kept. All methods are synchronous and may block; one call at a time.
 
     Whatever fails is raised as a StoreError. After StoreUnavailableError the next call tries anew

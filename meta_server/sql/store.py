@@ -131,7 +131,7 @@ def open_store(settings: DatabaseSettings, *, now_ms: int, chance: random.Random
 
 
 class SqlStore:
-    """The Store of model.py in a database."""
+    """The MetaStore of model.py in a database."""
 
     def __init__(self, database: Database, *, store_uuid: UUID) -> None:
         self._database = database

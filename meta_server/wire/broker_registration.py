@@ -18,7 +18,7 @@ from delay_transport.connections.connection import Connection
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.broker_groups import Heard, acquire, plan_register
 from meta_server.groups.liveness import Liveliness
-from meta_server.known.commits import Committing
+from meta_server.known.commits import Committer
 from meta_server.known.errors import RefusedError
 from meta_server.known.registry import Registry
 from meta_server.settings.config import RegistrationConfig
@@ -36,7 +36,7 @@ class BrokerRegistration:
         self,
         *,
         registry: Registry,
-        committing: Committing,
+        committer: Committer,
         replies: Replies,
         heard: Liveliness,
         admission: GroupAdmission,
@@ -47,7 +47,7 @@ class BrokerRegistration:
     ) -> None:
         """`proof_needed` says whether a delay server has to prove the secret."""
         self._registry = registry
-        self._committing = committing
+        self._committer = committer
         self._replies = replies
         self._heard = heard
         self._admission = admission
@@ -99,7 +99,7 @@ class BrokerRegistration:
             # another address would make its predecessor heard, and be refused for that in its turn.
             hear()
         key = ("group", request.group)
-        if not heard.changes and not self._committing.is_pending(key):
+        if not heard.changes and not self._committer.is_pending(key):
             connection.answer(frame, ResponseCode.SUCCESS)
             return
 

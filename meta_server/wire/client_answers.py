@@ -10,7 +10,7 @@ from functools import partial
 from delay_protocol.meta.requests import BrokerGroupInfo, OnlineState
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.routing import Answers, RoutingLimits, answer_of, plan_route, route_of
-from meta_server.known.commits import Committing, Intent
+from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import RefusedError
 from meta_server.known.model import Change
 from meta_server.known.registry import Registry
@@ -26,14 +26,14 @@ class ClientAnswers:
         self,
         *,
         registry: Registry,
-        committing: Committing,
+        committer: Committer,
         timestamps: Timestamps,
         clock: Clock,
         routing: RoutingLimits,
         limits: RegistrationConfig,
     ) -> None:
         self._registry = registry
-        self._committing = committing
+        self._committer = committer
         self._timestamps = timestamps
         self._clock = clock
         self._routing = routing
@@ -66,13 +66,13 @@ class ClientAnswers:
             return found
         changes = self.plan_route(subject)
         key = ("subject", subject)
-        if changes and not self._committing.is_stale and not self._committing.is_pending(key):
+        if changes and not self._committer.is_stale and not self._committer.is_pending(key):
             # Where this is refused the next one who asks tries again.
             with contextlib.suppress(RefusedError):
                 if subject not in self._registry.subjects:
                     # Of one that was admitted, and that the store could not be told of then.
                     self.check_place()
-                self._committing.submit(
+                self._committer.submit(
                     Intent(keys=(key,), plan=partial(self.plan_route, subject), done=lambda _: None)
                 )
         names = route_of(self._registry, subject)
@@ -100,7 +100,7 @@ class ClientAnswers:
         """Raise if there are too many subjects."""
         subjects_max = self._limits.subjects_max
         # Those that wait or are being stored are counted as if all of them were subjects.
-        if len(self._registry.subjects) + self._committing.unapplied >= subjects_max:
+        if len(self._registry.subjects) + self._committer.unapplied >= subjects_max:
             raise RefusedError(f"there are {subjects_max} subjects, which is the limit")
 
     def plan_route(self, subject: str) -> Sequence[Change]:

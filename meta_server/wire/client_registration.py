@@ -19,13 +19,13 @@ from delay_transport.connections.connection import Connection
 from delay_transport.seams.newcomers import Newcomers
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.routing import route_of, routed_subject
-from meta_server.known.commits import Committing
+from meta_server.known.commits import Committer
 from meta_server.known.errors import MetaServerError, RefusedError, StoreError
 from meta_server.known.model import ClientKey, ClientSeen
 from meta_server.known.registry import Registry
 from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.client_answers import ClientAnswers
-from meta_server.wire.pushes import Pushing, Subscription, Use
+from meta_server.wire.pushes import Pusher, Subscription, Use
 from meta_server.wire.replies import Replies, admit
 
 IGNORE_STATE = -2
@@ -48,19 +48,19 @@ class ClientRegistration:
         self,
         *,
         registry: Registry,
-        committing: Committing,
+        committer: Committer,
         replies: Replies,
         answers: ClientAnswers,
-        pushing: Pushing,
+        pusher: Pusher,
         note_client: Callable[[ClientSeen], None],
         clock: Clock,
         limits: RegistrationConfig,
     ) -> None:
         self._registry = registry
-        self._committing = committing
+        self._committer = committer
         self._replies = replies
         self._answers = answers
-        self._pushing = pushing
+        self._pusher = pusher
         self._note_client = note_client
         self._clock = clock
         self._limits = limits
@@ -87,7 +87,7 @@ class ClientRegistration:
             and request.client_type != ClientType.DELAY_PRODUCER
             and route_of(self._registry, routed) is None
         ):
-            if not self._committing.is_pending(("subject", routed)):
+            if not self._committer.is_pending(("subject", routed)):
                 self._admit_subject(connection)
             self._tell_later(asked, routed)
             return
@@ -139,7 +139,7 @@ class ClientRegistration:
         subscription = self._subscribe(asked, routed)
         request = asked.request
         state = self._answers.online_state(request.subject, subscription, request.consumer_group)
-        subscription.told = self._pushing.signature(state, groups)
+        subscription.told = self._pusher.signature(state, groups)
         self._answer_client(asked, self._answers.timestamp(), state, groups)
 
     def _subscribe(self, asked: _Asked, routed: str) -> Subscription:
@@ -152,7 +152,7 @@ class ClientRegistration:
             told=None,
         )
         use = Use(request.client_type, request.subject, request.consumer_group)
-        self._pushing.note(asked.connection, use, subscription)
+        self._pusher.note(asked.connection, use, subscription)
         self._note_client(
             ClientSeen(
                 key=ClientKey(

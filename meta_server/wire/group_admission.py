@@ -7,7 +7,7 @@ import trio
 
 from delay_transport.connections.connection import Connection
 from meta_server.groups.waiting_groups import WaitingGroup, WaitingGroups, new_groups
-from meta_server.known.commits import Committing
+from meta_server.known.commits import Committer
 from meta_server.known.errors import NotNowError, RefusedError
 from meta_server.known.model import Change, GroupKind, SaveBrokerGroup
 from meta_server.known.registry import Registry
@@ -27,7 +27,7 @@ class GroupAdmission:
         self,
         *,
         registry: Registry,
-        committing: Committing,
+        committer: Committer,
         credentials: Credentials,
         is_open: bool,
         timeout_s: float,
@@ -37,7 +37,7 @@ class GroupAdmission:
         A group that waits is forgotten when its broker has been silent for `timeout_s`.
         """
         self._registry = registry
-        self._committing = committing
+        self._committer = committer
         self._credentials = credentials
         self._is_open = is_open
         self._new_groups = new_groups()
@@ -55,7 +55,7 @@ class GroupAdmission:
             group is None
             or group.name in self._registry.groups
             or self._registry.is_entered(group.name)
-            or self._committing.is_pending(("group", group.name))
+            or self._committer.is_pending(("group", group.name))
         ):
             return
         now = trio.current_time()

@@ -27,9 +27,9 @@ from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.connections.listener import Dispatch
 from delay_transport.seams.runtime import Clock
-from meta_server.groups.controls_push import ControlsTelling
+from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness
-from meta_server.known.commits import Committing
+from meta_server.known.commits import Committer
 from meta_server.known.errors import MetaServerError, RefusedError
 from meta_server.known.model import ClientSeen
 from meta_server.known.registry import Registry
@@ -40,7 +40,7 @@ from meta_server.wire.client_registration import ClientRegistration
 from meta_server.wire.credentials import Credentials, UnauthenticatedError
 from meta_server.wire.group_admission import GroupAdmission
 from meta_server.wire.node_registration import NodeRegistration
-from meta_server.wire.pushes import Pushing
+from meta_server.wire.pushes import Pusher
 from meta_server.wire.replies import Replies
 from meta_server.wire.speakers import Speakers
 
@@ -55,44 +55,44 @@ class Handlers:
         self,
         *,
         registry: Registry,
-        committing: Committing,
+        committer: Committer,
         heard: Liveliness,
         answers: ClientAnswers,
-        pushing: Pushing,
+        pusher: Pusher,
         clock: Clock,
         limits: RegistrationConfig,
         is_open: bool,
         note_client: Callable[[ClientSeen], None],
         credentials: Credentials,
-        telling: ControlsTelling,
+        telling: ControlsPusher,
     ) -> None:
         """`is_open` says whether groups come into being that no operator knows of."""
         self._credentials = credentials
         self._telling = telling
-        self._pushing = pushing
+        self._pusher = pusher
         self._answers = answers
         self.speakers = Speakers()
-        self.replies = Replies(committing, remind_s=limits.remind_seconds)
+        self.replies = Replies(committer, remind_s=limits.remind_seconds)
         self.admission = GroupAdmission(
             registry=registry,
-            committing=committing,
+            committer=committer,
             credentials=credentials,
             is_open=is_open,
             timeout_s=limits.broker_timeout_ms / 1000,
         )
         self._clients = ClientRegistration(
             registry=registry,
-            committing=committing,
+            committer=committer,
             replies=self.replies,
             answers=answers,
-            pushing=pushing,
+            pusher=pusher,
             note_client=note_client,
             clock=clock,
             limits=limits,
         )
         self.brokers = BrokerRegistration(
             registry=registry,
-            committing=committing,
+            committer=committer,
             replies=self.replies,
             heard=heard,
             admission=self.admission,
@@ -103,7 +103,7 @@ class Handlers:
         )
         self.nodes = NodeRegistration(
             registry=registry,
-            committing=committing,
+            committer=committer,
             replies=self.replies,
             heard=heard,
             admission=self.admission,
@@ -157,7 +157,7 @@ class Handlers:
         return take_all
 
     def _closed(self, connection: Connection, _: CloseReason) -> None:
-        self._pushing.forget(connection)
+        self._pusher.forget(connection)
         self._credentials.forget(connection)
         self._telling.forget(connection)
         self.speakers.forget(connection)

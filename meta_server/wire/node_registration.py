@@ -20,10 +20,10 @@ from delay_protocol.nodes.registration import (
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.runtime import Clock
-from meta_server.groups.controls_push import ControlsTelling
+from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness
 from meta_server.groups.roles import Registered, plan_end, plan_node
-from meta_server.known.commits import Committing, Intent
+from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import MetaServerError, NotNowError, RefusedError
 from meta_server.known.model import Change
 from meta_server.known.registry import NodeKey, Registry
@@ -59,18 +59,18 @@ class NodeRegistration:
         self,
         *,
         registry: Registry,
-        committing: Committing,
+        committer: Committer,
         replies: Replies,
         heard: Liveliness,
         admission: GroupAdmission,
         speakers: Speakers,
         credentials: Credentials,
-        telling: ControlsTelling,
+        telling: ControlsPusher,
         clock: Clock,
         limits: RegistrationConfig,
     ) -> None:
         self._registry = registry
-        self._committing = committing
+        self._committer = committer
         self._replies = replies
         self._heard = heard
         self._admission = admission
@@ -108,7 +108,7 @@ class NodeRegistration:
         except RefusedError as error:
             self._refuse_node(node, error)
             return
-        if not planned.changes and not self._committing.is_pending(NODES):
+        if not planned.changes and not self._committer.is_pending(NODES):
             self._answer_node(node, planned)
             self._note_end(node)
             return
@@ -159,7 +159,7 @@ class NodeRegistration:
         noted_at = self._ends_noted.setdefault(node.key, now)
         if (
             now - noted_at < self._limits.node_end_ms / 1000
-            or self._committing.is_stale
+            or self._committer.is_stale
             or not plan_end(self._registry, request)
         ):
             return
@@ -171,7 +171,7 @@ class NodeRegistration:
             done=lambda _: None,
         )
         with contextlib.suppress(RefusedError):
-            self._committing.submit(intent)
+            self._committer.submit(intent)
 
     def forget(self, key: NodeKey) -> None:
         """Wait no longer for a delay server that was given up."""

@@ -81,7 +81,7 @@ class PushCounts:
     """Subscriptions that were not kept because there were too many."""
 
 
-class Pushing:
+class Pusher:
     """All subscriptions, and the task that keeps them up to date."""
 
     def __init__(

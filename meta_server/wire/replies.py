@@ -15,7 +15,7 @@ from delay_protocol.nodes.registration import REASON_LENGTH_MAX
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.newcomers import Newcomers
-from meta_server.known.commits import Committing, Intent
+from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import MetaServerError, NotNowError, RefusedError
 from meta_server.known.model import Change
 from meta_server.wire.refusals import Refusals
@@ -35,9 +35,9 @@ class Patience:
 class Replies:
     """Refuses requests, and answers those that wait for the store."""
 
-    def __init__(self, committing: Committing, *, remind_s: float) -> None:
+    def __init__(self, committer: Committer, *, remind_s: float) -> None:
         """Write the same refusal into the log again after `remind_s`."""
-        self._committing = committing
+        self._committer = committer
         self._patient: dict[Patience, Callable[[], None]] = {}
         """What gives up waiting for the store, the one that does so first at the front."""
         self.refusals = Refusals(remind_s=remind_s)
@@ -84,7 +84,7 @@ class Replies:
                     connection.fault()
                 self.refuse(connection, frame, str(error))
 
-        self._committing.submit(Intent(keys=keys, plan=plan, done=done))
+        self._committer.submit(Intent(keys=keys, plan=plan, done=done))
         connection.begin(1, size)
         if patience is not None:
             self._patient[patience] = give_up

@@ -11,7 +11,7 @@ import trio
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.broker_groups import plan_silence, watched
 from meta_server.groups.liveness import Liveliness
-from meta_server.known.commits import Committing, Intent
+from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import MetaServerError
 from meta_server.known.model import Change
 from meta_server.known.registry import Registry
@@ -26,7 +26,7 @@ class SilenceWatch:
         self,
         *,
         registry: Registry,
-        committing: Committing,
+        committer: Committer,
         heard: Liveliness,
         clock: Clock,
         look_s: float,
@@ -38,7 +38,7 @@ class SilenceWatch:
         A look that is late by more than `stall_s` says that the process was not running.
         """
         self._registry = registry
-        self._committing = committing
+        self._committer = committer
         self._heard = heard
         self._clock = clock
         self._look_s = look_s
@@ -86,7 +86,7 @@ class SilenceWatch:
             self._on_look(now)
 
     def _tell_silent(self) -> None:
-        if self._committing.is_stale:
+        if self._committer.is_stale:
             return
         silent, self._silent = self._silent, {}
         for name in silent:
@@ -107,6 +107,6 @@ class SilenceWatch:
             return plan_silence(self._registry, name, now_ms=self._clock.now_ms())
 
         try:
-            self._committing.submit(Intent(keys=(("group", name),), plan=plan, done=done))
+            self._committer.submit(Intent(keys=(("group", name),), plan=plan, done=done))
         except MetaServerError as error:
             done(error)

@@ -2,7 +2,7 @@
 
     connection     one connection to a group
     connector      how a connection is made, and the HELLO on it
-    gates          pause and rate limit of a group
+    group_rules    pause and rate limit of a group
     group          queue, connection and requests in flight
     group_health   how a group does: circuit, window, weight and refusals
     group_queue    what waits for a group, and what its next request takes

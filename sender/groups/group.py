@@ -20,9 +20,9 @@ from delay_protocol.wire.hello import Hello
 from delay_transport.seams.runtime import Clock, Network
 from sender.groups.connection import BrokerConnection, End, Request
 from sender.groups.connector import Connector
-from sender.groups.gates import OPEN_GATE, GroupGate
 from sender.groups.group_health import GroupHealth
 from sender.groups.group_queue import GroupQueue
+from sender.groups.group_rules import NO_RULE, GroupRule
 from sender.groups.group_status import MOVES, GroupState, GroupStatus
 from sender.groups.requests import ReadItems, Requests, Settlement
 from sender.groups.routing import LaneView
@@ -101,7 +101,7 @@ class Group:
         read_items: ReadItems,
         owner: GroupOwner,
         turns: BulkTurns,
-        gate: GroupGate = OPEN_GATE,
+        rule: GroupRule = NO_RULE,
     ) -> None:
         self.name = target.name
         self.number = number
@@ -133,7 +133,7 @@ class Group:
             config=config,
             limits=self._health.limits,
             turns=turns,
-            gate=gate,
+            rule=rule,
             wake=self.wake,
         )
         self._connection: BrokerConnection | None = None
@@ -142,7 +142,7 @@ class Group:
         self.has_ended = False
         """Whether run() has returned."""
         self._scope = trio.CancelScope()
-        self._queue.set_gate(gate, self._health.window)
+        self._queue.set_rule(rule, self._health.window)
 
     @property
     def address(self) -> str:
@@ -185,7 +185,7 @@ class Group:
         return (
             self.state is GroupState.UP
             and self._health.circuit.state is not CircuitState.OPEN
-            and not self._queue.gate.paused
+            and not self._queue.rule.paused
         )
 
     def _trial_room(self) -> int:
@@ -250,7 +250,7 @@ class Group:
             last_end=self._last_end,
             circuit=self._health.circuit.state,
             circuit_reason=self._health.circuit_reason,
-            gate=self._queue.gate,
+            rule=self._queue.rule,
             weight=self._health.weight.configured,
             effective_weight=self._health.stated_weight(now) if self._takes else 0.0,
             window_requests=self._health.window.requests,
@@ -307,18 +307,18 @@ class Group:
         else:
             self._retire(End.MOVED, f"to {self.address}")
 
-    def set_gate(self, gate: GroupGate) -> None:
+    def set_rule(self, rule: GroupRule) -> None:
         """Do as an operator allows, from now on; what is in flight is answered."""
-        if gate == self._queue.gate:
+        if rule == self._queue.rule:
             return
         _log.info(
-            "broker group's gate changed",
+            "broker group's rule changed",
             group=self.name,
-            paused=gate.paused,
-            rate_per_s=gate.rate_per_s,
+            paused=rule.paused,
+            rate_per_s=rule.rate_per_s,
         )
-        self._queue.set_gate(gate, self._health.window)
-        if gate.paused or self._queue.lanes.count > self._queue.items_max:
+        self._queue.set_rule(rule, self._health.window)
+        if rule.paused or self._queue.lanes.count > self._queue.items_max:
             # By the rate it would take long; others may take it now.
             self._give_back()
         self.wake()

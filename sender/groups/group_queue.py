@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import trio
 
-from sender.groups.gates import GroupGate, TokenBucket
+from sender.groups.group_rules import GroupRule, TokenBucket
 from sender.health.window import Window, WindowLimits
 from sender.queues.bulk_turns import BulkTurns
 from sender.queues.lanes import LaneQueue
@@ -18,7 +18,7 @@ class GroupQueue:
 
     It keeps the lanes of the entries, how many entries may wait, and the tokens of the rate. Only
     its group calls it: to queue entries, to ask for the next request, and when the window of the
-    group or its gate has changed.
+    group or its rule has changed.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class GroupQueue:
         config: SenderConfig,
         limits: WindowLimits,
         turns: BulkTurns,
-        gate: GroupGate,
+        rule: GroupRule,
         wake: Callable[[], None],
     ) -> None:
         """Take turns with other groups, as group `number`; `wake` is called when it has one."""
         self.lanes = LaneQueue(turn_items=config.lane_turn_items)
         """The entries themselves."""
-        self.gate = gate
+        self.rule = rule
         """What an operator allows."""
         self._number = number
         self._config = config
@@ -78,10 +78,10 @@ class GroupQueue:
         least = self._lane_items_min // 2
         return [lane for lane, _ in batch.lanes if self.lanes.count_of(lane) <= least]
 
-    def set_gate(self, gate: GroupGate, window: Window) -> None:
+    def set_rule(self, rule: GroupRule, window: Window) -> None:
         """Keep to another rate, or to none."""
-        self.gate = gate
-        rate, burst_s = gate.rate_per_s, self._config.rate_burst_s
+        self.rule = rule
+        rate, burst_s = rule.rate_per_s, self._config.rate_burst_s
         if rate is None:
             self._bucket = None
         elif self._bucket is None:
@@ -93,8 +93,8 @@ class GroupQueue:
     def fit(self, window: Window) -> None:
         """Let as much wait as is answered soon."""
         self.items_max = window.queue_items
-        if self.gate.rate_per_s is not None:
-            soon = math.ceil(self.gate.rate_per_s * self._config.queue_s)
+        if self.rule.rate_per_s is not None:
+            soon = math.ceil(self.rule.rate_per_s * self._config.queue_s)
             self.items_max = min(self.items_max, soon)
         self._lane_items_min = min(self._limits.queue_items_min, self.items_max)
 

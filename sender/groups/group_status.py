@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from sender.groups.connection import End
-from sender.groups.gates import GroupGate
+from sender.groups.group_rules import GroupRule
 from sender.health.circuit import CircuitState
 
 
@@ -97,7 +97,7 @@ class GroupStatus:
     circuit: CircuitState
     circuit_reason: str
     """Why the circuit changed last, for people; empty if it never did."""
-    gate: GroupGate
+    rule: GroupRule
     """What an operator allows."""
     weight: float
     """As configured."""

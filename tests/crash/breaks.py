@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from delay_server.accepting.commits import Committing
+from delay_server.accepting.commits import Committer
 from delay_server.accepting.intake import Intake
 from storage.batch.facts import FactBlock, join_facts
 from storage.disk.disk import DirectoryDisk, DirectoryFile, File
@@ -38,17 +38,17 @@ def _no_directory_fsync() -> None:
 
 
 def _answer_first() -> None:
-    write = Committing.commit
+    write = Committer.commit
 
-    async def write_later(committing: Committing, intake: Intake) -> None:
+    async def write_later(committing: Committer, intake: Intake) -> None:
         await trio.sleep(_LATER_S)
         await write(committing, intake)
 
-    async def commit(self: Committing, intake: Intake) -> bool:
+    async def commit(self: Committer, intake: Intake) -> bool:
         trio.lowlevel.spawn_system_task(write_later, self, intake)
         return True
 
-    put_in(Committing, commit=commit)
+    put_in(Committer, commit=commit)
 
 
 def _no_journal() -> None:

@@ -118,7 +118,7 @@ async def test_a_node_that_waits_for_its_role_stops_when_it_is_told_to() -> None
             ended.set()
 
         nursery.start_soon(live)
-        await until(lambda: server.registration and server.registration.standing)
+        await until(lambda: server.registration and server.registration.permission)
         await trio.sleep(5)
         assert not server.is_master
         stop.set()

@@ -801,19 +801,19 @@ async def test_due_messages_that_cannot_be_read_just_now_are_delivered_once_when
         # After 12.7 s in which it could not be read; until then it counts as held, and as late.
         assert not world.broker.ids
         assert (
-            server.master.rereading.count,
+            server.master.read_retries.count,
             server.master.late_now,
             server.master.loader.held,
         ) == (10, 10, 10)
         await trio.sleep(40)
         assert sorted(world.broker.ids) == [f"m{n}" for n in range(10)]
         assert (
-            server.master.rereading.count
+            server.master.read_retries.count
             == server.master.undeliverable
             == server.damages.count
             == 0
         )
-        assert server.master.rereading.failures == 80
+        assert server.master.read_retries.failures == 80
         await trio.sleep(10)
         assert server.node.store.schedule.pending == 0
 
@@ -827,9 +827,9 @@ async def test_due_messages_that_cannot_be_read_for_long_are_told_as_damage() ->
         world.disk.arm(*[Trap(action=Action.EIO, kinds={"map"})] * 100)
         await trio.sleep(300)
         assert not world.broker.ids
-        assert server.master.rereading.failures == 12
+        assert server.master.read_retries.failures == 12
         assert (
-            server.master.rereading.count,
+            server.master.read_retries.count,
             server.master.undeliverable,
             server.damages.count,
         ) == (0, 1, 1)

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from delay_protocol.basics.codes import ItemCode
-from sender.groups.gates import GroupGate
+from sender.groups.group_rules import GroupRule
 from sender.settings.config import SenderConfig
 from tests.sender.broker_rig import (
     Received,
@@ -166,7 +166,7 @@ async def test_what_was_held_while_the_clock_was_behind_goes_before_what_is_due_
 
 
 async def deliver_by_due_time(
-    config: SenderConfig, script: Callable[[Received], Reply], *, gate: GroupGate | None = None
+    config: SenderConfig, script: Callable[[Received], Reply], *, gate: GroupRule | None = None
 ) -> list[list[int]]:
     """Offer three subjects' messages in the order in which they are due; return as received."""
     chance = random.Random(3)
@@ -176,7 +176,7 @@ async def deliver_by_due_time(
 
     async with rig_of(config=config, setup=setup) as rig:
         if gate is not None:
-            rig.sender.set_gates({"g-b0": gate})
+            rig.sender.set_group_rules({"g-b0": gate})
         lane_of: list[int] = []
         for _ in range(150):
             lane, count = chance.randrange(3), chance.randrange(1, 40)
@@ -196,9 +196,9 @@ def jittery() -> Callable[[Received], Reply]:
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
-@pytest.mark.parametrize("gate", [None, GroupGate(rate_per_s=100)])
+@pytest.mark.parametrize("gate", [None, GroupRule(rate_per_s=100)])
 async def test_a_subject_goes_by_due_time_while_one_group_serves_it_and_nothing_is_retried(
-    in_flight: int, gate: GroupGate | None
+    in_flight: int, gate: GroupRule | None
 ) -> None:
     config = SenderConfig(batch_items=16, in_flight_requests_max=in_flight)
     by_lane = await deliver_by_due_time(config, jittery(), gate=gate)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import trio
 
-from sender.groups.gates import GroupGate
+from sender.groups.group_rules import GroupRule
 from sender.settings.config import SenderConfig
 from tests.seeds import each_seed
 from tests.sender.broker_rig import Received, Reply, Rig, TableRoutes, refuse, rig_of, take_all
@@ -49,7 +49,7 @@ class Walk:
             *[self.offer] * 4,
             self.move_subject,
             self.change_route,
-            self.set_gates,
+            self.set_group_rules,
             self.set_groups,
             self.withdraw,
             self.trouble_brokers,
@@ -90,12 +90,12 @@ class Walk:
         self.routes.groups[lane] = self._some_groups()
         self.rig.sender.routes_changed({lane})
 
-    def set_gates(self) -> None:
+    def set_group_rules(self) -> None:
         """Pause and limit some groups, and open all others."""
         chance = self.chance
-        self.rig.sender.set_gates(
+        self.rig.sender.set_group_rules(
             {
-                name: GroupGate(
+                name: GroupRule(
                     paused=chance.random() < 0.3, rate_per_s=chance.choice([None, 5, 50, 1e6])
                 )
                 for name in self.names
@@ -175,7 +175,7 @@ class Walk:
             broker.script = take_all
             broker.is_refusing = broker.is_unreachable = False
         rig.sender.resume()
-        rig.sender.set_gates({})
+        rig.sender.set_group_rules({})
         for lane in range(LANES):
             self.routes.groups[lane] = self._some_groups() or self.names
         rig.sender.routes_changed(set(range(LANES)))

@@ -6,7 +6,7 @@ import trio
 from trio.testing import MockClock
 
 from delay_protocol.basics.codes import ItemCode, ResponseCode
-from sender.groups.gates import GroupGate
+from sender.groups.group_rules import GroupRule
 from sender.settings.config import SenderConfig
 from tests.seeds import each_seed
 from tests.sender.broker_rig import (
@@ -88,7 +88,7 @@ class Storm:
                     self.check(rig)
             for broker in rig.brokers:
                 broker.script, broker.is_refusing = take_all, False
-            rig.sender.set_gates({})
+            rig.sender.set_group_rules({})
             rig.sender.resume()
             if self.routes is not None:
                 rig.sender.set_groups([rig.group(number) for number in range(self.brokers)])
@@ -113,10 +113,10 @@ class Storm:
             some = chance.sample(range(self.brokers), chance.randint(1, self.brokers))
             rig.sender.set_groups([rig.group(number) for number in some])
         if chance.random() < 0.02:
-            gate = GroupGate(
+            gate = GroupRule(
                 paused=chance.random() < 0.5, rate_per_s=chance.choice([None, 5.0, 100.0])
             )
-            rig.sender.set_gates({chance.choice(self.names): gate})
+            rig.sender.set_group_rules({chance.choice(self.names): gate})
         if chance.random() < 0.02:
             rig.sender.pause()
         elif rig.sender.is_paused and chance.random() < 0.3:

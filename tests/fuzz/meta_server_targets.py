@@ -131,7 +131,7 @@ class _Rig:
         self.world.chance.seed(1)
         await self.server.open()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.server.committing.run)
+            nursery.start_soon(self.server.committer.run)
             nursery.start_soon(self.server.telling.run)
             await use(self)
             await trio.sleep(1)
@@ -193,7 +193,7 @@ def peers(data: bytes) -> None:
                 assert told is None or told.store == rig.server.store.uuid
         assert rig.server.telling.waiting == 0
         dispatch.closed(peer, None)  # type: ignore[arg-type]
-        assert rig.server.pushing.subscriptions == 0
+        assert rig.server.pusher.subscriptions == 0
 
     _run(use)
 

@@ -16,7 +16,7 @@ from meta_server.known.model import (
     Change,
     Contents,
     ForgetAudit,
-    Store,
+    MetaStore,
 )
 from meta_server.known.registry import Registry
 
@@ -55,7 +55,7 @@ class Medium:
 
 
 class MemoryStore:
-    """The Store of model.py on a Medium."""
+    """The MetaStore of model.py on a Medium."""
 
     def __init__(self, medium: Medium) -> None:
         self._medium = medium
@@ -121,6 +121,6 @@ class MemoryStore:
             raise StoreUnavailableError("told to be down")
 
 
-def _conforms(store: MemoryStore) -> Store:
+def _conforms(store: MemoryStore) -> MetaStore:
     """Let the type checker compare."""
     return store

@@ -211,7 +211,7 @@ async def test_an_entered_group_has_a_time_out_to_register_unless_it_is_static()
             )
             for name, ext in (("static", {STATIC: "yes"}), ("silent", {}))
         ]
-        server.committing.submit(
+        server.committer.submit(
             Intent(
                 keys=("test",),
                 plan=lambda: [SaveBrokerGroup(row) for row in rows],
@@ -239,7 +239,7 @@ async def test_heartbeats_go_on_counting_while_the_store_is_away() -> None:
             beat = broker(what=BrokerRequestType.HEARTBEAT)
             await peer.broker(beat)
         world.medium.is_down = False
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         await trio.sleep(5)
         assert state_of(server, "g1") is BrokerState.RW
 

@@ -23,7 +23,7 @@ from trio.testing import MockClock
 
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from sender.groups.connection import End
-from sender.groups.gates import GroupGate
+from sender.groups.group_rules import GroupRule
 from sender.groups.group_status import GroupState
 from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
@@ -1189,7 +1189,7 @@ async def test_a_message_does_not_wait_for_the_rate_of_one_group_where_another_h
     rate: float,
 ) -> None:
     async with rig_of(2) as rig:
-        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=rate)})
+        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=rate)})
         await trio.sleep(1)
         for _ in range(20):
             rig.offer(1)
@@ -1200,7 +1200,7 @@ async def test_a_message_does_not_wait_for_the_rate_of_one_group_where_another_h
 
 async def test_many_lanes_do_not_wait_for_the_rate_of_one_group_where_another_has_none() -> None:
     async with rig_of(2) as rig:
-        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=10)})
+        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=10)})
         await trio.sleep(1)
         for lane in range(200):
             rig.offer(20, lane=lane)
@@ -1215,7 +1215,7 @@ async def test_what_waits_for_a_group_goes_to_the_others_when_its_rate_is_lowere
         await trio.sleep(1)
         rig.offer(20_000)
         await trio.sleep(0.1)
-        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=1)})
+        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=1)})
         await trio.sleep(60)
         # One may wait for the next token.
         assert len(rig.facts) >= 20_000 - 1

@@ -172,9 +172,9 @@ class MetaGating(GateJudge):
     def _look(self, server: DelayServer, *, is_settled: bool = False) -> None:
         """See by what the server goes, as it says itself, and what it may go by from now on."""
         self._catch_up()
-        following = server.node.following
+        following = server.node.controls_sync
         assert following is not None
-        now = server.master.operator.applied
+        now = server.master.outlet.applied
         if not is_settled and now not in (following.told, self._goes_by):
             # It is about to take it.
             return
@@ -230,12 +230,12 @@ class MetaGating(GateJudge):
 
     def _check_start(self, server: DelayServer) -> None:
         """A server that is started hears first, then delivers; if it can ask."""
-        assert server.node.following is not None
+        assert server.node.controls_sync is not None
         if self._slow_s or not self._was_well(self._started_s):
             return
         self._counts["starts that had to hear of controls first"] += 1
         known = self.meta.medium.known_at(self._started_s)
-        if not self._is_present(known) and not server.node.following.keeps:
+        if not self._is_present(known) and not server.node.controls_sync.keeps:
             self.witness.complain(
                 f"told: a server starts with {self._goes_by} at {trio.current_time():.3f} s, the "
                 f"store has {self._present()}"
@@ -278,14 +278,14 @@ class MetaGating(GateJudge):
         if not self.witness.lived_through(stored_s - _CONNECTED_S, now_s):
             return
         self._look(server)
-        assert server.node.following is not None
-        if server.node.following.trouble and self._may_be_full():
+        assert server.node.controls_sync is not None
+        if server.node.controls_sync.trouble and self._may_be_full():
             return
         self._counts["controls that had to be known soon"] += 1
-        if not self._is_present(stored) and not server.node.following.keeps:
+        if not self._is_present(stored) and not server.node.controls_sync.keeps:
             self.witness.complain(
                 f"told: the server goes by {self._goes_by} at {now_s:.3f} s, since {stored_s:.3f} "
-                f"s the store has {self._present()}: {server.node.following.trouble}"
+                f"s the store has {self._present()}: {server.node.controls_sync.trouble}"
             )
 
     # -- the operator ------------------------------------------------------------------------
@@ -344,17 +344,21 @@ class MetaGating(GateJudge):
         server = self._serving
         return (
             server is not None
-            and server.node.following is not None
-            and bool(server.node.following.keeps)
+            and server.node.controls_sync is not None
+            and bool(server.node.controls_sync.keeps)
         )
 
     async def _follow(self) -> None:
         """Have the server go by what it is told, whatever that opens."""
         server = self._serving
-        if server is None or server.node.following is None or server.node.following.told is None:
+        if (
+            server is None
+            or server.node.controls_sync is None
+            or server.node.controls_sync.told is None
+        ):
             return
         self._look(server)
-        told = server.node.following.told
+        told = server.node.controls_sync.told
         if told not in self._stored and told.version:
             self.witness.complain(f"told: the server was told {told}, which was never stored")
         if told not in self._possible:
@@ -362,7 +366,7 @@ class MetaGating(GateJudge):
         self._forced = True
         self.faults["operator: follow"] += 1
         with contextlib.suppress(StorageFullError):
-            await server.node.following.follow(who="operator", peer="")
+            await server.node.controls_sync.follow(who="operator", peer="")
         if server is self._serving:
             self._look(server)
         self._forced = False

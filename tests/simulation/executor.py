@@ -1,8 +1,8 @@
 """Blocking calls without threads: a call happens in one instant, its result comes later.
 
-The order within a lane is that of the requests, as in production. When within its time a call takes
-effect is drawn: mostly at once, sometimes only towards the end, so that code which does not wait
-for the result (an answer before the fsync) is found out.
+The order within a worker is that of the requests, as in production. When within its time a call
+takes effect is drawn: mostly at once, sometimes only towards the end, so that code which does not
+wait for the result (an answer before the fsync) is found out.
 """
 
 import random
@@ -55,7 +55,7 @@ def _refuse(_raise_cancel: object) -> trio.lowlevel.Abort:
     return trio.lowlevel.Abort.FAILED
 
 
-class _Lane:
+class _Worker:
     """Calls that are made one at a time: one is under way, others wait for their turn."""
 
     __slots__ = ("busy", "waiting")
@@ -155,15 +155,15 @@ class SimExecutor:
         self._disk = disk
         self._trace = trace or Trace()
         self._name = name
-        self._lanes: dict[str, _Lane] = {}
+        self._workers: dict[str, _Worker] = {}
         self._death: Death | None = None
 
-    async def run(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+    async def run(self, worker: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """Return what `fn(*args)` returns, after its turn came and its time passed."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        line = self._lanes.get(lane)
+        line = self._workers.get(worker)
         if line is None:
-            line = self._lanes[lane] = _Lane()
+            line = self._workers[worker] = _Worker()
         await line.enter()
         try:
             self.check_alive()
@@ -171,7 +171,7 @@ class SimExecutor:
             effect_s = 0.0
             if self._chance.random() < self.plan.late_chance:
                 effect_s = seconds * self._chance.random()
-            call = _Call(self, lambda: self._make(lane, fn, *args))
+            call = _Call(self, lambda: self._make(worker, fn, *args))
             result: T = await call.run(seconds, effect_s)
             return result
         finally:
@@ -201,9 +201,9 @@ class SimExecutor:
         if self._death is not None:
             raise type(self._death)(*self._death.args)
 
-    def _make(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+    def _make(self, worker: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         label = name_of(fn)
-        self._trace.note(f"{self._name} {lane} {label} {trio.current_time()!r}")
+        self._trace.note(f"{self._name} {worker} {label} {trio.current_time()!r}")
         disk = self._disk
         if disk is None:
             return fn(*args)

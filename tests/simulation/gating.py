@@ -273,7 +273,7 @@ class Gating(GateJudge):
 
     def _begin_life(self, server: DelayServer) -> None:
         """See to it that the rules are those that were answered."""
-        found = server.master.operator.applied
+        found = server.master.outlet.applied
         allowed = [self._known] + ([self._awaited] if self._awaited is not None else [])
         if found not in allowed:
             self.witness.complain(f"paused: after a start {found} holds, not one of {allowed}")
@@ -326,10 +326,10 @@ class Gating(GateJudge):
             )
 
         try:
-            answered = await server.master.operator.change(lambda _: after, entry)
+            answered = await server.master.outlet.change(lambda _: after, entry)
         except StorageFullError:
             # Nothing has changed, or nobody knows; the next start tells.
-            answered = server.master.operator.applied
+            answered = server.master.outlet.applied
             if answered not in (before, after):
                 self.witness.complain(f"paused: {answered} after a full disk")
         self.faults["operator"] += 1

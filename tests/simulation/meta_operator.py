@@ -109,7 +109,7 @@ class MetaOperator:
             )
 
         try:
-            server.committing.submit(Intent(keys=("operator",), plan=planned, done=done))
+            server.committer.submit(Intent(keys=("operator",), plan=planned, done=done))
         except MetaServerError:
             # There is no room, or no store, for the moment.
             return []

@@ -40,6 +40,7 @@ from meta_server.known.model import (
     DelayGroup,
     ForgetAudit,
     ForgetClient,
+    MetaStore,
     NoteClient,
     RaiseTimestamp,
     RemoveBroker,
@@ -58,7 +59,6 @@ from meta_server.known.model import (
     SetLimit,
     SetOffline,
     SetReadOnly,
-    Store,
     UnsetLimit,
     UnsetOffline,
     UnsetReadOnly,
@@ -418,7 +418,7 @@ class StoreFaults:
 
 
 class SimStore:
-    """The Store of model.py on a Medium, for one life of the meta server."""
+    """The MetaStore of model.py on a Medium, for one life of the meta server."""
 
     def __init__(
         self,
@@ -583,6 +583,6 @@ def record_of(group: DelayGroup) -> tuple[int, int]:
     return (group.record.epoch, group.record.version)
 
 
-def _conforms(store: SimStore) -> Store:
+def _conforms(store: SimStore) -> MetaStore:
     """Let the type checker compare."""
     return store

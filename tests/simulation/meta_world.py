@@ -357,7 +357,7 @@ class MetaWorld:
 
     def _check_emptied(self, server: MetaServer) -> None:
         """Nothing of a peer is left when all connections are closed."""
-        left = (server.pushing.subscriptions, len(server.pushing._of))
+        left = (server.pusher.subscriptions, len(server.pusher._of))
         if left != (0, 0):
             self.witness.complain(f"bounded: {left} subscriptions are left of closed connections")
         if server.telling.waiting:
@@ -679,8 +679,8 @@ class MetaWorld:
         waits: list[object] = []
         with trio.move_on_after(_ANSWERED_WITHIN_S):
             while self.server is not None:
-                connections = list(self.server.pushing._of)
-                waits = [*self.server.committing._pending]
+                connections = list(self.server.pusher._of)
+                waits = [*self.server.committer._pending]
                 waits += [one.peer for one in connections if one.in_flight_requests]
                 if not waits:
                     return
@@ -826,19 +826,19 @@ class MetaWorld:
             server = self.server
             if server is None or not server.ready.is_set() or not self.node.is_alive:
                 continue
-            pushing, committing = server.pushing, server.committing
+            pusher, committer = server.pusher, server.committer
             connections = server.listener.open_connections if server.listener else 0
-            uses = [len(of) for of in pushing._of.values()]
+            uses = [len(of) for of in pusher._of.values()]
             held = {
-                "subscriptions": (pushing.subscriptions, push.subscriptions_max),
+                "subscriptions": (pusher.subscriptions, push.subscriptions_max),
                 "of a connection": (
                     max(uses, default=0),
                     push.subscriptions_per_connection_max,
                 ),
-                "counted subscriptions": (abs(pushing.subscriptions - sum(uses)), 0),
-                "waiting": (committing.waiting, limits.waiting_max),
+                "counted subscriptions": (abs(pusher.subscriptions - sum(uses)), 0),
+                "waiting": (committer.waiting, limits.waiting_max),
                 "pending": (
-                    len(committing._pending),
+                    len(committer._pending),
                     3 * (limits.waiting_max + limits.commit_requests_max),
                 ),
                 "subjects": (len(self.medium.rows[SUBJECTS]), limits.subjects_max + late),
@@ -856,7 +856,7 @@ class MetaWorld:
                 "silent groups": (len(server.silence._silent), limits.groups_max),
                 "waiting for controls": (server.telling.waiting, connections),
                 "nodes with controls": (len(server.telling.said), len(self.medium.keys(NODES))),
-                "signatures": (len(pushing._signatures), 10_000),
+                "signatures": (len(pusher._signatures), 10_000),
             }
             beyond = [(what, *held[what]) for what in held if held[what][0] > held[what][1]]
             for what, count, most in beyond:

@@ -35,7 +35,7 @@ def mutant(*edits: Edit, seed: int | None, scenario: Scenario = PLAIN) -> Mutant
     return Mutant(edits=edits, seed=seed, scenario=scenario)
 
 
-_COMMIT = "await self._executor.run(STORE_LANE, self._store.commit, changes)"
+_COMMIT = "await self._executor.run(STORE_WORKER, self._store.commit, changes)"
 
 SERVER = {
     "4 message_log": {
@@ -110,7 +110,7 @@ SERVER = {
     "4 filed minute": {
         # The floor of the log never decreases.
         "floor follows the clock back": mutant(
-            swap("Committing._next_floor", "max(self._floor_minute, minute)", "minute"),
+            swap("Committer._next_floor", "max(self._floor_minute, minute)", "minute"),
             scenario=told.CLOCK_SET,
             seed=3,
         ),
@@ -120,7 +120,7 @@ SERVER = {
         ),
         # When nothing arrives and a covered segment waits to be closed a FLOOR is recorded.
         "no FLOOR record": mutant(
-            swap("Committing.append_floor", "now_ms // MINUTE_MS < wanted_minute", "True"), seed=1
+            swap("Committer.append_floor", "now_ms // MINUTE_MS < wanted_minute", "True"), seed=1
         ),
     },
     "4 checkpoint": {
@@ -246,7 +246,7 @@ SERVER = {
         ),
         # Each commit leaves free what is still to be written for what was accepted.
         "space seen too late": mutant(
-            drop("Committing._append", "self._budget.require(...)"),
+            drop("Committer._append", "self._budget.require(...)"),
             swap("DiskBudget._measure", "self.owed = owed", "self.owed = 0"),
             scenario=told.SMALL_DISK,
             seed=1,
@@ -509,9 +509,9 @@ SERVER = {
         ),
         # From the moment in which a lane is closed its rows go into the wheel again.
         "dropped after the lane has closed": mutant(
-            swap("Draining._close", "closed = self._note_closed(lane, job)", "closed = False"),
+            swap("BacklogReader._close", "closed = self._note_closed(lane, job)", "closed = False"),
             swap(
-                "Draining._close",
+                "BacklogReader._close",
                 "closed = closed or self._note_closed(...); await self._loader.take([entries])",
                 (
                     "await self._loader.take([entries]); "
@@ -523,7 +523,9 @@ SERVER = {
         ),
         # A lane is closed only when the wheel has nothing of its subject.
         "closed while the wheel has some": mutant(
-            swap("Draining._close", "... or self._in_wheel(lane)", "lane in self._lanes.leaving"),
+            swap(
+                "BacklogReader._close", "... or self._in_wheel(lane)", "lane in self._lanes.leaving"
+            ),
             scenario=told.HOT_AND_SLOW,
             seed=2,
         ),
@@ -561,9 +563,9 @@ SERVER = {
         "fact before record": mutant(
             before(
                 "Mastership._given_up",
-                "self.burying.give_up(...)",
+                "self.dead_recorder.give_up(...)",
                 (
-                    "self.crossing_off.cross_off(entries, "
+                    "self.fact_recorder.cross_off(entries, "
                     "self._runtime.clock.now_ms(), '', Outcome.DEAD)"
                 ),
             ),
@@ -625,8 +627,8 @@ SERVER = {
         ),
         # What is limited leaves at its rate.
         "a limit lets all pass": mutant(
-            swap("Meters._take_from", "bucket.tokens(now)", "max(_, 10**6)"),
-            swap("Meters._take_from", "share - queued(lane)", "10**6"),
+            swap("RateLimits._take_from", "bucket.tokens(now)", "max(_, 10**6)"),
+            swap("RateLimits._take_from", "share - queued(lane)", "10**6"),
             scenario=told.CALM_OPERATED,
             seed=16,
         ),
@@ -638,7 +640,7 @@ SERVER = {
         ),
         # Nothing of a subject that is paused leaves.
         "a paused subject leaves": mutant(
-            swap("Gates._gated", "kinds == _Kind.PAUSED", "kinds > _Kind.LIMITED"),
+            swap("LaneRules._gated", "kinds == _Kind.PAUSED", "kinds > _Kind.LIMITED"),
             scenario=told.OPERATED,
             seed=1,
         ),
@@ -690,10 +692,10 @@ META = {
     "8 writer": {
         # Nobody is told of a change, and no answer depends on it, before the store has it.
         "answer before the store": mutant(
-            drop("Committing._commit", "self._registry.apply(changes); self._storing -= ..."),
-            drop("Committing._commit", "self._on_changed(changes); await self._end_all(...)"),
+            drop("Committer._commit", "self._registry.apply(changes); self._storing -= ..."),
+            drop("Committer._commit", "self._on_changed(changes); await self._end_all(...)"),
             before(
-                "Committing._commit",
+                "Committer._commit",
                 _COMMIT,
                 (
                     "self._registry.apply(changes); self._on_changed(changes); await "
@@ -704,12 +706,12 @@ META = {
         ),
         # After a commit that failed everything is loaded anew before anything else is planned.
         "go on after a failed commit": mutant(
-            swap("Committing._turn_stale", "self.is_stale = True", "self.is_stale = False"), seed=1
+            swap("Committer._turn_stale", "self.is_stale = True", "self.is_stale = False"), seed=1
         ),
         # When the store fails, whoever waits for it is told.
         "what waits is forgotten": mutant(
             swap(
-                "Committing._turn_stale",
+                "Committer._turn_stale",
                 "(*(planned.intent for planned in batch), *waiting)",
                 "(planned.intent for planned in batch)",
             ),
@@ -792,10 +794,10 @@ META = {
     },
     "8 pushes": {
         # Connected clients are told of a change at once.
-        "no pushes": mutant(drop("MetaServer._changed", "self.pushing.changed()"), seed=3),
+        "no pushes": mutant(drop("MetaServer._changed", "self.pusher.changed()"), seed=3),
         # A client is pushed only what it was not told yet.
         "pushes without news": mutant(
-            swap("Pushing._push_if_news", "signature == subscription.told", "False"), seed=1
+            swap("Pusher._push_if_news", "signature == subscription.told", "False"), seed=1
         ),
     },
     "8 roles": {
@@ -884,11 +886,11 @@ META = {
         ),
         # There are no more subscriptions than the settings allow.
         "subscriptions without number": mutant(
-            swap("Pushing.note", "self.subscriptions >= self._subscriptions_max", "False"), seed=1
+            swap("Pusher.note", "self.subscriptions >= self._subscriptions_max", "False"), seed=1
         ),
         # What was kept of a connection goes with it.
         "subscriptions of the gone": mutant(
-            drop("Pushing.forget", "self.subscriptions -= ..."), seed=1
+            drop("Pusher.forget", "self.subscriptions -= ..."), seed=1
         ),
         # No more clients are remembered than the settings allow.
         "clients without number": mutant(
@@ -896,18 +898,18 @@ META = {
         ),
         # No more requests wait for the store than the settings allow.
         "a queue without end": mutant(
-            swap("Committing.submit", "len(self._waiting) >= self._waiting_max", "False"), seed=125
+            swap("Committer.submit", "len(self._waiting) >= self._waiting_max", "False"), seed=125
         ),
         # What a connection has asked for goes with it.
         "questions of the gone": mutant(
-            drop("ControlsTelling.forget", "self._waiting.pop(connection, None)"), seed=1
+            drop("ControlsPusher.forget", "self._waiting.pop(connection, None)"), seed=1
         ),
     },
     "8 controls": {
         # No node is told of controls before the store has them.
         "controls before the store": mutant(
             before(
-                "Committing._commit",
+                "Committer._commit",
                 _COMMIT,
                 (
                     "early = [one for one in changes if type(one).__name__ == 'SaveControls']; "
@@ -915,7 +917,7 @@ META = {
                 ),
             ),
             after(
-                "Committing._commit",
+                "Committer._commit",
                 _COMMIT,
                 "changes = tuple(one for one in changes if one not in early)",
             ),
@@ -935,7 +937,7 @@ META = {
         ),
         # A node is told the controls that there are, not those that others were told before.
         "the document of before": mutant(
-            swap("ControlsTelling._document", "known[0] is not row", "False"), seed=1
+            swap("ControlsPusher._document", "known[0] is not row", "False"), seed=1
         ),
         # Weights are told with the rest.
         "weights are not told": mutant(
@@ -951,12 +953,12 @@ META = {
         ),
         # Whoever waits for other controls hears after a while that there are none.
         "a question without an answer": mutant(
-            swap("ControlsTelling.ask", "HOLD_S", "_ * 1e6"), seed=1
+            swap("ControlsPusher.ask", "HOLD_S", "_ * 1e6"), seed=1
         ),
         # An operator is told by which controls each node goes.
         "what a node has is not noted": mutant(
             swap(
-                "ControlsTelling.ask",
+                "ControlsPusher.ask",
                 "self.said[key] = NodeSaid(asked.has, asked.keeps)",
                 "self.said.setdefault(key, NodeSaid(asked.has, asked.keeps))",
             ),
@@ -964,7 +966,7 @@ META = {
         ),
         # Only who has registered as a node is told its cluster's controls.
         "controls for whoever asks": mutant(
-            swap("ControlsTelling.ask", "{key[0] for key in nodes}", "_ or {'c1'}"), seed=2
+            swap("ControlsPusher.ask", "{key[0] for key in nodes}", "_ or {'c1'}"), seed=2
         ),
     },
 }
@@ -1075,7 +1077,7 @@ CLUSTER = {
     "8 telling": {
         # When a group changes, or a setting, all are looked at whom it may concern.
         "pushes of single routes only": mutant(
-            swap("MetaServer._changed", "self.pushing.changed()", "self.pushing.changed([])"),
+            swap("MetaServer._changed", "self.pusher.changed()", "self.pusher.changed([])"),
             seed=None,
         ),
         # A client of a retry subject is told of the routes of the real one.
@@ -1114,7 +1116,7 @@ CLUSTER = {
         ),
         # Groups have the weights that the meta server tells.
         "told weights are not heeded": mutant(
-            swap("Operator._follow", "rule.weight is not None", "False"), seed=2
+            swap("Outlet._follow", "rule.weight is not None", "False"), seed=2
         ),
     },
 }

@@ -91,7 +91,7 @@ POISON_AND_LATE_RECORDS = Scenario(
     name="poison, and records that find no space",
     poison=1.0,
     ends=_ENDS_SOON,
-    traps=(Trap(action=Action.FULL, kinds={"write"}, when=running("Committing._append_naming")),)
+    traps=(Trap(action=Action.FULL, kinds={"write"}, when=running("Committer._append_naming")),)
     * 300,
 )
 POISON_AND_LATE_FACTS = Scenario(

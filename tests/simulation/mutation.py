@@ -1,7 +1,7 @@
 """Edits of the syntax tree of a function, and how they are put in force in a running process.
 
     drop("MessageLog._write", "file.sync()")
-    swap("Committing._next_floor", "max(self._floor_minute, minute)", "minute")
+    swap("Committer._next_floor", "max(self._floor_minute, minute)", "minute")
     swap("Dispatch.run", "self._pacer.trusted_ms()", "_ + 50")
     before("Ingest.run_commits", "kept = await self._commit(intake)", "self._answer(waiting)")
 

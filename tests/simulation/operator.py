@@ -162,7 +162,7 @@ class SimOperator:
                     await server.master.dead_letters.requeue(
                         Wanted(), after=Place(), rows_max=_EVERYTHING
                     )
-            left = server.node.store.schedule.pending + server.master.burying.count
+            left = server.node.store.schedule.pending + server.master.dead_recorder.count
             page = await server.master.dead_letters.find(Wanted(), after=Place(), rows_max=1)
             if not left and not (self._requeues_all and page.letters):
                 return

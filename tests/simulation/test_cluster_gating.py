@@ -39,7 +39,7 @@ class _Following:
 
 
 @dataclass
-class _Operator:
+class _Outlet:
     applied: Controls = field(default_factory=Controls)
 
 
@@ -49,8 +49,8 @@ class _Server:
     def __init__(self) -> None:
         self.ready = trio.Event()
         self.ready.set()
-        self.following = _Following()
-        self.operator = _Operator()
+        self.controls_sync = _Following()
+        self.outlet = _Outlet()
         self.weights: dict[str, float] = {"g": 1.0}
         self.node = self.master = self
 
@@ -58,8 +58,8 @@ class _Server:
         return {name: {"weight": one, "state": "up"} for name, one in self.weights.items()}
 
     def goes_by(self, controls: Controls) -> None:
-        self.following.told = self.operator.applied = controls
-        self.following.taken += 1
+        self.controls_sync.told = self.outlet.applied = controls
+        self.controls_sync.taken += 1
 
 
 @dataclass
@@ -269,14 +269,14 @@ def test_what_an_operator_has_it_follow_may_be_long_on_its_way_to_the_disk() -> 
         rig.server.goes_by(rig.resume("a"))
         await trio.sleep(5)
         rig.medium.set_back(1)
-        rig.server.following.told = older
+        rig.server.controls_sync.told = older
 
         async def follow(**_: str) -> bool:
             await trio.sleep(10)
             rig.server.goes_by(older)
             return True
 
-        rig.server.following.follow = follow
+        rig.server.controls_sync.follow = follow
         await rig.gating._follow()
         await trio.sleep(5)
         assert rig.said() == []

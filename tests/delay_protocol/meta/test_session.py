@@ -22,7 +22,7 @@ from delay_protocol.meta.requests import (
     decode_client_register,
     encode_client_register_reply,
 )
-from delay_protocol.meta.session import MetaDialogue, MetaSession, MetaSessionConfig, Standing
+from delay_protocol.meta.session import MetaDialogue, MetaSession, MetaSessionConfig, RouteState
 from delay_protocol.wire.frames import Frame, FrameDecoder
 from tests.seeds import examples
 
@@ -122,7 +122,7 @@ def test_a_subject_is_asked_for_at_once_and_only_once() -> None:
         )
     ]
     assert asker.next_requests(3) == []
-    assert (asker.route("a"), asker.standing("a")) == (None, Standing.UNKNOWN)
+    assert (asker.route("a"), asker.standing("a")) == (None, RouteState.UNKNOWN)
 
 
 def test_nothing_is_asked_without_a_connection_and_what_was_wanted_meanwhile_at_once_on_one() -> (
@@ -138,7 +138,7 @@ def test_nothing_is_asked_without_a_connection_and_what_was_wanted_meanwhile_at_
 
 def test_an_answer_is_the_route_and_the_next_question_a_heartbeat() -> None:
     asker = routed("a")
-    assert (asker.route("a"), asker.standing("a")) == ((D1,), Standing.ROUTED)
+    assert (asker.route("a"), asker.standing("a")) == ((D1,), RouteState.ROUTED)
     assert 48 <= asker.next_at() <= 60.1
     [request] = asker.next_requests(61)
     assert request.register_type == RegisterType.HEARTBEAT
@@ -234,13 +234,13 @@ def test_a_refusal_is_told_with_its_reason_and_asked_again_after_a_pause() -> No
     asker.want("a", 0)
     asker.next_requests(0)
     asker.refused("a", 0, "too many subjects" + "!" * 1000)
-    assert asker.standing("a") is Standing.REFUSED
+    assert asker.standing("a") is RouteState.REFUSED
     assert asker.reason("a").startswith("too many subjects!")
     assert len(asker.reason("a")) == 200
     assert 0.5 <= asker.next_at() <= 1.1
     assert subjects(asker.next_requests(1.1)) == ["a"]
     asker.receive(answer("a", D1), 2)
-    assert (asker.standing("a"), asker.reason("a")) == (Standing.ROUTED, "")
+    assert (asker.standing("a"), asker.reason("a")) == (RouteState.ROUTED, "")
 
 
 def test_a_refused_subject_keeps_the_route_it_had() -> None:
@@ -248,7 +248,7 @@ def test_a_refused_subject_keeps_the_route_it_had() -> None:
     asker.next_requests(61)
     assert asker.receive(answer("a", timestamp_ms=-2), 61) is None
     assert asker.route("a") == (D1,)
-    assert (asker.standing("a"), bool(asker.reason("a"))) == (Standing.ROUTED, True)
+    assert (asker.standing("a"), bool(asker.reason("a"))) == (RouteState.ROUTED, True)
     assert asker.next_at() <= 62.1, "asked again after a pause"
 
 
@@ -258,7 +258,7 @@ def test_a_subject_refused_for_good_is_barred_until_it_has_a_route() -> None:
     asker.want("a", 0)
     assert subjects(asker.next_requests(0)) == ["a"]
     assert asker.receive(answer("a", timestamp_ms=-2), 0) == "a"
-    assert (asker.standing("a"), asker.is_barred("a")) == (Standing.REFUSED, True)
+    assert (asker.standing("a"), asker.is_barred("a")) == (RouteState.REFUSED, True)
     assert asker.next_at() >= 48, "it is asked again at heartbeats only"
     assert subjects(asker.next_requests(60)) == ["a"]
     assert asker.receive(answer("a", timestamp_ms=-2), 60) is None
@@ -335,7 +335,7 @@ def test_an_empty_answer_is_believed_once_it_is_given_for_long_enough() -> None:
     asked(asker, answer("a", D1, timestamp_ms=1002), 2)
     assert asked(asker, answer("a", timestamp_ms=1003), 12) is None, "in doubt since 12, not 1"
     assert asked(asker, answer("a", timestamp_ms=1003), 22) == "a"
-    assert (asker.route("a"), asker.standing("a")) == ((), Standing.NONE)
+    assert (asker.route("a"), asker.standing("a")) == ((), RouteState.NONE)
     assert asked(asker, answer("a", D1, timestamp_ms=1004), 23) == "a"
 
 
@@ -609,9 +609,9 @@ def test_a_dialogue_survives_garbage() -> None:
     [request] = asked_frames(dialogue, 0)
     assert dialogue.take(Frame(0, 9, 77, 1, 35, b"nonsense"), 1) is None
     assert dialogue.take(Frame(51, 9, 77, 1, 35, b""), 1) is None
-    assert dialogue.session.standing("a") is Standing.UNKNOWN
+    assert dialogue.session.standing("a") is RouteState.UNKNOWN
     assert dialogue.take(Frame(0, 9, request.opaque, 1, 35, b"nonsense"), 1) is None
-    assert dialogue.session.standing("a") is Standing.REFUSED
+    assert dialogue.session.standing("a") is RouteState.REFUSED
     assert dialogue.session.counts.unreadable == 2
     assert asked_frames(dialogue, 3), "asked again"
 

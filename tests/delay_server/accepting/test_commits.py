@@ -9,7 +9,7 @@ import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.messages.items import ItemScan, scan_items
-from delay_server.accepting.commits import Committing
+from delay_server.accepting.commits import Committer
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.accepting.intake import Intake
 from delay_server.clock.clock_guard import ClockGuard
@@ -47,7 +47,7 @@ class FilingDesk:
 
 
 class Bench:
-    """A Committing on a message_log of a simulated disk."""
+    """A Committer on a message_log of a simulated disk."""
 
     def __init__(self, disk: SimDisk | None = None, *, floor_minute: int = 0) -> None:
         self.disk = disk or SimDisk(random.Random(3), plan=CALM)
@@ -55,7 +55,7 @@ class Bench:
         self.desk = FilingDesk()
         self.store = open_store(self.disk)
         self.floor_bytes = 0
-        self.committing = Committing(
+        self.committer = Committer(
             message_log=self.store.message_log,
             filer=cast("Filer", self.desk),
             executor=SimExecutor(random.Random(4), disk=self.disk, plan=PROMPT),
@@ -127,7 +127,7 @@ def some_items(count: int, start: int = 0) -> list[bytes]:
 async def test_what_a_commit_kept_survives_a_power_cut() -> None:
     bench = Bench(SimDisk(random.Random(3), plan=HARSH))
     items = some_items(20)
-    assert await bench.committing.commit(intake_of(*items))
+    assert await bench.committer.commit(intake_of(*items))
     bench.disk.power_cut()
     store = open_store(bench.disk.revive())
     assert read_log(store.message_log) == [(RecordKind.MESSAGE, 2, 20, b"".join(items))]
@@ -138,32 +138,32 @@ async def test_a_commit_for_which_there_is_no_room_beyond_the_floor_writes_nothi
     before = bench.log()
     writes = bench.disk.counts["write"]
     bench.floor_bytes = bench.disk.capacity_bytes - bench.disk.used_bytes - 200_000
-    assert not await bench.committing.commit(intake_of(*some_items(400)))
+    assert not await bench.committer.commit(intake_of(*some_items(400)))
     assert bench.disk.counts["write"] == writes
     assert bench.log() == before
     assert not bench.desk.submitted
     bench.floor_bytes = 0
-    assert not await bench.committing.commit(intake_of(*some_items(1))), "nobody has looked again"
+    assert not await bench.committer.commit(intake_of(*some_items(1))), "nobody has looked again"
 
 
 async def test_a_commit_is_one_write_and_one_fsync_whatever_it_holds() -> None:
     bench = Bench()
-    assert await bench.committing.commit(intake_of(*some_items(1)))
+    assert await bench.committer.commit(intake_of(*some_items(1)))
     before = dict(bench.disk.counts)
-    assert await bench.committing.commit(intake_of(*some_items(50, 1), batch_bytes_max=3000))
+    assert await bench.committer.commit(intake_of(*some_items(50, 1), batch_bytes_max=3000))
     assert bench.disk.counts["sync"] == before["sync"] + 1
     # The second write is that of the durable end.
     assert bench.disk.counts["write"] == before["write"] + 2
     assert len(bench.desk.submitted) > 2
-    assert bench.committing.commits == 2
+    assert bench.committer.commits == 2
 
 
 async def test_filing_gets_what_was_kept_with_its_place_in_the_log() -> None:
     bench = Bench()
     items = some_items(30)
-    assert await bench.committing.commit(intake_of(*items[:10]))
+    assert await bench.committer.commit(intake_of(*items[:10]))
     await trio.sleep(61)
-    assert await bench.committing.commit(intake_of(*items[10:], batch_bytes_max=2000))
+    assert await bench.committer.commit(intake_of(*items[10:], batch_bytes_max=2000))
     sequence = 2
     blobs, subjects = [], []
     for batch in bench.desk.submitted:
@@ -183,12 +183,12 @@ async def test_filing_gets_what_was_kept_with_its_place_in_the_log() -> None:
 
 async def test_without_space_nothing_is_kept_and_the_next_commit_leaves_no_gap() -> None:
     bench = Bench()
-    assert await bench.committing.commit(intake_of(*some_items(1)))
+    assert await bench.committer.commit(intake_of(*some_items(1)))
     bench.disk.arm(Trap(action=Action.FULL, kinds={"write"}))
-    assert not await bench.committing.commit(intake_of(*some_items(5, 1)))
+    assert not await bench.committer.commit(intake_of(*some_items(5, 1)))
     assert len(bench.desk.submitted) == 1
     items = some_items(2, 6)
-    assert await bench.committing.commit(intake_of(*items))
+    assert await bench.committer.commit(intake_of(*items))
     assert [entry[:3] for entry in bench.log()] == [
         (RecordKind.MESSAGE, 2, 1),
         (RecordKind.MESSAGE, 3, 2),
@@ -202,10 +202,10 @@ async def test_a_disk_that_fails_is_fatal_and_nothing_is_handed_on(kind: str) ->
     bench = Bench()
     bench.disk.arm(Trap(action=Action.EIO, kinds={kind}))
     with pytest.raises(FatalDiskError):
-        await bench.committing.commit(intake_of(*some_items(3)))
+        await bench.committer.commit(intake_of(*some_items(3)))
     assert bench.desk.submitted == []
     with pytest.raises(FatalDiskError):
-        await bench.committing.commit(intake_of(*some_items(1)))
+        await bench.committer.commit(intake_of(*some_items(1)))
 
 
 async def test_a_commit_waits_while_filing_lags() -> None:
@@ -214,7 +214,7 @@ async def test_a_commit_waits_while_filing_lags() -> None:
     kept: list[bool] = []
 
     async def commit() -> None:
-        kept.append(await bench.committing.commit(intake_of(*some_items(1))))
+        kept.append(await bench.committer.commit(intake_of(*some_items(1))))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit)
@@ -228,7 +228,7 @@ async def test_the_floor_follows_the_clock_and_never_goes_back() -> None:
     bench = Bench()
 
     async def commit() -> int:
-        assert await bench.committing.commit(intake_of(*some_items(1)))
+        assert await bench.committer.commit(intake_of(*some_items(1)))
         return bench.floors[-1]
 
     assert await commit() == MINUTE
@@ -242,26 +242,26 @@ async def test_the_floor_follows_the_clock_and_never_goes_back() -> None:
 
 async def test_the_floor_begins_where_the_logs_left_it() -> None:
     bench = Bench(floor_minute=MINUTE + 7)
-    assert await bench.committing.commit(intake_of(*some_items(1)))
+    assert await bench.committer.commit(intake_of(*some_items(1)))
     assert bench.floors == [MINUTE + 7]
 
 
 async def test_the_floor_does_not_follow_a_clock_that_is_not_trusted() -> None:
     bench = Bench()
-    assert await bench.committing.commit(intake_of(*some_items(1)))
+    assert await bench.committer.commit(intake_of(*some_items(1)))
     bench.clock.step(30 * MINUTE_MS)
-    assert await bench.committing.commit(intake_of(*some_items(1)))
+    assert await bench.committer.commit(intake_of(*some_items(1)))
     assert bench.floors == [MINUTE, MINUTE]
     bench.clock.step(-30 * MINUTE_MS)
     await trio.sleep(60)
-    assert await bench.committing.commit(intake_of(*some_items(1)))
+    assert await bench.committer.commit(intake_of(*some_items(1)))
     assert bench.floors[-1] == MINUTE + 1
 
 
 async def test_the_floor_stays_below_the_minutes_that_are_not_split_yet() -> None:
     bench = Bench()
     bench.desk.hour_mark = MINUTE - 5
-    assert await bench.committing.commit(intake_of(*some_items(1)))
+    assert await bench.committer.commit(intake_of(*some_items(1)))
     assert bench.floors == [MINUTE - 6]
 
 
@@ -269,15 +269,15 @@ async def test_a_floor_record_is_written_once_its_minute_is_over_and_once_a_minu
     None
 ):
     bench = Bench()
-    await bench.committing.append_floor(MINUTE + 1)
+    await bench.committer.append_floor(MINUTE + 1)
     assert bench.log() == []
     await trio.sleep(60)
     for _ in range(30):
-        await bench.committing.append_floor(MINUTE + 1)
+        await bench.committer.append_floor(MINUTE + 1)
         await trio.sleep(1)
     assert [entry[0] for entry in bench.log()] == [RecordKind.FLOOR]
     await trio.sleep(31)
-    await bench.committing.append_floor(MINUTE + 1)
+    await bench.committer.append_floor(MINUTE + 1)
     floors = [batch for batch in bench.desk.submitted if isinstance(batch, CommittedControl)]
     assert [(floor.base_sequence, floor.floor_minute, floor.epoch) for floor in floors] == [
         (2, MINUTE + 1, 1),
@@ -289,10 +289,10 @@ async def test_a_floor_record_that_finds_no_space_is_left_for_later() -> None:
     bench = Bench()
     await trio.sleep(60)
     bench.disk.arm(Trap(action=Action.FULL, kinds={"write"}))
-    await bench.committing.append_floor(MINUTE + 1)
+    await bench.committer.append_floor(MINUTE + 1)
     assert bench.desk.submitted == []
     await trio.sleep(60)
-    await bench.committing.append_floor(MINUTE + 1)
+    await bench.committer.append_floor(MINUTE + 1)
     assert bench.floors == [MINUTE + 2]
 
 
@@ -301,12 +301,12 @@ async def test_commits_and_floor_records_reach_filing_in_the_order_of_the_log() 
     await trio.sleep(60)
 
     async def commit(number: int) -> None:
-        assert await bench.committing.commit(intake_of(*some_items(3, number)))
+        assert await bench.committer.commit(intake_of(*some_items(3, number)))
 
     async with trio.open_nursery() as nursery:
         for number in range(5):
             nursery.start_soon(commit, number)
-            nursery.start_soon(bench.committing.append_floor, MINUTE + 1)
+            nursery.start_soon(bench.committer.append_floor, MINUTE + 1)
     sequences = [batch.base_sequence for batch in bench.desk.submitted]
     assert sequences == sorted(sequences)
     assert len(sequences) == 6

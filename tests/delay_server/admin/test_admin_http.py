@@ -85,19 +85,19 @@ async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> Non
         await operator.ask("PUT", rule, {"rate_per_s": 5})
         await operator.ask("PATCH", rule, {"paused": True})
         expected = SubjectControl(paused=True, rate_per_s=5)
-        assert server.master.operator.applied.subjects == {"a": expected}
+        assert server.master.outlet.applied.subjects == {"a": expected}
         await operator.ask("PATCH", rule, {"rate_per_s": None})
-        assert server.master.operator.applied.subjects == {"a": SubjectControl(paused=True)}
+        assert server.master.outlet.applied.subjects == {"a": SubjectControl(paused=True)}
         await operator.ask("PUT", rule, {"rate_per_s": 7})
-        assert server.master.operator.applied.subjects == {"a": SubjectControl(rate_per_s=7)}
+        assert server.master.outlet.applied.subjects == {"a": SubjectControl(rate_per_s=7)}
         group = "/controls/groups/g1"
         await operator.ask("PUT", group, {"weight": 2.5, "paused": True})
         (status,) = server.master.sender.status()
-        assert (status.name, status.weight, status.gate.paused) == ("g1", 2.5, True)
+        assert (status.name, status.weight, status.rule.paused) == ("g1", 2.5, True)
         await operator.ask("DELETE", group)
-        assert server.master.operator.applied.groups == {}
+        assert server.master.outlet.applied.groups == {}
         (status,) = server.master.sender.status()
-        assert (status.weight, status.gate.paused) == (1.0, False)
+        assert (status.weight, status.rule.paused) == (1.0, False)
 
 
 async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None:
@@ -107,14 +107,14 @@ async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None
         pause = {"a.*": SubjectControl(paused=True)}
         code, answer = await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
         assert (code, answer["rule"]) == (200, None)
-        assert server.master.operator.applied.subjects == pause
+        assert server.master.outlet.applied.subjects == pause
         await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
         excepted = pause | {"a.b": SubjectControl()}
-        assert server.master.operator.applied.subjects == excepted
+        assert server.master.outlet.applied.subjects == excepted
         await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
-        assert server.master.operator.applied.subjects == excepted
+        assert server.master.outlet.applied.subjects == excepted
         await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": False})
-        assert server.master.operator.applied.subjects == {}
+        assert server.master.outlet.applied.subjects == {}
 
 
 async def test_a_subject_that_was_paused_leaves_no_faster_than_its_prefix_when_resumed() -> None:
@@ -213,7 +213,7 @@ async def test_what_makes_no_sense_is_refused_with_a_reason_and_changes_nothing(
         found, answer = await operator.ask(method, target, body)
         assert found == code
         assert answer["error"]["message"]
-        assert server.master.operator.applied.version == 0
+        assert server.master.outlet.applied.version == 0
         assert not server.stopping
 
 
@@ -226,9 +226,9 @@ async def test_a_rule_is_that_of_exactly_the_name_in_the_path(name: str) -> None
         assert (code, answer["subject"]) == (200, name)
         _, controls = await operator.ask("GET", "/controls")
         assert list(controls["subjects"]) == [name]
-        assert server.master.gates.is_paused(name)
+        assert server.master.lane_rules.is_paused(name)
         code, _ = await operator.ask("PATCH", f"/controls/subjects/{name}", {"paused": False})
-        assert (code, server.master.operator.applied.subjects) == (200, {})
+        assert (code, server.master.outlet.applied.subjects) == (200, {})
 
 
 async def test_a_rule_for_a_group_that_is_not_there_is_kept_and_said() -> None:
@@ -238,7 +238,7 @@ async def test_a_rule_for_a_group_that_is_not_there_is_kept_and_said() -> None:
         for name, is_known in (("nope", False), ("g1", True)):
             _, answer = await operator.ask("PATCH", f"/controls/groups/{name}", {"paused": True})
             assert (answer["rule"]["paused"], answer["is_known"]) == (True, is_known)
-        assert server.master.operator.applied.groups.keys() == {"nope", "g1"}
+        assert server.master.outlet.applied.groups.keys() == {"nope", "g1"}
 
 
 async def test_damaged_lines_of_the_audit_are_told_at_the_start_and_beside_the_others() -> None:
@@ -276,8 +276,8 @@ async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
             await operator.ask("PATCH", path, {name: 7})
             raw = b'{"%s":%s}' % (name.encode(), number)
             assert (await operator.ask(method, path, raw=raw))[0] == 400
-        assert server.master.operator.applied.subjects["a"] == SubjectControl(rate_per_s=7)
-        assert server.master.operator.applied.groups["g1"] == GroupControl(rate_per_s=7, weight=7)
+        assert server.master.outlet.applied.subjects["a"] == SubjectControl(rate_per_s=7)
+        assert server.master.outlet.applied.groups["g1"] == GroupControl(rate_per_s=7, weight=7)
         raw = b'{"seconds":%s}' % number
         assert (await operator.ask("POST", "/drain", raw=raw))[0] == 400
 

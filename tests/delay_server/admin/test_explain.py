@@ -46,14 +46,14 @@ async def test_what_is_given_up_and_finds_no_space_says_so_and_keeps_a_drain_fro
         await until(lambda: len(world.broker.requests) == 1)
         capacity_bytes = world.disk.capacity_bytes
         fill_disk(world)
-        await until(lambda: server.master.burying.count == 1)
+        await until(lambda: server.master.dead_recorder.count == 1)
         (row,) = await explained(operator, "id=m")
         assert (row["reason"], row["dead_letter"]) == ("dead_being_recorded", False)
         _, status = await operator.ask("GET", "/status")
         found = status["undelivered"]
         assert (found["being_recorded"], sum(found.values()), status["late"]) == (1, 1, 1)
         world.disk.capacity_bytes = capacity_bytes
-        await until(lambda: not server.master.burying.count)
+        await until(lambda: not server.master.dead_recorder.count)
         assert server.master.dead_letters.pending == 1
         assert (await explained(operator, "id=m"))[0]["reason"] == "dead"
 

@@ -12,7 +12,7 @@ from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl
 from delay_server.admin.http import application
 from delay_server.admin.status import status_of
 from delay_server.controls.controls_store import read_controls
-from delay_server.controls.meta_sync import Following, why_kept
+from delay_server.controls.meta_sync import ControlsSync, why_kept
 from delay_server.server import DelayServer
 from meta_server.server import MetaServer
 from storage.disk.errors import StorageFullError
@@ -96,12 +96,12 @@ async def test_a_pause_at_the_meta_server_holds_at_the_node_within_a_second_and_
     async with both(world) as (meta, server):
         at = trio.current_time()
         version = await pause(meta, "s")
-        await until(lambda: server.master.operator.applied.version == version, seconds=1)
+        await until(lambda: server.master.outlet.applied.version == version, seconds=1)
         assert trio.current_time() - at < 0.5
         await send(world, "m")
         await trio.sleep(60)
         assert world.broker.ids == []
-        assert server.master.operator.applied == read_controls(
+        assert server.master.outlet.applied == read_controls(
             world.disk, server.node.store.identity.log_uuid
         )
         [node] = (await Http(meta).get("/controls/delaywheel"))["nodes"]
@@ -120,7 +120,7 @@ async def test_weights_and_pauses_of_groups_reach_the_sender() -> None:
         body = {"group": group.name, "weight": 3, "paused": True}
         await Http(meta).change("PATCH", "/controls/delaywheel/groups", body)
         await until(lambda: server.master.sender.status()[0].weight == 3, seconds=1)
-        assert server.master.sender.status()[0].gate.paused
+        assert server.master.sender.status()[0].rule.paused
 
 
 async def test_rules_are_changed_at_the_meta_server_only_and_still_read_at_the_node() -> None:
@@ -132,7 +132,7 @@ async def test_rules_are_changed_at_the_meta_server_only_and_still_read_at_the_n
             assert (code, answer["error"]["code"]) == (409, "meta")
             assert "give --meta 127.0.0.1:8080 instead of --server" in answer["error"]["message"]
         await pause(meta, "s")
-        await until(lambda: server.master.operator.applied.version == 1)
+        await until(lambda: server.master.outlet.applied.version == 1)
         _, answer = await operator.ask("GET", "/controls")
         assert (answer["version"], answer["meta"]["keeps"]) == (1, "")
         entry = (await operator.ask("GET", "/controls/audit"))[1]["items"][0]
@@ -150,7 +150,7 @@ async def test_what_was_paused_while_a_node_was_down_holds_before_it_delivers_an
         await pause(meta, "s")
         await trio.sleep(60)
         async with world.serving(meta_config()) as server:
-            assert server.master.operator.applied.version == 1
+            assert server.master.outlet.applied.version == 1
             await trio.sleep(60)
             assert world.broker.ids == []
             await pause(meta, "s", paused=False)
@@ -162,11 +162,11 @@ async def test_a_node_that_starts_waits_a_moment_for_what_is_paused_and_no_longe
     monkeypatch: pytest.MonkeyPatch, late_s: float, received: list[str]
 ) -> None:
     world = World()
-    hear = Following.hear
+    hear = ControlsSync.hear
 
-    async def hear_late(following: Following, told: Controls | None, peer: str) -> None:
+    async def hear_late(controls_sync: ControlsSync, told: Controls | None, peer: str) -> None:
         await trio.sleep(late_s)
-        await hear(following, told, peer)
+        await hear(controls_sync, told, peer)
 
     async with RealMeta(world).running() as meta:
         async with world.serving(meta_config()):
@@ -174,13 +174,13 @@ async def test_a_node_that_starts_waits_a_moment_for_what_is_paused_and_no_longe
             await producer.send(make_item("m", world.now_ms + 30_000, subject="s"))
         await pause(meta, "s")
         await trio.sleep(60)
-        monkeypatch.setattr(Following, "hear", hear_late)
+        monkeypatch.setattr(ControlsSync, "hear", hear_late)
         began = trio.current_time()
         async with world.serving(meta_config()) as server:
             assert trio.current_time() - began < 3
             await trio.sleep(30)
             assert world.broker.ids == received
-            await until(lambda: server.master.operator.applied.version == 1, seconds=60)
+            await until(lambda: server.master.outlet.applied.version == 1, seconds=60)
 
 
 async def test_a_pause_survives_a_crash_and_a_meta_server_that_tells_no_controls() -> None:
@@ -189,12 +189,12 @@ async def test_a_pause_survives_a_crash_and_a_meta_server_that_tells_no_controls
         with trio.CancelScope() as life:
             async with world.serving(meta_config()) as server:
                 await pause(meta, "s")
-                await until(lambda: server.master.operator.applied.version == 1)
+                await until(lambda: server.master.outlet.applied.version == 1)
                 await send(world, "m")
                 world.network.cut("server", Kill("told to"))
                 life.cancel()
     async with FakeMeta(world).running(), world.serving(meta_config()) as server:
-        assert server.master.operator.applied.subjects == {"s": PAUSED}
+        assert server.master.outlet.applied.subjects == {"s": PAUSED}
         found = status_of(server.observe())["controls"]["meta"]
         assert (found["told_version"], bool(found["trouble"])) == (None, True)
         await trio.sleep(60)
@@ -211,12 +211,12 @@ async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_t
         await pause(meta, "t")
         await trio.sleep(60)
         assert world.broker.ids == []
-        assert server.master.operator.applied.subjects == {"s": PAUSED}
+        assert server.master.outlet.applied.subjects == {"s": PAUSED}
         [node] = (await Http(meta).get("/controls/delaywheel"))["nodes"]
         assert node["version"] is None
         assert node["note"].startswith("the node's own rules hold here and are stricter, of s:")
         version = await pause(meta, "s")
-        await until(lambda: server.master.operator.applied.version == version, seconds=1)
+        await until(lambda: server.master.outlet.applied.version == version, seconds=1)
         await pause(meta, "s", paused=False)
         await until(lambda: world.broker.ids == ["m"], seconds=1)
 
@@ -227,20 +227,20 @@ async def test_a_store_that_takes_the_place_of_another_opens_nothing_until_someb
     world = World()
     async with both(world) as (meta, server):
         await pause(meta, "s")
-        await until(lambda: server.master.operator.applied.version == 1)
+        await until(lambda: server.master.outlet.applied.version == 1)
         await send(world, "m")
     real = RealMeta(world)
     real.medium.uuid = B
     async with real.running() as meta, world.serving(meta_config()) as server:
-        await until(lambda: server.node.following and server.node.following.told)
+        await until(lambda: server.node.controls_sync and server.node.controls_sync.told)
         await pause(meta, "t")
         await trio.sleep(60)
         assert world.broker.ids == []
         keeps = status_of(server.observe())["controls"]["meta"]["keeps"]
         assert keeps.startswith("another store's rules hold here and are stricter, of s:")
         version = await pause(meta, "s")
-        await until(lambda: server.master.operator.applied.version == version, seconds=1)
-        assert server.master.operator.applied.store == B
+        await until(lambda: server.master.outlet.applied.version == version, seconds=1)
+        assert server.master.outlet.applied.store == B
         await pause(meta, "s", paused=False)
         await until(lambda: world.broker.ids == ["m"], seconds=1)
 
@@ -265,7 +265,7 @@ async def test_an_operator_can_have_a_node_go_by_what_it_is_told_whatever_that_o
         assert (await operator.ask("GET", "/controls/audit"))[1]["items"][0]["who"] == "loopback"
         await until(lambda: not meta.telling.said or meta.telling.waiting)
         await pause(meta, "s")
-        await until(lambda: server.master.operator.applied.version == 1, seconds=1)
+        await until(lambda: server.master.outlet.applied.version == 1, seconds=1)
 
 
 async def test_a_store_that_was_set_back_is_not_believed() -> None:
@@ -274,14 +274,14 @@ async def test_a_store_that_was_set_back_is_not_believed() -> None:
     async with real.running() as meta, world.serving(meta_config()) as server:
         for subject in ("t", "s"):
             await pause(meta, subject)
-        await until(lambda: server.master.operator.applied.version == 2)
+        await until(lambda: server.master.outlet.applied.version == 2)
         real.kill()
         row = real.medium.tables.controls["delaywheel"]
         older = msgspec.structs.replace(row.controls, version=1, subjects={"t": PAUSED})
         real.medium.tables.controls["delaywheel"] = type(row)(cluster="delaywheel", controls=older)
         async with real.running() as again:
-            await until(lambda: server.node.following and server.node.following.keeps)
-            assert server.master.operator.applied.version == 2
+            await until(lambda: server.node.controls_sync and server.node.controls_sync.keeps)
+            assert server.master.outlet.applied.version == 2
             code, error = await Http(again).refused(
                 "PATCH", "/controls/delaywheel/subjects", {"subject": "s", "paused": True}
             )
@@ -314,9 +314,9 @@ async def test_a_document_that_could_not_be_kept_does_not_hold_and_is_asked_for_
 
             patched.setattr(server.node.controls, "take", full)
             await pause(meta, "s")
-            await until(lambda: server.node.following and server.node.following.trouble)
-            assert server.master.operator.applied.version == 0
-        await until(lambda: server.master.operator.applied.version == 1, seconds=10)
+            await until(lambda: server.node.controls_sync and server.node.controls_sync.trouble)
+            assert server.master.outlet.applied.version == 0
+        await until(lambda: server.master.outlet.applied.version == 1, seconds=10)
         assert status_of(server.observe())["controls"]["meta"]["trouble"] == ""
 
 

@@ -65,7 +65,7 @@ async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours
         assert due_ms <= reason.first_ms < reason.last_ms <= letter.row.dead_ms
         await trio.sleep(600)
         assert len(world.broker.requests) == 3, "it is tried no more"
-        assert server.master.crossing_off.outcomes[Outcome.DEAD] == 1
+        assert server.master.fact_recorder.outcomes[Outcome.DEAD] == 1
         assert (server.node.store.schedule.pending, server.master.loader.held) == (0, 0)
 
 
@@ -139,7 +139,7 @@ async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sen
         assert (letters.dropped + letters.requeued, letters.pending) == (1, 1)
         await trio.sleep(60)
         assert len(world.broker.deliveries) == letters.requeued
-        assert server.master.crossing_off.outcomes[Outcome.DROPPED] == letters.dropped
+        assert server.master.fact_recorder.outcomes[Outcome.DROPPED] == letters.dropped
         await letters.drop(Wanted(), after=Place(), rows_max=10)
         again = await letters.drop(Wanted(), after=Place(), rows_max=10)
         assert (again.matched, letters.pending) == (0, 0)
@@ -361,7 +361,7 @@ async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_i
         await until(lambda: server.master.dead_letters.pending == 20)
         await trio.sleep(5)
         server.master.sender.pause()
-        before = server.master.committing.commits
+        before = server.master.committer.commits
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
@@ -370,11 +370,11 @@ async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_i
                     await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=100)
                 )
 
-            await until(lambda: server.master.committing.commits > before, step_s=0.001)
+            await until(lambda: server.master.committer.commits > before, step_s=0.001)
             await server.master.dead_letters.stop()
-            assert changes or server.master.committing.commits <= before + 2
-            ended = server.master.committing.commits
-        assert server.master.committing.commits == ended
+            assert changes or server.master.committer.commits <= before + 2
+            ended = server.master.committer.commits
+        assert server.master.committer.commits == ended
         assert 0 < changes[0].done < 20
         assert server.master.dead_letters.pending == 20 - changes[0].done
 

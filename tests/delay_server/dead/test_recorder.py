@@ -12,10 +12,10 @@ from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.items import Item, encode_item
-from delay_server.accepting.commits import Committing, NamingDraft
+from delay_server.accepting.commits import Committer, NamingDraft
 from delay_server.dead import recorder
 from delay_server.dead.reason import decode_reason
-from delay_server.dead.recorder import Burying
+from delay_server.dead.recorder import DeadLetterRecorder
 from sender.outcomes.dead import Refusal
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
@@ -70,14 +70,14 @@ class Log:
 
 
 class Grave:
-    """A Burying, and what came of it."""
+    """A DeadLetterRecorder, and what came of it."""
 
     def __init__(self, *, damaged: Sequence[int] = (), full_for: int = 0) -> None:
         self.log = Log(full_for)
         self.damaged: list[int] = []
         self.buried: list[int] = []
-        self.burying = Burying(
-            committing=cast("Committing", self.log),
+        self.dead_recorder = DeadLetterRecorder(
+            committer=cast("Committer", self.log),
             reader=cast("ItemReader", Reader(set(damaged))),
             subject_name=lambda number: b"s%d" % number,
             on_damaged=lambda entries: self.damaged.extend(entries["sequence"].tolist()),
@@ -91,13 +91,13 @@ class Grave:
         entries["sequence"] = sequences
         entries["subject"] = entries["sequence"] % 3
         entries["size"] = [len(item_of(one)) for one in sequences]
-        self.burying.give_up(entries, refusals, [one % 7 for one in sequences])
+        self.dead_recorder.give_up(entries, refusals, [one % 7 for one in sequences])
 
     def file_all(self) -> None:
         """File the records, as the schedule_log does."""
         for draft in self.log.drafts:
             count = draft.count
-            self.burying.filed(
+            self.dead_recorder.filed(
                 FactBlock(
                     sequence=draft.arrays["old_sequence"],
                     minute=draft.arrays["old_minute"],
@@ -125,7 +125,7 @@ async def test_however_they_come_each_is_recorded_once_with_its_item_and_its_rea
     grave = Grave(damaged=damaged, full_for=chance.choice([0, 2]))
     why: dict[int, Refusal] = {}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(grave.burying.run)
+        nursery.start_soon(grave.dead_recorder.run)
         first = 0
         while first < total:
             count = min(chance.choice([1, 1, 2, 5, 600]), total - first)
@@ -134,8 +134,8 @@ async def test_however_they_come_each_is_recorded_once_with_its_item_and_its_rea
             sequences = range(first, first + count)
             why |= zip(sequences, last, strict=True)
             grave.give_up(sequences, last)
-            held = [one for part in grave.burying.held() for one in part["sequence"].tolist()]
-            assert len(held) == len(set(held)) == grave.burying.count
+            held = [one for part in grave.dead_recorder.held() for one in part["sequence"].tolist()]
+            assert len(held) == len(set(held)) == grave.dead_recorder.count
             await trio.sleep(chance.choice([0, 0.001, 0.2]))
             first += count
         await trio.sleep(100)
@@ -144,7 +144,7 @@ async def test_however_they_come_each_is_recorded_once_with_its_item_and_its_rea
     whole = [one for one in range(total) if one not in damaged]
     assert grave.buried == whole
     assert sorted(grave.damaged) == sorted(damaged)
-    assert grave.burying.count == 0
+    assert grave.dead_recorder.count == 0
     for draft in grave.log.drafts:
         assert draft.count == len(draft.items) <= 256
         assert sum(map(len, draft.items)) <= bytes_max
@@ -162,7 +162,7 @@ async def test_however_they_come_each_is_recorded_once_with_its_item_and_its_rea
 async def test_those_that_are_given_up_one_by_one_share_appends() -> None:
     grave = Grave()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(grave.burying.run)
+        nursery.start_soon(grave.dead_recorder.run)
         for sequence in range(500):
             grave.give_up([sequence], [refusal("g", sequence)])
             await trio.sleep(0.001)
@@ -175,11 +175,11 @@ async def test_those_that_are_given_up_one_by_one_share_appends() -> None:
 async def test_nothing_is_appended_any_more_that_waits_for_others_when_it_is_closed() -> None:
     grave = Grave()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(grave.burying.run)
+        nursery.start_soon(grave.dead_recorder.run)
         grave.give_up([1], [refusal("g", 1)])
         await trio.sleep(0.001)
-        await grave.burying.stop()
+        await grave.dead_recorder.stop()
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
     assert not grave.log.drafts
-    assert [part["sequence"].tolist() for part in grave.burying.held()] == [[1]]
+    assert [part["sequence"].tolist() for part in grave.dead_recorder.held()] == [[1]]

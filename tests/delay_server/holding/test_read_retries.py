@@ -3,7 +3,7 @@
 import numpy as np
 import trio
 
-from delay_server.holding.read_retries import Rereading
+from delay_server.holding.read_retries import ReadRetries
 from storage.batch.entries import ENTRY, Entries
 
 
@@ -13,7 +13,7 @@ async def test_all_that_is_counted_is_held_while_one_after_another_is_offered() 
     def offer(entries: Entries) -> None:
         offered.extend(entries["sequence"].tolist())
 
-    rereading = Rereading(offer=offer, tries=3, wait_ms=lambda _failures: 1000)
+    rereading = ReadRetries(offer=offer, tries=3, wait_ms=lambda _failures: 1000)
     for sequence in range(3):
         entries = np.zeros(1, ENTRY)
         entries["sequence"] = sequence

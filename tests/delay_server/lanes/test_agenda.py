@@ -2,11 +2,11 @@
 
 import math
 
-from delay_server.lanes.agenda import Looks
+from delay_server.lanes.agenda import Agenda
 
 
-def looks_at(*everyone: int, turn_s: float = 0.5) -> Looks[int]:
-    return Looks[int](everyone=lambda: everyone, turn_s=turn_s)
+def looks_at(*everyone: int, turn_s: float = 0.5) -> Agenda[int]:
+    return Agenda[int](everyone=lambda: everyone, turn_s=turn_s)
 
 
 def test_who_is_wanted_soon_is_due_at_once_and_once() -> None:

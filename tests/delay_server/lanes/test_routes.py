@@ -20,7 +20,7 @@ from delay_protocol.meta.session import MetaSession, MetaSessionConfig
 from delay_server.admin.status import status_of
 from delay_server.lanes.lanes import LaneLimits, Lanes
 from delay_server.lanes.routes import SubjectRoutes
-from delay_server.lanes.subject_rules import Gates
+from delay_server.lanes.subject_rules import LaneRules
 from delay_server.server import DelayServer
 from delay_server.settings.config import RoutesConfig, StorageConfig, WheelConfig
 from sender.groups.connection import End
@@ -146,7 +146,7 @@ async def test_a_route_is_asked_for_when_messages_come_near_so_the_first_is_on_t
         assert delivery.at_ms - due_ms < 100
         asked_at, _ = world.meta.asked_at[0]
         assert trio.current_time() - asked_at > 60
-        assert server.master.draining.opened == 0
+        assert server.master.backlog_reader.opened == 0
 
 
 async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_order() -> None:
@@ -244,10 +244,10 @@ async def test_soon_after_a_restart_messages_are_on_time_though_the_first_waited
         assert not server.master.lanes.waiting
         assert not server.node.store.schedule.lanes
         assert len(server.master.wheel) > 1000
-        opened = server.master.draining.opened
+        opened = server.master.backlog_reader.opened
         assert opened
         await until(lambda: world.taken == count, seconds=120)
-        assert server.master.draining.opened == opened
+        assert server.master.backlog_reader.opened == opened
         await all_sealed(server)
     assert set(Counter(world.ids()).values()) == {1}
     late = [
@@ -268,7 +268,7 @@ async def test_a_subject_that_is_new_is_on_time_again_soon_after_its_first_messa
         due_ms = world.now_ms
         await send(world, [make_item(f"m{n}", due_ms + 100 * n) for n in range(600)])
         await until(lambda: world.taken == 600, seconds=100)
-        assert server.master.draining.opened == 1
+        assert server.master.backlog_reader.opened == 1
     assert world.ids() == [f"m{n}" for n in range(600)]
     late = [d.at_ms - d.due_ms for d in world.brokers[0].deliveries]
     assert min(late) >= 0
@@ -460,7 +460,7 @@ class Bench:
             name_of=self.names.__getitem__,
             on_wanted=lambda: None,
         )
-        gates = Gates(name_of=self.names.__getitem__, routes=self.routes)
+        gates = LaneRules(name_of=self.names.__getitem__, routes=self.routes)
         self.lanes = Lanes(LaneLimits(lane_entries_min=1000), gates)
         gates.attach(self.lanes)
         self.lanes.on_changed = self.told.append

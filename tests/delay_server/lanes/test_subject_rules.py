@@ -32,7 +32,7 @@ def entry(_before: Controls, after: Controls) -> AuditEntry:
 
 
 async def change(server: DelayServer, plan: Callable[[Controls], Controls]) -> None:
-    await server.master.operator.change(plan, entry)
+    await server.master.outlet.change(plan, entry)
 
 
 async def set_rule(server: DelayServer, pattern: str, rule: SubjectControl | None) -> None:
@@ -118,7 +118,7 @@ async def test_a_limited_prefix_leaves_at_its_rate_smoothly_and_delays_nobody() 
         assert max(seconds.values()) <= 200 + 2 * burst
         assert min(seconds[n] for n in range(14)) >= 190
         assert (
-            max(server.master.lanes.held_in(lane) for lane in server.master.gates.narrow_lanes)
+            max(server.master.lanes.held_in(lane) for lane in server.master.lane_rules.narrow_lanes)
             <= 1000
         )
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "f"]
@@ -218,7 +218,7 @@ async def test_controls_hold_over_a_stop_and_a_start() -> None:
             world, [make_item(f"{s}{n}", due_ms, subject=s) for n in range(50) for s in "ps"]
         )
     async with world.serving() as server:
-        assert server.master.operator.applied.version == 2
+        assert server.master.outlet.applied.version == 2
         await until(lambda: len(world.broker.deliveries) == 50, seconds=200)
         assert max(d.at_ms - d.due_ms for d in world.broker.deliveries) > 4000
         assert world.broker.subjects == {"s"}
@@ -297,7 +297,7 @@ async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_
         await all_sealed(server)
         await until(lambda: not server.master.lanes.anyone_waits, seconds=400)
         assert not server.node.store.schedule.lanes
-        assert (server.master.meters.count, server.master.sender.unsent().total) == (0, 0)
+        assert (server.master.rate_limits.count, server.master.sender.unsent().total) == (0, 0)
         assert not server.master.lanes.holders().size
         assert not server.master.lanes._held_in.any()
     assert set(Counter(world.broker.ids).values()) == {1}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegistered, NodeRole, Phase
-from delay_server.membership.permission import Standing, standing_of
+from delay_server.membership.permission import Permission, permission_of
 from storage.state.identity import Identity
 
 ME = Identity(
@@ -37,10 +37,10 @@ def standing(
     own_epoch: int = 0,
     identity: Identity = ME,
     **changed: object,
-) -> Standing:
+) -> Permission:
     record = msgspec.structs.replace(RECORD, **changed)
     reply = NodeRegistered(role=role, record=record, lease_ms=5000)
-    return standing_of(reply, identity, log_epoch=log_epoch, own_epoch=own_epoch)
+    return permission_of(reply, identity, log_epoch=log_epoch, own_epoch=own_epoch)
 
 
 def test_the_master_in_sync_alone_accepts_and_delivers() -> None:
@@ -120,7 +120,7 @@ def test_one_record_lets_one_disk_serve_at_most(
 ) -> None:
     serving = set()
     for identity, role in ones:
-        found = standing_of(
+        found = permission_of(
             NodeRegistered(role=role, record=record, lease_ms=1),
             identity,
             log_epoch=log_epoch,

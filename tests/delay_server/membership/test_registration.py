@@ -731,7 +731,7 @@ async def test_a_second_node_is_a_slave_of_the_first() -> None:
         slave = beside(world, config)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve, slave, trio.Event())
-            await until(lambda: slave.registration and slave.registration.standing)
+            await until(lambda: slave.registration and slave.registration.permission)
             await trio.sleep(10)
             first = master.node.store.identity.node_id
             assert failing_checks(slave.observe()) == [
@@ -915,7 +915,7 @@ async def test_a_store_that_is_lost_gives_the_group_to_who_was_in_sync() -> None
     async with real.running(), trio.open_nursery() as nursery:
         async with world.serving(meta_config()):
             nursery.start_soon(serve, slave, trio.Event())
-            await until(lambda: slave.registration and slave.registration.standing)
+            await until(lambda: slave.registration and slave.registration.permission)
         real.kill()
         real.medium = Medium()
         async with real.running() as again:

@@ -88,7 +88,7 @@ async def test_a_subject_with_far_more_due_than_fits_waits_on_disk_and_the_other
         assert watch.most <= BOUND + REQUEST_ITEMS
         await until(lambda: not server.node.store.schedule.pending)
         await until(lambda: not server.master.lanes.waiting, seconds=400)
-        assert server.master.draining.opened >= 1
+        assert server.master.backlog_reader.opened >= 1
         assert not server.node.store.schedule.lanes
     assert set(Counter(world.broker.ids).values()) == {1}
     late = {d.message_id: d.at_ms - d.due_ms for d in world.broker.deliveries}

@@ -14,7 +14,7 @@ from delay_server.clock.pace import Pacer
 from delay_server.holding import sorted_runs, wheel
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import LaneLimits, Lanes
-from delay_server.sending.dispatch import CrossingOff, Dispatch
+from delay_server.sending.dispatch import Dispatch, FactRecorder
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.errors import FatalDiskError
@@ -314,7 +314,7 @@ async def test_a_subject_with_a_lane_of_its_own_has_no_second_one_for_what_is_la
 
 
 class Books:
-    """A CrossingOff on a journal of a simulated disk."""
+    """A FactRecorder on a journal of a simulated disk."""
 
     def __init__(self, *, disk: SimDisk | None = None, sync_s: float = 0.005) -> None:
         self.disk = disk or SimDisk(random.Random(3), plan=CALM)
@@ -328,7 +328,7 @@ class Books:
         self.noted: list[tuple[FactBlock, int]] = []
         self.note_s = 0.0
         """How long the schedule_log takes to be told."""
-        self.crossing_off = CrossingOff(
+        self.fact_recorder = FactRecorder(
             journal=self.journal,
             executor=SimExecutor(
                 random.Random(4),
@@ -351,7 +351,7 @@ class Books:
         entries = np.zeros(len(sequences), ENTRY)
         entries["sequence"] = sequences
         entries["minute"] = 5
-        self.crossing_off.cross_off(entries, self.clock.now_ms(), target, Outcome.DELIVERED)
+        self.fact_recorder.cross_off(entries, self.clock.now_ms(), target, Outcome.DELIVERED)
 
     @property
     def told(self) -> list[int]:
@@ -374,8 +374,8 @@ def facts_on(disk: SimDisk, *, durable: bool) -> list[FactBlock]:
 @asynccontextmanager
 async def books(b: Books) -> AsyncIterator[Books]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(b.crossing_off.run)
-        nursery.start_soon(b.crossing_off.run_noting)
+        nursery.start_soon(b.fact_recorder.run)
+        nursery.start_soon(b.fact_recorder.run_noting)
         await trio.testing.wait_all_tasks_blocked()
         yield b
         nursery.cancel_scope.cancel()
@@ -385,12 +385,12 @@ async def test_facts_are_durable_in_time_and_many_share_an_fsync() -> None:
     async with books(Books()) as b:
         for number in range(100):
             b.cross_off(number, target=f"g{number % 2}")
-        assert b.crossing_off.waiting == 100
+        assert b.fact_recorder.waiting == 100
         await trio.sleep(0.020)
         assert b.told == list(range(100))
-        assert b.crossing_off.waiting == 0
-        assert b.crossing_off.syncs == 1
-        assert b.crossing_off.outcomes == {Outcome.DELIVERED: 100}
+        assert b.fact_recorder.waiting == 0
+        assert b.fact_recorder.syncs == 1
+        assert b.fact_recorder.outcomes == {Outcome.DELIVERED: 100}
         [facts] = facts_on(b.disk, durable=True)
         names = [facts.targets[place] for place in facts.target.tolist()]
         assert names == [f"g{number % 2}".encode() for number in range(100)]
@@ -402,18 +402,18 @@ async def test_under_load_each_fsync_takes_what_gathered_during_the_last() -> No
         for number in range(1000):
             b.cross_off(number)
             await trio.sleep(0.001)
-        await b.crossing_off.stop()
+        await b.fact_recorder.stop()
         assert b.told == list(range(1000))
-        assert 100 < b.crossing_off.syncs < 300
+        assert 100 < b.fact_recorder.syncs < 300
         assert [last for _, last in b.noted][-1] == 1000
 
 
 async def test_the_callers_array_may_be_used_again() -> None:
     async with books(Books()) as b:
         entries = entries_of([1, 2, 3])
-        b.crossing_off.cross_off(entries, EPOCH_MS, "g1", Outcome.KNOWN)
+        b.fact_recorder.cross_off(entries, EPOCH_MS, "g1", Outcome.KNOWN)
         entries["sequence"] = 0
-        await b.crossing_off.stop()
+        await b.fact_recorder.stop()
         assert b.told == [1, 2, 3]
 
 
@@ -422,11 +422,11 @@ async def test_stop_waits_until_every_outcome_is_a_durable_fact() -> None:
         b.cross_off(1, 2)
         await trio.sleep(0.5)
         b.cross_off(3)
-        await b.crossing_off.stop()
+        await b.fact_recorder.stop()
         b.disk.power_cut()
         facts = facts_on(b.disk.revive(), durable=False)
         assert [n for block in facts for n in block.sequence.tolist()] == [1, 2, 3]
-        await b.crossing_off.stop()
+        await b.fact_recorder.stop()
 
 
 async def test_facts_are_durable_in_time_though_the_schedule_log_is_busy() -> None:
@@ -438,7 +438,7 @@ async def test_facts_are_durable_in_time_though_the_schedule_log_is_busy() -> No
             durable = facts_on(b.disk, durable=True)
             assert sum(len(block) for block in durable) == number + 1
             assert b.told == []
-        await b.crossing_off.stop()
+        await b.fact_recorder.stop()
         # In order, each told once, and the end waits until all are told.
         assert b.told == list(range(10))
         assert [last for _, last in b.noted] == list(range(1, 11))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from delay_transport.http.access import AccessError, Caller, Gate, check_exposure
+from delay_transport.http.access import AccessError, AccessPolicy, Caller, check_exposure
 from delay_transport.http.addresses import is_loopback
 from delay_transport.http.tokens import LOOPBACK, Role, Token, Tokens, digest_of
 from delay_transport.seams.errors import ConfigError
@@ -24,8 +24,10 @@ def tokens_of(**texts: Role) -> Tokens:
     return tokens
 
 
-def gate(tokens: Tokens | None = None, *, own: str = "127.0.0.1:8080", **settings: float) -> Gate:
-    return Gate(
+def gate(
+    tokens: Tokens | None = None, *, own: str = "127.0.0.1:8080", **settings: float
+) -> AccessPolicy:
+    return AccessPolicy(
         AdminConfig(**settings),  # type: ignore[arg-type]
         tokens or Tokens(None),
         own_address=own,
@@ -33,7 +35,7 @@ def gate(tokens: Tokens | None = None, *, own: str = "127.0.0.1:8080", **setting
 
 
 async def reason(
-    at: Gate,
+    at: AccessPolicy,
     headers: dict[str, str],
     *,
     peer: str = "127.0.0.1",

@@ -375,7 +375,7 @@ async def test_a_limit_that_the_store_did_not_take_is_not_in_force() -> None:
         for value, in_force in ((7, server.administration.limits.groups_max), (8, 8)):
             code, _ = await http.refused("PATCH", "/limits", {"groups_max": value})
             assert code == 503
-            await until(lambda: not server.committing.is_stale)
+            await until(lambda: not server.committer.is_stale)
             assert server.administration.limits.groups_max == in_force
             assert (await http.get("/limits"))["in_force"]["groups_max"] == in_force
 
@@ -996,7 +996,7 @@ async def test_while_the_store_is_away_reading_goes_on_and_changes_are_503() -> 
         code, error = await http.refused("GET", "/audit")
         assert (code, "away" in error["message"]) == (503, True)
         world.medium.is_down = False
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         assert (await http.change("PATCH", "/broker-groups/g1", {"weight": 1}))["weight"] == 1
         assert (await http.get("/audit"))["items"]
 
@@ -1009,7 +1009,7 @@ async def test_a_commit_whose_end_is_not_known_is_told_so_and_can_be_looked_up()
         world.medium.next_faults = [Fault.KEPT]
         code, error = await http.refused("PATCH", "/broker-groups/g1", {"weight": 1})
         assert (code, "check whether" in error["message"]) == (503, True)
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         assert (await http.get("/broker-groups/g1"))["weight"] == 1
 
 
@@ -1023,7 +1023,7 @@ async def test_somebody_else_in_the_store_is_a_conflict_and_nothing_is_kept() ->
         )
         code, error = await http.refused("PATCH", "/broker-groups/g1", {"weight": 1})
         assert (code, error["code"]) == (409, "conflict")
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         assert (await http.get("/broker-groups/g1"))["version"] == 5
 
 

@@ -101,12 +101,12 @@ async def test_a_store_that_fails_is_asked_again_later_and_nothing_else_is_lost(
     fill(world, *[5] * 2100)
     async with world.serving(make_config(audit=SETTINGS)) as server:
         world.medium.is_down = True
-        await until(lambda: server.committing.failures or trio.current_time() > 30)
+        await until(lambda: server.committer.failures or trio.current_time() > 30)
         await trio.sleep(120)
         world.medium.is_down = False
         world.medium.next_faults = [Fault.LOST]
         await until(lambda: len(world.medium.audit) == 2000, seconds=300)
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
 
 
 async def test_pages_go_on_where_they_were_while_old_entries_are_forgotten() -> None:

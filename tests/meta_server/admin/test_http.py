@@ -72,7 +72,7 @@ async def test_readiness_says_that_the_store_is_away() -> None:
         app = app_of(server)
         assert await get(app, "/readyz") == (200, {"ready": True, "failing": []})
         world.medium.is_down = True
-        await until(lambda: server.committing.is_stale)
+        await until(lambda: server.committer.is_stale)
         code, body = await get(app, "/readyz")
         assert code == 503
         assert "known routes are served" in body["failing"][0]

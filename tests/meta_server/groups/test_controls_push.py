@@ -205,7 +205,7 @@ async def test_a_pause_that_is_there_already_is_answered_once_the_store_has_said
             assert len(world.medium.commits) == commits + 1
             world.medium.next_faults = [Fault.LOST]
             assert (await http.refused("PATCH", path, body))[0] == 503
-            await until(lambda: not server.committing.is_stale)
+            await until(lambda: not server.committer.is_stale)
 
 
 async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None:
@@ -265,7 +265,7 @@ async def test_what_the_store_did_not_keep_is_told_to_nobody() -> None:
         world.medium.next_faults.append(Fault.LOST)
         body = {"subject": "a", "paused": True}
         assert (await http.refused("PATCH", "/controls/c1/subjects", body))[0] == 503
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         assert await one.ask() is None
         world.medium.next_faults.append(Fault.KEPT)
         assert (await http.refused("PATCH", "/controls/c1/subjects", body))[0] == 503

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from meta_server.known.commits import Committing, Intent
+from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import (
     ConflictError,
     MetaServerError,
@@ -33,7 +33,7 @@ class Rig:
         self.registry = Registry(self.store.load())
         self.changed: list[Sequence[Change]] = []
         self.loaded = 0
-        self.committing = Committing(
+        self.committer = Committer(
             registry=self.registry,
             store=self.store,
             executor=SimExecutor(random.Random(1), plan=PROMPT),
@@ -53,7 +53,7 @@ class Rig:
         def usual() -> Sequence[Change]:
             return () if name in self.registry.subjects else (SaveSubject(Subject(name=name)),)
 
-        self.committing.submit(
+        self.committer.submit(
             Intent(
                 keys=(name,),
                 plan=plan or usual,
@@ -64,7 +64,7 @@ class Rig:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.committing.run)
+            nursery.start_soon(self.committer.run)
             yield
             await trio.sleep(10)
             nursery.cancel_scope.cancel()
@@ -77,11 +77,11 @@ async def test_nobody_sees_a_change_before_the_store_has_it() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert rig.registry.subjects == {}
         assert rig.results == {}
-        assert rig.committing.is_pending("a")
+        assert rig.committer.is_pending("a")
         await trio.sleep(1)
         assert list(rig.registry.subjects) == ["a"]
         assert rig.results == {"a": None}
-        assert not rig.committing.is_pending("a")
+        assert not rig.committer.is_pending("a")
 
 
 async def test_what_gathers_shares_a_commit_and_what_is_about_one_thing_does_not() -> None:
@@ -140,7 +140,7 @@ async def test_after_a_failure_everything_is_refused_until_all_is_loaded_anew(
         rig.medium.is_down = True
         await trio.sleep(3)
         assert {type(error) for error in rig.results.values()} == {StoreUnavailableError}
-        assert rig.committing.is_stale
+        assert rig.committer.is_stale
         with pytest.raises(StoreUnavailableError):
             rig.add("c")
         rig.medium.is_down = False
@@ -159,7 +159,7 @@ async def test_somebody_elses_change_is_loaded_and_the_intent_refused() -> None:
         pass
     assert isinstance(rig.results["a"], ConflictError)
     assert rig.registry.subjects["a"].tag == "theirs"
-    assert rig.committing.conflicts == 1
+    assert rig.committer.conflicts == 1
 
 
 async def test_one_change_that_the_store_cannot_hold_is_found_and_refused_alone() -> None:
@@ -181,7 +181,7 @@ async def test_one_change_that_the_store_cannot_hold_is_found_and_refused_alone(
     assert isinstance(rig.results.pop("b"), StoreRefusedError)
     assert rig.results == {"a": None, "c": None}
     assert sorted(rig.registry.subjects) == ["a", "c"]
-    assert not rig.committing.is_stale
+    assert not rig.committer.is_stale
 
 
 async def test_when_the_store_fails_while_changes_are_tried_alone_the_rest_are_told() -> None:
@@ -194,7 +194,7 @@ async def test_when_the_store_fails_while_changes_are_tried_alone_the_rest_are_t
     assert {name: type(error) for name, error in rig.results.items()} == dict.fromkeys(
         "abc", StoreUnavailableError
     )
-    assert not rig.committing.is_stale
+    assert not rig.committer.is_stale
 
 
 async def test_a_damaged_store_ends_the_writer() -> None:

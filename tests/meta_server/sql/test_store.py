@@ -51,6 +51,7 @@ from meta_server.known.model import (
     ForgetClient,
     GroupKind,
     LimitSetting,
+    MetaStore,
     NoteClient,
     OfflineState,
     RaiseTimestamp,
@@ -72,7 +73,6 @@ from meta_server.known.model import (
     SetLimit,
     SetOffline,
     SetReadOnly,
-    Store,
     Subject,
     UnsetLimit,
     UnsetOffline,
@@ -249,7 +249,7 @@ ALL_OF_IT: Final = Contents(
 )
 
 
-def entries_of(store: Store) -> list[AuditEntry]:
+def entries_of(store: MetaStore) -> list[AuditEntry]:
     return [row.entry for row in reversed(store.read_audit(limit=1000))]
 
 

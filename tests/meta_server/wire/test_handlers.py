@@ -107,7 +107,7 @@ async def test_a_subject_is_made_and_routed_at_its_first_use_and_keeps_its_route
         assert len(first.groups) == 2
         consumer = await peer.register("a.b", CONSUMER, register_type=register_type)
         assert names(consumer.groups) == names(first.groups)
-        assert server.pushing.subscriptions == 2
+        assert server.pusher.subscriptions == 2
     assert [subject.name for subject in world.medium.contents.subjects] == ["a.b"]
     async with world.serving():
         again = await (await world.connect()).register("a.b", register_type=register_type)
@@ -173,7 +173,7 @@ async def test_a_huge_subject_is_refused_and_leaves_nothing_behind() -> None:
                 assert (reply.timestamp_ms, reply.groups) == (-2, ())
             long_id = await peer.register("a.b", client_id="i" * 5000)
             assert long_id.timestamp_ms == -2
-            assert server.pushing.subscriptions == 0
+            assert server.pusher.subscriptions == 0
             assert server.clients.gathered == 0
     assert world.medium.contents.subjects == ()
     # There is no room for a reason in what QMQ's clients are answered.
@@ -308,10 +308,10 @@ async def test_a_subject_that_could_not_be_stored_needs_a_place_when_its_route_i
         peer = await world.connect()
         world.medium.next_faults = [Fault.LOST]
         assert (await peer.try_register("lost")).code == 51
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         codes = [(await (await world.connect()).try_register(f"s{n}")).code for n in range(3)]
         await trio.sleep(5)
-        server.pushing.changed()
+        server.pusher.changed()
         await trio.sleep(5)
     # Its client had the first place, or comes too late.
     assert codes in ([0, 0, 0], [0, 0, 51])
@@ -709,7 +709,7 @@ async def test_how_far_a_log_goes_is_stored_now_and_then_and_kept_through_a_rest
             if isinstance(change, SaveDelayNode)
         ]
         assert [change.node.last_sequence for change in commits] == [1000, 2000, 3000]
-        assert server.committing.waiting == 0
+        assert server.committer.waiting == 0
     async with world.serving():
         peer = await world.connect()
         older = await peer.node(node(incarnation=2, last_epoch=1, last_sequence=2999))
@@ -730,7 +730,7 @@ async def test_a_node_is_answered_while_the_store_cannot_be_told_how_far_its_log
             reply = await peer.node(node(last_sequence=number))
             assert isinstance(reply, NodeRegistered)
         world.medium.is_down = False
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         await peer.node(node(last_sequence=100))
         await trio.sleep(11)
         await peer.node(node(last_sequence=101))
@@ -778,7 +778,7 @@ async def test_a_store_that_fails_refuses_changes_and_known_routes_are_served() 
     async with world.serving() as server:
         client, peer = await world.connect(), await world.connect()
         world.medium.is_down = True
-        await until(lambda: server.committing.is_stale)
+        await until(lambda: server.committer.is_stale)
         for _ in range(60):
             assert names((await client.register("known")).groups) == ["g1", "g2"]
             await trio.sleep(1)
@@ -788,7 +788,7 @@ async def test_a_store_that_fails_refuses_changes_and_known_routes_are_served() 
         assert refusal.code == 51
         assert b"store" in refusal.body
         world.medium.is_down = False
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         # Whoever was refused learns the route now, without asking again.
         pushed = await client.pushed()
         assert (pushed.subject, sorted(names(pushed.groups))) == ("new", ["g1", "g2"])
@@ -803,7 +803,7 @@ async def test_after_a_commit_of_unknown_outcome_memory_is_what_the_store_has(
         peer = await world.connect()
         world.medium.next_faults = [fault]
         assert (await peer.broker(broker(what=ONLINE))).code == 51
-        await until(lambda: not server.committing.is_stale)
+        await until(lambda: not server.committer.is_stale)
         assert ("g1" in server.registry.groups) == (fault is Fault.KEPT)
         assert (await peer.broker(broker(what=ONLINE))).code == 0
         assert server.registry.contents().broker_groups == world.medium.contents.broker_groups
@@ -826,7 +826,7 @@ async def test_of_a_change_that_the_store_cannot_hold_the_others_do_not_suffer()
             for peer, subject in ((first, "a"), (second, "b"), (third, "c")):
                 nursery.start_soon(ask, peer, subject)
         assert sorted(codes) in ([0, 0, 51], [0, 51, 51])
-        assert not server.committing.is_stale
+        assert not server.committer.is_stale
         assert (await first.try_register("d")).code == 0
 
 
@@ -839,7 +839,7 @@ async def test_what_an_operator_changes_elsewhere_reaches_clients_by_a_push() ->
         change = (SetOffline(state),)
         world.medium.tables.apply(change)
         server.registry.apply(change)
-        server.pushing.changed()
+        server.pusher.changed()
         pushed = await client.pushed()
         assert pushed.online_state is OnlineState.OFFLINE
         assert names(pushed.groups) == ["g1"]

@@ -18,7 +18,7 @@ from delay_protocol.meta.requests import (
 )
 from delay_protocol.wire.frames import FrameDecoder
 from meta_server.settings.config import ListenerConfig, PushConfig
-from meta_server.wire.pushes import Pushing, Subscription, Use
+from meta_server.wire.pushes import Pusher, Subscription, Use
 from tests.meta_server.meta_rig import World, broker, make_config, names, until
 
 
@@ -56,7 +56,7 @@ class Rig:
         self.routes: dict[str, tuple[BrokerGroupInfo, ...] | None] = {}
         self.offline: set[str] = set()
         self.asked: list[str] = []
-        self.pushing = Pushing(
+        self.pusher = Pusher(
             answers=lambda: self._groups_of,
             online_state=lambda _, sub, __: OnlineState(sub.client_id in self.offline),
             timestamp=lambda: 77,
@@ -73,7 +73,7 @@ class Rig:
     def subscribe(
         self, connection: FakeConnection, subject: str, *, client_id: str = "c", group: str = ""
     ) -> None:
-        self.pushing.note(
+        self.pusher.note(
             connection,  # type: ignore[arg-type]
             Use(ClientType.PRODUCER, subject, group),
             Subscription(
@@ -86,7 +86,7 @@ class Rig:
             BrokerGroupInfo(name=name, master=f"{name}:1", updated_ms=len(self.asked), state=state)
             for name in groups
         )
-        self.pushing.changed()
+        self.pusher.changed()
 
 
 async def test_only_those_whose_answer_changed_hear_of_it_and_only_once() -> None:
@@ -95,7 +95,7 @@ async def test_only_those_whose_answer_changed_hear_of_it_and_only_once() -> Non
     rig.subscribe(one, "a")
     rig.subscribe(two, "b")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         rig.route("a", "g1")
         await trio.sleep(1)
         [told] = one.taken()
@@ -116,13 +116,13 @@ async def test_changes_that_come_close_together_are_pushed_once() -> None:
     one = FakeConnection()
     rig.subscribe(one, "a")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         for number in range(10):
             rig.route("a", f"g{number}")
             await trio.sleep(0.001)
         await trio.sleep(1)
         assert [names(told.groups) for told in one.taken()] == [["g9"]]
-        assert rig.pushing.counts.rounds <= 2
+        assert rig.pusher.counts.rounds <= 2
         nursery.cancel_scope.cancel()
 
 
@@ -132,19 +132,19 @@ async def test_a_client_that_takes_nothing_gets_the_latest_when_it_does() -> Non
     rig.subscribe(slow, "a")
     rig.subscribe(quick, "a")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         for number in range(5):
             rig.route("a", f"g{number}")
             await trio.sleep(2)
         assert len(quick.taken()) == 5
         assert slow.data == b""
-        assert rig.pushing.counts.delayed >= 5
+        assert rig.pusher.counts.delayed >= 5
         slow.unsent_bytes = 0
         await trio.sleep(2)
         assert [names(told.groups) for told in slow.taken()] == [["g4"]]
-        rounds = rig.pushing.counts.rounds
+        rounds = rig.pusher.counts.rounds
         await trio.sleep(60)
-        assert rig.pushing.counts.rounds <= rounds + 1
+        assert rig.pusher.counts.rounds <= rounds + 1
         nursery.cancel_scope.cancel()
 
 
@@ -155,7 +155,7 @@ async def test_a_change_in_the_middle_of_a_round_is_not_missed() -> None:
         rig.subscribe(connection, "a")
     rig.route("a", "g1")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         await trio.sleep(0.05)
         with trio.fail_after(5):
             # No time passes in the middle of a round.
@@ -178,17 +178,17 @@ async def test_of_one_subject_only_its_subscriptions_are_looked_at() -> None:
     for connection, subject in zip(connections, ("a", "b", "a"), strict=True):
         rig.subscribe(connection, subject)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         for subject in ("a", "b"):
             rig.routes[subject] = (
                 BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),
             )
-        rig.pushing.changed(["a", "unknown"])
+        rig.pusher.changed(["a", "unknown"])
         await trio.sleep(1)
         assert [len(connection.taken()) for connection in connections] == [1, 0, 1]
         assert rig.asked == ["a"]
-        rig.pushing.changed(["a"])
-        rig.pushing.changed()
+        rig.pusher.changed(["a"])
+        rig.pusher.changed()
         await trio.sleep(1)
         assert [len(connection.taken()) for connection in connections] == [0, 1, 0]
         nursery.cancel_scope.cancel()
@@ -200,11 +200,11 @@ async def test_while_one_client_is_deaf_nobody_else_is_looked_at_again_and_again
     rig.subscribe(deaf, "a")
     rig.subscribe(other, "b")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         rig.route("a", "g1")
         await trio.sleep(10)
         assert rig.asked == ["b"]
-        assert rig.pushing.counts.delayed >= 9
+        assert rig.pusher.counts.delayed >= 9
         deaf.unsent_bytes = 0
         await trio.sleep(2)
         assert len(deaf.taken()) == 1
@@ -218,23 +218,23 @@ async def test_who_takes_a_little_at_a_time_is_told_all_of_it_without_beginning_
     for subject in subjects:
         rig.subscribe(slow, subject)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         nursery.start_soon(slow.take)
         rig.routes = dict.fromkeys(
             subjects,
             (BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),),
         )
-        rig.pushing.changed()
+        rig.pusher.changed()
         began = trio.current_time()
-        await until(lambda: rig.pushing.counts.pushes == 1000)
+        await until(lambda: rig.pusher.counts.pushes == 1000)
         # Some fourteen go at a time, with no long wait for who is taking.
         assert trio.current_time() - began < 75 * 0.1
-        assert rig.pushing.counts.delayed > 30
+        assert rig.pusher.counts.delayed > 30
         # Each is looked at about once, also those that come after many.
         assert len(rig.asked) < 1200
         # One that was told already, and changes in the middle, is not missed.
         rig.routes["s0"] = ()
-        rig.pushing.changed(["s0"])
+        rig.pusher.changed(["s0"])
         await trio.sleep(5)
         told = slow.taken()
         assert [reply.subject for reply in told] == [*subjects, "s0"]
@@ -247,14 +247,14 @@ async def test_a_deaf_client_is_kept_in_mind_once_however_often_things_change() 
     for number in range(50):
         rig.subscribe(deaf, f"s{number}")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         for number in range(500):
             rig.route(f"s{number % 50}", f"g{number}")
-            rig.pushing.changed()
+            rig.pusher.changed()
             await trio.sleep(0.1)
-            rig.pushing.changed([f"s{number % 7}", f"s{number % 50}"])
+            rig.pusher.changed([f"s{number % 7}", f"s{number % 50}"])
             await trio.sleep(0.1)
-        [left] = rig.pushing._due.late.values()
+        [left] = rig.pusher._due.late.values()
         assert len(left) <= 50
         deaf.unsent_bytes = 0
         await trio.sleep(3)
@@ -268,9 +268,9 @@ async def test_an_online_state_is_pushed_as_well() -> None:
     one = FakeConnection()
     rig.subscribe(one, "a", client_id="c1")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
+        nursery.start_soon(rig.pusher.run)
         rig.offline.add("c1")
-        rig.pushing.changed()
+        rig.pusher.changed()
         await trio.sleep(1)
         assert [told.online_state for told in one.taken()] == [OnlineState.OFFLINE]
         nursery.cancel_scope.cancel()
@@ -282,8 +282,8 @@ async def test_a_subject_without_a_route_is_left_alone_until_it_has_one() -> Non
     rig.subscribe(one, "a")
     rig.routes["a"] = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pushing.run)
-        rig.pushing.changed()
+        nursery.start_soon(rig.pusher.run)
+        rig.pusher.changed()
         await trio.sleep(1)
         assert rig.asked == ["a"]
         assert one.taken() == []
@@ -296,16 +296,16 @@ async def test_subscriptions_are_bounded_and_counted_and_go_with_their_connectio
     for subject in ("a", "b", "c"):
         rig.subscribe(one, subject)
     rig.subscribe(one, "a")
-    assert (rig.pushing.subscriptions, rig.pushing.counts.unkept) == (2, 1)
+    assert (rig.pusher.subscriptions, rig.pusher.counts.unkept) == (2, 1)
     for subject in ("a", "b"):
         rig.subscribe(two, subject)
-    assert (rig.pushing.subscriptions, rig.pushing.counts.unkept) == (3, 2)
-    rig.pushing.forget(one)  # type: ignore[arg-type]
-    rig.pushing.forget(one)  # type: ignore[arg-type]
-    assert rig.pushing.subscriptions == 1
+    assert (rig.pusher.subscriptions, rig.pusher.counts.unkept) == (3, 2)
+    rig.pusher.forget(one)  # type: ignore[arg-type]
+    rig.pusher.forget(one)  # type: ignore[arg-type]
+    assert rig.pusher.subscriptions == 1
     two.is_closed = True
     rig.subscribe(two, "z")
-    assert rig.pushing.subscriptions == 1
+    assert rig.pusher.subscriptions == 1
 
 
 async def test_trap_3_a_new_master_reaches_connected_clients_at_once() -> None:

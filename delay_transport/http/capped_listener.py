@@ -35,7 +35,7 @@ class Pace:
         return True
 
 
-class Accepting(trio.abc.Listener[trio.SocketStream]):
+class CappedListener(trio.abc.Listener[trio.SocketStream]):
     """A listener that accepts a connection only when there is a place for it.
 
     At the cap new connections wait in the kernel's backlog. A place is free again at the latest

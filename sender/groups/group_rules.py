@@ -1,6 +1,6 @@
 """What an operator allows a broker group: nothing for now, or so much a second. Pure.
 
-A gate is not health: a paused group is well and keeps its connection, it only gets nothing.
+A rule is not health: a paused group is well and keeps its connection, it only gets nothing.
 """
 
 import math
@@ -11,7 +11,7 @@ from sender.settings.errors import SettingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupGate:
+class GroupRule:
     """What an operator allows one group."""
 
     paused: bool = False
@@ -26,7 +26,7 @@ class GroupGate:
             raise SettingError(f"a group's rate must be a positive number, got {rate}: pause it")
 
 
-OPEN_GATE: Final = GroupGate()
+NO_RULE: Final = GroupRule()
 """Where no operator has said anything."""
 
 

@@ -5,20 +5,20 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sender.groups.gates import GroupGate, TokenBucket
+from sender.groups.group_rules import GroupRule, TokenBucket
 from sender.groups.group_status import GroupState
 from sender.health.circuit import CircuitState
 from sender.settings.config import SenderConfig
 from sender.settings.errors import SettingError
 from tests.sender.broker_rig import Reply, Rig, make_refusing, rig_of
 
-PAUSED = GroupGate(paused=True)
+PAUSED = GroupRule(paused=True)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     with pytest.raises(SettingError, match="pause it"):
-        GroupGate(rate_per_s=rate)
+        GroupRule(rate_per_s=rate)
 
 
 @given(
@@ -61,7 +61,7 @@ async def test_a_paused_group_gives_back_what_waits_and_has_its_answers_counted(
         rig.offer(200)
         await trio.sleep(0.05)
         assert rig.sender.status()[0].queued > 0
-        rig.sender.set_gates({"g-b0": PAUSED})
+        rig.sender.set_group_rules({"g-b0": PAUSED})
         sent = len(rig.brokers[0].ids)
         await trio.sleep(0.05)
         assert rig.sender.status()[0].queued == 0
@@ -74,19 +74,19 @@ async def test_a_paused_group_gives_back_what_waits_and_has_its_answers_counted(
         assert len(rig.brokers[0].ids) == sent
         status = rig.sender.status()[0]
         assert (status.state, status.circuit) == (GroupState.UP, CircuitState.CLOSED)
-        assert (status.gate, status.effective_weight) == (PAUSED, 0.0)
+        assert (status.rule, status.effective_weight) == (PAUSED, 0.0)
         assert len(rig.brokers[0].connects) == 1
 
 
 async def test_where_all_groups_are_paused_all_waits_and_leaves_in_order_when_one_resumes() -> None:
     async with rig_of(2) as rig:
-        rig.sender.set_gates({"g-b0": PAUSED, "g-b1": PAUSED})
+        rig.sender.set_group_rules({"g-b0": PAUSED, "g-b1": PAUSED})
         for _ in range(10):
             rig.offer(100)
             await trio.sleep(1)
         assert rig.facts == []
         assert rig.sender.unsent().queued == 1000
-        rig.sender.set_gates({"g-b0": PAUSED})
+        rig.sender.set_group_rules({"g-b0": PAUSED})
         await trio.sleep(0.5)
         rig.assert_all_settled()
         assert rig.brokers[1].ids == [f"m{n}".encode() for n in range(1000)]
@@ -96,14 +96,14 @@ async def test_where_all_groups_are_paused_all_waits_and_leaves_in_order_when_on
 async def test_a_gate_waits_for_a_group_that_is_not_there_yet() -> None:
     async with rig_of(2) as rig:
         rig.sender.set_groups([rig.group(1)])
-        rig.sender.set_gates({"g-b0": PAUSED, "unheard of": GroupGate(rate_per_s=3)})
+        rig.sender.set_group_rules({"g-b0": PAUSED, "unheard of": GroupRule(rate_per_s=3)})
         rig.sender.set_groups([rig.group(0), rig.group(1)])
         await trio.sleep(0.1)
         rig.offer(5000)
         await trio.sleep(1)
         rig.assert_all_settled()
         assert rig.brokers[0].ids == []
-        rig.sender.set_gates({})
+        rig.sender.set_group_rules({})
         rig.offer(5000)
         await trio.sleep(1)
         rig.assert_all_settled()
@@ -113,7 +113,7 @@ async def test_a_gate_waits_for_a_group_that_is_not_there_yet() -> None:
 @pytest.mark.parametrize("rate", [0.5, 20.0, 3000.0])
 async def test_a_rate_is_kept_smoothly_and_used_up(rate: float) -> None:
     async with rig_of() as rig:
-        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=rate)})
+        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=rate)})
         await trio.sleep(10)
         began = trio.current_time()
         count = int(rate * 12) + 1
@@ -142,7 +142,7 @@ async def test_a_rate_that_allows_what_the_bytes_in_flight_do_not_waits_for_an_a
 
     config = SenderConfig(in_flight_bytes_max=1000, batch_bytes=1000, in_flight_requests_start=4)
     async with rig_of(config=config, setup=setup) as rig:
-        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=1000)})
+        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=1000)})
         await trio.sleep(1)
         rig.offer(5, size=700)
         trio.lowlevel.add_instrument(Counter())
@@ -153,7 +153,7 @@ async def test_a_rate_that_allows_what_the_bytes_in_flight_do_not_waits_for_an_a
 
 async def test_beside_a_group_with_a_rate_the_others_take_the_rest() -> None:
     async with rig_of(2) as rig:
-        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=10)})
+        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=10)})
         await trio.sleep(0.1)
         for _ in range(100):
             rig.offer(20)
@@ -168,15 +168,15 @@ async def test_beside_a_group_with_a_rate_the_others_take_the_rest() -> None:
 
 async def test_a_rate_that_changes_holds_at_once_and_heartbeats_go_on() -> None:
     async with rig_of() as rig:
-        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=0.001)})
+        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=0.001)})
         rig.offer(300)
         await trio.sleep(100)
         assert len(rig.brokers[0].ids) == 1
         assert len(rig.brokers[0].heartbeats) >= 5
-        rig.sender.set_gates({"g-b0": GroupGate(rate_per_s=100)})
+        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=100)})
         await trio.sleep(1)
         assert 90 <= len(rig.brokers[0].ids) <= 110
-        rig.sender.set_gates({})
+        rig.sender.set_group_rules({})
         await trio.sleep(0.1)
         rig.assert_all_settled()
 
@@ -188,12 +188,12 @@ async def test_a_group_that_failed_and_is_paused_is_not_probed_with_messages() -
     async with rig_of(setup=setup) as rig:
         rig.offer(10)
         await trio.sleep(5)
-        rig.sender.set_gates({"g-b0": PAUSED})
+        rig.sender.set_group_rules({"g-b0": PAUSED})
         rig.brokers[0].is_refusing = False
         await trio.sleep(60)
         assert rig.brokers[0].ids == []
         assert rig.sender.status()[0].circuit is CircuitState.HALF_OPEN
-        rig.sender.set_gates({})
+        rig.sender.set_group_rules({})
         await trio.sleep(1)
         rig.assert_all_settled()
 
