@@ -39,8 +39,8 @@ FAULT_SECONDS: Final = 0.002
 some 10 us, and more where it is logged: 500 a second of one connection take 1 % of a core or so,
 however many its peer sends."""
 FAULTS_SECONDS_MAX: Final = 0.1
-"""The longest pause for one request, whose items may each be a fault: 2,048 refused ones cost 10 ms,
-and a producer whose new subjects are put off is to be slowed, not stopped."""
+"""The longest pause for one request, whose items may each be a fault: 2,048 refused ones cost
+10 ms, and a producer whose new subjects are put off is to be slowed, not stopped."""
 _TRICKLE_S_MIN = 0.005
 """A frame that is younger is on its way; the pieces of an older one are left to gather."""
 _DISCARD_PAUSE_S: Final = 0.05

@@ -646,7 +646,7 @@ SERVER = {
         ),
         # Nothing is queued for a broker group that is paused.
         "a paused group is sent to": mutant(
-            swap("Group._takes", "not self._queue.gate.paused", "True"),
+            swap("Group._takes", "not self._queue.rule.paused", "True"),
             scenario=told.CALM_OPERATED,
             seed=1,
         ),
