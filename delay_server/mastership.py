@@ -178,7 +178,7 @@ class Mastership:
             lanes=self.lanes,
             out_of_wheel=out_of_wheel,
             on_wheel_grown=self.dispatch.wheel_has_grown,
-            append_floor=self._append_floor,
+            append_floor=lambda minute: self.committer.append_floor(minute),
             on_facts=self._recorded,
         )
         self.backlog_reader = BacklogReader(
@@ -322,9 +322,6 @@ class Mastership:
         kept = await self.committer.commit(intake)
         self._node.appended()
         return kept
-
-    async def _append_floor(self, wanted_minute: int) -> None:
-        await self.committer.append_floor(wanted_minute)
 
     # -- room --------------------------------------------------------------------------------
 
