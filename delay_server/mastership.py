@@ -168,6 +168,15 @@ class Mastership:
             is_hungry=self.sender.is_hungry,
             on_popped=self._popped,
         )
+        self.committer = Committer(
+            message_log=store.message_log,
+            filer=self._node.filer,
+            executor=self._runtime.executor,
+            pacer=pacer,
+            floor_minute=max(store.schedule.floor_minute, store.message_log.last_floor_minute),
+            budget=self._node.budget,
+            hour_mark=lambda: self.loader.hour_mark,
+        )
         self.loader = Loader(
             store=store,
             wheel=self.wheel,
@@ -178,7 +187,7 @@ class Mastership:
             lanes=self.lanes,
             out_of_wheel=out_of_wheel,
             on_wheel_grown=self.dispatch.wheel_has_grown,
-            append_floor=lambda minute: self.committer.append_floor(minute),
+            append_floor=self.committer.append_floor,
             on_facts=self._recorded,
         )
         self.backlog_reader = BacklogReader(
@@ -191,15 +200,6 @@ class Mastership:
             offer=self._offer,
             room=lambda: self._room,
             on_unreserved=self.dispatch.room_has_grown,
-        )
-        self.committer = Committer(
-            message_log=store.message_log,
-            filer=self._node.filer,
-            executor=self._runtime.executor,
-            pacer=pacer,
-            floor_minute=max(store.schedule.floor_minute, store.message_log.last_floor_minute),
-            budget=self._node.budget,
-            hour_mark=lambda: self.loader.hour_mark,
         )
 
     def _make_dead_letters(self, reader: ItemReader) -> None:
