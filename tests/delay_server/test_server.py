@@ -514,6 +514,26 @@ async def test_a_failed_fsync_ends_the_server_with_a_typed_error(path: str) -> N
             await until(lambda: "m1" in world.broker.ids)
 
 
+async def test_of_a_failure_beside_requests_nothing_else_is_raised() -> None:
+    """Requests are under way, and further ones wait, while filing fails."""
+    plan = ExecutorPlan(delay_s=(0.001, 0.05), stall_chance=0)
+    for seed in range(10):
+        world = World(seed=seed, plan=plan)
+        with pytest.RaisesGroup(FatalDiskError, flatten_subgroups=True, allow_unwrapped=True):
+            async with world.serving():
+                producer = await world.connect()
+                world.disk.arm(
+                    Trap(
+                        action=Action.EIO,
+                        kinds={"write"},
+                        when=lambda _k, p, _l: p.startswith("schedule_log/"),
+                    )
+                )
+                for number in range(200):
+                    await producer.post(make_item(f"m{number}", world.now_ms + 100))
+                    await trio.sleep(0.003)
+
+
 async def test_each_send_of_one_message_id_is_kept_and_delivered() -> None:
     world = World()
     async with world.serving():
