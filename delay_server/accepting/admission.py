@@ -3,13 +3,13 @@
     what is wrong with an item                                  item code
     its CRC                                                     6 STORE_ERROR: is sent again
     too large, malformed, beyond the horizon, one too many,     5 BLOCK: is not sent again
-    a flag of unknown meaning
-    subject illegal or not allowed                              3 SUBJECT_NOT_ASSIGNED
+    a flag of unknown meaning, a subject that is too long
+    subject illegal                                             3 SUBJECT_NOT_ASSIGNED
     subject seen for the first time, and too many of these are  6 STORE_ERROR: is sent again
 
 The CRC is looked at first, since nothing in an item with a wrong CRC can be believed. Neighbours of
 a refused item go on. An item whose delay bit is clear is due now; a due time in the past stays as
-it was asked for.
+it was asked for. Why whole requests are refused is said in ingest.py.
 
 What one request can cost is bounded by its items, tags and attributes, whatever its bytes: one with
 more than twice the items allowed is refused as a whole, before it is read to its end, and where its
@@ -83,10 +83,10 @@ class AdmissionLimits:
     horizon_ms: int = 730 * DAY_MS
     """An item due later than this from now is refused (code 5)."""
 
-    item_bytes_max: int = 1024 * 1024
+    item_bytes_max: int = 2 * 1024 * 1024
     """An item with more bytes, its CRC and header included, is refused (code 5)."""
 
-    id_bytes_max: int = 255
+    id_bytes_max: int = 1024
     """An item with a longer message id is refused (code 5)."""
 
     request_items_max: int = 2048
@@ -110,9 +110,9 @@ class AdmissionLimits:
         if self.request_items_max < 1:
             raise ValueError("admission.request_items_max must be positive")
         if not 0 <= self.attribute_bytes_max <= 2 * STR_SIZE_MAX + 1:
-            raise ValueError("admission.attribute_bytes_max must be 0 to 65535")
+            raise ValueError("attribute_bytes_max must be 0 to 65535")
         if self.attributes_max < 1:
-            raise ValueError("admission.attributes_max must be positive")
+            raise ValueError("attributes_max must be positive")
         room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - SENT_SUBJECT_BYTES_MAX
         if not ITEM_SIZE_MIN <= self.item_bytes_max <= room:
             raise ValueError(f"admission.item_bytes_max must be {ITEM_SIZE_MIN} to {room}")
@@ -157,20 +157,10 @@ def _divides(bodies: Sequence[bytes], starts: list[int]) -> bool:
 
 
 class Admission:
-    """Decides, item by item, what goes into the log.
+    """Decides, item by item, what goes into the log."""
 
-    `subject_refusal` says why a legal subject is not allowed here, or None if it is; its verdicts
-    are remembered until forget_subjects().
-    """
-
-    def __init__(
-        self,
-        limits: AdmissionLimits,
-        *,
-        subject_refusal: Callable[[bytes], str | None] = lambda _: None,
-    ) -> None:
+    def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
-        self._subject_refusal = subject_refusal
         self._puts_off: PutsOff = _puts_off_none
         """Of the request at hand."""
         self.scan_items_max = 2 * limits.request_items_max
@@ -253,11 +243,6 @@ class Admission:
             subjects=scan.subjects,
         )
         return True
-
-    def forget_subjects(self) -> None:
-        """Ask `subject_refusal` anew for every subject."""
-        self._subjects_accepted.clear()
-        self._subjects_refused.clear()
 
     def _is_flawless(self, scan: ItemScan, body: bytes, now_ms: int) -> bool:
         """Say whether all items are acceptable, and delayed; False may also mean "look closer".
@@ -400,12 +385,13 @@ class Admission:
 
     def _judge(self, subject: bytes) -> str | None:
         if len(self._subjects_accepted) + len(self._subjects_refused) >= _SUBJECTS_REMEMBERED:
-            self.forget_subjects()
+            self._subjects_accepted.clear()
+            self._subjects_refused.clear()
         fault = subject_fault(subject)
-        fault = self._subject_refusal(subject) if fault is None else f"illegal subject: {fault}"
         if fault is None:
             return None
-        refusal = self._subjects_refused[subject] = f"message rejected: {fault}"
+        refusal = f"message rejected: illegal subject: {fault}"
+        self._subjects_refused[subject] = refusal
         return refusal
 
 

@@ -5,6 +5,17 @@ written and fsynced the next intake gathers; one write and one fsync serve all o
 answers of a commit go to a connection in one piece. What cannot be taken now (the server starts,
 the log lags, the disk stalls) is held as it came, up to a time, and then answered 51, since a QMQ
 client that gets a quick refusal burns its retries at once.
+
+    why a request is refused                                         answer
+    it cannot be cut into items, or has more than twice as many      51 at once
+      as it may
+    the node does not admit for a passing reason (duty.py), the      51 after hold_ms
+      intake is full, or the commit takes too long
+    the node has lost its role while the request waited              51 at once
+    the group is retired, the disk is at its floor, or there was     0, each item code 4
+      no space for the commit
+    single items are flawed (admission.py)                           0, those items code 3, 5 or 6
+    another command                                                  3 UNKNOWN_CODE
 """
 
 from collections import Counter, deque

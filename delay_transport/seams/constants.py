@@ -1,7 +1,8 @@
 """Limits of a part that are no settings: constants with a name and a reason, which tests lower.
 
 Nobody ever needed another value of them, so no configuration file has them. They are fields beside
-the settings of the same part, which takes all of them as one value.
+the settings of the same part, which takes all of them as one value. A constant that no test needs
+to lower, and no other part reads, is a `Final` of its module.
 """
 
 import dataclasses
