@@ -21,7 +21,6 @@ from delay_server.admin.reasons import (
 )
 from delay_server.dead.dead_letters import Wanted
 from sender.groups.group_status import GroupState
-from sender.health.circuit import CircuitState
 from sender.queues.places import Where
 from storage.readers.dead_reader import DeadRow
 from storage.readers.dead_reader import Place as DeadPlace
@@ -61,7 +60,7 @@ def surroundings(parts: Parts) -> Surroundings:
             group.name: GroupLook(
                 is_paused=group.gate.paused,
                 is_limited=group.gate.rate_per_s is not None,
-                is_up=group.state is GroupState.UP and group.circuit is CircuitState.CLOSED,
+                is_up=group.is_trusted,
                 is_fenced=group.state is GroupState.FENCED,
             )
             for group in parts.master.sender.status()

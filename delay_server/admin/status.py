@@ -8,11 +8,14 @@ from delay_protocol.meta.session import Standing
 from delay_protocol.nodes.controls_exchange import id_of
 from delay_server.admin.numbers import (
     NUMBERS,
+    NUMBERS_OF_GROUP,
+    NUMBERS_OF_NODE,
     NUMBERS_OF_PROCESS,
     SUBJECTS_SHOWN_MAX,
     Family,
     Histogram,
     Number,
+    takes_messages,
 )
 from delay_server.admin.parts import Observed, Parts
 from delay_server.membership.registration import Registration
@@ -20,6 +23,7 @@ from delay_server.node import Node
 from delay_server.sending.lateness import RECENT_MINUTES, Distribution
 from delay_transport.http.metric_families import installed_version
 from delay_transport.seams.runtime import format_address
+from sender.groups.group_status import GroupStatus
 
 
 def failing_checks(observed: Observed) -> list[str]:
@@ -52,11 +56,14 @@ def status_of(observed: Observed) -> dict[str, Any]:
     Numbers are those of `numbers.py`; the rest is here.
     """
     status = _of_process(observed)
-    _put_numbers(status, NUMBERS_OF_PROCESS, observed)
     if observed.node is not None:
         status |= _of_node(observed.node)
     if observed.parts is not None:
         status |= _of_master(observed.parts)
+    _put_numbers(status, NUMBERS_OF_PROCESS, observed)
+    if observed.node is not None:
+        _put_numbers(status, NUMBERS_OF_NODE, observed.node)
+    if observed.parts is not None:
         _put_numbers(status, NUMBERS, observed.parts)
     return status
 
@@ -66,14 +73,14 @@ def _put_numbers(
     rows: Iterable[Number[Any] | Family[Any] | Histogram[Any]],
     source: object,
 ) -> None:
-    """Put each number that has a place in the status there."""
+    """Put each number where its name says."""
     for row in rows:
-        if isinstance(row, Histogram) or not row.key:
+        if isinstance(row, Histogram):
             continue
         value = row.values(source) if isinstance(row, Family) else row.value(source)
         if value is None:
             continue
-        *sections, name = row.key.split(".")
+        *sections, name = row.name.split(".")
         place = status
         for section in sections:
             place = place.setdefault(section, {})
@@ -107,10 +114,6 @@ def _of_node(node: Node) -> dict[str, Any]:
         "storage_uuid": str(identity.storage_uuid),
         "incarnation": identity.incarnation,
         "epoch": store.message_log.last_epoch,
-        "first_sequence": store.message_log.first_sequence,
-        "last_sequence": store.message_log.next_sequence - 1,
-        "pending": store.schedule.pending,
-        "recovery_seconds": node.recovery_seconds,
     }
     if node.registration is not None:
         found["meta"] = _membership(node.registration)
@@ -143,8 +146,20 @@ def _of_master(parts: Parts) -> dict[str, Any]:
         "dead": {"oldest_ms": letters.oldest_ms if letters.pending else None},
         "lateness_ms": _lateness_of(parts.lateness.all),
         f"lateness_{RECENT_MINUTES}_minutes_ms": _lateness_of(parts.lateness.recent()),
-        "brokers": master.sender_numbers(),
+        "brokers": {group.name: _broker(group) for group in master.sender.status()},
     }
+
+
+def _broker(group: GroupStatus) -> dict[str, Any]:
+    """Return what is known of a broker group."""
+    return {
+        "address": group.address,
+        "source": group.source,
+        "state": group.state.value,
+        "circuit": group.circuit.value,
+        "circuit_reason": group.circuit_reason,
+        "last_end": group.last_end,
+    } | {number.name: number.value(group) for number in NUMBERS_OF_GROUP}
 
 
 def _lateness_of(lateness: Distribution) -> dict[str, float | None]:
@@ -162,7 +177,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "away_ms": registration.away_ms,
         "trouble": registration.trouble,
         "role": None,
-        "accepts": registration.accepts and not registration.is_retired,
+        "accepts": takes_messages(registration),
         "authenticated": registration.is_authenticated,
     }
     standing = registration.standing

@@ -34,7 +34,7 @@ async def test_a_server_that_starts_lives_but_is_not_ready() -> None:
     assert (code, status["ready"]) == (200, False)
     answer = await Caller(app).ask("GET", "/metrics")
     assert (answer.code, answer.kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    assert b"delaywheel_messages_accepted_total 0.0" in answer.body
+    assert b"delaywheel_accepted_total 0.0" in answer.body
 
 
 async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
@@ -49,7 +49,7 @@ async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
         code, status = await get(app, "/status")
         assert (code, status["accepted"], status["dispatched"]) == (200, 1, {"delivered": 1})
         metrics = (await Caller(app).ask("GET", "/metrics")).body
-        assert b'delaywheel_messages_dispatched_total{outcome="delivered"} 1.0' in metrics
+        assert b'delaywheel_dispatched_total{outcome="delivered"} 1.0' in metrics
 
 
 async def test_a_server_whose_places_are_taken_says_so_and_serves_who_comes() -> None:
