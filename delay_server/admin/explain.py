@@ -55,6 +55,7 @@ class Explained:
 
 def surroundings(parts: Parts) -> Surroundings:
     """Look at what counts for all messages."""
+    duty = parts.duty()
     return Surroundings(
         groups={
             group.name: GroupLook(
@@ -65,8 +66,8 @@ def surroundings(parts: Parts) -> Surroundings:
             )
             for group in parts.master.sender.status()
         },
-        clock_held=bool(parts.pacer.reason),
-        stopping=parts.is_stopping,
+        clock_held=duty.clock_held,
+        stopping=duty.leaves_due,
         has_room=parts.master.has_room,
         now_ms=parts.pacer.trusted_ms(),
     )

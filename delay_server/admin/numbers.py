@@ -208,7 +208,7 @@ NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
         "clock_held",
         "gauge",
         "1 while the clock is not trusted and nothing is delivered.",
-        lambda seen: seen.clock_held,
+        lambda seen: seen.duty.clock_held,
     ),
     Number(
         "demotions",
