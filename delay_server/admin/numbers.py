@@ -164,7 +164,7 @@ NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
     Number(
         "accepted",
         "counter",
-        "Messages made durable.",
+        "Messages accepted: they are durable.",
         lambda seen: seen.ingest.counts.accepted,
     ),
     Number(
@@ -173,13 +173,7 @@ NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
         "Bytes of accepted messages.",
         lambda seen: seen.ingest.counts.accepted_bytes,
     ),
-    Family(
-        "refused",
-        "counter",
-        "Refused messages, by item code.",
-        "reason",
-        _refused,
-    ),
+    Family("refused", "counter", "Messages refused, by item code.", "reason", _refused),
     Number(
         "requests",
         "counter",
@@ -189,25 +183,25 @@ NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
     Number(
         "requests_indivisible",
         "counter",
-        "Requests answered 51: nothing of them was taken.",
+        "Requests answered 51, of which no message was accepted.",
         lambda seen: seen.ingest.counts.indivisible,
     ),
     Number(
         "requests_expired",
         "counter",
-        "Requests that were held until their time was over.",
+        "Requests that waited for admission for too long and were answered 51.",
         lambda seen: seen.ingest.counts.expired,
     ),
     Number(
         "requests_held",
         "gauge",
-        "Requests that wait to be taken.",
+        "Requests that wait for admission.",
         lambda seen: seen.ingest.held_requests,
     ),
     Number(
         "clock_held",
         "gauge",
-        "1 while the clock is not trusted and nothing is delivered.",
+        "1 while the clock is not trusted, so that nothing is delivered.",
         lambda seen: seen.duty.clock_held,
     ),
     Number(
@@ -240,67 +234,34 @@ NUMBERS_OF_REGISTRATION: Final[tuple[Number[Registration] | Family[Registration]
     Number(
         "meta_failures",
         "counter",
-        "Registrations that no meta server answered.",
+        "Registrations that were not answered.",
         lambda registration: registration.failures,
     ),
     Family("role", "gauge", "1 for the role that the node has.", "role", _roles),
-    Number(
-        "accepts",
-        "gauge",
-        "1 while the group's record lets the node accept.",
-        takes_messages,
-    ),
-    Number(
-        "epoch",
-        "gauge",
-        "Epoch of the group.",
-        _epoch,
-    ),
-    Number(
-        "in_sync",
-        "gauge",
-        "Disks in the group's in-sync set.",
-        _in_sync,
-    ),
+    Number("accepts", "gauge", "1 while the group's record lets the node accept.", takes_messages),
+    Number("epoch", "gauge", "Epoch of the group.", _epoch),
+    Number("in_sync", "gauge", "Size of the group's in-sync set.", _in_sync),
 )
 
 NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     # The logs
-    Number(
-        "replay_lag",
-        "gauge",
-        "Messages that are committed and not filed yet.",
-        _replay_lag,
-    ),
+    Number("replay_lag", "gauge", "Messages that are committed and not yet filed.", _replay_lag),
     Number(
         "replay_lag_bytes",
         "gauge",
-        "Bytes that are committed and not filed yet.",
+        "Bytes that are committed and not yet filed.",
         lambda node: node.filer.backlog_bytes,
     ),
     Number(
         "gathered_bytes",
         "gauge",
-        "Bytes that are filed in memory and wait to be written.",
+        "Bytes that are filed in memory and not yet written.",
         lambda node: node.store.schedule.pile_bytes,
     ),
+    Number("checkpoints", "counter", "Checkpoints written.", lambda node: node.checkpoints.written),
+    Number("segments_sealed", "counter", "Segments sealed.", lambda node: node.store.sealed),
     Number(
-        "checkpoints",
-        "counter",
-        "Checkpoints written.",
-        lambda node: node.checkpoints.written,
-    ),
-    Number(
-        "segments_sealed",
-        "counter",
-        "Segments sealed.",
-        lambda node: node.store.sealed,
-    ),
-    Number(
-        "segments",
-        "gauge",
-        "Unsealed segments.",
-        lambda node: len(node.store.schedule.segments),
+        "segments", "gauge", "Unsealed segments.", lambda node: len(node.store.schedule.segments)
     ),
     Number(
         "segments_sealed_on_disk",
@@ -311,7 +272,7 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     Number(
         "retired_files",
         "gauge",
-        "Files that nothing needs and that are deleted soon.",
+        "Files that are not needed and wait to be deleted.",
         lambda node: node.store.retention.retired,
     ),
     Number(
@@ -323,20 +284,20 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     Number(
         "first_sequence",
         "gauge",
-        "First sequence that the message_log still has.",
+        "First sequence that the message_log keeps.",
         lambda node: node.store.message_log.first_sequence,
     ),
     Number(
         "last_sequence",
         "gauge",
-        "Sequence of the newest record of the message_log.",
+        "Last sequence of the message_log.",
         lambda node: node.store.message_log.next_sequence - 1,
     ),
     # Files and free disk
     Number(
         "unreadable_files",
         "gauge",
-        "Files that cannot be read and are tried again.",
+        "Files whose reading failed and is retried.",
         lambda node: len(node.store.schedule.unread),
     ),
     Number(
@@ -348,20 +309,17 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     Number(
         "disk_owed_bytes",
         "gauge",
-        "Bytes still to be written for accepted messages.",
+        "Bytes that accepted messages will still take on disk.",
         _of_disk(lambda budget: budget.owed),
     ),
     Number(
         "disk_floor_bytes",
         "gauge",
-        "Bytes that stay free beyond those.",
+        "Free bytes below which messages are refused.",
         _of_disk(lambda budget: budget.floor),
     ),
     Number(
-        "disk_bytes",
-        "gauge",
-        "Size of the file system.",
-        _of_disk(lambda budget: budget.total),
+        "disk_bytes", "gauge", "Size of the file system.", _of_disk(lambda budget: budget.total)
     ),
     Number(
         "disk_full",
@@ -371,10 +329,7 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     ),
     # What is known
     Number(
-        "pending",
-        "gauge",
-        "Messages without an outcome.",
-        lambda node: node.store.schedule.pending,
+        "pending", "gauge", "Messages without an outcome.", lambda node: node.store.schedule.pending
     ),
     Number(
         "subjects",
@@ -385,26 +340,18 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     Number(
         "subjects_bytes",
         "gauge",
-        "Bytes of memory that the names of subjects count.",
+        "Bytes of memory that the names of subjects take.",
         lambda node: node.store.schedule.subjects.bytes_held,
     ),
-    Number(
-        "controls.taken",
-        "counter",
-        "Controls that a meta server told and the node took.",
-        _controls_taken,
-    ),
+    Number("controls.taken", "counter", "Controls taken over from a meta server.", _controls_taken),
     Number(
         "controls.kept",
         "gauge",
-        "1 while the node goes by other controls than its meta server tells.",
+        "1 while the node keeps other controls than those of its meta server.",
         _controls_kept,
     ),
     Number(
-        "recovery_seconds",
-        "gauge",
-        "Seconds that the recovery took when the data directory was opened.",
-        lambda node: node.recovery_seconds,
+        "recovery_seconds", "gauge", "Duration of the recovery.", lambda node: node.recovery_seconds
     ),
 )
 
@@ -417,7 +364,9 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: parts.master.committing.commits,
     ),
     Histogram(
-        "fsync_seconds", "Write and fsync of a group commit.", lambda parts: parts.commit_seconds
+        "fsync_seconds",
+        "Duration of the write and fsync of a group commit.",
+        lambda parts: parts.commit_seconds,
     ),
     # What cannot be read
     Number(
@@ -429,7 +378,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "unread_messages",
         "gauge",
-        "Due messages that could not be read and are tried again.",
+        "Due messages whose reading failed and is retried.",
         lambda parts: parts.master.rereading.count,
     ),
     Number(
@@ -445,13 +394,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: parts.master.undeliverable,
     ),
     # Where messages are
-    Family(
-        "undelivered",
-        "gauge",
-        "Messages without an outcome, by place.",
-        "place",
-        counts,
-    ),
+    Family("undelivered", "gauge", "Messages without an outcome, by place.", "place", counts),
     Number(
         "wheel_entries",
         "gauge",
@@ -459,11 +402,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: len(parts.master.wheel),
     ),
     Family(
-        "wheel_messages",
-        "gauge",
-        "Messages in the wheel, by subject.",
-        "subject",
-        top_subjects,
+        "wheel_messages", "gauge", "Messages in the wheel, by subject.", "subject", top_subjects
     ),
     Number(
         "held_entries",
@@ -486,7 +425,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "late",
         "gauge",
-        "Messages that are due and not delivered.",
+        "Messages that are due and not yet confirmed.",
         lambda parts: parts.master.late_now,
     ),
     # Lanes and routes
@@ -499,7 +438,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "lanes_opened",
         "counter",
-        "Times a backlog went to disk.",
+        "Times that a backlog of a subject went to disk.",
         lambda parts: parts.master.draining.opened,
     ),
     Number(
@@ -523,7 +462,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "unrouted.subjects_max",
         "gauge",
-        "Subjects that may wait for a route at a time.",
+        "Limit of the subjects that wait for a route.",
         _of_unrouted(lambda parts: parts.master.lanes.unrouted_max),
     ),
     Number("subjects_put_off", "counter", "First messages of new subjects put off.", _put_off),
@@ -542,7 +481,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "routes.connected",
         "gauge",
-        "1 while a meta server answers questions for routes.",
+        "1 while a meta server answers requests for routes.",
         _of_unrouted(_routes_connected),
     ),
     Number(
@@ -554,25 +493,25 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "routes.distinct",
         "gauge",
-        "Different sets of broker groups.",
+        "Routes that differ in their broker groups.",
         _of_routes(lambda routes: routes.routes),
     ),
     Number(
         "routes.changes",
         "counter",
-        "Routes that came, changed or went.",
+        "Routes added, changed or removed.",
         _of_routes(lambda routes: routes.counts.changes),
     ),
     Number(
         "routes.questions",
         "counter",
-        "Questions for a route.",
+        "Requests for a route.",
         _of_routes(lambda routes: routes.session.counts.questions),
     ),
     Number(
         "routes.answers",
         "counter",
-        "Answers to them.",
+        "Answers to requests for a route.",
         _of_routes(lambda routes: routes.session.counts.answers),
     ),
     Number(
@@ -584,13 +523,13 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "routes.refusals",
         "counter",
-        "Questions that a meta server refused.",
+        "Requests for a route that a meta server refused.",
         _of_routes(lambda routes: routes.session.counts.refusals),
     ),
     Number(
         "routes.doubted",
         "counter",
-        "Answers and pushes that were not believed yet.",
+        "Answers and pushes that were in doubt.",
         _of_routes(lambda routes: routes.session.counts.doubted),
     ),
     # Controls
@@ -639,13 +578,13 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "controls.unmetered",
         "counter",
-        "Times a rate limit was not kept, because there are too many lanes of that kind.",
+        "Times that a rate limit was not kept because there are too many.",
         lambda parts: parts.master.gates.unmetered,
     ),
     Number(
         "controls.version",
         "gauge",
-        "Version of the controls; each change counts it up.",
+        "Version of the controls.",
         lambda parts: parts.master.operator.applied.version,
     ),
     # Dead letters
@@ -659,13 +598,13 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "dead.max",
         "gauge",
-        "With so many dead letters nothing more becomes one.",
+        "Limit of the dead letters; beyond it refused messages are retried.",
         lambda parts: parts.master.dead_letters.config.pending_max,
     ),
     Number(
         "dead.being_recorded",
         "gauge",
-        "Messages given up whose dead letter is not durable yet.",
+        "Messages given up whose dead letter is not yet durable.",
         lambda parts: parts.master.burying.count,
     ),
     Number(
@@ -681,16 +620,10 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: parts.master.dead_letters.dropped,
     ),
     # Deliveries
-    Family(
-        "dispatched",
-        "counter",
-        "Messages with an outcome, by outcome.",
-        "outcome",
-        _outcomes,
-    ),
+    Family("dispatched", "counter", "Messages with an outcome, by outcome.", "outcome", _outcomes),
     Histogram(
         "delivery_lateness_seconds",
-        "From the due time to the broker's confirmation.",
+        "Time from the due time to the broker's confirmation.",
         lambda parts: parts.lateness.all,
     ),
 )
@@ -699,101 +632,113 @@ NUMBERS_OF_GROUP: Final[tuple[Number[GroupStatus], ...]] = (
     Number(
         "tries",
         "counter",
-        "Requests sent to a broker group.",
+        "Requests sent to the broker group.",
         lambda group: group.counts.requests,
     ),
-    Number("delivered", "counter", "Messages that it took.", lambda group: group.counts.delivered),
+    Number(
+        "delivered",
+        "counter",
+        "Messages that the broker group took.",
+        lambda group: group.counts.delivered,
+    ),
     Number(
         "known",
         "counter",
-        "Messages that it had already.",
+        "Messages that the broker group had already.",
         lambda group: group.counts.known,
     ),
-    Number("refused", "counter", "Messages that it refused.", lambda group: group.counts.refused),
+    Number(
+        "refused",
+        "counter",
+        "Messages that the broker group refused.",
+        lambda group: group.counts.refused,
+    ),
     Number(
         "retries",
         "counter",
-        "Messages sent again to any group after this one failed.",
+        "Messages retried, by any group, after this group failed or refused them.",
         lambda group: group.counts.refused + group.counts.possible_duplicates,
     ),
     Number(
         "possible_duplicates",
         "counter",
-        "Messages sent again that the group may have got.",
+        "Messages retried that the broker group may have taken.",
         lambda group: group.counts.possible_duplicates,
     ),
     Number(
         "in_flight",
         "gauge",
-        "Messages sent to it and not answered.",
+        "Messages sent to the broker group and not answered.",
         lambda group: group.in_flight,
     ),
-    Number("queued", "gauge", "Messages that wait for it.", lambda group: group.queued),
+    Number(
+        "queued", "gauge", "Messages that wait for the broker group.", lambda group: group.queued
+    ),
     Number(
         "queue_items_max",
         "gauge",
-        "Messages that may wait for it.",
+        "Limit of the messages that wait for the broker group.",
         lambda group: group.queue_items,
     ),
     Number(
         "failures",
         "gauge",
-        "Failures in a row; 0 while it delivers.",
+        "Failures in a row; 0 while the broker group takes messages.",
         lambda group: group.failures,
     ),
     Number(
         "up",
         "gauge",
-        "1 while it is connected and its circuit is closed.",
+        "1 while the broker group is connected and its circuit is closed.",
         lambda group: int(group.is_trusted),
     ),
     Number(
         "fenced",
         "gauge",
-        "1 if it refuses the epoch of this node, for good.",
+        "1 if the broker group fences this node: it knows a newer epoch.",
         lambda group: int(group.state is GroupState.FENCED),
     ),
     Number(
         "circuit_openings",
         "counter",
-        "Times its circuit opened.",
+        "Times that the circuit opened.",
         lambda group: group.counts.changes[CircuitState.OPEN],
     ),
-    Number("weight", "gauge", "Weight as configured.", lambda group: group.weight),
+    Number("weight", "gauge", "Configured weight.", lambda group: group.weight),
     Number(
         "effective_weight",
         "gauge",
-        "Weight by which it has its share now; 0 if it has none.",
+        "Weight that counts now; 0 while the broker group gets nothing.",
         lambda group: round(group.effective_weight, 4),
     ),
     Number(
         "slow",
         "gauge",
-        "1 while its answers take too long to wait for beside others.",
+        "1 while answers take longer than sender.slow_s.",
         lambda group: int(group.is_slow),
     ),
     Number(
         "answer_seconds",
         "gauge",
-        "Seconds that an answer of it takes, of late.",
+        "Recent time to an answer.",
         lambda group: round(group.answer_s, 6),
     ),
     Number(
         "window_requests",
         "gauge",
-        "Requests to it that may be unanswered.",
+        "Limit of the unanswered requests.",
         lambda group: group.window_requests,
     ),
     Number(
         "paused",
         "gauge",
-        "1 while an operator has paused it.",
+        "1 while a rule pauses the broker group.",
         lambda group: int(group.gate.paused),
     ),
     Number(
         "rate_limit",
         "gauge",
-        "Messages a second that it may get, where an operator has limited them.",
+        "Rate limit in messages a second.",
         lambda group: group.gate.rate_per_s,
     ),
 )
