@@ -180,7 +180,7 @@ def backlog(directory: Path, scale: float) -> None:
     say("memory before it is due", f"{server.memory_mib():.0f} MiB")
     most_held = most_mib = own_mib = 0.0
     while (status := server.status())["pending"]:
-        most_held = max(most_held, status["held"])
+        most_held = max(most_held, status["held_entries"])
         most_mib = max(most_mib, server.memory_mib())
         own_mib = max(own_mib, server.memory_mib("RssAnon"))
         time.sleep(0.1)

@@ -65,6 +65,10 @@ class Duty:
     """What is said to producers that are refused; empty if they are not."""
     sends: bool
     """Whether due messages go to brokers."""
+    clock_held: bool
+    """Whether due messages wait until the clock is trusted again."""
+    leaves_due: bool
+    """Whether what is due is left for the next start, but for what the sender has already."""
     announces: BrokerState | None
     """How clients should see the group; None: nothing is to be said."""
     why: tuple[str, ...]
@@ -86,6 +90,8 @@ def duty_of(now: Situation) -> Duty:
         admits=admits,
         remark=remark,
         sends=now.is_master and not now.clock_reason,
+        clock_held=bool(now.clock_reason),
+        leaves_due=now.is_stopping,
         announces=_announces(now, may_serve=may_serve),
         why=tuple(_reasons(now)),
     )

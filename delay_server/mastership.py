@@ -41,8 +41,6 @@ from delay_server.sending.outlet import Outlet
 from delay_transport.meta.address import MetaLocator
 from delay_transport.meta.routes import MetaRoutes
 from delay_transport.seams.runtime import Runtime
-from sender.groups.group_status import GroupState
-from sender.health.circuit import CircuitState
 from sender.outcomes.dead import Refusal
 from sender.outcomes.outcomes import Outcome as SenderOutcome
 from sender.sender import Sender
@@ -525,37 +523,3 @@ class Mastership:
         segments = list(self._store.schedule.segments.values())
         overdue = sum(segment.pending for segment in segments if segment.key.end <= minute)
         return max(self._held_beside_wheel + self.undeliverable, overdue)
-
-    def sender_numbers(self) -> dict[str, dict[str, int | float | str | None]]:
-        """Return what is known of each broker group."""
-        return {
-            group.name: {
-                "address": group.address,
-                "source": group.source,
-                "state": group.state.value,
-                "up": int(group.state is GroupState.UP and group.circuit is CircuitState.CLOSED),
-                "circuit": group.circuit.value,
-                "circuit_reason": group.circuit_reason,
-                "circuit_openings": group.counts.changes[CircuitState.OPEN],
-                "weight": group.weight,
-                "effective_weight": round(group.effective_weight, 4),
-                "slow": int(group.is_slow),
-                "answer_seconds": round(group.answer_s, 6),
-                "window_requests": group.window_requests,
-                "queue_items_max": group.queue_items,
-                "paused": int(group.rule.paused),
-                "rate_limit": group.rule.rate_per_s,
-                "queued": group.queued,
-                "in_flight": group.in_flight,
-                "tries": group.counts.requests,
-                "delivered": group.counts.delivered,
-                "known": group.counts.known,
-                "refused": group.counts.refused,
-                "retries": group.counts.refused + group.counts.possible_duplicates,
-                "possible_duplicates": group.counts.possible_duplicates,
-                "failures": group.failures,
-                "fenced": int(group.state is GroupState.FENCED),
-                "last_end": group.last_end,
-            }
-            for group in self.sender.status()
-        }

@@ -124,11 +124,6 @@ class DelayServer:
         return None if self._node is None else self._node.registration
 
     @property
-    def clock_held(self) -> bool:
-        """Whether dispatch waits because the clock is not trusted."""
-        return bool(self.pacer.reason)
-
-    @property
     def connections(self) -> int:
         """Open connections of clients."""
         return self.listener.open_connections if self.listener is not None else 0
@@ -144,7 +139,6 @@ class DelayServer:
             now_ms=self.runtime.clock.now_ms(),
             started_ms=self.started_ms,
             duty=self.duty(),
-            clock_held=self.clock_held,
             demotions=self.demotions,
             ingest=self.ingest,
             listener=self.listener,
@@ -161,7 +155,7 @@ class DelayServer:
             damages=self.damages,
             lateness=self.lateness,
             commit_seconds=self.commit_seconds,
-            is_stopping=self.stopping,
+            duty=self.duty,
         )
 
     def administered(self) -> Administered:

@@ -98,19 +98,19 @@ class Guard:
 
 
 def _check_media_type(request: Request) -> None:
-    """Refuse what a page of another place may send without asking first: that is no JSON."""
+    """Refuse a body that is not JSON: a page of another origin may send one without a preflight."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestError(415, "media-type", "Content-Type must be application/json")
 
 
 def peer_of(request: Request) -> str:
-    """Return the address that asks, as far as it is known."""
+    """Return the address of the caller; empty where it is not known."""
     return "" if request.client is None else request.client.host
 
 
 async def read_body(administered: Administered, request: Request) -> bytes:
-    """Return the body of a request; raise RequestError if it is too long, or too long in coming."""
+    """Return the body of a request. Raises RequestError if it is too long or too slow."""
     most = administered.config.admin.body_bytes_max
     parts: list[bytes] = []
     size = 0

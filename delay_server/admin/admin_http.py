@@ -13,7 +13,7 @@ GET    /explain?subject= | ?sequence= | ?id=    where messages are, and why they
 Where there is a meta server the rules are changed there: here that is refused.
 
 A change may say on which version it is based (?version=); if that is not the present one it is
-answered 409. A change is answered when it is durable and holds. Who may ask: `guarding.py`.
+answered 409. A change is answered when it is durable and holds. Who may ask: `access.py`.
 """
 
 from collections.abc import Callable

@@ -10,8 +10,8 @@ many at most; `dry_run` only counts. An answer says which of `sequences` there w
 has not come to the end: the same request with it as `after` goes on from there. Errors are
 {"error": {"code": word, "message": sentence}}.
 
-Who may ask: `guarding.py`. A change goes to the audit (controls.py) twice: before it, with what was
-asked for, and after it, with how many that were.
+Who may ask: `access.py`. A change is in the audit (`controls/controls_store.py`) twice: before it,
+with what was asked for, and after it, with how many letters were changed.
 """
 
 import base64
@@ -55,7 +55,7 @@ Json = dict[str, Any]
 
 
 _INTEGER_MAX: Final = 2**63 - 1
-"""No sequence, and no time, is greater."""
+"""The greatest sequence, and the greatest time."""
 _CODE_MAX: Final = 2**31 - 1
 
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=_INTEGER_MAX)]
@@ -202,7 +202,7 @@ class _Dead:
         return _answer(asked, came_to)
 
     async def _note_done(self, asked: AuditEntry, verb: str, count: int) -> None:
-        """Have in the audit how many were changed; that somebody wanted it is there already."""
+        """Put into the audit how many were changed; the request is there already."""
         entry = msgspec.structs.replace(
             asked,
             at_ms=self._administered.runtime.clock.now_ms(),
@@ -213,7 +213,7 @@ class _Dead:
             await self._administered.parts().master.outlet.note(entry)
         except StorageFullError as error:
             _log.warning(
-                "how many dead letters were changed is not in the audit",
+                "the audit lacks how many dead letters were changed",
                 action=entry.action,
                 who=entry.who,
                 count=count,

@@ -1,4 +1,4 @@
-"""Looks around a running server for why messages were not delivered yet; `reasons.py` says why."""
+"""Describes a running node to `reasons.py`, which says why a message was not delivered yet."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -21,7 +21,6 @@ from delay_server.admin.reasons import (
 )
 from delay_server.dead.dead_letters import Wanted
 from sender.groups.group_status import GroupState
-from sender.health.circuit import CircuitState
 from sender.queues.places import Where
 from storage.readers.dead_reader import DeadRow
 from storage.readers.dead_reader import Place as DeadPlace
@@ -55,26 +54,27 @@ class Explained:
 
 
 def surroundings(parts: Parts) -> Surroundings:
-    """Look at what counts for all messages."""
+    """Return the state of the node that is the same for all messages."""
+    duty = parts.duty()
     return Surroundings(
         groups={
             group.name: GroupLook(
                 is_paused=group.rule.paused,
                 is_limited=group.rule.rate_per_s is not None,
-                is_up=group.state is GroupState.UP and group.circuit is CircuitState.CLOSED,
+                is_up=group.is_trusted,
                 is_fenced=group.state is GroupState.FENCED,
             )
             for group in parts.master.sender.status()
         },
-        clock_held=bool(parts.pacer.reason),
-        stopping=parts.is_stopping,
+        clock_held=duty.clock_held,
+        stopping=duty.leaves_due,
         has_room=parts.master.has_room,
         now_ms=parts.pacer.trusted_ms(),
     )
 
 
 def lane_look(parts: Parts, lane: int, subject: int | None) -> tuple[LaneKind, list[str]]:
-    """Return what a lane does with its entries, or those of one subject, and its groups."""
+    """Return the kind of a lane, or of one subject in it, and its groups."""
     lanes, rules = parts.master.lanes, parts.master.lane_rules
     groups = list(rules.groups_of(lane))
     if lane == lanes.base:
@@ -134,9 +134,9 @@ def _place_of(
 
 
 def reason_of_held(parts: Parts, subject: int) -> Reason:
-    """Return why what the sender holds of a subject was not delivered: queued, if any of it is.
+    """Return why the sender has not delivered its messages of a subject.
 
-    Else what holds for most of it.
+    It is QUEUED if any of them is queued, else the reason of most of them.
     """
     found: Counter[Reason] = Counter()
     for part in parts.master.sender.parts():
@@ -149,7 +149,7 @@ def reason_of_held(parts: Parts, subject: int) -> Reason:
 
 
 def reason_in_wheel(parts: Parts, around: Surroundings) -> Reason:
-    """Return why what is in the wheel has not left."""
+    """Return why messages in the wheel were not delivered."""
     if _is_wheel_due(parts, around) and not around.has_room:
         return Reason.NO_ROOM
     return Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
@@ -161,7 +161,7 @@ def _is_wheel_due(parts: Parts, around: Surroundings) -> bool:
 
 
 def _look_by_name(parts: Parts, subject: bytes) -> tuple[LaneKind, Collection[str]]:
-    """Return how it stands with a subject of which nothing is held, so that it has no lane."""
+    """Return the kind and the groups of a subject that has no lane, since nothing of it is held."""
     name = subject.decode(errors="replace")
     if parts.master.lane_rules.is_paused(name):
         return LaneKind.PAUSED, ()
@@ -200,14 +200,14 @@ def counts(parts: Parts) -> dict[str, int]:
         "damaged": master.undeliverable,
         "in_wheel": len(master.wheel),
     }
-    # What has an outcome that the schedule_log has not heard of is not undelivered, and nowhere.
+    # Messages whose outcome is not yet noted in the schedule_log are pending there, and delivered.
     settled = master.fact_recorder.unnoted_count(beyond=store.fact_number)
     elsewhere = sum(found.values()) + settled
     rest = max(store.schedule.pending + parts.node.filer.backlog_rows - elsewhere, 0)
     due = store.schedule.pending_before(now_ms) - (elsewhere - found["in_wheel"])
     found["on_disk_due"] = min(max(due, 0), rest)
     found["on_disk"] = rest - found["on_disk_due"]
-    # Last: they are done with for the log of what is to be delivered.
+    # Last: dead letters have an outcome, so they are not pending in the schedule_log.
     found["dead"] = master.dead_letters.pending
     return found
 
@@ -274,7 +274,7 @@ async def _dead_letters(
 
 
 def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> Iterator[Explained]:
-    """Yield what is to be said of each row and dead letter; of one that died, as a dead letter."""
+    """Yield the explanation of each row and dead letter; a row that died counts as its letter."""
     died = {letter.old_sequence for letter in letters}
     for row in rows:
         if row.sequence in died:

@@ -1,6 +1,6 @@
 """Prometheus metrics of a delay server: `numbers.py`, read when somebody asks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client.core import (
@@ -12,19 +12,21 @@ from prometheus_client.core import (
 
 from delay_server.admin.numbers import (
     NUMBERS,
-    NUMBERS_OF_GROUPS,
+    NUMBERS_OF_GROUP,
+    NUMBERS_OF_NODE,
     NUMBERS_OF_PROCESS,
     NUMBERS_OF_REGISTRATION,
     Family,
     Histogram,
     Number,
 )
-from delay_server.admin.parts import Observed, Parts
+from delay_server.admin.parts import Observed
 from delay_transport.http.metric_families import (
     Exposition,
     installed_version,
     listener_families,
 )
+from sender.groups.group_status import GroupStatus
 from sender.health.circuit import CircuitState
 
 _TYPES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
@@ -42,11 +44,13 @@ def _collect(observed: Observed) -> Iterator[Metric]:
     yield from _metrics(NUMBERS_OF_PROCESS, observed)
     if observed.listener is not None:
         yield from listener_families(observed.listener)
+    if observed.node is not None:
+        yield from _metrics(NUMBERS_OF_NODE, observed.node)
     if observed.registration is not None:
         yield from _metrics(NUMBERS_OF_REGISTRATION, observed.registration)
     if observed.parts is not None:
         yield from _metrics(NUMBERS, observed.parts)
-        yield from _of_groups(observed.parts)
+        yield from _of_groups(observed.parts.master.sender.status())
 
 
 def _metrics(
@@ -54,7 +58,7 @@ def _metrics(
     source: object,
 ) -> Iterator[Metric]:
     for row in rows:
-        name = f"delaywheel_{row.name}"
+        name = f"delaywheel_{row.name.replace('.', '_')}"
         if isinstance(row, Histogram):
             values = row.values(source)
             histogram = HistogramMetricFamily(name, row.text)
@@ -69,20 +73,20 @@ def _metrics(
             yield _TYPES[row.kind](name, row.text, value=float(value))
 
 
-def _of_groups(parts: Parts) -> Iterator[Metric]:
+def _of_groups(groups: Sequence[GroupStatus]) -> Iterator[Metric]:
     """Yield the numbers of each broker group, and the state of its circuit."""
-    groups = parts.master.sender_numbers()
-    for name, kind, text in NUMBERS_OF_GROUPS:
-        family = _TYPES[kind](f"delaywheel_sender_{name}", text, labels=["target"])
-        for target, values in groups.items():
-            family.add_metric([target], float(values[name] or 0))
+    for row in NUMBERS_OF_GROUP:
+        family = _TYPES[row.kind](f"delaywheel_sender_{row.name}", row.text, labels=["target"])
+        for group in groups:
+            if (value := row.value(group)) is not None:
+                family.add_metric([group.name], float(value))
         yield family
     circuits = GaugeMetricFamily(
         "delaywheel_sender_circuit",
         "1 for the state of its circuit: closed, open, half-open.",
         labels=["target", "state"],
     )
-    for target, values in groups.items():
+    for group in groups:
         for state in CircuitState:
-            circuits.add_metric([target, state.value], values["circuit"] == state.value)
+            circuits.add_metric([group.name, state.value], group.circuit is state)
     yield circuits

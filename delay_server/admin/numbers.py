@@ -1,9 +1,13 @@
 """Every number that a delay server shows: one row for each, with its name, kind, text and source.
 
-    GET /metrics   all rows, as delaywheel_<name>, counters with _total
-    GET /status    the rows that have a place there: `key`, in sections parted by a dot
+    name                 GET /status                GET /metrics
+    replay_lag           replay_lag                 delaywheel_replay_lag
+    dead.requeued        dead: {requeued}           delaywheel_dead_requeued_total
+    queued of a group    brokers: {group: queued}   delaywheel_sender_queued{target}
 
-A row whose value is None is left out: there is nothing of the kind.
+A name without a unit counts messages, or what it names. A row whose value is None is left out of
+the metrics: there is nothing of the kind. Histograms are metrics only; the status has quantiles.
+The status has the record of the group in place of NUMBERS_OF_REGISTRATION.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,11 +15,15 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
 from delay_protocol.nodes.registration import NodeRole
+from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.admin.explain import counts
 from delay_server.admin.parts import Observed, Parts
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.membership.registration import Registration
+from delay_server.node import Node
 from delay_server.sending.lateness import Distribution
+from sender.groups.group_status import GroupState, GroupStatus
+from sender.health.circuit import CircuitState
 
 SUBJECTS_SHOWN_MAX: Final = 50
 """Subjects that get a label of their own; the others are added up as `other`."""
@@ -35,8 +43,6 @@ class Number(Generic[Source]):
     """A counter only grows."""
     text: str
     value: Callable[[Source], Value]
-    key: str = ""
-    """Its place in the status; empty: it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,6 @@ class Family(Generic[Source]):
     text: str
     label: str
     values: Callable[[Source], Labelled]
-    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +73,15 @@ def top_subjects(parts: Parts) -> dict[str, int]:
     return shown | ({"other": rest} if rest else {})
 
 
-def _replay_lag(parts: Parts) -> int:
-    store = parts.node.store
+def _replay_lag(node: Node) -> int:
+    store = node.store
     # Read while other threads write: what is filed may be newer than what is committed.
     return max(0, store.message_log.next_sequence - 1 - store.schedule.last_filed)
+
+
+def _of_disk(value: Callable[[DiskBudget], int]) -> Callable[[Node], Value]:
+    """Return a number of the disk; None until the node has looked at it."""
+    return lambda node: value(node.budget) if node.budget.total else None
 
 
 def _age_s(parts: Parts, since_ms: int | None) -> float:
@@ -107,13 +117,13 @@ def _put_off(parts: Parts) -> Value:
     return None if new is None else new.put_off_count
 
 
-def _controls_taken(parts: Parts) -> Value:
-    following = parts.node.controls_sync
+def _controls_taken(node: Node) -> Value:
+    following = node.controls_sync
     return None if following is None else following.taken
 
 
-def _controls_kept(parts: Parts) -> Value:
-    following = parts.node.controls_sync
+def _controls_kept(node: Node) -> Value:
+    following = node.controls_sync
     return None if following is None else int(bool(following.keeps or following.trouble))
 
 
@@ -124,6 +134,11 @@ def _refused(observed: Observed) -> Labelled:
 def _outcomes(parts: Parts) -> Labelled:
     outcomes = list(parts.master.fact_recorder.outcomes.items())
     return {outcome.name.lower(): count for outcome, count in outcomes}
+
+
+def takes_messages(registration: Registration) -> bool:
+    """Return whether the group's record lets the node accept messages."""
+    return registration.accepts and not registration.is_retired
 
 
 def _roles(registration: Registration) -> Labelled:
@@ -147,11 +162,10 @@ def _paused(rules: Iterable[object]) -> int:
 
 NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
     Number(
-        "messages_accepted",
-        "counter",
-        "Messages made durable.",
-        lambda seen: seen.ingest.counts.accepted,
         "accepted",
+        "counter",
+        "Messages accepted: they are durable.",
+        lambda seen: seen.ingest.counts.accepted,
     ),
     Number(
         "accepted_bytes",
@@ -159,14 +173,7 @@ NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
         "Bytes of accepted messages.",
         lambda seen: seen.ingest.counts.accepted_bytes,
     ),
-    Family(
-        "messages_refused",
-        "counter",
-        "Refused messages, by item code.",
-        "reason",
-        _refused,
-        "refused",
-    ),
+    Family("refused", "counter", "Messages refused, by item code.", "reason", _refused),
     Number(
         "requests",
         "counter",
@@ -176,35 +183,32 @@ NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
     Number(
         "requests_indivisible",
         "counter",
-        "Requests answered 51: nothing of them was taken.",
+        "Requests answered 51, of which no message was accepted.",
         lambda seen: seen.ingest.counts.indivisible,
     ),
     Number(
         "requests_expired",
         "counter",
-        "Requests that were held until their time was over.",
+        "Requests that waited for admission for too long and were answered 51.",
         lambda seen: seen.ingest.counts.expired,
     ),
     Number(
         "requests_held",
         "gauge",
-        "Requests that wait to be taken.",
+        "Requests that wait for admission.",
         lambda seen: seen.ingest.held_requests,
-        "held_requests",
     ),
     Number(
         "clock_held",
         "gauge",
-        "1 while the clock is not trusted and nothing is delivered.",
-        lambda seen: seen.clock_held,
-        "clock_held",
+        "1 while the clock is not trusted, so that nothing is delivered.",
+        lambda seen: seen.duty.clock_held,
     ),
     Number(
         "demotions",
         "counter",
         "Times the node lost the role of the master.",
         lambda seen: seen.demotions,
-        "demotions",
     ),
 )
 
@@ -230,32 +234,129 @@ NUMBERS_OF_REGISTRATION: Final[tuple[Number[Registration] | Family[Registration]
     Number(
         "meta_failures",
         "counter",
-        "Registrations that no meta server answered.",
+        "Registrations that were not answered.",
         lambda registration: registration.failures,
     ),
     Family("role", "gauge", "1 for the role that the node has.", "role", _roles),
+    Number("accepts", "gauge", "1 while the group's record lets the node accept.", takes_messages),
+    Number("epoch", "gauge", "Epoch of the group.", _epoch),
+    Number("in_sync", "gauge", "Size of the group's in-sync set.", _in_sync),
+)
+
+NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
+    # The logs
+    Number("replay_lag", "gauge", "Messages that are committed and not yet filed.", _replay_lag),
     Number(
-        "accepts",
+        "replay_lag_bytes",
         "gauge",
-        "1 while the group's record lets the node accept.",
-        lambda registration: registration.accepts,
+        "Bytes that are committed and not yet filed.",
+        lambda node: node.filer.backlog_bytes,
     ),
     Number(
-        "epoch",
+        "gathered_bytes",
         "gauge",
-        "Epoch of the group.",
-        _epoch,
+        "Bytes that are filed in memory and not yet written.",
+        lambda node: node.store.schedule.pile_bytes,
+    ),
+    Number("checkpoints", "counter", "Checkpoints written.", lambda node: node.checkpoints.written),
+    Number("segments_sealed", "counter", "Segments sealed.", lambda node: node.store.sealed),
+    Number(
+        "segments", "gauge", "Unsealed segments.", lambda node: len(node.store.schedule.segments)
     ),
     Number(
-        "in_sync",
+        "segments_sealed_on_disk",
         "gauge",
-        "Disks in the group's in-sync set.",
-        _in_sync,
+        "Sealed segments on disk.",
+        lambda node: len(node.store.seals_log.live),
+    ),
+    Number(
+        "retired_files",
+        "gauge",
+        "Files that are not needed and wait to be deleted.",
+        lambda node: node.store.retention.retired,
+    ),
+    Number(
+        "files_deleted",
+        "counter",
+        "Files deleted.",
+        lambda node: node.store.retention.files_deleted,
+    ),
+    Number(
+        "first_sequence",
+        "gauge",
+        "First sequence that the message_log keeps.",
+        lambda node: node.store.message_log.first_sequence,
+    ),
+    Number(
+        "last_sequence",
+        "gauge",
+        "Last sequence of the message_log.",
+        lambda node: node.store.message_log.next_sequence - 1,
+    ),
+    # Files and free disk
+    Number(
+        "unreadable_files",
+        "gauge",
+        "Files whose reading failed and is retried.",
+        lambda node: len(node.store.schedule.unread),
+    ),
+    Number(
+        "disk_free_bytes",
+        "gauge",
+        "Free bytes of the file system.",
+        _of_disk(lambda budget: budget.free),
+    ),
+    Number(
+        "disk_owed_bytes",
+        "gauge",
+        "Bytes that accepted messages will still take on disk.",
+        _of_disk(lambda budget: budget.owed),
+    ),
+    Number(
+        "disk_floor_bytes",
+        "gauge",
+        "Free bytes below which messages are refused.",
+        _of_disk(lambda budget: budget.floor),
+    ),
+    Number(
+        "disk_bytes", "gauge", "Size of the file system.", _of_disk(lambda budget: budget.total)
+    ),
+    Number(
+        "disk_full",
+        "gauge",
+        "1 while messages are refused because free disk is at its floor.",
+        lambda node: node.disk_is_full,
+    ),
+    # What is known
+    Number(
+        "pending", "gauge", "Messages without an outcome.", lambda node: node.store.schedule.pending
+    ),
+    Number(
+        "subjects",
+        "gauge",
+        "Subjects whose names are in memory.",
+        lambda node: len(node.store.schedule.subjects),
+    ),
+    Number(
+        "subjects_bytes",
+        "gauge",
+        "Bytes of memory that the names of subjects take.",
+        lambda node: node.store.schedule.subjects.bytes_held,
+    ),
+    Number("controls.taken", "counter", "Controls taken over from a meta server.", _controls_taken),
+    Number(
+        "controls.kept",
+        "gauge",
+        "1 while the node keeps other controls than those of its meta server.",
+        _controls_kept,
+    ),
+    Number(
+        "recovery_seconds", "gauge", "Duration of the recovery.", lambda node: node.recovery_seconds
     ),
 )
 
 NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
-    # The logs
+    # Commits
     Number(
         "commits",
         "counter",
@@ -263,81 +364,11 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: parts.master.committer.commits,
     ),
     Histogram(
-        "fsync_seconds", "Write and fsync of a group commit.", lambda parts: parts.commit_seconds
-    ),
-    Number(
-        "replay_lag_messages",
-        "gauge",
-        "Messages that are committed and not filed yet.",
-        _replay_lag,
-        "replay_lag",
-    ),
-    Number(
-        "replay_lag_bytes",
-        "gauge",
-        "Bytes that are committed and not filed yet.",
-        lambda parts: parts.node.filer.backlog_bytes,
-    ),
-    Number(
-        "gathered_bytes",
-        "gauge",
-        "Bytes that are filed in memory and wait to be written.",
-        lambda parts: parts.node.store.schedule.pile_bytes,
-    ),
-    Number(
-        "checkpoints",
-        "counter",
-        "Checkpoints written.",
-        lambda parts: parts.node.checkpoints.written,
-    ),
-    Number(
-        "segments_sealed",
-        "counter",
-        "Segments sealed.",
-        lambda parts: parts.node.store.sealed,
-        "sealed",
-    ),
-    Number(
-        "segments",
-        "gauge",
-        "Unsealed segments.",
-        lambda parts: len(parts.node.store.schedule.segments),
-        "segments",
-    ),
-    Number(
-        "sealed_segments",
-        "gauge",
-        "Sealed segments on disk.",
-        lambda parts: len(parts.node.store.seals_log.live),
-        "sealed_on_disk",
-    ),
-    Number(
-        "retired_files",
-        "gauge",
-        "Files that nothing needs and that are deleted soon.",
-        lambda parts: parts.node.store.retention.retired,
-        "retired_files",
-    ),
-    Number(
-        "files_deleted",
-        "counter",
-        "Files deleted.",
-        lambda parts: parts.node.store.retention.files_deleted,
-        "files_deleted",
-    ),
-    Number(
-        "first_sequence",
-        "gauge",
-        "First sequence that the message_log still has.",
-        lambda parts: parts.node.store.message_log.first_sequence,
+        "fsync_seconds",
+        "Duration of the write and fsync of a group commit.",
+        lambda parts: parts.commit_seconds,
     ),
     # What cannot be read
-    Number(
-        "unreadable_files",
-        "gauge",
-        "Files that cannot be read and are tried again.",
-        lambda parts: len(parts.node.store.schedule.unread),
-    ),
     Number(
         "read_failures",
         "counter",
@@ -347,7 +378,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "unread_messages",
         "gauge",
-        "Due messages that could not be read and are tried again.",
+        "Due messages whose reading failed and is retried.",
         lambda parts: parts.master.read_retries.count,
     ),
     Number(
@@ -355,93 +386,35 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "gauge",
         "Damaged places found since the start.",
         lambda parts: parts.damages.count,
-        "damaged",
     ),
     Number(
-        "undeliverable_messages",
+        "undeliverable",
         "gauge",
         "Due messages whose bytes are damaged.",
         lambda parts: parts.master.undeliverable,
-        "undeliverable",
-    ),
-    # The disk
-    Number(
-        "disk_free_bytes",
-        "gauge",
-        "Free bytes of the file system.",
-        lambda parts: parts.node.budget.free,
-        "disk_free_bytes",
-    ),
-    Number(
-        "disk_owed_bytes",
-        "gauge",
-        "Bytes still to be written for accepted messages.",
-        lambda parts: parts.node.budget.owed,
-        "disk_owed_bytes",
-    ),
-    Number(
-        "disk_floor_bytes",
-        "gauge",
-        "Bytes that stay free beyond those.",
-        lambda parts: parts.node.budget.floor,
-        "disk_floor_bytes",
-    ),
-    Number(
-        "disk_bytes",
-        "gauge",
-        "Size of the file system.",
-        lambda parts: parts.node.budget.total,
-    ),
-    Number(
-        "disk_full",
-        "gauge",
-        "1 while messages are refused because free disk is at its floor.",
-        lambda parts: parts.node.disk_is_full,
-        "disk_full",
     ),
     # Where messages are
-    Number(
-        "scheduled_messages",
-        "gauge",
-        "Messages without an outcome.",
-        lambda parts: parts.node.store.schedule.pending,
-    ),
-    Family(
-        "undelivered_messages",
-        "gauge",
-        "Messages without an outcome, by place.",
-        "place",
-        counts,
-        "undelivered",
-    ),
+    Family("undelivered", "gauge", "Messages without an outcome, by place.", "place", counts),
     Number(
         "wheel_entries",
         "gauge",
         "Index entries in the wheel.",
         lambda parts: len(parts.master.wheel),
-        "wheel",
     ),
     Family(
-        "wheel_messages",
-        "gauge",
-        "Messages in the wheel, by subject.",
-        "subject",
-        top_subjects,
-        "subjects",
+        "wheel_messages", "gauge", "Messages in the wheel, by subject.", "subject", top_subjects
     ),
     Number(
         "held_entries",
         "gauge",
         "Index entries in the wheel and the sender.",
         lambda parts: parts.master.loader.held,
-        "held",
     ),
     Number(
         "wheel_evicted",
         "counter",
         "Index entries evicted from the wheel to make room.",
         lambda parts: parts.master.loader.evicted,
-        "evicted",
     ),
     Number(
         "slices_loaded",
@@ -450,23 +423,10 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: parts.master.loader.slices,
     ),
     Number(
-        "late_messages",
-        "gauge",
-        "Messages that are due and not delivered.",
-        lambda parts: parts.master.late_now,
         "late",
-    ),
-    Number(
-        "subjects",
         "gauge",
-        "Subjects whose names are in memory.",
-        lambda parts: len(parts.node.store.schedule.subjects),
-    ),
-    Number(
-        "subjects_bytes",
-        "gauge",
-        "Bytes of memory that the names of subjects count.",
-        lambda parts: parts.node.store.schedule.subjects.bytes_held,
+        "Messages that are due and not yet confirmed.",
+        lambda parts: parts.master.late_now,
     ),
     # Lanes and routes
     Number(
@@ -478,7 +438,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "lanes_opened",
         "counter",
-        "Times a backlog went to disk.",
+        "Times that a backlog of a subject went to disk.",
         lambda parts: parts.master.backlog_reader.opened,
     ),
     Number(
@@ -494,237 +454,291 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: parts.master.lanes.dropped,
     ),
     Number(
-        "unrouted_subjects",
+        "unrouted.subjects",
         "gauge",
         "Subjects that wait for a route.",
         _of_unrouted(lambda parts: parts.master.lanes.unrouted(0).subjects),
-        "unrouted.subjects",
     ),
     Number(
-        "unrouted_subjects_max",
+        "unrouted.subjects_max",
         "gauge",
-        "Subjects that may wait for a route at a time.",
+        "Limit of the subjects that wait for a route.",
         _of_unrouted(lambda parts: parts.master.lanes.unrouted_max),
     ),
     Number("subjects_put_off", "counter", "First messages of new subjects put off.", _put_off),
     Number(
-        "unrouted_messages",
+        "unrouted.messages",
         "gauge",
         "Due messages on disk that wait for a route.",
         _of_unrouted(_unrouted_messages),
-        "unrouted.messages",
     ),
     Number(
-        "unrouted_oldest_seconds",
+        "unrouted.oldest_seconds",
         "gauge",
         "Lateness of the first message that waits for a route.",
         _of_unrouted(lambda parts: _age_s(parts, parts.master.lanes.unrouted(0).oldest_due_ms)),
     ),
     Number(
-        "routes_connected",
+        "routes.connected",
         "gauge",
-        "1 while a meta server answers questions for routes.",
+        "1 while a meta server answers requests for routes.",
         _of_unrouted(_routes_connected),
     ),
     Number(
-        "routed_subjects",
+        "routes.subjects",
         "gauge",
         "Subjects whose routes are kept.",
         _of_routes(lambda routes: len(routes.session)),
-        "routes.subjects",
     ),
     Number(
-        "routes",
+        "routes.distinct",
         "gauge",
-        "Different sets of broker groups.",
+        "Routes that differ in their broker groups.",
         _of_routes(lambda routes: routes.routes),
-        "routes.routes",
     ),
     Number(
-        "route_changes",
-        "counter",
-        "Routes that came, changed or went.",
-        _of_routes(lambda routes: routes.counts.changes),
         "routes.changes",
+        "counter",
+        "Routes added, changed or removed.",
+        _of_routes(lambda routes: routes.counts.changes),
     ),
     Number(
-        "route_questions",
-        "counter",
-        "Questions for a route.",
-        _of_routes(lambda routes: routes.session.counts.questions),
         "routes.questions",
-    ),
-    Number(
-        "route_answers",
         "counter",
-        "Answers to them.",
-        _of_routes(lambda routes: routes.session.counts.answers),
-        "routes.answers",
+        "Requests for a route.",
+        _of_routes(lambda routes: routes.session.counts.questions),
     ),
     Number(
-        "route_pushes",
+        "routes.answers",
+        "counter",
+        "Answers to requests for a route.",
+        _of_routes(lambda routes: routes.session.counts.answers),
+    ),
+    Number(
+        "routes.pushes",
         "counter",
         "Changes of routes pushed by a meta server.",
         _of_routes(lambda routes: routes.session.counts.pushes),
-        "routes.pushes",
     ),
     Number(
-        "route_refusals",
-        "counter",
-        "Questions that a meta server refused.",
-        _of_routes(lambda routes: routes.session.counts.refusals),
         "routes.refusals",
+        "counter",
+        "Requests for a route that a meta server refused.",
+        _of_routes(lambda routes: routes.session.counts.refusals),
     ),
     Number(
-        "route_doubts",
-        "counter",
-        "Answers and pushes that were not believed yet.",
-        _of_routes(lambda routes: routes.session.counts.doubted),
         "routes.doubted",
+        "counter",
+        "Answers and pushes that were in doubt.",
+        _of_routes(lambda routes: routes.session.counts.doubted),
     ),
     # Controls
     Number(
-        "paused_subjects",
+        "paused.subjects",
         "gauge",
         "Paused subjects that have messages waiting.",
         lambda parts: parts.master.lanes.paused(0).subjects,
-        "paused.subjects",
     ),
     Number(
-        "paused_rules",
+        "controls.paused_rules",
         "gauge",
         "Rules that pause subjects.",
         lambda parts: _paused(parts.master.outlet.applied.subjects.values()),
-        "controls.paused_rules",
     ),
     Number(
-        "paused_groups",
+        "controls.paused_groups",
         "gauge",
         "Broker groups that are paused.",
         lambda parts: _paused(parts.master.outlet.applied.groups.values()),
     ),
     Number(
-        "group_rules",
+        "controls.group_rules",
         "gauge",
         "Rules that pause or limit broker groups.",
         lambda parts: len(parts.master.outlet.applied.groups),
-        "controls.group_rules",
     ),
     Number(
-        "limits",
+        "controls.limits",
         "gauge",
         "Rate limits of subjects.",
         lambda parts: len(parts.master.lane_rules.rates),
-        "controls.limits",
     ),
     Number(
-        "metered_messages",
+        "controls.metered",
         "gauge",
         "Messages held in memory for their rate limit.",
         lambda parts: parts.master.rate_limits.count,
-        "controls.metered",
     ),
     Number(
-        "metered",
+        "controls.metered_passed",
         "counter",
         "Messages that passed a rate limit.",
         lambda parts: parts.master.rate_limits.passed,
     ),
     Number(
-        "unmetered",
-        "counter",
-        "Times a rate limit was not kept, because there are too many lanes of that kind.",
-        lambda parts: parts.master.lane_rules.unmetered,
         "controls.unmetered",
-    ),
-    Number(
-        "controls_version",
-        "gauge",
-        "Version of the controls; each change counts it up.",
-        lambda parts: parts.master.outlet.applied.version,
-        "controls.version",
-    ),
-    Number(
-        "controls_taken",
         "counter",
-        "Controls that a meta server told and the node took.",
-        _controls_taken,
+        "Times that a rate limit was not kept because there are too many.",
+        lambda parts: parts.master.lane_rules.unmetered,
     ),
     Number(
-        "controls_kept",
+        "controls.version",
         "gauge",
-        "1 while the node goes by other controls than its meta server tells.",
-        _controls_kept,
+        "Version of the controls.",
+        lambda parts: parts.master.outlet.applied.version,
     ),
     # Dead letters
     Number(
-        "dead_letters",
+        "dead.pending",
         "gauge",
         "Dead letters, neither requeued nor dropped.",
         lambda parts: parts.master.dead_letters.pending,
-        "dead.pending",
     ),
-    Number("dead_letters_oldest_seconds", "gauge", "Age of the oldest dead letter.", _dead_age_s),
+    Number("dead.oldest_seconds", "gauge", "Age of the oldest dead letter.", _dead_age_s),
     Number(
-        "dead_letters_max",
+        "dead.max",
         "gauge",
-        "With so many dead letters nothing more becomes one.",
+        "Limit of the dead letters; beyond it refused messages are retried.",
         lambda parts: parts.master.dead_letters.config.pending_max,
     ),
     Number(
-        "burying_messages",
-        "gauge",
-        "Messages given up whose dead letter is not durable yet.",
-        lambda parts: parts.master.dead_recorder.count,
         "dead.being_recorded",
+        "gauge",
+        "Messages given up whose dead letter is not yet durable.",
+        lambda parts: parts.master.dead_recorder.count,
     ),
     Number(
-        "dead_letters_requeued",
+        "dead.requeued",
         "counter",
         "Dead letters requeued.",
         lambda parts: parts.master.dead_letters.requeued,
-        "dead.requeued",
     ),
     Number(
-        "dead_letters_dropped",
+        "dead.dropped",
         "counter",
         "Dead letters dropped.",
         lambda parts: parts.master.dead_letters.dropped,
-        "dead.dropped",
     ),
     # Deliveries
-    Family(
-        "messages_dispatched",
-        "counter",
-        "Messages with an outcome, by outcome.",
-        "outcome",
-        _outcomes,
-        "dispatched",
-    ),
+    Family("dispatched", "counter", "Messages with an outcome, by outcome.", "outcome", _outcomes),
     Histogram(
         "delivery_lateness_seconds",
-        "From the due time to the broker's confirmation.",
+        "Time from the due time to the broker's confirmation.",
         lambda parts: parts.lateness.all,
     ),
 )
 
-NUMBERS_OF_GROUPS: Final[tuple[tuple[str, Literal["counter", "gauge"], str], ...]] = (
-    ("tries", "counter", "Requests sent to a broker group."),
-    ("retries", "counter", "Messages sent again to any group after this one failed."),
-    ("possible_duplicates", "counter", "Messages sent again that the group may have got."),
-    ("in_flight", "gauge", "Messages sent to it and not answered."),
-    ("queued", "gauge", "Messages that wait for it."),
-    ("failures", "gauge", "Failures in a row; 0 while it delivers."),
-    ("up", "gauge", "1 while it is connected and its circuit is closed."),
-    ("fenced", "gauge", "1 if it refuses the epoch of this node, for good."),
-    ("circuit_openings", "counter", "Times its circuit opened."),
-    ("weight", "gauge", "Weight as configured."),
-    ("effective_weight", "gauge", "Weight by which it has its share now; 0 if it has none."),
-    ("slow", "gauge", "1 while its answers take too long to wait for beside others."),
-    ("answer_seconds", "gauge", "Seconds that an answer of it takes, of late."),
-    ("window_requests", "gauge", "Requests to it that may be unanswered."),
-    ("paused", "gauge", "1 while an operator has paused it."),
-    ("rate_limit", "gauge", "Messages a second that it may get; 0 is no limit."),
+NUMBERS_OF_GROUP: Final[tuple[Number[GroupStatus], ...]] = (
+    Number(
+        "tries",
+        "counter",
+        "Requests sent to the broker group.",
+        lambda group: group.counts.requests,
+    ),
+    Number(
+        "delivered",
+        "counter",
+        "Messages that the broker group took.",
+        lambda group: group.counts.delivered,
+    ),
+    Number(
+        "known",
+        "counter",
+        "Messages that the broker group had already.",
+        lambda group: group.counts.known,
+    ),
+    Number(
+        "refused",
+        "counter",
+        "Messages that the broker group refused.",
+        lambda group: group.counts.refused,
+    ),
+    Number(
+        "retries",
+        "counter",
+        "Messages retried, by any group, after this group failed or refused them.",
+        lambda group: group.counts.refused + group.counts.possible_duplicates,
+    ),
+    Number(
+        "possible_duplicates",
+        "counter",
+        "Messages retried that the broker group may have taken.",
+        lambda group: group.counts.possible_duplicates,
+    ),
+    Number(
+        "in_flight",
+        "gauge",
+        "Messages sent to the broker group and not answered.",
+        lambda group: group.in_flight,
+    ),
+    Number(
+        "queued", "gauge", "Messages that wait for the broker group.", lambda group: group.queued
+    ),
+    Number(
+        "queue_items_max",
+        "gauge",
+        "Limit of the messages that wait for the broker group.",
+        lambda group: group.queue_items,
+    ),
+    Number(
+        "failures",
+        "gauge",
+        "Failures in a row; 0 while the broker group takes messages.",
+        lambda group: group.failures,
+    ),
+    Number(
+        "up",
+        "gauge",
+        "1 while the broker group is connected and its circuit is closed.",
+        lambda group: int(group.is_trusted),
+    ),
+    Number(
+        "fenced",
+        "gauge",
+        "1 if the broker group fences this node: it knows a newer epoch.",
+        lambda group: int(group.state is GroupState.FENCED),
+    ),
+    Number(
+        "circuit_openings",
+        "counter",
+        "Times that the circuit opened.",
+        lambda group: group.counts.changes[CircuitState.OPEN],
+    ),
+    Number("weight", "gauge", "Configured weight.", lambda group: group.weight),
+    Number(
+        "effective_weight",
+        "gauge",
+        "Weight that counts now; 0 while the broker group gets nothing.",
+        lambda group: round(group.effective_weight, 4),
+    ),
+    Number(
+        "slow",
+        "gauge",
+        "1 while answers take longer than sender.slow_s.",
+        lambda group: int(group.is_slow),
+    ),
+    Number(
+        "answer_seconds",
+        "gauge",
+        "Recent time to an answer.",
+        lambda group: round(group.answer_s, 6),
+    ),
+    Number(
+        "window_requests",
+        "gauge",
+        "Limit of the unanswered requests.",
+        lambda group: group.window_requests,
+    ),
+    Number(
+        "paused",
+        "gauge",
+        "1 while a rule pauses the broker group.",
+        lambda group: int(group.rule.paused),
+    ),
+    Number(
+        "rate_limit",
+        "gauge",
+        "Rate limit in messages a second.",
+        lambda group: group.rule.rate_per_s,
+    ),
 )
-"""Name, kind and text of each number of a broker group: `Mastership.sender_numbers` has them under
-that name, the status in `brokers`, the metrics as delaywheel_sender_<name>{target}."""

@@ -34,7 +34,8 @@ class Parts:
     damages: Damages
     lateness: Lateness
     commit_seconds: Distribution
-    is_stopping: bool
+    duty: Callable[[], Duty]
+    """Returns what the node may do now: a look may take so long that it changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,6 @@ class Observed:
     now_ms: int
     started_ms: int
     duty: Duty
-    clock_held: bool
-    """Whether dispatch waits because the clock is not trusted."""
     demotions: int
     """Masterships that ended because the node lost its role."""
     ingest: Ingest

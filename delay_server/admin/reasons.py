@@ -1,30 +1,30 @@
 """Why a message has not been delivered yet: one reason at every moment. Pure.
 
-Who asks, be it `delaywheel explain`, the status or a test, looks around (`Surroundings`) and gets
-the reason from here, so that all of them say the same.
+`delaywheel explain`, the status and the tests describe the state of the node (`Surroundings`) and
+get the reason from here, so all of them agree.
 
-The reasons, in the order in which they are asked for:
+The reasons, in the order in which they are checked:
 
-    dead                 it was refused for good and given up: a dead letter, until it is requeued
-    dead_being_recorded  it was given up, and its record is not durable yet
-    in_flight            sent, not answered
-    retry_backoff        refused or not answered; tried again after a while
-    clock_set_back       it was due, and by the clock as it was set since it is not
-    paused_subject       an operator has paused its subject
-    no_route             no broker group takes its subject, or none is known yet
-    paused_group         an operator has paused all of its groups
-    fenced               all of its groups refuse this node for good: another one is the master
-    circuit_open         none of its groups can be reached, or is trusted, for now; probes are sent
+    dead                 the message was given up: it is a dead letter until it is requeued
+    dead_being_recorded  the message was given up, and its dead letter is not yet durable
+    in_flight            the message was sent and is not answered
+    retry_backoff        the message was refused or not answered, and is retried after a backoff
+    clock_set_back       the message was due before the clock was set back
+    paused_subject       a rule pauses its subject
+    no_route             no broker group takes its subject, or no route is known yet
+    paused_group         a rule pauses all of its groups
+    fenced               all of its groups fence this node: another one is the master
+    circuit_open         no group of it is connected with a closed circuit; probes are sent
     stopping             the node is being stopped
-    clock_held           the clock has leapt and is not believed
-    rate_limited         an operator has limited its subject, or all of its groups that work
-    queued               it waits for its turn at a group that works
-    damaged              its bytes are damaged, or were read in vain too often
-    unreadable           its bytes cannot be read for now; tried again after a while
-    waiting              it is not due yet
-    backlog              more of its subject is due than is held in memory: it waits for its turn
-    no_room              as much as may be is held in memory
-    loading              it is due and on its way from disk
+    clock_held           the clock is not trusted
+    rate_limited         a rule limits its subject, or all of its groups that work
+    queued               the message waits for its turn at a group that works
+    damaged              its bytes are damaged, or were unreadable too often
+    unreadable           its bytes could not be read, and reading is retried
+    waiting              the message is not due yet
+    backlog              its subject has a backlog on disk: the message waits for its turn
+    no_room              the limit of messages in memory is reached
+    loading              the message is due and is being loaded from disk
 """
 
 from collections.abc import Collection, Mapping
@@ -70,9 +70,9 @@ class Place(Enum):
     BURIED = "buried"
     """Given up by the sender, on its way to a record of a dead letter."""
     UNREAD = "unread"
-    """In memory, until its item is read once more."""
+    """In memory, until reading its item is retried."""
     METERED = "metered"
-    """In memory, until the rate lets it go."""
+    """In memory, until its rate limit lets it pass."""
     PARKED = "parked"
     """On disk, for as long as its subject waits."""
     ELSEWHERE = "elsewhere"
@@ -90,27 +90,27 @@ class LaneKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLook:
-    """What counts of a broker group here."""
+    """The state of a broker group, as far as a reason depends on it."""
 
     is_paused: bool
     is_limited: bool
     is_up: bool
-    """It is connected and trusted: with more than a probe."""
+    """It is connected, and its circuit is closed."""
     is_fenced: bool = False
-    """It is not tried any more."""
+    """It fences this node, and is not retried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """How it stands with the node at one moment."""
+    """The state of the node at one moment, as far as a reason depends on it."""
 
     groups: Mapping[str, GroupLook]
     clock_held: bool
     stopping: bool
     has_room: bool
-    """Whether more may be held for delivery."""
+    """Whether memory has room for more due messages."""
     now_ms: int
-    """Up to when messages are due."""
+    """The time up to which messages are due."""
 
 
 def reason_of_lane(kind: LaneKind, groups: Collection[str], around: Surroundings) -> Reason:
@@ -149,7 +149,7 @@ REASON_OF_PLACE = {
     Place.EARLY: Reason.CLOCK_SET_BACK,
     Place.UNREAD: Reason.UNREADABLE,
 }
-"""Where a message is of which that is the reason already."""
+"""Places that are a reason by themselves."""
 
 
 def reason_of(

@@ -1,4 +1,4 @@
-"""What can be seen of a running delay server, as plain values."""
+"""The status of a running delay server, as plain values."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -8,11 +8,14 @@ from delay_protocol.meta.session import RouteState
 from delay_protocol.nodes.controls_exchange import id_of
 from delay_server.admin.numbers import (
     NUMBERS,
+    NUMBERS_OF_GROUP,
+    NUMBERS_OF_NODE,
     NUMBERS_OF_PROCESS,
     SUBJECTS_SHOWN_MAX,
     Family,
     Histogram,
     Number,
+    takes_messages,
 )
 from delay_server.admin.parts import Observed, Parts
 from delay_server.membership.registration import Registration
@@ -20,6 +23,7 @@ from delay_server.node import Node
 from delay_server.sending.lateness import RECENT_MINUTES, Distribution
 from delay_transport.http.metric_families import installed_version
 from delay_transport.seams.runtime import format_address
+from sender.groups.group_status import GroupStatus
 
 
 def failing_checks(observed: Observed) -> list[str]:
@@ -36,7 +40,7 @@ def failing_checks(observed: Observed) -> list[str]:
 
 
 def warnings_of(observed: Observed) -> list[str]:
-    """Return what is well enough for most producers, but not for all; empty if all is well."""
+    """Return what is wrong for some producers only; empty if nothing is."""
     warnings = []
     if observed.listener is not None and (crowding := observed.listener.crowding):
         warnings.append(crowding)
@@ -52,11 +56,14 @@ def status_of(observed: Observed) -> dict[str, Any]:
     Numbers are those of `numbers.py`; the rest is here.
     """
     status = _of_process(observed)
-    _put_numbers(status, NUMBERS_OF_PROCESS, observed)
     if observed.node is not None:
         status |= _of_node(observed.node)
     if observed.parts is not None:
         status |= _of_master(observed.parts)
+    _put_numbers(status, NUMBERS_OF_PROCESS, observed)
+    if observed.node is not None:
+        _put_numbers(status, NUMBERS_OF_NODE, observed.node)
+    if observed.parts is not None:
         _put_numbers(status, NUMBERS, observed.parts)
     return status
 
@@ -66,14 +73,14 @@ def _put_numbers(
     rows: Iterable[Number[Any] | Family[Any] | Histogram[Any]],
     source: object,
 ) -> None:
-    """Put each number that has a place in the status there."""
+    """Put each number where its name says."""
     for row in rows:
-        if isinstance(row, Histogram) or not row.key:
+        if isinstance(row, Histogram):
             continue
         value = row.values(source) if isinstance(row, Family) else row.value(source)
         if value is None:
             continue
-        *sections, name = row.key.split(".")
+        *sections, name = row.name.split(".")
         place = status
         for section in sections:
             place = place.setdefault(section, {})
@@ -81,7 +88,7 @@ def _put_numbers(
 
 
 def _of_process(observed: Observed) -> dict[str, Any]:
-    """Return what there is to say as long as the process runs."""
+    """Return the fields of the process, which are there from its start to its end."""
     failing, listener = failing_checks(observed), observed.listener
     return {
         "version": installed_version(),
@@ -96,7 +103,7 @@ def _of_process(observed: Observed) -> dict[str, Any]:
 
 
 def _of_node(node: Node) -> dict[str, Any]:
-    """Return whose data directory is open, and what is in its log."""
+    """Return the identity of the data directory, and the membership of the node."""
     store = node.store
     identity = store.identity
     found: dict[str, Any] = {
@@ -107,10 +114,6 @@ def _of_node(node: Node) -> dict[str, Any]:
         "storage_uuid": str(identity.storage_uuid),
         "incarnation": identity.incarnation,
         "epoch": store.message_log.last_epoch,
-        "first_sequence": store.message_log.first_sequence,
-        "last_sequence": store.message_log.next_sequence - 1,
-        "pending": store.schedule.pending,
-        "recovery_seconds": node.recovery_seconds,
     }
     if node.registration is not None:
         found["meta"] = _membership(node.registration)
@@ -118,7 +121,7 @@ def _of_node(node: Node) -> dict[str, Any]:
 
 
 def _of_master(parts: Parts) -> dict[str, Any]:
-    """Return what is on the disk, where messages are and how they leave, but for the numbers."""
+    """Return the fields of a master that are no numbers."""
     master, store = parts.master, parts.node.store
     names, letters = store.schedule.subjects.names, master.dead_letters
     return {
@@ -143,26 +146,38 @@ def _of_master(parts: Parts) -> dict[str, Any]:
         "dead": {"oldest_ms": letters.oldest_ms if letters.pending else None},
         "lateness_ms": _lateness_of(parts.lateness.all),
         f"lateness_{RECENT_MINUTES}_minutes_ms": _lateness_of(parts.lateness.recent()),
-        "brokers": master.sender_numbers(),
+        "brokers": {group.name: _broker(group) for group in master.sender.status()},
     }
 
 
+def _broker(group: GroupStatus) -> dict[str, Any]:
+    """Return the address, the connection and the numbers of a broker group."""
+    return {
+        "address": group.address,
+        "source": group.source,
+        "state": group.state.value,
+        "circuit": group.circuit.value,
+        "circuit_reason": group.circuit_reason,
+        "last_end": group.last_end,
+    } | {number.name: number.value(group) for number in NUMBERS_OF_GROUP}
+
+
 def _lateness_of(lateness: Distribution) -> dict[str, float | None]:
-    """Return how late messages were, in ms: bounds of buckets, and the most; None without any."""
+    """Return quantiles of the lateness in ms (upper bounds of buckets); None without a message."""
     most = lateness.most if lateness.total else None
     shares = {"p50": lateness.quantile(0.5), "p99": lateness.quantile(0.99), "max": most}
     return {name: None if value is None else value * 1000 for name, value in shares.items()}
 
 
 def _membership(registration: Registration) -> dict[str, Any]:
-    """Return what the node is in its group, and how it stands with the meta server."""
+    """Return the role of the node in its group, and the state of its registration."""
     found: dict[str, Any] = {
         "server": registration.meta,
         "answered_ms": registration.answered_ms_ago,
         "away_ms": registration.away_ms,
         "trouble": registration.trouble,
         "role": None,
-        "accepts": registration.accepts and not registration.is_retired,
+        "accepts": takes_messages(registration),
         "authenticated": registration.is_authenticated,
     }
     standing = registration.permission
@@ -187,7 +202,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
 
 
 def _waiting(parts: Parts) -> Iterator[int]:
-    """Yield the subjects that wait on disk for room, of which there may be very many."""
+    """Yield the subjects whose backlog waits on disk; there may be very many."""
     lanes = parts.master.lanes
     for place in (lanes.opened, lanes.unopened, lanes.leaving):
         for subjects in place.values():
@@ -195,7 +210,7 @@ def _waiting(parts: Parts) -> Iterator[int]:
 
 
 def unrouted_of(parts: Parts) -> dict[str, Any]:
-    """Return what waits for want of a route, with a few of the subjects; empty if nothing could."""
+    """Return the oldest message without a route, and some subjects; empty without a meta server."""
     routes = parts.master.routes
     if routes is None:
         return {}
@@ -210,7 +225,7 @@ def unrouted_of(parts: Parts) -> dict[str, Any]:
 
 
 def paused_of(parts: Parts) -> dict[str, Any]:
-    """Return what waits because its subject is paused, with a few of the subjects."""
+    """Return the messages of paused subjects, and some of these subjects."""
     paused = parts.master.lanes.paused(_EXAMPLES)
     names = parts.node.store.schedule.subjects.names
     return {
@@ -221,7 +236,7 @@ def paused_of(parts: Parts) -> dict[str, Any]:
 
 
 def following_of(parts: Parts) -> dict[str, Any] | None:
-    """Return what the meta server has told about controls; None where there is none."""
+    """Return the controls that the meta server has told; None where there is none."""
     following = parts.node.controls_sync
     if following is None:
         return None
@@ -235,7 +250,7 @@ def following_of(parts: Parts) -> dict[str, Any] | None:
 
 
 def routes_of(parts: Parts) -> dict[str, Any]:
-    """Return how it stands with the meta server; empty if there is none to be asked."""
+    """Return the connection that asks for routes; empty without a meta server."""
     routes, meta = parts.master.routes, parts.master.meta_routes
     if routes is None or meta is None:
         return {}

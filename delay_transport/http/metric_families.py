@@ -54,14 +54,14 @@ def listener_families(listener: Server) -> Iterator[Metric]:
     """Yield what is counted of the connections of a listener."""
     connections = listener.counts
     yield gauge("connections", "Open connections.", listener.open_connections)
-    yield counter("connections_accepted", "Connections.", connections.accepted)
+    yield counter("connections_accepted", "Connections accepted.", connections.accepted)
     yield counter("connections_refused", "Connections refused at a cap.", connections.refused)
-    yield counter("connection_faults", "Faults of peers.", connections.faults)
-    yield counter("connection_pauses", "Stops of reading.", connections.pauses)
-    yield counter("received_bytes", "Bytes from producers.", connections.received_bytes)
-    yield gauge("held_bytes", "Held for connections.", listener.held_bytes)
+    yield counter("connection_faults", "Requests and frames that were refused.", connections.faults)
+    yield counter("connection_pauses", "Times that reading stopped.", connections.pauses)
+    yield counter("received_bytes", "Bytes received.", connections.received_bytes)
+    yield gauge("held_bytes", "Bytes held for connections.", listener.held_bytes)
     closed = CounterMetricFamily(
-        "delaywheel_connections_closed", "Connections closed.", labels=["reason"]
+        "delaywheel_connections_closed", "Connections closed, by reason.", labels=["reason"]
     )
     for why, count in list(connections.closed.items()):
         closed.add_metric([why.name.lower()], count)

@@ -42,12 +42,12 @@ _PARTS = {
     "messages": (
         "accepted",
         "pending",
-        "wheel",
-        "held",
-        "evicted",
+        "wheel_entries",
+        "held_entries",
+        "wheel_evicted",
         "late",
         "next_due_ms",
-        "held_requests",
+        "requests_held",
     ),
     "logs": (
         "epoch",
@@ -57,8 +57,8 @@ _PARTS = {
         "replay_lag",
         "checkpoint_sequence",
         "segments",
-        "sealed",
-        "sealed_on_disk",
+        "segments_sealed",
+        "segments_sealed_on_disk",
         "retired_files",
         "files_deleted",
         "damaged",
@@ -191,7 +191,7 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
 
 _AT_A_GLANCE: Final[Mapping[str, tuple[str, ...]]] = {
     "server": ("version", "uptime_ms", "listen", "connections", "epoch"),
-    "messages": ("accepted", "pending", "late", "held_requests", "next_due_ms"),
+    "messages": ("accepted", "pending", "late", "requests_held", "next_due_ms"),
     "undelivered": (),
     "disk": ("disk_free_bytes", "disk_floor_bytes", "damaged", "undeliverable"),
 }

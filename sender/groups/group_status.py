@@ -113,3 +113,8 @@ class GroupStatus:
     is_slow: bool
     """Whether others get what it could be given."""
     counts: GroupCounts
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it is connected and its circuit is closed: it gets more than a probe."""
+        return self.state is GroupState.UP and self.circuit is CircuitState.CLOSED

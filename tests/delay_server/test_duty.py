@@ -64,7 +64,9 @@ def test_only_a_master_takes_and_sends_and_nothing_is_admitted_at_a_stop(now: Si
     assert now.is_recovered or duty.admits is Admits.HOLD
     if now.is_stopping or now.not_accepting:
         assert duty.admits is Admits.HOLD
-    assert not (duty.sends and now.clock_reason)
+    assert duty.clock_held == bool(now.clock_reason)
+    assert duty.sends == (now.is_master and not duty.clock_held)
+    assert duty.leaves_due == now.is_stopping
     # Clients are never sent where messages are refused or held.
     if duty.announces in {BrokerState.RW, BrokerState.W}:
         assert duty.admits is Admits.SERVE

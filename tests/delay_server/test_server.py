@@ -448,7 +448,7 @@ async def test_a_clock_that_leaps_ahead_deletes_nothing_before_it_is_believed() 
         before = {path for path in world.disk.contents() if path.endswith((".minute", ".log"))}
         world.clock.step(400 * DAY_MS)
         await trio.sleep(60)
-        assert server.clock_held
+        assert server.duty().clock_held
         producer = await world.connect()
         assert await producer.send(make_item("meanwhile", world.now_ms)) == {}
         checkpoints = server.node.checkpoints.written
@@ -462,7 +462,7 @@ async def test_a_clock_that_leaps_ahead_deletes_nothing_before_it_is_believed() 
         assert not server.node.store.checkpoint.retired
         assert before <= world.disk.contents().keys()
         world.clock.step(-400 * DAY_MS)
-        await until(lambda: not server.clock_held, seconds=600)
+        await until(lambda: not server.duty().clock_held, seconds=600)
         assert before <= world.disk.contents().keys()
         world.clock.step(400 * DAY_MS)
         world.clock.is_synchronised = True
@@ -626,7 +626,7 @@ async def test_a_large_step_of_the_clock_holds_delivery_and_a_word_releases_it()
         assert "held" not in world.broker.ids
         server.pacer.accept()
         await until(lambda: len(world.broker.deliveries) > 60, seconds=5)
-        assert not server.clock_held
+        assert not server.duty().clock_held
         assert "held" in world.broker.ids
 
 
@@ -655,12 +655,12 @@ async def test_a_held_clock_is_held_after_a_crash_too(death: Death) -> None:
         assert await producer.send(*(make_item(f"m{n}", due_ms) for n in range(50))) == {}
         await trio.sleep(30)
         world.clock.step(365 * DAY_MS)
-        await until(lambda: server.clock_held, seconds=70)
+        await until(lambda: server.duty().clock_held, seconds=70)
         await trio.sleep(0.5)
     async with world.serving() as server:
         await trio.sleep(300)
         assert world.broker.ids == []
-        assert server.clock_held
+        assert server.duty().clock_held
         world.clock.step(-365 * DAY_MS)
         # In another boot nobody knows that no more than this time has passed.
         server.pacer.accept()
@@ -680,9 +680,9 @@ async def test_a_leap_that_nobody_saw_before_a_kill_is_held_by_the_next_start() 
     async with world.serving() as server:
         await trio.sleep(300)
         assert world.broker.ids == []
-        assert server.clock_held
+        assert server.duty().clock_held
         world.clock.step(-21 * HOUR_MS)
-        await until(lambda: not server.clock_held, seconds=70)
+        await until(lambda: not server.duty().clock_held, seconds=70)
 
 
 async def test_a_node_that_was_off_for_a_week_waits_for_a_word_and_goes_on_with_it() -> None:
@@ -696,13 +696,13 @@ async def test_a_node_that_was_off_for_a_week_waits_for_a_word_and_goes_on_with_
     async with world.serving() as server:
         await trio.sleep(120)
         assert world.broker.ids == []
-        assert server.clock_held
+        assert server.duty().clock_held
         server.pacer.accept()
         await until(lambda: world.broker.ids == ["m1"], seconds=70)
         await trio.sleep(5)
     async with world.serving() as server:
         await trio.sleep(70)
-        assert not server.clock_held, "what was accepted is durable"
+        assert not server.duty().clock_held, "what was accepted is durable"
 
 
 async def test_a_clock_that_went_back_and_comes_right_is_not_held() -> None:
@@ -720,7 +720,7 @@ async def test_a_clock_that_went_back_and_comes_right_is_not_held() -> None:
         assert world.broker.ids == []
         world.clock.step(2 * HOUR_MS)
         await until(lambda: world.broker.ids == ["m1"], seconds=700)
-        assert not server.clock_held
+        assert not server.duty().clock_held
 
 
 async def test_a_clock_set_back_delays_and_sends_nothing_early_or_twice() -> None:

@@ -116,7 +116,7 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
             assert dead(node, "drop", "--group", "g1", "--max", "99", "--yes") == "7 dropped\n"
             assert pending(node) == 0
             code, metrics = node.get("/metrics")
-            assert (code, b"delaywheel_dead_letters 0.0" in metrics) == (200, True)
+            assert (code, b"delaywheel_dead_pending 0.0" in metrics) == (200, True)
             assert node.terminate() < 5
         assert len(broker.ids) == len(set(broker.ids)) == 52
     done = delaywheel("log", "verify", str(data))

@@ -55,7 +55,7 @@ def test_what_is_sent_arrives_when_due_byte_for_byte_and_is_counted(tmp_path: Pa
         assert node.get("/readyz") == (200, b'{"ready":true,"failing":[]}')
         code, metrics = node.get("/metrics")
         assert code == 200
-        assert b"delaywheel_messages_accepted_total 101.0" in metrics
+        assert b"delaywheel_accepted_total 101.0" in metrics
         assert node.terminate() < STOP_S
 
 

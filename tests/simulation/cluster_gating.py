@@ -220,10 +220,10 @@ class MetaGating(GateJudge):
     def _check_weights(self, server: DelayServer, controls: Controls) -> None:
         """Groups have the weights of the document; there are none in the settings."""
         wrong = {
-            name: numbers["weight"]
-            for name, numbers in server.master.sender_numbers().items()
-            if numbers["state"] != GroupState.RETIRING.value
-            and numbers["weight"] != _weight_of(controls, name)
+            group.name: group.weight
+            for group in server.master.sender.status()
+            if group.state is not GroupState.RETIRING
+            and group.weight != _weight_of(controls, group.name)
         }
         if wrong:
             self.witness.complain(f"told: groups weigh {wrong} by {controls}")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 from uuid import UUID
 
 import msgspec
@@ -15,6 +15,7 @@ from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
 from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl, encode_controls
 from delay_server.server import DelayServer
 from meta_server.known.model import ClusterControls, SaveControls
+from sender.groups.group_status import GroupState
 from tests.simulation.clock import SimClock
 from tests.simulation.cluster_gating import MetaGating
 from tests.simulation.cluster_judge import CONVERGED_S, Wellness
@@ -43,6 +44,12 @@ class _Outlet:
     applied: Controls = field(default_factory=Controls)
 
 
+class _Group(NamedTuple):
+    name: str
+    weight: float
+    state: GroupState = GroupState.UP
+
+
 class _Server:
     """As much of a delay server as can be seen from outside."""
 
@@ -52,10 +59,10 @@ class _Server:
         self.controls_sync = _Following()
         self.outlet = _Outlet()
         self.weights: dict[str, float] = {"g": 1.0}
-        self.node = self.master = self
+        self.node = self.master = self.sender = self
 
-    def sender_numbers(self) -> dict[str, dict[str, object]]:
-        return {name: {"weight": one, "state": "up"} for name, one in self.weights.items()}
+    def status(self) -> list[_Group]:
+        return [_Group(name, weight) for name, weight in self.weights.items()]
 
     def goes_by(self, controls: Controls) -> None:
         self.controls_sync.told = self.outlet.applied = controls

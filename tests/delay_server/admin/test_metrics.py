@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 
 from delay_protocol.nodes.registration import Master, NodeRole
 from delay_server.admin.metrics import take
-from delay_server.admin.numbers import SUBJECTS_SHOWN_MAX, top_subjects
+from delay_server.admin.numbers import (
+    NUMBERS,
+    NUMBERS_OF_NODE,
+    NUMBERS_OF_PROCESS,
+    NUMBERS_OF_REGISTRATION,
+    SUBJECTS_SHOWN_MAX,
+    Number,
+    top_subjects,
+)
+from delay_server.admin.status import status_of
 from delay_server.sending.lateness import LATENESS_BUCKETS_S, Distribution
 from delay_server.server import DelayServer, serve
 from sender.health.circuit import CircuitState
@@ -33,36 +43,38 @@ VALUES = st.lists(
 )
 
 NAMES = """
-    unreadable_files read_failures_total unread_messages demotions_total group_rules unmetered_total
-    build_info messages_accepted_total accepted_bytes_total messages_refused_total requests_total
+    unreadable_files read_failures_total unread_messages demotions_total controls_group_rules
+    controls_unmetered_total last_sequence recovery_seconds
+    build_info accepted_total accepted_bytes_total refused_total requests_total
     requests_indivisible_total requests_expired_total requests_held connections
     connections_accepted_total connections_refused_total connection_faults_total
     connection_pauses_total received_bytes_total held_bytes
-    connections_closed_total commits_total fsync_seconds replay_lag_messages replay_lag_bytes
+    connections_closed_total commits_total fsync_seconds replay_lag replay_lag_bytes
     gathered_bytes checkpoints_total segments_sealed_total segments damaged disk_free_bytes
     disk_owed_bytes disk_floor_bytes
-    sealed_segments retired_files files_deleted_total first_sequence
-    disk_bytes disk_full clock_held scheduled_messages wheel_entries late_messages wheel_messages
+    segments_sealed_on_disk retired_files files_deleted_total first_sequence
+    disk_bytes disk_full clock_held pending wheel_entries late wheel_messages
     held_entries wheel_evicted_total slices_loaded_total lanes_waiting lanes_opened_total
     lane_messages_total lane_dropped_total subjects subjects_bytes
-    undeliverable_messages messages_dispatched_total delivery_lateness_seconds
+    undeliverable dispatched_total delivery_lateness_seconds
     sender_tries_total sender_retries_total sender_possible_duplicates_total
     sender_in_flight sender_queued sender_failures sender_up sender_fenced
     sender_circuit sender_circuit_openings_total sender_weight sender_effective_weight sender_slow
     sender_answer_seconds sender_window_requests sender_paused
-    sender_rate_limit
-    burying_messages dead_letters dead_letters_dropped_total dead_letters_max
-    dead_letters_oldest_seconds dead_letters_requeued_total
-    undelivered_messages paused_subjects paused_rules paused_groups limits metered_messages
-    metered_total controls_version
+    sender_rate_limit sender_delivered_total sender_known_total sender_refused_total
+    sender_queue_items_max
+    dead_being_recorded dead_pending dead_dropped_total dead_max
+    dead_oldest_seconds dead_requeued_total
+    undelivered paused_subjects controls_paused_rules controls_paused_groups
+    controls_limits controls_metered controls_metered_passed_total controls_version
 """
 
 
 ROUTES = """
     unrouted_subjects unrouted_subjects_max unrouted_messages unrouted_oldest_seconds
-    subjects_put_off_total routes_connected routed_subjects routes route_changes_total
-    route_questions_total route_answers_total route_pushes_total route_refusals_total
-    route_doubts_total
+    subjects_put_off_total routes_connected routes_subjects routes_distinct routes_changes_total
+    routes_questions_total routes_answers_total routes_pushes_total routes_refusals_total
+    routes_doubted_total
 """
 """Of a node that asks a meta server where messages go."""
 
@@ -122,7 +134,7 @@ async def test_before_it_is_ready_a_server_shows_what_it_has() -> None:
     server = World().server(make_config())
     names = shown(take(server.observe()).render())
     assert "build_info" in names
-    assert "messages_accepted_total" in names
+    assert "accepted_total" in names
     assert "commits_total" not in names
 
 
@@ -167,7 +179,7 @@ async def test_a_node_that_asks_for_routes_shows_how_many_wait_and_how_many_may(
         assert (values["unrouted_subjects"], values["subjects_put_off_total"]) == (0, 0)
 
 
-async def test_a_slave_shows_that_it_accepts_nothing() -> None:
+async def test_a_slave_shows_that_it_accepts_nothing_and_how_its_disk_is() -> None:
     world = World()
     async with FakeMeta(world, role=NodeRole.SLAVE).running() as meta:
         meta.changed(master=Master(node_id="other", incarnation=1))
@@ -176,9 +188,12 @@ async def test_a_slave_shows_that_it_accepts_nothing() -> None:
             nursery.start_soon(serve, server, trio.Event())
             await until(lambda: meta.nodes)
             await trio.sleep(1)
-            values = figures_of(server)
+            values, status = figures_of(server), status_of(server.observe())
             assert (values["accepts"], values['role{role="slave"}']) == (0, 1)
+            assert values["disk_free_bytes"] == status["disk_free_bytes"] > 0
+            assert (values["disk_full"], values["pending"], values["replay_lag"]) == (0, 0, 0)
             assert "commits_total" not in values
+            assert "commits" not in status
             nursery.cancel_scope.cancel()
 
 
@@ -197,19 +212,19 @@ async def test_all_names_are_there_with_the_numbers_of_real_traffic() -> None:
         text = take(server.observe()).render()
         assert shown(text) == set(NAMES.split())
         values = {name.removeprefix("delaywheel_"): value for name, value in parsed(text).items()}
-        assert values["messages_accepted_total"] == 11
-        assert values['messages_refused_total{reason="block"}'] == 1
+        assert values["accepted_total"] == 11
+        assert values['refused_total{reason="block"}'] == 1
         assert values["requests_total"] == 3
         assert values["requests_indivisible_total"] == 1
         assert values["connections"] == 1
         assert values["commits_total"] == 2
         assert values["fsync_seconds_count"] == 2
-        assert values["replay_lag_messages"] == 0
-        assert values["scheduled_messages"] == 1
+        assert values["replay_lag"] == 0
+        assert values["pending"] == 1
         assert values["wheel_entries"] == 1
         assert values['wheel_messages{subject="s1"}'] == 1
         assert 'wheel_messages{subject="s0"}' not in values
-        assert values['messages_dispatched_total{outcome="delivered"}'] == 10
+        assert values['dispatched_total{outcome="delivered"}'] == 10
         assert values["delivery_lateness_seconds_count"] == 10
         assert values['delivery_lateness_seconds_bucket{le="0.01"}'] == 10
         assert values['sender_tries_total{target="g1"}'] >= 1
@@ -268,12 +283,12 @@ async def test_the_circuit_and_the_weight_of_a_broker_group_are_shown_as_they_ar
 async def test_a_dead_letter_counts_among_the_dead_until_it_is_settled() -> None:
     world = World()
     async with world.serving() as server:
-        assert figures_of(server)["dead_letters"] == 0
+        assert figures_of(server)["dead_pending"] == 0
         operator = await bury(world, server, "m1", "m2")
-        assert figures_of(server)["dead_letters"] == 2
+        assert figures_of(server)["dead_pending"] == 2
         await operator.ask("POST", "/dead/requeue", {"filter": {"message_id": "m1"}, "max": 1})
         await until(lambda: world.broker.ids == ["m1"])
-        assert figures_of(server)["dead_letters"] == 1
+        assert figures_of(server)["dead_pending"] == 1
 
 
 def test_every_metric_that_an_alert_names_is_there() -> None:
@@ -286,6 +301,34 @@ def test_every_metric_that_an_alert_names_is_there() -> None:
     assert reachable.split("\n")[0] == ' up{job="delaywheel"} == 0'
     names = {name.removesuffix("_bucket") for name in set().union(*named)}
     assert names <= {*NAMES.split(), *ROUTES.split()}
+
+
+def test_no_two_numbers_have_the_same_name() -> None:
+    tables = (NUMBERS, NUMBERS_OF_NODE, NUMBERS_OF_PROCESS, NUMBERS_OF_REGISTRATION)
+    names = [row.name.replace(".", "_") for table in tables for row in table]
+    assert len(names) > 80
+    assert len(set(names)) == len(names)
+
+
+async def test_a_number_has_the_same_name_and_value_in_the_status_and_the_metrics() -> None:
+    world = RouteWorld()
+    async with world.routing() as (server, _):
+        observed = server.observe()
+        status, values = status_of(observed), parsed(take(observed).render())
+        assert observed.node is not None
+        compared = 0
+        for row in (*NUMBERS_OF_PROCESS, *NUMBERS_OF_NODE, *NUMBERS):
+            if not isinstance(row, Number):
+                continue
+            found: Any = status
+            for part in row.name.split("."):
+                found = found[part]
+            ending = "_total" if row.kind == "counter" else ""
+            assert values[f"delaywheel_{row.name.replace('.', '_')}{ending}"] == found, row.name
+            compared += 1
+        assert compared > 70
+        for name, group in status["brokers"].items():
+            assert values[f'delaywheel_sender_weight{{target="{name}"}}'] == group["weight"]
 
 
 async def test_many_subjects_do_not_make_many_labels() -> None:

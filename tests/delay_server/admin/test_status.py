@@ -48,9 +48,9 @@ async def test_the_numbers_are_those_of_the_traffic() -> None:
         assert status["replay_lag"] == 0
         assert status["checkpoint_sequence"] == 8
         assert status["pending"] == 2
-        assert status["wheel"] == 1
+        assert status["wheel_entries"] == 1
         assert status["next_due_ms"] == now_ms + 50_000
-        assert status["subjects"] == {"s2": 1}
+        assert status["wheel_messages"] == {"s2": 1}
         assert status["dispatched"] == {"delivered": 5}
         assert status["late"] == 0
         assert status["connections"] == 1

@@ -94,7 +94,7 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         await until(lambda: server.master.dead_letters.pending == 2001, seconds=5)
         # The meta server changes its mind.
         world.meta.refused.clear()
-        await until(lambda: status_of(server.observe())["routes"]["routes"] == 1, seconds=70)
+        await until(lambda: status_of(server.observe())["routes"]["distinct"] == 1, seconds=70)
         assert await producer.send(make_item("o", world.now_ms, subject="bad")) == {}
         await until(lambda: world.ids() == ["w", "o"])
 
